@@ -1,0 +1,24 @@
+"""The one exception that is the user's to mend: printed as one line, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input. The message is one line: what was chosen, what is allowed, what to do."""
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the nearest spelling in `allowed`, else an empty string."""
+    close = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def unknown(what: str, chosen: str, allowed: Iterable[str]) -> UserError:
+    """An unknown choice: `mixer=retnett is not known: one of attention, retnet; did you mean …`."""
+    names = sorted(allowed)
+    return UserError(
+        f"{what}={chosen} is not known; choose one of {', '.join(names)}{nearest(chosen, names)}"
+    )

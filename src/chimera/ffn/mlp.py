@@ -1,0 +1,35 @@
+"""Two linear layers with GELU between them (SPEC ffn `mlp`; TITAN eq. 41).
+
+y = W_down GELU(W_up x),   W_up: d → expand·d
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+
+
+class MLP(FFN):
+    """GELU feed-forward network.
+
+    Args:
+        expand: inner width as a multiple of d (4 in BERT, 2 in TITAN Table 1).
+        bias: biases on both layers (a quantiser without biases ignores it).
+    """
+
+    source = "TITAN eq. 41; arXiv 1706.03762, 1606.08415"
+
+    def __init__(
+        self, site: Site, parts: Parts, *, expand: PositiveFloat = 4, bias: bool = False
+    ) -> None:
+        super().__init__()
+        inner = round(expand * site.dim)
+        self.up = parts.linear(site.dim, inner, bias=bias, role="up")
+        self.down = parts.linear(inner, site.dim, bias=bias, role="down")
+        self.dropout = site.dropout
+
+    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+        y = F.dropout(F.gelu(self.up(x)), self.dropout, self.training)
+        return Out(self.down(y))
