@@ -1,0 +1,11 @@
+"""Train one run: `python train.py mixer=retnet quant=bitnet158 norm=qdyt`; `--help` lists all.
+
+The story of a run is `chimera.run.run`; what is allowed on the command line, `conf/`.
+"""
+
+import sys
+
+from chimera.cli import train
+
+if __name__ == "__main__":
+    sys.exit(train(sys.argv[1:]))

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
-from annotated_types import Ge, Gt, Le, Lt
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-# Hyperparameter types. The constructor signature is the schema that the command line is held to.
-PositiveInt = Annotated[int, Ge(1)]
-NonNegativeInt = Annotated[int, Ge(0)]
-PositiveFloat = Annotated[float, Gt(0)]
-NonNegativeFloat = Annotated[float, Ge(0)]
-Fraction = Annotated[float, Ge(0), Le(1)]
-ProperFraction = Annotated[float, Ge(0), Lt(1)]
+# Re-exported: hyperparameter types are part of what a component is written with.
+from chimera.types import Fraction as Fraction
+from chimera.types import NonNegativeFloat as NonNegativeFloat
+from chimera.types import NonNegativeInt as NonNegativeInt
+from chimera.types import PositiveFloat as PositiveFloat
+from chimera.types import PositiveInt as PositiveInt
+from chimera.types import ProperFraction as ProperFraction
 
 #: What a linear layer is for; lets a quantiser skip the head or rotate the output projections only.
 Role = Literal["qkv", "gate", "out", "up", "down", "head", "embedding"]
@@ -72,7 +71,7 @@ class Ctx:
         loop: which traversal of the stack this is, from 0.
     """
 
-    pos: Int[Tensor, "b t"]
+    pos: Int[Tensor, "#b t"]
     mask: Bool[Tensor, "b t"] | None = None
     loop: int = 0
 
@@ -106,9 +105,11 @@ class Linear(Protocol):
 class Quantiser(Protocol):
     """A factory of linear layers and embeddings, all of one number format."""
 
-    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module: ...
+    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
+        """A layer [… d_in] → [… d_out] with attributes `weight` and `role`."""
 
-    def embedding(self, entries: int, dim: int) -> nn.Module: ...
+    def embedding(self, entries: int, dim: int) -> Any:
+        """A module [… ] → [… dim] whose `table()` is [entries dim] as the forward pass reads it."""
 
 
 class Norm(nn.Module):
@@ -133,17 +134,17 @@ class Position(nn.Module):
     def __init__(self, site: Site, heads: int, head_dim: int) -> None:
         super().__init__()
 
-    def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "b t"]) -> Tensor:
+    def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
         """Token embeddings with their positions added."""
         return x
 
     def rotate(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "b t"]
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys (g may be fewer heads than h) turned by their positions."""
         return q, k
 
-    def bias(self, pos_q: Int[Tensor, "b t"], pos_k: Int[Tensor, "b s"]) -> Tensor | None:
+    def bias(self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]) -> Tensor | None:
         """[b h t s] or [1 h t s], added to the scores before the softmax; None for nothing."""
         return None
 

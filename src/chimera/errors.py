@@ -10,6 +10,10 @@ class UserError(ValueError):
     """Bad input. The message is one line: what was chosen, what is allowed, what to do."""
 
 
+class NotFiniteError(RuntimeError):
+    """A loss or a gradient was NaN or infinite; raised before it reaches the weights."""
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest spelling in `allowed`, else an empty string."""
     close = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)

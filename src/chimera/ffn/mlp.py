@@ -22,7 +22,7 @@ class MLP(FFN):
     source = "TITAN eq. 41; arXiv 1706.03762, 1606.08415"
 
     def __init__(
-        self, site: Site, parts: Parts, *, expand: PositiveFloat = 4, bias: bool = False
+        self, site: Site, parts: Parts, *, expand: PositiveFloat = 4.0, bias: bool = False
     ) -> None:
         super().__init__()
         inner = round(expand * site.dim)

@@ -1,0 +1,41 @@
+# On a fresh machine `make train` and `make test` do all the set-up themselves.
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+RUN    ?= mixer=retnet quant=bitnet158 norm=qdyt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-all lint format bench
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.done ## create .venv with everything, pinned
+
+$(VENV)/.done: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) not found; make PYTHON=<a Python 3.11 or later>"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+train: setup ## the main job: a masked language model on embedded text; ARGS="key=value ..." adds
+	$(BIN)/python train.py $(RUN) $(ARGS)
+
+test: setup ## the fast tests, on all cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+
+test-all: setup ## every test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## speed and memory against peers, as ratios within one run
+	$(BIN)/python -m benchmarks $(ARGS)

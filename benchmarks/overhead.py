@@ -1,0 +1,79 @@
+"""What the platform costs: a run with all that it records against a bare loop over the same model.
+
+Both train the main job's model on the same batches of the same loader, with the same optimiser;
+they take turns of `STEPS` steps. The bare loop clips and steps, and logs nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hydra.utils import instantiate
+
+from chimera.check import plain
+from chimera.compose import compose
+from chimera.data.prepare import prepare
+from chimera.optim.groups import groups
+from chimera.run import make_task, run
+
+STEPS, TURNS = 30, 4
+MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]
+
+
+def main() -> dict[str, Any]:
+    """Print seconds per step of both and the share that the platform adds."""
+    torch.set_num_threads(2)
+    platform: list[float] = []
+    bare: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(TURNS):
+            config = plain(
+                compose(
+                    [
+                        *MAIN_JOB,
+                        f"run_dir={folder}/{turn}",
+                        f"trainer.max_steps={STEPS + 1}",
+                        "trainer.limit_val_batches=1",
+                        "trainer.limit_test_batches=1",
+                        "trainer.progress=lines",
+                    ]
+                )
+            )
+            record = run(config, MAIN_JOB)
+            tokens = config["data"]["batch_size"] * config["data"]["seq_len"]
+            platform.append(tokens / record["tokens_per_second"])
+            bare.append(_bare(config))
+    ours, theirs = statistics.median(platform), statistics.median(bare)
+    print(
+        f"bare loop {theirs * 1e3:.1f} ms a step, platform {ours * 1e3:.1f} ms: {ours / theirs - 1:+.1%}"
+    )
+    return {"bare_seconds": bare, "platform_seconds": platform, "overhead": ours / theirs - 1}
+
+
+def _bare(config: dict[str, Any]) -> float:
+    """Mean seconds of a step, the first left out, as the platform measures it."""
+    torch.manual_seed(config["seed"])
+    corpus = instantiate(config["data"], _convert_="all")
+    data = prepare(corpus, instantiate(config["tokenizer"], _convert_="all"))
+    task = make_task(config, data.tokenizer.vocab_size).train()
+    train, _, _ = task.loaders(data, corpus, config["seed"])
+    options = [g.options() for g in groups(task.model, task.optim)]
+    optimizer = torch.optim.AdamW(options, betas=tuple(task.optim.betas), fused=True)
+    start = 0.0
+    for number, batch in enumerate(train):
+        if number == 1:
+            start = time.perf_counter()
+        if number == STEPS + 1:
+            break
+        optimizer.zero_grad()
+        out = task.model(batch["ids"], batch["mask"], index=batch["index"])
+        loss = F.cross_entropy(out.logits, batch["targets"])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        optimizer.step()
+    return (time.perf_counter() - start) / STEPS

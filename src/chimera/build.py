@@ -1,0 +1,182 @@
+"""From a configuration to a model: instantiate the choices, put them together, gate bad pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import yaml
+from hydra.utils import get_class, instantiate
+from torch import nn
+
+from chimera.compose import CONF, groups
+from chimera.contract import (
+    CAUSAL,
+    FFN,
+    Mixer,
+    MixerFactory,
+    Norm,
+    Parts,
+    Position,
+    Quantiser,
+    Site,
+)
+from chimera.errors import UserError
+from chimera.mixer.bidirectional import Bidirectional
+from chimera.model.backbone import Backbone, Block
+from chimera.model.head import Head
+from chimera.model.init import initialise
+from chimera.model.language import LanguageModel
+from chimera.position.none import NoPosition
+from chimera.settings import Model as ModelSettings
+
+#: The groups whose choices make up a model.
+ZOO = ("mixer", "norm", "quant", "ffn", "position", "adapter")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One factory per group, as chosen on the command line."""
+
+    mixer: MixerFactory
+    norm: Callable[[int], Norm]
+    quant: Quantiser
+    ffn: Callable[[Site, Parts], FFN | None]
+    position: Callable[[Site, int, int], Position]
+    adapter: Callable[[nn.Module], nn.Module]
+    names: dict[str, str]
+
+
+def choose(cfg: dict[str, Any]) -> Choices:
+    """Instantiate the six groups of a plain, checked configuration."""
+    made = {group: instantiate(_without_callbacks(cfg[group]), _convert_="all") for group in ZOO}
+    return Choices(**made, names={group: cfg["choices"][group] for group in ZOO})
+
+
+def build_model(
+    settings: ModelSettings, choices: Choices, *, vocab_size: int, causal: bool
+) -> LanguageModel:
+    """The model: parts at their sites, weights initialised, adapter applied.
+
+    Raises:
+        UserError: a pair of choices that cannot work together, or a part that does not fit.
+    """
+    site = Site(
+        dim=settings.dim,
+        heads=settings.heads,
+        depth=settings.depth,
+        loops=settings.loops,
+        causal=causal,
+        max_len=settings.max_len,
+        dropout=settings.dropout,
+    )
+    try:
+        model = _assemble(site, settings, choices, vocab_size)
+    except UserError:
+        raise
+    except ValueError as error:  # a constructor that says why its site does not suit it
+        raise UserError(str(error)) from error
+    if not next(model.parameters()).is_meta:
+        initialise(model, settings)
+    adapted = choices.adapter(model)
+    assert isinstance(adapted, LanguageModel)
+    return adapted
+
+
+def check_model(settings: ModelSettings, choices: Choices, *, causal: bool) -> None:
+    """Build on the meta device, which costs no memory: every constructor has its say."""
+    with torch.device("meta"):
+        build_model(settings, choices, vocab_size=64, causal=causal)
+
+
+def _assemble(
+    site: Site, settings: ModelSettings, choices: Choices, vocab_size: int
+) -> LanguageModel:
+    provides = choices.position(site, site.heads, site.dim // site.heads).provides
+    # A table that is only added to the embedding is not wanted again in every layer.
+    in_layers = NoPosition if provides <= {"embed"} else choices.position
+    parts = Parts(choices.quant.linear, choices.norm, in_layers)
+    blocks = []
+    for layer in range(site.depth):
+        here = Site(**{**site.__dict__, "layer": layer})
+        mixer = place_mixer(here, parts, choices.mixer)
+        _gate(choices, provides, mixer, layer)
+        ffn = choices.ffn(here, parts)
+        norms = [choices.norm(site.dim) for _ in range(1 if ffn is None else 2)]
+        blocks.append(Block(here, mixer, ffn, norms))
+    embedding = choices.quant.embedding(vocab_size, site.dim)
+    backbone = Backbone(
+        embedding,
+        choices.position(site, site.heads, site.dim // site.heads)
+        if "embed" in provides
+        else NoPosition(site, site.heads, site.dim // site.heads),
+        blocks,
+        choices.norm(site.dim),
+        loops=site.loops,
+        dropout=site.dropout,
+        gradient_checkpointing=settings.gradient_checkpointing,
+    )
+    head = Head(
+        site.dim,
+        vocab_size,
+        linear=choices.quant.linear,
+        norm=choices.norm,
+        table=embedding.table if settings.tie_head else None,
+        transform=settings.head_transform,
+    )
+    return LanguageModel(backbone, head)
+
+
+def place_mixer(site: Site, parts: Parts, factory: MixerFactory) -> Mixer:
+    """The mixer at its site; one that is causal only enters an encoder through both ways."""
+    if site.causal:
+        return factory(site, parts)
+    with torch.device("meta"):
+        directions = factory(Site(**{**site.__dict__, "causal": True}), parts).directions
+    if directions == CAUSAL:
+        return Bidirectional(site, parts, factory)
+    return factory(site, parts)
+
+
+def _gate(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int) -> None:
+    """Refuse a position that the mixer cannot honour, naming those that it can."""
+    if provides <= mixer.honours:
+        return
+    need = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
+    lacking = " and ".join(need[hook] for hook in sorted(provides - mixer.honours))
+    fine = ", ".join(n for n in groups()["position"] if _provides(n) <= mixer.honours)
+    name = choices.names["mixer"]
+    where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
+    raise UserError(
+        f"position={choices.names['position']} needs {lacking}; mixer={where} has none; use {fine}"
+    )
+
+
+def _provides(position: str) -> frozenset[Hook]:
+    node = yaml.safe_load((CONF / "position" / f"{position}.yaml").read_text(encoding="utf-8"))
+    return cast(type[Position], get_class(node["_target_"])).provides
+
+
+def _without_callbacks(node: Any) -> Any:
+    """A component's node without what it asks of training, at every depth."""
+    if not isinstance(node, dict):
+        return node
+    return {k: _without_callbacks(v) for k, v in node.items() if k != "callbacks"}
+
+
+def component_callbacks(cfg: dict[str, Any]) -> list[Any]:
+    """What the chosen components ask of training, each once: a pattern may name a part twice."""
+    found: dict[str, Any] = {}
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            found.update(node.get("callbacks") or {})
+            for key, inner in node.items():
+                if key != "callbacks":
+                    walk(inner)
+
+    for group in ZOO:
+        walk(cfg[group])
+    return [instantiate(node, _convert_="all") for node in found.values()]

@@ -1,0 +1,126 @@
+"""What QDyT asks of training (SPEC N3, T7; QDYT 3.3): warm-up of α, one calibration of γ.
+
+A component's own YAML brings this callback along. It knows norms by what they can do, not by class.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from chimera.types import PositiveFloat, PositiveInt
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A norm whose α warms up and whose γ is calibrated."""
+
+    alpha: Tensor
+    warm: Tensor
+    calibrated: Tensor
+    moment: Tensor
+    tokens: Tensor
+
+    def set_alpha(self, value: float) -> None: ...
+
+    def begin_calibration(self, alpha: float) -> None: ...
+
+    def end_calibration(self) -> None: ...
+
+
+class QDyTSchedule(Callback):
+    """Sets α by the step, lets γ be calibrated once.
+
+    α(step) = start + (end − start)·min(step / length, 1), of `trainer.global_step` alone, so that a
+    resumed run has the same. Until it arrives its gradient is dropped before the optimiser sees
+    it, which therefore holds no state for it; from then on α is learned. The length is
+    min(warmup_steps, half of the run's steps), or a short run would never get through it.
+
+    γ is calibrated at the first optimiser step by which `sequences` have been seen, counted over
+    the micro-batches of gradient accumulation and over all processes; never in the middle of an
+    accumulation. A norm whose state says that it is warm or calibrated is left alone: fine-tuning
+    does not start over.
+
+    Args:
+        warmup_steps: steps of the warm-up.
+        start: α at step 0.
+        end: α where it is let go, and where γ is calibrated.
+        sequences: how many make a representative batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        warmup_steps: PositiveInt = 2000,
+        start: PositiveFloat = 0.05,
+        end: PositiveFloat = 0.5,
+        sequences: PositiveInt = 32,
+    ) -> None:
+        self.warmup_steps, self.start, self.end = warmup_steps, start, end
+        self.sequences, self.seen = sequences, 0
+        self._cold: list[Scheduled] = []
+        self._raw: list[Scheduled] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seen = state_dict["seen"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        norms = [module for module in pl_module.modules() if isinstance(module, Scheduled)]
+        self._cold = [norm for norm in norms if not bool(norm.warm)]
+        self._raw = [norm for norm in norms if not bool(norm.calibrated)]
+        for norm in self._raw:
+            norm.begin_calibration(self.end)
+        self._length = min(self.warmup_steps, _steps(trainer) // 2)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._before = trainer.global_step
+        done = min(trainer.global_step / max(self._length, 1), 1.0) if self._length else 1.0
+        for norm in self._cold:
+            norm.set_alpha(self.start + (self.end - self.start) * done)
+            norm.warm.fill_(done == 1.0)
+        if done == 1.0:
+            self._cold = []
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        for norm in self._cold:
+            norm.alpha.grad = None
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        if not self._raw:
+            return
+        self.seen += len(batch["ids"]) * trainer.world_size
+        if self.seen < self.sequences or trainer.global_step == self._before:
+            return
+        for norm in self._raw:
+            for total in (norm.moment, norm.tokens):
+                total.copy_(trainer.strategy.reduce(total, reduce_op="sum"))
+            norm.end_calibration()
+        self._raw = []
+
+
+def _steps(trainer: pl.Trainer) -> int:
+    """Optimiser steps of the whole run, from its settings."""
+    if trainer.max_steps > 0:
+        return trainer.max_steps
+    assert trainer.max_epochs is not None
+    per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+    return trainer.max_epochs * per_epoch

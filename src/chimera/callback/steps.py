@@ -1,0 +1,135 @@
+"""One record per optimiser step, put together from its micro-batches and handed to listeners.
+
+The step log, the metrics logger and the progress display all listen here, so that each number is
+taken once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimiser step showed. Losses and accuracy are means over its micro-batches.
+
+    Args:
+        epoch: from 0.
+        step: optimiser steps taken in this epoch, from 1.
+        global_step: optimiser steps taken in this run, from 1.
+        loss: of the task, without auxiliary losses.
+        accuracy: of the task.
+        rates: learning rate of the step by optimiser group.
+        factor: of the schedule at this step, 1 at its peak.
+        grad_norm: L2 norm of all gradients before clipping.
+        clip: what the norm was clipped to; 0 for not at all.
+        scaler_scale: of the fp16 gradient scaler; 1 without one.
+        tokens: real tokens of the step.
+        seconds: wall time since the last step, validation left out.
+        aux, stats: as the model returned them, means over the micro-batches.
+    """
+
+    epoch: int
+    step: int
+    global_step: int
+    loss: float
+    accuracy: float
+    rates: dict[str, float]
+    factor: float
+    grad_norm: float
+    clip: float
+    scaler_scale: float
+    tokens: int
+    seconds: float
+    aux: dict[str, float] = field(default_factory=dict)
+    stats: dict[str, float] = field(default_factory=dict)
+    timestamp: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+
+
+Listener = Callable[[Step], None]
+
+
+class Steps(Callback):
+    """Collects micro-batches and tells the listeners of each finished optimiser step."""
+
+    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+        self.listeners = list(listeners)
+        self._micro: list[dict[str, Any]] = []
+        self._tokens = 0
+        self._clock = self._paused = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._clock = time.perf_counter()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._paused = time.perf_counter()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._clock += time.perf_counter() - self._paused
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._before = trainer.global_step
+        # The schedule moves on right after the step: the rates that it uses are those of now.
+        self._rates = {g["name"]: g["lr"] for g in trainer.optimizers[0].param_groups}
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        self._micro.append(outputs)
+        mask = batch.get("mask")
+        self._tokens += batch["ids"].numel() if mask is None else int(mask.sum())
+        if trainer.global_step == self._before:
+            return
+        now = time.perf_counter()
+        step = self._finish(trainer, pl_module, batch_idx, now - self._clock)
+        self._clock, self._tokens = now, 0
+        self._micro.clear()
+        for listener in self.listeners:
+            listener(step)
+
+    def _finish(self, trainer: pl.Trainer, task: Any, batch_idx: int, seconds: float) -> Step:
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        return Step(
+            epoch=trainer.current_epoch,
+            step=-(-(batch_idx + 1) // trainer.accumulate_grad_batches),
+            global_step=trainer.global_step,
+            loss=_mean([m["task_loss"] for m in self._micro]),
+            accuracy=_mean([m["accuracy"] for m in self._micro]),
+            rates=self._rates,
+            factor=_factor(trainer, self._rates),
+            grad_norm=task.grad_norm,
+            clip=float(trainer.gradient_clip_val or 0.0),
+            scaler_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
+            tokens=self._tokens,
+            seconds=seconds,
+            aux=_means([m["aux"] for m in self._micro]),
+            stats=_means([m["stats"] for m in self._micro]),
+        )
+
+
+def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
+    first = trainer.optimizers[0].param_groups[0]
+    return rates[first["name"]] / first["initial_lr"]
+
+
+def _mean(values: list[torch.Tensor]) -> float:
+    return float(torch.stack([v.detach().float() for v in values]).mean())
+
+
+def _means(of: list[dict[str, torch.Tensor]]) -> dict[str, float]:
+    return {key: _mean([one[key] for one in of if key in one]) for key in (of[0] if of else {})}

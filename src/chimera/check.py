@@ -1,0 +1,171 @@
+"""Hold a configuration against the constructors it names: keys, types, ranges. One line an error.
+
+The constructor's signature is the schema, so a component is described in one place only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from chimera.errors import UserError, nearest
+
+#: Groups whose classes are free of torch; they are checked first, within a second.
+LIGHT = ("trainer", "optim", "model", "scale", "logger", "data", "tokenizer")
+#: Keys of a node that are not arguments: Hydra's, and what a component asks of training.
+RESERVED = {"_target_", "_partial_", "callbacks"}
+
+
+def plain(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration as plain containers, interpolations resolved."""
+    try:
+        found = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except InterpolationResolutionError as error:
+        raise UserError(" ".join(str(error).split())) from error
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
+
+
+def check_node(where: str, node: Mapping[str, Any]) -> None:
+    """Check one `_target_` node and all nodes inside it.
+
+    Raises:
+        UserError: naming `where`, the value, and what the constructor takes.
+    """
+    target = get_object(node["_target_"])
+    arguments = _arguments(target)
+    for key, value in node.items():
+        if key in RESERVED:
+            continue
+        if key not in arguments:
+            raise UserError(
+                f"{where}.{key} is no key of {where}{nearest(key, arguments)}"
+                f" (it has {', '.join(arguments) or 'none'})"
+            )
+        if _holds_nodes(value):
+            for path, inner in _nodes(f"{where}.{key}", value):
+                check_node(path, inner)
+        else:
+            check_value(f"{where}.{key}", value, arguments[key])
+    for name, callback in (node.get("callbacks") or {}).items():
+        check_node(f"{where}.callbacks.{name}", callback)
+
+
+def check_value(where: str, value: Any, hint: Any) -> None:
+    """Check that `value` is of the type and in the range of `hint`."""
+    try:
+        TypeAdapter(
+            hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
+        ).validate_python(value)
+    except ValidationError as error:
+        shown = "null" if value is None else value
+        close = nearest(str(value), map(str, get_args(hint))) if get_origin(hint) is Literal else ""
+        raise UserError(
+            f"{where}={shown} is not allowed; it takes {describe(hint)}{close}"
+        ) from error
+
+
+def describe(hint: Any) -> str:
+    """A type in words: `an integer of at least 1 or null`."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return describe(args[0]) + "".join(_limit(limit) for limit in args[1:])
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin is Union or (args and type(hint).__name__ == "UnionType"):
+        return " or ".join(describe(arg) for arg in args)
+    if origin is list:
+        return f"a list, each {describe(args[0])}"
+    if origin is dict:
+        return f"a mapping, each value {describe(args[1])}"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    return "null" if hint in (None, type(None)) else words.get(hint, str(hint))
+
+
+def _limit(limit: object) -> str:
+    if isinstance(limit, Ge):
+        return f" of at least {limit.ge}"
+    if isinstance(limit, Gt):
+        return f" above {limit.gt}"
+    if isinstance(limit, Le):
+        return f" and at most {limit.le}"
+    if isinstance(limit, Lt):
+        return f" and below {limit.lt}"
+    return ""
+
+
+def _arguments(target: Any) -> dict[str, Any]:
+    """Hyperparameters of a class or function: its arguments but those that the build gives it."""
+    call = target.__init__ if inspect.isclass(target) else target
+    hints = get_type_hints(call, include_extras=True)
+    parameters = inspect.signature(target).parameters.values()
+    given = {"site", "parts", "dim", "heads", "head_dim", "model", "optim"}
+    keyword_only = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    if keyword_only:
+        return {p: hints.get(p, Any) for p in hints if p in keyword_only}
+    names = [p.name for p in parameters if inspect.isclass(target) or p.name not in given]
+    return {n: hints.get(n, Any) for n in names}
+
+
+def _holds_nodes(value: Any) -> bool:
+    return isinstance(value, Mapping) and (
+        "_target_" in value
+        or (bool(value) and all(isinstance(v, Mapping) and "_target_" in v for v in value.values()))
+    )
+
+
+def _nodes(where: str, value: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return (
+        [(where, value)] if "_target_" in value else [(f"{where}.{k}", v) for k, v in value.items()]
+    )
+
+
+def check(config: dict[str, Any]) -> None:
+    """Everything that can be known to be wrong before work begins, cheapest first.
+
+    Raises:
+        UserError: one line. Nothing has been written by then.
+    """
+    from chimera.record import RunDir
+    from chimera.settings import Run
+
+    hints = get_type_hints(Run, include_extras=True)
+    for key, hint in hints.items():
+        check_value(key, config[key], hint)
+    for group in LIGHT:
+        check_node(group, config[group])
+    for group in ("data", "tokenizer"):
+        _instantiate(config[group]).check()
+    RunDir.of(config).check()
+    _check_model(config)
+
+
+def _check_model(config: dict[str, Any]) -> None:
+    # Torch is loaded from here on.
+    import torch
+
+    from chimera.build import ZOO, check_model, choose
+
+    for group in ZOO:
+        check_node(group, config[group])
+    check_node("task", config["task"])
+    gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
+    if config["trainer"]["accelerator"] == "gpu" and not gpu:
+        raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
+    if config["precision"] == "fp16" and not gpu:
+        raise UserError("precision=fp16 needs a GPU (its gradient scaler does); use bf16 or fp32")
+    causal = get_object(config["task"]["_target_"]).causal
+    check_model(_instantiate(config["model"]), choose(config), causal=causal)
+
+
+def _instantiate(node: dict[str, Any]) -> Any:
+    from hydra.utils import instantiate
+
+    return instantiate(node, _convert_="all")

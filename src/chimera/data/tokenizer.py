@@ -1,0 +1,142 @@
+"""What a tokenizer is, and how a run finds its own again (SPEC D4).
+
+A choice of `tokenizer=` is a frozen dataclass of settings that builds a `Tokenizer`; a tokenizer
+saves itself into a folder, from which alone `load` brings it back.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from chimera.data import hub
+from chimera.errors import UserError
+
+Ids = npt.NDArray[np.int64]
+#: Describes what else is in the folder of a saved tokenizer.
+DESCRIPTION = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids of the tokens that stand for no text; `mask` is None where there is none."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int | None
+
+
+class Tokenizer(ABC):
+    """Texts to ids and back.
+
+    Text never yields a special token, not even one that spells its name.
+
+    Args:
+        special: ids of the special tokens; several may share one.
+        vocab_size: number of ids.
+        sha256: of what it was made from (model or vocabulary, and options); goes into the record.
+    """
+
+    def __init__(self, special: SpecialIds, vocab_size: int, sha256: str) -> None:
+        self.special, self.vocab_size, self.sha256 = special, vocab_size, sha256
+        self.pad_id, self.unk_id = special.pad, special.unk
+        self.cls_id, self.sep_id = special.cls, special.sep
+        self.mask_id = special.mask
+        self.special_ids = tuple(sorted({i for i in asdict(special).values() if i is not None}))
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Ids of each text, without special tokens around it."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of a sequence of ids; special tokens are left out."""
+
+    @abstractmethod
+    def _write(self, folder: Path) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def _read(cls, folder: Path, special: SpecialIds, sha256: str) -> Self: ...
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` needs."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write(folder)
+        described = {
+            "kind": [type(self).__module__, type(self).__qualname__],
+            "vocab_size": self.vocab_size,
+            "sha256": self.sha256,
+            "special_ids": asdict(self.special),
+        }
+        (folder / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
+
+
+def load(folder: Path) -> Tokenizer:
+    """The tokenizer that was saved into a folder.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        described = json.loads((folder / DESCRIPTION).read_text())
+        module, name = described["kind"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} holds no saved tokenizer ({DESCRIPTION})") from error
+    if not module.startswith("chimera."):
+        raise UserError(f"{folder / DESCRIPTION} names {module}, which is no part of chimera")
+    kind: type[Tokenizer] = getattr(import_module(module), name)
+    return kind._read(folder, SpecialIds(**described["special_ids"]), described["sha256"])
+
+
+class TokenizerSettings(Protocol):
+    """A choice of `tokenizer=`; its fields are the keys of `conf/tokenizer/<name>.yaml`."""
+
+    def check(self) -> None:
+        """Find out whether what it is made from is there.
+
+        Raises:
+            UserError: what is missing and what to do.
+        """
+
+    def fingerprint(self, corpus: str) -> str:
+        """Hash of all that decides the tokenizer, given the corpus' fingerprint."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it is made from the training text, rather than from files."""
+
+    def build(self, documents: Sequence[str]) -> Tokenizer:
+        """Make the tokenizer; `documents` of the training split are needed only if it learns."""
+
+
+def locate(option: str, path: str, *names: str) -> list[Path]:
+    """Files of a vocabulary: in a folder, a single file, or a model repository of the hub.
+
+    Raises:
+        UserError: they are nowhere to be found.
+    """
+    place = Path(path).expanduser()
+    if place.is_file() and len(names) == 1:
+        return [place]
+    if place.is_dir():
+        missing = [name for name in names if not (place / name).is_file()]
+        if missing:
+            raise UserError(f"{option}={path} holds no {' and no '.join(missing)}")
+        return [place / name for name in names]
+    if not place.exists() and hub.is_id(path):
+        return [hub.find_file(path, name, option) for name in names]
+    raise UserError(
+        f"{option}={path} is not there; it takes a folder with {' and '.join(names)},"
+        " or owner/name of a model on the hub"
+    )

@@ -1,0 +1,117 @@
+"""Sparse mixture of experts (SPEC F1; TITAN 6, arXiv 2101.03961, 2006.16668).
+
+    g(x) = softmax(W_g x)                        router in float32, no bias       (eq. 38)
+    y    = Σ_{i in top-k} ḡᵢ Eᵢ(x),   ḡᵢ = gᵢ / Σ_{j in top-k} gⱼ                 (eq. 39, 40)
+    C    = ⌈CF · T / N⌉ rows per expert, what overflows keeps its residual only  (eq. 45)
+
+T counts the real tokens of the batch; padding is neither routed nor counted, its y is 0. Choices
+are sorted by expert once and each expert runs on its own rows: k·T rows in all, whatever N is.
+
+Eq. 45 counts tokens, but each token makes k = 2 choices: even a perfectly even router loses
+1 − 1.25/2 = 37.5 % of them. `capacity_of: choices` is ⌈CF · kT / N⌉, as in GShard, and loses none
+then. Encoders serve all first choices before any second one; decoders serve in the order of the
+tokens, or a later token's first choice could displace an earlier token's second. In evaluation
+nothing is dropped by default, so that no result depends on what else is in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from chimera.contract import FFN, Ctx, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.ops.routing import Groups, balance, blend, entropy, group, probabilities, touch
+
+
+class MoE(FFN):
+    """Top-k routed experts. [b t d] to [b t d], aux `balance`.
+
+    Args:
+        expert: any other ffn.
+        experts: how many, N (4 in TITAN Table 1, 8 in its abstract).
+        top_k: experts per token. With one, its gate stays g: renormalised to 1 it would not learn.
+        capacity_factor: CF in training; None drops nothing.
+        eval_capacity_factor: CF in evaluation.
+        capacity_of: what CF multiplies, T/N `tokens` (the paper) or k·T/N `choices`.
+    """
+
+    source = "F1, E2, E3; TITAN 6; arXiv 2101.03961"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        expert: FFNFactory,
+        experts: PositiveInt = 4,
+        top_k: PositiveInt = 2,
+        capacity_factor: PositiveFloat | None = 1.25,
+        eval_capacity_factor: PositiveFloat | None = None,
+        capacity_of: Literal["tokens", "choices"] = "tokens",
+    ) -> None:
+        super().__init__()
+        if top_k > experts:
+            raise ValueError(f"ffn top_k={top_k} is more than there are experts={experts}")
+        self.top_k, self.causal = top_k, site.causal
+        per_expert = (top_k if capacity_of == "choices" else 1) / experts
+        self.capacity = {
+            training: None if factor is None else factor * per_expert
+            for training, factor in ((True, capacity_factor), (False, eval_capacity_factor))
+        }
+        self.router = nn.Linear(site.dim, experts, bias=False)
+        self.experts = nn.ModuleList(expert(site, parts) for _ in range(experts))
+
+    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+        rows = rearrange(x, "b t d -> (b t) d")
+        real = None if ctx.mask is None else rearrange(ctx.mask, "b t -> (b t)")
+        probs = probabilities(rows, self.router.weight)
+        gates, chosen = probs.topk(self.top_k, dim=-1)
+        if self.top_k > 1:
+            gates = gates / gates.sum(-1, keepdim=True)
+        groups = group(
+            chosen,
+            gates,
+            real,
+            count=len(self.experts),
+            capacity=self.capacity[self.training],
+            in_order=self.causal,
+        )
+        y, inner = self._run(rows, ctx.pos.expand(x.shape[:2]).reshape(-1), groups, ctx.loop)
+        return Out(
+            rearrange(y, "(b t) d -> b t d", b=x.shape[0]),
+            aux=blend((1.0, {"balance": balance(probs, chosen[:, 0], real)}), (1.0, inner)),
+            stats=self._stats(groups, probs, real),
+        )
+
+    def _run(
+        self, rows: Tensor, pos: Tensor, groups: Groups, loop: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Each expert on its contiguous rows, the weighted results added where they belong."""
+        tokens, sizes = groups.tokens, groups.sizes
+        places = pos.index_select(0, tokens)[None].split(sizes, 1)
+        inputs = rows.index_select(0, tokens)[None].split(sizes, 1)
+        outs = {
+            i: self.experts[i](inputs[i], Ctx(places[i], None, loop))
+            for i in range(len(sizes))
+            if sizes[i]
+        }
+        if not outs:  # nothing but padding
+            return rows * 0.0 + touch([self.experts]), {}
+        made = torch.cat([out.y[0] for out in outs.values()])
+        made = made * groups.gates.to(made.dtype)[:, None]
+        y = made.new_zeros(len(rows), made.shape[1]).index_add(0, tokens, made)
+        if self.training:
+            y = y + touch([e for i, e in enumerate(self.experts) if i not in outs])
+        return y, blend(*((sizes[i] / len(tokens), out.aux) for i, out in outs.items()))
+
+    def _stats(self, groups: Groups, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:
+        """Share of the choices each expert was given, what was dropped of it, indecision."""
+        choices = max(sum(groups.wanted), 1)
+        dropped = sum(groups.wanted) - sum(groups.sizes)
+        shares = torch.tensor([*groups.wanted, dropped], device=probs.device) / choices
+        names = [*(f"expert_load_{i}" for i in range(len(self.experts))), "drop_rate"]
+        stats = dict(zip(names, shares.unbind(), strict=True))
+        return stats | {"router_entropy": entropy(probs, real)}

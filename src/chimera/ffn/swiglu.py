@@ -1,0 +1,37 @@
+"""Gated feed-forward network with SiLU (SPEC ffn `swiglu`; QDYT 3.4, arXiv 2002.05202).
+
+(a, b) = split(W_up x),   y = W_down (a ⊙ SiLU(b)),   W_up: d → 2·expand·d,  W_down: expand·d → d
+
+With QDYT's expand = 4 the up projection is d → 8d, its halves are 4d wide: 12d² weights.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+
+
+class SwiGLU(FFN):
+    """SiLU-gated feed-forward network, one up projection for value and gate.
+
+    Args:
+        expand: width of the gated product as a multiple of d; the up projection is twice as wide.
+        bias: biases on both layers (a quantiser without biases ignores it).
+    """
+
+    source = "QDYT 3.4; arXiv 2002.05202"
+
+    def __init__(
+        self, site: Site, parts: Parts, *, expand: PositiveFloat = 4, bias: bool = False
+    ) -> None:
+        super().__init__()
+        inner = round(expand * site.dim)
+        self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
+        self.down = parts.linear(inner, site.dim, bias=bias, role="down")
+        self.dropout = site.dropout
+
+    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+        a, b = self.up(x).chunk(2, dim=-1)
+        return Out(self.down(F.dropout(a * F.silu(b), self.dropout, self.training)))

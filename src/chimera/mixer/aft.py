@@ -1,0 +1,144 @@
+"""Attention-free transformer, full, local and simple (SPEC M15; arXiv 2105.14103).
+
+    y_t = σ(q_t) ⊙ Σ_s exp(w_ts + k_s) ⊙ v_s / Σ_s exp(w_ts + k_s),   then W_o     s ≤ t in decoders
+    full:   w_ts = a_t·b_s              learned factors of rank r for each position, as in the paper
+    local:  w_ts = a_t·b_s for |t − s| < window, else 0: far keys count, but all alike
+    simple: w = 0
+
+Both directions are its own forms. The factors end at the model's max_len. full costs t²·d, as
+attention does without heads; local t·window·d; simple t·d, and its state is 3·d numbers.
+q, k, v [b t d]; a, b [max_len r].
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from chimera.contract import Ctx, Mixer, Out, Parts, PositiveInt, Site
+from chimera.errors import UserError
+from chimera.ops import aft
+from chimera.ops.attention import KVCache
+from chimera.ops.local import Aligned, fresh, remember
+
+
+class State(NamedTuple):
+    """Keys that w still tells apart, as one head, and the sums over all older ones."""
+
+    near: KVCache
+    older: aft.Sums
+
+
+class AFT(Mixer):
+    """Channels weigh keys, no heads, no scores.
+
+    Args:
+        form: see above.
+        rank: r, the width of the factors of w.
+        window: reach of w if local.
+        bias: biases on the four projections (a quantiser without biases ignores it).
+    """
+
+    component = "aft"
+    forms: ClassVar[tuple[str, ...]] = ("parallel", "recurrent")
+    source = "M15; arXiv 2105.14103"
+    cost = "full t²·d; local t·window·d; simple t·d"
+    state_size = "full 2·t·d (the cache grows); local 2·window·d; simple 3·d"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        form: Literal["full", "local", "simple"] = "full",
+        rank: PositiveInt = 128,
+        window: PositiveInt = 32,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        d = self.dim = site.dim
+        self.form, self.window = form, window
+        self.causal, self.max_len = site.causal, site.max_len
+        self.q_proj = parts.linear(d, d, bias=bias, role="gate")
+        self.k_proj = parts.linear(d, d, bias=bias, role="qkv")
+        self.v_proj = parts.linear(d, d, bias=bias, role="qkv")
+        self.o_proj = parts.linear(d, d, bias=bias, role="out")
+        if form != "simple":
+            self.a = nn.Parameter(0.01 * torch.randn(site.max_len, rank))
+            self.b = nn.Parameter(0.01 * torch.randn(site.max_len, rank))
+
+    def init_state(self, batch: int) -> State:
+        like = self.o_proj.weight.new_empty(batch, self.dim)
+        like = like.to(torch.promote_types(like.dtype, torch.float32))
+        slots = self.window - 1 if self.form == "local" else 0
+        return State(fresh(batch, 1, slots, self.dim, like), aft.Sums.empty(like))
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+        tokens = Aligned.of(ctx)
+        x = tokens.take(x)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        k, v = self.k_proj(x).to(wide), self.v_proj(x).to(wide)
+        with torch.autocast(x.device.type, enabled=False):
+            if self.form == "simple":
+                sums, state = self._simple(k, v, tokens, state)
+            else:
+                sums, state = self._learned(k, v, tokens, state)
+        y = tokens.restore(self.q_proj(x).sigmoid() * sums.read().to(x.dtype))
+        return Out(self.o_proj(y), state)
+
+    def _simple(
+        self, k: Tensor, v: Tensor, tokens: Aligned, state: State | None
+    ) -> tuple[aft.Sums, State | None]:
+        mask = None if tokens.mask is None else tokens.mask[..., None]
+        if not self.causal:
+            return aft.total(k, v, mask), None
+        sums = aft.running(aft.each(k, v, mask))
+        if state is None:
+            return sums, None
+        sums = sums.merge(state.older.at(1))
+        return sums, State(state.near, aft.Sums(*(x[:, -1] for x in sums)))
+
+    def _learned(
+        self, k: Tensor, v: Tensor, tokens: Aligned, state: State | None
+    ) -> tuple[aft.Sums, State | None]:
+        t = k.shape[1]
+        if (state is not None or t > self.max_len) and int(tokens.pos.max()) >= self.max_len:
+            raise UserError(
+                f"mixer=aft form={self.form} has factors for {self.max_len} positions and met"
+                f" position {int(tokens.pos.max())}; raise model.max_len or use form=simple"
+            )
+        if state is None:
+            mask = None if tokens.mask is None else tokens.mask[..., None]
+            return self._sums(k, v, tokens.pos, mask), None
+        k, v = k[:, None], v[:, None]
+        if self.form == "local":
+            keys, near = remember(k, v, tokens, state.near)
+        else:
+            keys = near = state.near.extend(k, v, tokens.pos, tokens.mask)
+        k, v, mask = keys.k[:, 0].to(k.dtype), keys.v[:, 0].to(v.dtype), keys.mask[..., None]
+        if t == 1:  # all that is remembered lies within the reach of w
+            w = self.a[tokens.pos] @ self.b[keys.pos].mT
+            sums = aft.weighted(w.to(k.dtype), k, v, mask).merge(state.older.at(1))
+        else:
+            sums = self._sums(k, v, keys.pos, mask, state.older)
+            sums = aft.Sums(*(x[:, -t:] for x in sums))
+        if self.form != "local":
+            return sums, State(near, state.older)
+        # As many places as real tokens came fall out of reach of w.
+        came = t if tokens.mask is None else tokens.mask.sum(1, keepdim=True)
+        gone = mask & (torch.arange(mask.shape[1], device=k.device) < came)[..., None]
+        lost = aft.Sums(*(x[:, 0] for x in aft.total(k, v, gone)))
+        return sums, State(near, state.older.merge(lost))
+
+    def _sums(
+        self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None, older: aft.Sums | None = None
+    ) -> aft.Sums:
+        """Over tokens that stand in order."""
+        a, b = self.a[pos].to(k.dtype), self.b[pos].to(k.dtype)
+        if self.form == "local":
+            return aft.local(a, b, k, v, mask, window=self.window, causal=self.causal, older=older)
+        if self.causal:
+            return aft.halving(a, b, k, v, mask)
+        return aft.weighted(a @ b.mT, k, v, mask)

@@ -1,0 +1,72 @@
+"""Two-way wrapper: a causal mixer in an encoder (SPEC Mixers; DESIGN: direction is structural).
+
+    y = inner→(x) + reverse(inner←(reverse(x)))
+
+`reverse` turns the real tokens of each sequence around and leaves padding where it is, so a left-
+or right-padded sequence gives the unpadded numbers. Both passes count positions upwards: relative
+positions see distances into the past, whichever way that lies. Each token is in both passes, that
+is, twice. [b t d] to [b t d].
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from chimera.contract import BOTH, Ctx, Mixer, MixerFactory, Out, Parts, Site
+from chimera.ops.routing import blend
+
+
+class Bidirectional(Mixer):
+    """Runs a causal mixer forwards and backwards and adds the two. No state: encoders only.
+
+    Args:
+        inner: factory of the causal mixer.
+        shared: one set of weights for both passes; False gives each its own.
+    """
+
+    directions = BOTH
+
+    def __init__(
+        self, site: Site, parts: Parts, inner: MixerFactory, *, shared: bool = False
+    ) -> None:
+        super().__init__()
+        one_way = replace(site, causal=True)
+        self.ahead = inner(one_way, parts)
+        self.back = self.ahead if shared else inner(one_way, parts)
+        # A wrapper is what it wraps, to the gates and to the table of rates.
+        self.component = self.ahead.component  # type: ignore[misc]
+        self.honours = self.ahead.honours  # type: ignore[misc]
+        self.source, self.cost = self.ahead.source, self.ahead.cost  # type: ignore[misc]
+
+    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+        ahead = self.ahead(x, ctx)
+        if ctx.mask is None:
+            back = self.back(x.flip(1), ctx)
+            y = back.y.flip(1)
+        else:
+            index = reversal(ctx.mask)[..., None]
+            back = self.back(x.take_along_dim(index, 1), ctx)
+            y = back.y.take_along_dim(index, 1)
+        return Out(
+            ahead.y + y,
+            aux=blend((0.5, ahead.aux), (0.5, back.aux)),
+            stats=blend((0.5, ahead.stats), (0.5, back.stats)),
+        )
+
+
+def reversal(mask: Bool[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    """Where each place takes its token from: the real ones turned around, padding from itself.
+
+    The result is its own inverse. Padding may lie anywhere.
+    """
+    t = mask.shape[1]
+    place = (~mask).long().argsort(dim=1, stable=True)  # of the r-th real token, then of padding
+    rank = torch.arange(t, device=mask.device)
+    real = mask.sum(1, keepdim=True)
+    mirrored = torch.where(rank < real, real - 1 - rank, rank)
+    return torch.empty_like(place).scatter_(1, place, place.gather(1, mirrored))

@@ -1,0 +1,98 @@
+"""A depthwise convolution before attention, or before any mixer (SPEC M14; SAIDL 2.7).
+
+    c_i = b + Σ_j w_j ⊙ x_{i−K+1+j}        decoder: the K last tokens, zeros before the first
+    c_i = b + Σ_j w_j ⊙ x_{i−⌊K/2⌋+j}      encoder: K tokens around i, zeros beyond both ends
+    y = c + Inner(Norm(x + c))             residual (SAIDL Table 6)
+    y = Inner(c)                           plain (SAIDL 2.7, the text)
+
+SAIDL's text counts K·d parameters, its Table 6 counts (K + 3)·d: the convolution there has a bias,
+a LayerNorm and so a residual branch of its own, which is the default here. x is the normed input:
+a mixer does not see the residual stream, hence Norm(x + c) with x normed, not raw as in SAIDL.
+Padding is skipped, as if real tokens were adjacent. x, c [b t d]; w [d K].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chimera.contract import Ctx, Hook, Mixer, MixerFactory, Out, Parts, PositiveInt, Site
+from chimera.ops.conv import causal_conv
+
+
+class State(NamedTuple):
+    """The K − 1 inputs before, and the inner mixer's own state."""
+
+    tail: Float[Tensor, "b tail d"]
+    inner: Any
+
+
+class ConvAttention(Mixer):
+    """Local path by convolution, then a mixer.
+
+    Args:
+        inner: the mixer after the convolution.
+        kernel: tokens K that the convolution sees.
+        bias: a bias b per channel.
+        residual: see above.
+    """
+
+    component = "attention"
+    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
+    forms: ClassVar[tuple[str, ...]] = ("parallel", "recurrent")
+    source = "M14; SAIDL 2.7"
+    cost = "t·K·d + the inner mixer's"
+    state_size = "(K−1)·d + the inner mixer's"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        inner: MixerFactory,
+        kernel: PositiveInt = 3,
+        bias: bool = True,
+        residual: bool = True,
+    ) -> None:
+        super().__init__()
+        self.causal, bound = site.causal, 1 / math.sqrt(kernel)
+        self.weight = nn.Parameter(torch.empty(site.dim, kernel).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(site.dim).uniform_(-bound, bound)) if bias else None
+        self.norm = parts.norm(site.dim) if residual else None
+        self.inner = inner(site, parts)
+        # What it can do is what the inner mixer can: the build's gates read it here.
+        self.component = self.inner.component  # type: ignore[misc]
+        self.directions = self.inner.directions  # type: ignore[misc]
+        self.honours = self.inner.honours  # type: ignore[misc]
+        self.forms = self.inner.forms  # type: ignore[misc]
+
+    def init_state(self, batch: int) -> State:
+        d, kernel = self.weight.shape
+        return State(self.weight.new_zeros(batch, kernel - 1, d), self.inner.init_state(batch))
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+        tail, inner = state or (None, None)
+        c, tail = self._convolve(x, tail, ctx.mask)
+        if ctx.mask is not None:
+            c = c.masked_fill(~ctx.mask[..., None], 0)  # no statistic may see what stands there
+        out = self.inner(c if self.norm is None else self.norm(x + c, ctx.mask), ctx, inner)
+        y = out.y if self.norm is None else out.y + c
+        return Out(y, None if state is None else State(tail, out.state), out.aux, out.stats)
+
+    def _convolve(
+        self, x: Tensor, tail: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if self.causal:
+            return causal_conv(x, self.weight, self.bias, tail, mask)
+        own = self.weight.shape[1] // 2
+        past, tail = causal_conv(x, self.weight[:, : own + 1], self.bias, None, mask)
+        # The taps after its own, met in reversed time; its own token is counted already.
+        after = F.pad(self.weight[:, own + 1 :].flip(1), (0, 1))
+        mask = None if mask is None else mask.flip(1)
+        future, _ = causal_conv(x.flip(1), after, None, None, mask)
+        return past + future.flip(1), tail

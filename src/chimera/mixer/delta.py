@@ -1,0 +1,130 @@
+"""DeltaNet and DeltaProduct (SPEC M11; TPTT 3.3; arXiv 2406.06484, 2502.10297, 2412.06464).
+
+    h ← exp(g_t) h                                        only with `decay`
+    h ← h + β_tj k_tj (v_tj − hᵀk_tj)ᵀ                     for j = 1 … order
+    y_t = W_o RMSNorm(hᵀ q_t)                              per head, after the last j
+    q = unit(SiLU(W_q x)),  k_j = unit(SiLU(W_kj x)),  v_j = SiLU(W_vj x)
+    β_j = σ(w_βj x), or 2σ(w_βj x),  g = −exp(a) softplus(w_g x + b)
+
+Each step turns the state by I − β k kᵀ: a forgetting of what k held (β in [0, 1]), or, up to β = 2,
+a reflection of it (a negative eigenvalue, which tracking a parity needs; arXiv 2411.12537). x
+[b t d]; q [b h t k], k and v [b h t order k]; state h [b h k k].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.ops import delta
+from chimera.ops.conv import causal_conv
+
+
+class DeltaState(NamedTuple):
+    """The memory, float32 at least, and the last inputs of the convolutions of q, k and v."""
+
+    memory: Float[Tensor, "b h k k"]
+    tails: tuple[Float[Tensor, "b tail d"], ...]
+
+
+class DeltaProduct(Mixer):
+    """A matrix memory corrected `order` times per token. [b t d] to [b t d], causal.
+
+    Args:
+        heads: heads h; None takes the model's.
+        order: correcting steps per token, n_h; 1 is DeltaNet.
+        negative_eigenvalues: β up to 2 instead of 1.
+        decay: a learned, input-dependent decay before each token (Gated DeltaNet).
+        conv: taps of a causal depthwise convolution on q, k and v, as DeltaNet has; 0 for none.
+    """
+
+    component = "delta"
+    directions: ClassVar[frozenset[Direction]] = CAUSAL
+    forms = ("parallel", "chunkwise", "recurrent")
+    source = "M11; TPTT 3.3; arXiv 2406.06484, 2502.10297"
+    cost = "order·t·(k + 64)·d"
+    state_size = "h·k·k"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        heads: PositiveInt | None = None,
+        order: PositiveInt = 1,
+        negative_eigenvalues: bool = False,
+        decay: bool = False,
+        conv: Literal[0, 4] = 0,
+    ) -> None:
+        super().__init__()
+        h = self.heads = heads or site.heads
+        if site.dim % h:
+            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
+        self.order, self.top = order, 2.0 if negative_eigenvalues else 1.0
+        self.head_dim = site.dim // h
+        widths = (site.dim, order * site.dim, order * site.dim)
+        self.q_proj, self.k_proj, self.v_proj = (
+            parts.linear(site.dim, width, bias=False, role="qkv") for width in widths
+        )
+        self.beta_proj = parts.linear(site.dim, order * h, bias=False, role="gate")
+        self.decay_proj = None
+        if decay:
+            # Half-lives from about half a token to hundreds of them, as Mamba starts.
+            self.decay_proj = parts.linear(site.dim, h, bias=False, role="gate")
+            self.rate = nn.Parameter(torch.empty(h).uniform_(1, 16).log())
+            dt = torch.empty(h).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+            self.decay_bias = nn.Parameter(dt.expm1().log())  # softplus of it is dt
+        bound = conv**-0.5 if conv else 0.0
+        self.convs = nn.ParameterList(
+            nn.Parameter(torch.empty(width, conv).uniform_(-bound, bound))
+            for width in widths * bool(conv)
+        )
+        self.norm = nn.RMSNorm(self.head_dim, eps=1e-6)
+        self.o_proj = parts.linear(site.dim, site.dim, bias=False, role="out")
+
+    def init_state(self, batch: int) -> DeltaState:
+        like, k = self.q_proj.weight, self.head_dim
+        wide = torch.promote_types(like.dtype, torch.float32)
+        tails = (like.new_zeros(batch, w.shape[1] - 1, w.shape[0]) for w in self.convs)
+        return DeltaState(like.new_zeros(batch, self.heads, k, k, dtype=wide), tuple(tails))
+
+    def forward(self, x: Tensor, ctx: Ctx, state: DeltaState | None = None) -> Out:
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        tails: list[Tensor] = []
+        if self.convs:
+            last = (None,) * 3 if state is None else state.tails
+            pairs = [
+                causal_conv(y, w, None, tail, ctx.mask)
+                for y, w, tail in zip((q, k, v), self.convs, last, strict=True)
+            ]
+            (q, k, v), tails = ([p[i] for p in pairs] for i in (0, 1))
+        q = delta.unit(rearrange(F.silu(q), "b t (h k) -> b h t k", h=self.heads))
+        split = "b t (n h k) -> b h t n k"
+        k = delta.unit(rearrange(F.silu(k), split, h=self.heads, n=self.order))
+        v = rearrange(F.silu(v), split, h=self.heads, n=self.order)
+        beta = rearrange(self.beta_proj(x), "b t (n h) -> b h t n 1", n=self.order)
+        beta, decay = delta.masked(self.top * beta.to(q.dtype).sigmoid(), self.decay(x), ctx.mask)
+        memory: Tensor | None
+        if state is not None and x.shape[1] == 1:
+            y, memory = delta.step(q, k, v, beta, decay, state.memory)
+        else:
+            before = None if state is None else state.memory
+            y, memory = delta.chunkwise(q, k, v, beta, decay, before)
+        y = self.norm(y.to(self.norm.weight.dtype)).to(x.dtype)
+        y = self.o_proj(rearrange(y, "b h t k -> b t (h k)"))
+        return Out(y, None if memory is None else DeltaState(memory, tuple(tails)))
+
+    def decay(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t"] | None:
+        """The logarithm of each token's decay; None if there is none."""
+        if self.decay_proj is None:
+            return None
+        wide = torch.promote_types(x.dtype, torch.float32)
+        dt = F.softplus(self.decay_proj(x).to(wide) + self.decay_bias.to(wide))
+        return rearrange(-self.rate.to(wide).exp() * dt, "b t h -> b h t")

@@ -1,0 +1,121 @@
+"""Linear attention (SPEC M5; SAIDL 2.5; arXiv 2006.16236).
+
+    φ(x) = elu(x) + 1 > 0
+    S_t = S_{t−1} + φ(k_t) v_tᵀ,   z_t = z_{t−1} + φ(k_t),   o_t = S_tᵀ φ(q_t) / (z_t·φ(q_t))
+
+The bidirectional form reads the S and z of the whole sequence everywhere. y = W_o o.
+
+A position that rotates turns φ(q) and φ(k) in S only; the normaliser keeps them at position 0, so
+that it stays positive (RoFormer, arXiv 2104.09864, eq. 19). Single weights may then be negative.
+[b t d] to [b t d]; S [b h k v], z [b h k].
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
+from chimera.ops import decay
+
+
+class LinearState(NamedTuple):
+    """Sums over all tokens so far."""
+
+    s: Float[Tensor, "b h k v"]
+    z: Float[Tensor, "b h k"]
+
+
+class LinearAttention(Mixer):
+    """Attention with the kernel φ(q)·φ(k) in place of exp(q·k/√k).
+
+    Args:
+        heads: heads h; None takes the model's.
+        form: parallel (cost t²), chunkwise (cost t), or auto: parallel up to one chunk. The
+            bidirectional form is a product of two sums, whichever is chosen.
+        chunk_size: tokens per chunk of the chunkwise form.
+    """
+
+    component = "linear"
+    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
+    forms = ("parallel", "chunkwise", "recurrent")
+    source = "M5; arXiv 2006.16236"
+    cost = "t·d·(chunk + k)"
+    state_size = "d·(k + 1)"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        heads: PositiveInt | None = None,
+        form: Literal["auto", "parallel", "chunkwise"] = "auto",
+        chunk_size: PositiveInt = 64,
+    ) -> None:
+        super().__init__()
+        h = self.heads = heads or site.heads
+        if site.dim % h:
+            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
+        self.causal, self.dropout = site.causal, site.dropout
+        self.form, self.chunk_size, self.head_dim = form, chunk_size, site.dim // h
+        self.q_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
+        self.k_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
+        self.v_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
+        self.o_proj = parts.linear(site.dim, site.dim, bias=False, role="out")
+        self.position = parts.position(site, h, self.head_dim)
+
+    def init_state(self, batch: int) -> LinearState:
+        if not self.causal:
+            raise ValueError("bidirectional linear attention looks both ways and keeps no state")
+        like, h, k = self.q_proj.weight, self.heads, self.head_dim
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return LinearState(
+            like.new_zeros(batch, h, k, k, dtype=dtype), like.new_zeros(batch, h, k, dtype=dtype)
+        )
+
+    def forward(self, x: Tensor, ctx: Ctx, state: LinearState | None = None) -> Out:
+        q, k, v = (
+            rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = feature(q), feature(k)
+        k, _ = decay.masked(k, None, ctx.mask)
+        weight, z = self._normaliser(q, k, ctx, None if state is None else state.z)
+        q, k = self.position.rotate(q, k, ctx.pos)
+        y, s = self._attend(q, k, v, None if state is None else state.s)
+        y = rearrange((y / weight).to(x.dtype), "b h t v -> b t (h v)")
+        y = self.o_proj(F.dropout(y, self.dropout, self.training))
+        return Out(y, None if s is None or z is None else LinearState(s, z))
+
+    def _normaliser(
+        self, q: Tensor, k: Tensor, ctx: Ctx, z: Tensor | None
+    ) -> tuple[Float[Tensor, "b h t 1"], Float[Tensor, "b h k"] | None]:
+        """z_t·φ(q_t), and z after the last token where a state is carried."""
+        if "rotate" in self.position.provides:
+            q, k = self.position.rotate(q, k, torch.zeros_like(ctx.pos))
+        total = k.cumsum(2) if self.causal else k.sum(2, keepdim=True)
+        if z is not None:
+            total = total + z[:, :, None]
+            z = total[:, :, -1]
+        weight = (q * total).sum(-1, keepdim=True)
+        # Before the first real token there is nothing to divide, by nothing.
+        return weight.masked_fill(weight == 0, 1), z
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, s: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        tokens = q.shape[2]
+        if s is not None and tokens == 1:
+            return decay.step(q, k, v, None, s)
+        chunk = tokens if self.form == "parallel" else self.chunk_size
+        return decay.chunkwise(q, k, v, None, s, causal=self.causal, chunk=chunk)
+
+
+def feature(x: Tensor) -> Tensor:
+    """φ(x) = elu(x) + 1, in float32 at least: next to 0 half precision has no digits left."""
+    return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1

@@ -1,0 +1,60 @@
+"""Mamba: a selective state-space model (SPEC M8; arXiv 2312.00752; TITAN 2.5, 4.4, eq. 29-30).
+
+    y = W_out (s ⊙ SiLU(z)),   h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t u_t,   s_t = C_t h_t + D u_t
+
+with u, z, Δ, B, C functions of x: see `chimera.ops.ssm`. Trained by a chunk-parallel scan of linear
+cost that keeps one state in sixteen, decoded by the recurrence itself. [b t d] to [b t d].
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.ops.ssm import SelectiveSSM, SSMState
+
+
+class Mamba(Mixer):
+    """Selective state-space mixer.
+
+    Args:
+        state: numbers n kept per channel.
+        expand: inner width e as a multiple of d.
+        conv: taps of the causal convolution.
+        dt_rank: rank of the map to the step size Δ; None means ⌈d/16⌉.
+    """
+
+    component = "mamba"
+    directions: ClassVar[frozenset[Direction]] = CAUSAL
+    forms = ("chunkwise", "recurrent")
+    source = "M8; arXiv 2312.00752"
+    cost = "t·d·(d + n)"
+    state_size = "e·(n + conv − 1)"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        state: PositiveInt = 16,
+        expand: PositiveInt = 2,
+        conv: PositiveInt = 4,
+        dt_rank: PositiveInt | None = None,
+    ) -> None:
+        super().__init__()
+        self.ssm = SelectiveSSM(
+            site.dim, parts.linear, state=state, expand=expand, conv=conv, dt_rank=dt_rank
+        )
+        self.out_proj = parts.linear(self.ssm.inner, site.dim, bias=False, role="out")
+        self.dropout = site.dropout
+
+    def init_state(self, batch: int) -> SSMState:
+        return self.ssm.init_state(batch)
+
+    def forward(self, x: Tensor, ctx: Ctx, state: SSMState | None = None) -> Out:
+        y, gate, after = self.ssm(x, ctx.mask, state)
+        y = F.dropout(y * gate, self.dropout, self.training)
+        return Out(self.out_proj(y), None if state is None else after)

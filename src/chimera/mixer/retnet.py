@@ -1,0 +1,143 @@
+"""Multi-scale retention (SPEC M6; TITAN 4.2, eq. 23-25; RetNet, arXiv 2307.08621).
+
+    O_h = (Q K'ᵀ ⊙ D_h) V,   D_h[n, m] = γ_h^(n−m) for m ≤ n, else 0      (causal)
+                             D_h[n, m] = γ_h^|n−m|                        (bidirectional)
+    S_t = γ_h S_{t−1} + k'_t v_tᵀ,   o_t = S_tᵀ q_t                       (the same, recurrent)
+    y   = W_o (SiLU(x W_g) ⊙ RMS_h(O_h))
+
+with q and k' = k/√k rotated by θ_i = 10000^(−i/(k/2−1)) in interleaved pairs, and RMS_h a norm over
+each head without parameters. A position that rotates (rope, hope) takes the place of RetNet's own
+rotation: a retention turns its queries and keys exactly once.
+
+The decay rule, h = 0 … H−1:  titan γ_h = 1 − 2^−(5 + 7h/H),  retnet γ_h = 1 − 2^−(5 + h).
+Letting it vary with the logical layer ℓ = 0 … L−1 of the unrolled stack (TITAN 2.9, which gives no
+formula; this is ours) adds `depth_shift`·ℓ/(L−1) to the exponent: above 0, deeper layers remember
+longer.
+
+RetNet's three score normalisations (1/√Σ D, clamped row sums, and so on) only change the scale of a
+head's row, which RMS_h takes away again: they are left out. A padded token neither adds nor decays.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.ops import decay
+from chimera.ops.rotary import angles, frequencies, rotate
+
+
+class RetentionState(NamedTuple):
+    """What a retention keeps per sequence: one matrix per head."""
+
+    s: Float[Tensor, "b h k v"]
+
+
+class Retention(Mixer):
+    """Multi-scale retention.
+
+    Args:
+        heads: heads H, one decay each; None takes the model's.
+        decay: rule of γ_h: titan (TITAN eq. 25) or retnet.
+        depth_shift: what the exponent of γ gains from the first to the last logical layer.
+        value_expand: width of the values as a multiple of d (RetNet uses 2).
+        form: parallel (cost t²), chunkwise (cost t), or auto: parallel up to two chunks' length,
+            where it is the faster (measured on a CPU).
+        chunk_size: tokens per chunk of the chunkwise form.
+        eps: of the norm over each head.
+    """
+
+    component = "retnet"
+    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
+    forms = ("parallel", "chunkwise", "recurrent")
+    source = "M6; arXiv 2307.08621"
+    cost = "t·d·(chunk + k)"
+    state_size = "d·v"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        heads: PositiveInt | None = None,
+        decay: Literal["titan", "retnet"] = "titan",
+        depth_shift: float = 0.0,
+        value_expand: PositiveInt = 1,
+        form: Literal["auto", "parallel", "chunkwise"] = "auto",
+        chunk_size: PositiveInt = 64,
+        eps: PositiveFloat = 1e-6,
+    ) -> None:
+        super().__init__()
+        h = self.heads = heads or site.heads
+        if site.dim % (2 * h):
+            raise ValueError(
+                f"heads={h}: retention rotates pairs, so the model width {site.dim}"
+                f" must be a multiple of 2·heads={2 * h}"
+            )
+        if depth_shift <= -5:
+            raise ValueError(f"depth_shift={depth_shift} makes γ negative; it must be above -5")
+        self.site, self.rule, self.depth_shift = site, decay, depth_shift
+        self.form, self.chunk_size, self.eps = form, chunk_size, eps
+        self.k_dim, self.v_dim = site.dim // h, value_expand * site.dim // h
+        self.q_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
+        self.k_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
+        self.v_proj = parts.linear(site.dim, h * self.v_dim, bias=False, role="qkv")
+        self.g_proj = parts.linear(site.dim, h * self.v_dim, bias=False, role="gate")
+        self.o_proj = parts.linear(h * self.v_dim, site.dim, bias=False, role="out")
+        self.position = parts.position(site, h, self.k_dim)
+
+    def log_decay(self, loop: int, like: Tensor) -> Float[Tensor, " h"]:
+        """log γ of each head at this layer in the given traversal of the stack."""
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        rank = torch.arange(self.heads, device=like.device, dtype=dtype)
+        last = max(self.site.depth * self.site.loops - 1, 1)
+        shift = self.depth_shift * self.site.logical(loop) / last
+        slope = 7 / self.heads if self.rule == "titan" else 1
+        return torch.log1p(-torch.exp2(-(5 + shift + slope * rank)))
+
+    def init_state(self, batch: int) -> RetentionState:
+        if not self.site.causal:
+            raise ValueError("a bidirectional retention looks both ways and keeps no state")
+        like = self.q_proj.weight
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return RetentionState(
+            like.new_zeros(batch, self.heads, self.k_dim, self.v_dim, dtype=dtype)
+        )
+
+    def forward(self, x: Tensor, ctx: Ctx, state: RetentionState | None = None) -> Out:
+        q, k, v = (
+            rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = self._turn(q, k, ctx)
+        k, g = decay.masked(k, self.log_decay(ctx.loop, q), ctx.mask)
+        y, s = self._retain(q, k, v, g, None if state is None else state.s)
+        y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
+        y = rearrange(y, "b h t v -> b t (h v)") * F.silu(self.g_proj(x))
+        y = self.o_proj(F.dropout(y, self.site.dropout, self.training))
+        return Out(y, None if s is None else RetentionState(s))
+
+    def _turn(self, q: Tensor, k: Tensor, ctx: Ctx) -> tuple[Tensor, Tensor]:
+        scale = self.k_dim**-0.5
+        if "rotate" in self.position.provides:
+            q, k = self.position.rotate(q, k, ctx.pos)
+            return q, k * scale
+        theta = frequencies(self.k_dim // 2, 10000.0, like=q, inclusive=True)
+        cos, sin = angles(ctx.pos, theta)
+        return rotate(q, cos, sin), rotate(k, cos * scale, sin * scale)
+
+    def _retain(
+        self, q: Tensor, k: Tensor, v: Tensor, g: decay.Decay, state: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        tokens, causal = q.shape[2], self.site.causal
+        if state is not None and tokens == 1:
+            return decay.step(q, k, v, g, state)
+        short = self.form == "auto" and tokens <= 2 * self.chunk_size
+        chunk = tokens if short or self.form == "parallel" else self.chunk_size
+        return decay.chunkwise(q, k, v, g, state, causal=causal, chunk=chunk)

@@ -1,0 +1,146 @@
+"""Learned choice of mixer by content (SPEC M17; TITAN 12.5 asks for it, without a formula).
+
+    p = softmax(W_r c),   c: what the choice is made on                    (router in float32)
+    soft:  y_t = Σ_m p_m Mixer_m(x)_t
+    top1:  y_t = (1 + p_m − sg(p_m)) Mixer_m(x)_t,   m = arg max p         (sg: no gradient)
+
+`scope: token` takes c = x_t. `scope: sequence` takes the mean of the real tokens, in an encoder of
+all of them, in a decoder of those up to t, so that no choice depends on a later token. An encoder
+with `top1` and `sequence` runs each mixer on the sequences that chose it and on no others; in all
+other cases every mixer sees every token, because its state must. Top-1 keeps the value of its
+mixer and learns by the gradient of its probability. Aux `balance_mixer` is the balance loss of the
+mixture of experts (eq. 42-44) over the mixers. [b t d] to [b t d].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import and_
+from typing import Any, Literal, NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from chimera.contract import Ctx, Mixer, MixerFactory, Out, Parts, Site
+from chimera.ops import routing
+
+
+class State(NamedTuple):
+    """The mixers' own states, and sum and number of the real tokens so far."""
+
+    members: tuple[Any, ...]
+    total: Float[Tensor, "b d"]
+    seen: Int[Tensor, " b"]
+
+
+class Routed(Mixer):
+    """Chooses among mixers, or blends them, by what the tokens say.
+
+    Args:
+        members: mixers by the name that the load report calls them.
+        mode: `soft` blends by the probabilities, `top1` takes the likeliest.
+        scope: whether a `sequence` chooses as one or each `token` for itself.
+    """
+
+    component = "routed"
+    forms = ("parallel", "recurrent")
+    source = "M17; TITAN 12.5"
+    cost = "sum of the members' (top1 by sequence in an encoder: the chosen one's)"
+    state_size = "sum of the members' + d"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        members: dict[str, MixerFactory],
+        mode: Literal["soft", "top1"] = "soft",
+        scope: Literal["sequence", "token"] = "sequence",
+    ) -> None:
+        super().__init__()
+        if not members:
+            raise ValueError("mixer=routed needs at least one member")
+        self.members: Any = nn.ModuleDict(
+            {name: make(site, parts) for name, make in members.items()}
+        )
+        self.router = nn.Linear(site.dim, len(members), bias=False)
+        self.mode, self.scope, self.causal = mode, scope, site.causal
+        made = list(self.members.values())
+        # It can do what all of its members can: the build's gates read it here.
+        self.directions = reduce(and_, (m.directions for m in made))  # type: ignore[misc]
+        self.honours = reduce(and_, (m.honours for m in made))  # type: ignore[misc]
+
+    def init_state(self, batch: int) -> State:
+        weight = self.router.weight
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        return State(
+            tuple(m.init_state(batch) for m in self.members.values()),
+            weight.new_zeros(batch, weight.shape[1], dtype=wide),
+            torch.zeros(batch, dtype=torch.long, device=weight.device),
+        )
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+        members, *running = state or (None, None, None)
+        content, real = x, ctx.mask
+        if self.scope == "sequence" and self.causal:
+            content, *running = routing.running_mean(x, ctx.mask, *running)
+        elif self.scope == "sequence":
+            content, real = routing.mean(x, ctx.mask), None
+        weights = probs = routing.probabilities(content, self.router.weight)
+        flat = rearrange(probs, "b t m -> (b t) m")
+        chosen = flat.argmax(-1)
+        if self.mode == "top1":
+            hit = nn.functional.one_hot(chosen, len(self.members)).view_as(probs)
+            weights = hit * (1 + probs - probs.detach())
+        if self.mode == "top1" and self.scope == "sequence" and not self.causal:
+            out = self._by_sequence(x, ctx, chosen, weights)
+        else:
+            out = self._all(x, ctx, weights, members)
+        real = None if real is None else rearrange(real, "b t -> (b t)")
+        share = routing.average(rearrange(weights.detach(), "b t m -> (b t) m"), real)
+        shares = {f"mixer_share_{n}": s for n, s in zip(self.members, share.unbind(), strict=True)}
+        return Out(
+            out.y,
+            None if members is None else State(out.state, *running),
+            out.aux | {"balance_mixer": routing.balance(flat, chosen, real)},
+            out.stats | shares | {"mixer_entropy": routing.entropy(flat, real)},
+        )
+
+    def _all(self, x: Tensor, ctx: Ctx, weights: Tensor, states: Any) -> Out:
+        """Every mixer on every token."""
+        states = states or [None] * len(self.members)
+        outs = [m(x, ctx, s) for m, s in zip(self.members.values(), states, strict=True)]
+        parts = zip(outs, weights[..., None].unbind(-2), strict=True)
+        y = sum(out.y * weight.to(out.y.dtype) for out, weight in parts)
+        aux = routing.blend(*((1.0, out.aux) for out in outs))
+        stats = _named(zip(self.members, outs, strict=True))
+        return Out(y, tuple(out.state for out in outs), aux, stats)
+
+    def _by_sequence(self, x: Tensor, ctx: Ctx, chosen: Tensor, weights: Tensor) -> Out:
+        """Every mixer on the sequences that chose it."""
+        gates = weights[:, 0].gather(1, chosen[:, None])
+        groups = routing.group(chosen[:, None], gates, None, count=len(self.members))
+
+        def share(of: Tensor) -> tuple[Tensor, ...]:
+            return of.index_select(0, groups.tokens).split(groups.sizes)
+
+        masks = [None] * len(self.members) if ctx.mask is None else share(ctx.mask)
+        given = zip(share(x), share(ctx.pos.expand(x.shape[:2])), masks, strict=True)
+        jobs = zip(self.members.items(), given, strict=True)
+        outs = {name: m(z, Ctx(p, k, ctx.loop)) for (name, m), (z, p, k) in jobs if len(z)}
+        made = torch.cat([out.y for out in outs.values()])
+        made = made * groups.gates.to(made.dtype)[:, None, None]
+        y = made.index_select(0, groups.tokens.argsort())
+        if self.training:
+            y = y + routing.touch([m for name, m in self.members.items() if name not in outs])
+        used = (size / len(x) for size in groups.sizes if size)
+        aux = routing.blend(*((w, out.aux) for w, out in zip(used, outs.values(), strict=True)))
+        return Out(y, None, aux, _named(outs.items()))
+
+
+def _named(outs: Iterable[tuple[str, Out]]) -> dict[str, Tensor]:
+    """The members' statistics, under their names."""
+    return {f"{name}_{key}": value for name, out in outs for key, value in out.stats.items()}

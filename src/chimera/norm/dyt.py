@@ -1,0 +1,41 @@
+"""Dynamic tanh (SPEC N2; TITAN eq. 47-50, arXiv 2503.10622).
+
+    y = γ ⊙ tanh(α x) + β
+
+No statistics of any kind. α is a scalar in arXiv 2503.10622, a vector in TITAN 7.2 (whose Table 6
+counts 3d parameters). The slope is at most |γ α| (TITAN eq. 48). [b t d] to [b t d].
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from chimera.contract import Norm, PositiveFloat
+
+
+class DyT(Norm):
+    """Dynamic tanh.
+
+    Args:
+        dim: d.
+        alpha: α for each `channel` or one `scalar`.
+        init: α at the start.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        alpha: Literal["channel", "scalar"] = "channel",
+        init: PositiveFloat = 0.5,
+    ) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.full((dim,) if alpha == "channel" else (), float(init)))
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * x)).to(x.dtype)

@@ -1,0 +1,125 @@
+"""Quantisation-aware dynamic tanh (SPEC N3; QDYT 3.3).
+
+    y = γ ⊙ tanh(α (x − μ)) + β
+    training     μ = mean over the channels of the token, [b t 1]
+    evaluation   μ = running mean over tokens of each channel, [d] (`inference_mean: running`)
+
+The two μ differ in kind, not only in noise: the paper trains one function and evaluates another.
+`inference_mean: token` evaluates what was trained. Padding enters no statistic. A norm that runs
+several times per forward pass (loops) averages over all of its calls; a recomputation by gradient
+checkpointing counts nothing twice.
+
+What the schedule does to this norm is in `chimera.callback.qdyt`, which the YAML brings along.
+[b t d] to [b t d].
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from chimera.contract import Fraction, Norm, PositiveFloat
+from chimera.ops.grid import wide
+from chimera.ops.straight import recomputing
+
+GAMMA = (0.1, 10.0)  # bounds of a calibrated γ: a dead channel would ask for an infinite one
+
+
+class QDyT(Norm):
+    """Dynamic tanh around a mean.
+
+    Args:
+        dim: d.
+        alpha: α at the start; the schedule overrides it while it warms up.
+        inference_mean: μ in evaluation, `running` (the paper) or `token` (as in training).
+        momentum: weight of a new batch in the running mean; the first batch sets it.
+    """
+
+    running_mean: Tensor
+    updates: Tensor
+    warm: Tensor
+    calibrated: Tensor
+    moment: Tensor
+    tokens: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        alpha: PositiveFloat = 0.5,
+        inference_mean: Literal["running", "token"] = "running",
+        momentum: Fraction = 0.1,
+    ) -> None:
+        super().__init__()
+        self.inference_mean, self.momentum = inference_mean, momentum
+        self.alpha = nn.Parameter(torch.tensor(float(alpha)))
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("updates", torch.tensor(0))
+        # A model that is trained further has been through both, and its state says so.
+        self.register_buffer("warm", torch.tensor(False))
+        self.register_buffer("calibrated", torch.tensor(False))
+        # Σ tanh² over tokens and their number; kept so that a resumed calibration is the same one.
+        self.register_buffer("moment", torch.zeros(dim))
+        self.register_buffer("tokens", torch.tensor(0.0))
+        self._calibrate_at: float | None = None
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.training or self.inference_mean == "token":
+            z = x - x.mean(-1, keepdim=True, dtype=wide(x))
+        else:
+            z = x - self.running_mean
+        if self.training and not recomputing():
+            self._observe(x.detach(), z.detach(), mask)
+        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * z)).to(x.dtype)
+
+    @torch.no_grad()
+    def _observe(
+        self, x: Float[Tensor, "b t d"], z: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None
+    ) -> None:
+        total, count = _sum(x, mask)
+        first = (self.updates == 0).to(count.dtype)
+        share = (first + (1 - first) * self.momentum) * (count > 0)
+        mean = (total / count.clamp(min=1)).to(self.running_mean.dtype)
+        self.running_mean.lerp_(mean, share.to(mean.dtype))
+        self.updates += count > 0
+        if self._calibrate_at is not None:
+            total, count = _sum(torch.tanh(self._calibrate_at * z).square(), mask)
+            self.moment += total
+            self.tokens += count
+
+    def set_alpha(self, value: float) -> None:
+        """α during the warm-up."""
+        with torch.no_grad():
+            self.alpha.fill_(value)
+
+    def begin_calibration(self, alpha: float) -> None:
+        """Collect, from the next training forward on, what outputs would be at this α."""
+        self._calibrate_at = alpha
+
+    @torch.no_grad()
+    def end_calibration(self) -> None:
+        """Set γ so that the collected outputs have second moment 1 in each channel, within GAMMA.
+
+        The paper says when γ is calibrated, not to what; this is our decision (a LayerNorm's
+        outputs have that moment). It holds at the α where the warm-up ends.
+        """
+        mean = self.moment / self.tokens.clamp(min=1)
+        self.weight.copy_(mean.rsqrt().clamp(*GAMMA))
+        self.calibrated.fill_(True)
+        self.moment.zero_()
+        self.tokens.zero_()
+        self._calibrate_at = None
+
+
+def _sum(x: Tensor, mask: Tensor | None) -> tuple[Float[Tensor, " d"], Tensor]:
+    """Σ over real tokens, and how many there are."""
+    if mask is None:
+        count = torch.full((), x.shape[0] * x.shape[1], dtype=wide(x), device=x.device)
+        return x.sum((0, 1), dtype=wide(x)), count
+    real = x.masked_fill(~mask[..., None], 0.0)
+    return real.sum((0, 1), dtype=wide(x)), mask.sum().to(wide(x))

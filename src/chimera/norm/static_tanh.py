@@ -1,0 +1,29 @@
+"""Static tanh, QDyT's ablation: neither mean nor a learned α (SPEC N4; QDYT 4.3).
+
+y = γ ⊙ tanh(α x) + β,   α fixed                                            [b t d] to [b t d]
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from chimera.contract import Norm, PositiveFloat
+
+
+class StaticTanh(Norm):
+    """Tanh of fixed slope.
+
+    Args:
+        dim: d.
+        alpha: α; the value at which QDyT's warm-up ends.
+    """
+
+    def __init__(self, dim: int, *, alpha: PositiveFloat = 0.5) -> None:
+        super().__init__()
+        self.alpha = float(alpha)
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * x)).to(x.dtype)

@@ -1,0 +1,224 @@
+"""The decayed linear recurrence, in every form (SPEC M5, M6, M9; TITAN eq. 6-8, 31-32).
+
+    S_t = exp(g_t) S_{t-1} + k_t v_tᵀ,    o_t = S_tᵀ q_t,    g_t ≤ 0               (causal)
+    o_n = Σ_m exp(−|G_n − G_m|) (q_n·k_m) v_m,    G_n = Σ_{i≤n} g_i                (bidirectional)
+
+q, k [b h t k]; v [b h t v]; state S [b h k v]; o [b h t v]. The log-decay g, finite, is
+    None          no decay (linear attention),
+    [h]           constant per head (retention), the fastest: weights are shared over b and chunks,
+    [b h t]       one per token (b may be 1).
+All forms give the same numbers. `parallel` costs t², `chunkwise` t·chunk, `step` O(1) per token.
+
+A padded token is the identity if the caller zeroes its k and its g (`masked` does both).
+Everything that accumulates runs in float32 at least, also under autocast; o has the dtype of v and
+the state stays wide. Only exp of numbers ≤ 0 is taken, so no decay, however strong, overflows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+#: Chunks whose states are combined by one matrix product; longer sequences recurse on groups.
+GROUP = 32
+
+Decay = Float[Tensor, " h"] | Float[Tensor, "#b h t"] | None
+State = Float[Tensor, "b h k v"]
+
+
+def parallel(
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b h t k"],
+    v: Float[Tensor, "b h t v"],
+    g: Decay = None,
+    state: State | None = None,
+    *,
+    causal: bool = True,
+) -> tuple[Float[Tensor, "b h t v"], State | None]:
+    """All tokens at once by the t × t matrix of weights.
+
+    Args:
+        q, k, v: queries, keys and values; scaling and feature maps are the caller's.
+        g: log-decay, see the module.
+        state: what came before; None for nothing, and then no state is computed either.
+        causal: False for the two-sided form, which knows no state.
+
+    Returns:
+        o, and the state after the last token (None if `state` is None).
+    """
+    return chunkwise(q, k, v, g, state, causal=causal, chunk=q.shape[2])
+
+
+def chunkwise(
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b h t k"],
+    v: Float[Tensor, "b h t v"],
+    g: Decay = None,
+    state: State | None = None,
+    *,
+    causal: bool = True,
+    chunk: int = 64,
+) -> tuple[Float[Tensor, "b h t v"], State | None]:
+    """Linear cost in t: quadratic inside chunks of `chunk` tokens, a state between them.
+
+    All chunks are computed at once; their states are combined by matrix products over groups of
+    chunks, so nothing loops over tokens or chunks. Arguments and result as for `parallel`.
+    """
+    if state is not None and not causal:
+        raise ValueError("the bidirectional form looks both ways and takes no state")
+    tokens, dtype = q.shape[2], v.dtype
+    q, k, v, g, state = _widen(q, k, v, g, state)
+    with torch.autocast(q.device.type, enabled=False):
+        if g is None and not causal:
+            return (q @ (k.mT @ v)).to(dtype), None  # all weights are 1
+        size = min(chunk, tokens)
+        missing = -tokens % size
+        if g is not None and g.ndim == 1 and state is not None and missing:
+            g = repeat(g, "h -> 1 h t", t=tokens)  # the state must not decay over the filling
+        q, k, v = (_chunks(x, missing, size) for x in (q, k, v))
+        w = _weights(g, missing, size, causal=causal, like=q)
+        y = (q @ k.mT).mul_(w.inside) @ v
+        if causal and (state is not None or q.shape[2] > 1):
+            left, state = _before(_times(k, w.to_end).mT @ v, w.total, state)
+            y += _times(q, w.to_start) @ left
+        elif q.shape[2] > 1:
+            left, _ = _before(_times(k, w.to_end).mT @ v, w.total)
+            right = _behind(_times(k, w.to_start).mT @ v, w.total)
+            y += _times(q, w.to_start) @ left
+            y += _times(q, w.to_end) @ right
+        y = rearrange(y, "b h n c v -> b h (n c) v")
+    return y[:, :, :tokens].to(dtype), state
+
+
+def step(
+    q: Float[Tensor, "b h 1 k"],
+    k: Float[Tensor, "b h 1 k"],
+    v: Float[Tensor, "b h 1 v"],
+    g: Decay,
+    state: State,
+) -> tuple[Float[Tensor, "b h 1 v"], State]:
+    """One token, the recurrence as written above. Arguments and result as for `parallel`."""
+    dtype = v.dtype
+    q, k, v, g, wide = _widen(q, k, v, g, state)
+    with torch.autocast(q.device.type, enabled=False):
+        new = k.mT @ v
+        if g is not None:
+            wide = wide * (g[:, None, None] if g.ndim == 1 else g[..., None]).exp()
+        new = new + wide
+        return (q @ new).to(dtype), new
+
+
+def masked(
+    k: Float[Tensor, "b h t k"], g: Decay, mask: Bool[Tensor, "b t"] | None
+) -> tuple[Float[Tensor, "b h t k"], Decay]:
+    """k and g with padding (mask False) made the identity: no input, no decay."""
+    if mask is None:
+        return k, g
+    if g is not None:
+        g = torch.where(mask[:, None], g[:, None] if g.ndim == 1 else g, 0)
+    return k.masked_fill(~mask[:, None, :, None], 0), g
+
+
+def weights(g: Float[Tensor, "*n t"], *, causal: bool = True) -> Float[Tensor, "*n t t"]:
+    """exp(G_n − G_m) for m ≤ n; above the diagonal 0 (causal) or exp(G_m − G_n)."""
+    total = g.cumsum(-1)
+    apart = total[..., :, None] - total[..., None, :]
+    upper = torch.ones(apart.shape[-2:], dtype=torch.bool, device=g.device).triu(1)
+    apart = apart.masked_fill(upper, float("-inf")) if causal else apart.where(~upper, -apart)
+    return apart.exp()
+
+
+class _Weights(NamedTuple):
+    """Decay inside chunks of c tokens, between a token and its chunk's ends, and over chunks."""
+
+    inside: Float[Tensor, "#b h #n c c"]
+    to_start: Float[Tensor, "#b h #n c 1"] | None  # from the state before the chunk to a token
+    to_end: Float[Tensor, "#b h #n c 1"] | None  # from a token to the state after the chunk
+    total: Float[Tensor, "#b h n"]  # log-decay of each chunk
+
+
+def _weights(g: Tensor | None, missing: int, size: int, *, causal: bool, like: Tensor) -> _Weights:
+    n = like.shape[2]
+    if g is None:
+        ones = like.new_ones(1, 1, 1, size, size)
+        return _Weights(ones.tril(), None, None, like.new_zeros(1, 1, n))
+    if g.ndim == 1:
+        g = repeat(g, "h -> 1 h 1 c", c=size)
+    else:
+        g = rearrange(F.pad(g, (0, missing)), "b h (n c) -> b h n c", c=size)
+    start = g.cumsum(-1)
+    after = F.pad(g.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
+    total = start[..., -1].expand(-1, -1, n)
+    return _Weights(
+        weights(g, causal=causal), start.exp()[..., None], after.exp()[..., None], total
+    )
+
+
+def _before(
+    sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b h n"], state: State | None = None
+) -> tuple[Float[Tensor, "b h n k v"], State | None]:
+    """The states before each of n chunks, of which each adds `sums` and decays by `total`."""
+    n = sums.shape[2]
+    if n <= GROUP:
+        if state is None:
+            return _combine(_gaps(total)[..., :-1, :], sums), None
+        states = _combine(_gaps(total), sums)
+        kept = F.pad(total.cumsum(-1), (1, 0)).exp()
+        states = states + kept[..., None, None] * state[:, :, None]
+        return states[:, :, :-1], states[:, :, -1]
+    missing = -n % GROUP
+    sums = F.pad(sums, (0, 0, 0, 0, 0, missing))
+    sums = rearrange(sums, "b h (m n) k v -> b h m n k v", n=GROUP)
+    total = rearrange(F.pad(total, (0, missing)), "b h (m n) -> b h m n", n=GROUP)
+    inner = _combine(_gaps(total), sums)
+    outer, state = _before(inner[..., -1, :, :], total.sum(-1), state)
+    kept = F.pad(total.cumsum(-1)[..., :-1], (1, 0)).exp()[..., None, None]
+    states = inner[..., :-1, :, :] + kept * outer[:, :, :, None]
+    return rearrange(states, "b h m n k v -> b h (m n) k v")[:, :, :n], state
+
+
+def _behind(
+    sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b h n"]
+) -> Float[Tensor, "b h n k v"]:
+    """The mirror image of `_before`: what the chunks to the right bring to each."""
+    if sums.shape[2] <= GROUP:
+        return _combine(_gaps(total)[..., :-1, :].mT, sums)
+    states, _ = _before(sums.flip(2), total.flip(-1))
+    return states.flip(2)
+
+
+def _gaps(total: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n+1 n"]:
+    """exp of the log-decay that lies between chunk m and the border before chunk n; m < n."""
+    ends = F.pad(total.cumsum(-1), (1, 0))
+    apart = ends[..., :, None] - ends[..., None, 1:]
+    later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu()
+    return apart.masked_fill(later, float("-inf")).exp()
+
+
+def _combine(
+    decay: Float[Tensor, "*#b r n"], sums: Float[Tensor, "*b n k v"]
+) -> Float[Tensor, "*b r k v"]:
+    return (decay @ sums.flatten(-2)).unflatten(-1, sums.shape[-2:])
+
+
+def _times(x: Tensor, weight: Tensor | None) -> Tensor:
+    return x if weight is None else x * weight
+
+
+def _chunks(x: Tensor, missing: int, size: int) -> Tensor:
+    if missing:
+        x = F.pad(x, (0, 0, 0, missing))
+    # Otherwise every product below would make its own copy of a view that heads were split from.
+    return rearrange(x.contiguous(), "b h (n c) k -> b h n c k", c=size)
+
+
+def _widen(q: Tensor, k: Tensor, v: Tensor, g: Decay, state: State | None) -> tuple:
+    """All in one dtype, float32 at least."""
+    dtype = torch.promote_types(torch.promote_types(q.dtype, v.dtype), torch.float32)
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    return q, k, v, None if g is None else g.to(dtype), None if state is None else state.to(dtype)

@@ -1,0 +1,240 @@
+"""The delta rule and its product, in every form (SPEC M11, E1; TPTT eq. 9-21; arXiv 2102.11174,
+2406.06484, 2502.10297).
+
+    h ← exp(g_t) h                                                    once per token, g_t ≤ 0
+    h ← h + k_tj (β_tj ⊙ v_tj − hᵀ(β_tj ⊙ k_tj))ᵀ                     for j = 1 … n
+    o_t = hᵀ q_t                                                      after the last j
+
+β is one number per step, or one per channel, entering as eq. 14-15 write it: it scales the value
+and the key that reads, not the key that writes. In chunks of C tokens, N = n·C steps, with the
+state h at the start of the chunk (rows of K, V are steps; Γ the decay since the start of the chunk,
+L_sr = Γ_s/Γ_r, both 1 without decay):
+
+    T = I + tril((K⊙β)Kᵀ ⊙ L, −1)                    E1: plus, where eq. 15 and 18 have minus
+    U = T⁻¹(V⊙β),  W = T⁻¹(Γ(K⊙β))                   independent of h: all chunks at once
+    h ← (Γ_N I − K̂ᵀW) h + K̂ᵀU,  K̂_s = (Γ_N/Γ_s) K_s   the only thing that goes chunk by chunk
+    O = Γ(Q h) + tril(QKᵀ ⊙ L)(U − W h)              E1: a token reads after its own update
+
+Only exp of numbers ≤ 0 is taken. Everything runs in float32 at least, also under autocast; o has
+the dtype of v and the state stays wide. Query heads may be a multiple of the key-value heads g:
+they read the same states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+#: Steps in a chunk, measured: fewer mean more states, more mean larger triangles.
+STEPS = 64
+
+State = Float[Tensor, "b g k v"]
+#: Called with the state after a chunk and the index of the chunk; gives what goes on from there.
+Between = Callable[[State, int], State]
+
+
+def parallel(
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b g t n k"],
+    v: Float[Tensor, "b g t n v"],
+    beta: Float[Tensor, "b g t n #k"],
+    decay: Float[Tensor, "b g t"] | None = None,
+    state: State | None = None,
+) -> tuple[Float[Tensor, "b h t v"], State | None]:
+    """All tokens at once: one chunk, quadratic cost. Arguments and result as for `chunkwise`."""
+    return chunkwise(q, k, v, beta, decay, state, chunk=q.shape[2])
+
+
+def chunkwise(
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b g t n k"],
+    v: Float[Tensor, "b g t n v"],
+    beta: Float[Tensor, "b g t n #k"],
+    decay: Float[Tensor, "b g t"] | None = None,
+    state: State | None = None,
+    *,
+    chunk: int | None = None,
+    between: Between | None = None,
+) -> tuple[Float[Tensor, "b h t v"], State | None]:
+    """Linear cost in t: quadratic inside chunks of `chunk` tokens, a state between them.
+
+    Args:
+        q: queries, one per token and query head.
+        k, v: keys and values of the n steps of each token; ‖k‖ ≤ 1 keeps the state bounded.
+        beta: step sizes; one per channel needs keys as wide as values.
+        decay: logarithm of the decay before each token, ≤ 0; None for none.
+        state: what came before; None for nothing, and then no state is returned either.
+        chunk: tokens in a chunk; a matter of speed only, unless `between` is given. None takes
+            as many as have `STEPS` steps.
+        between: changes the state between chunks (TPTT eq. 24); also called after the last one.
+
+    Returns:
+        o, and the state after the last token (None if `state` is None).
+    """
+    tokens, dtype = q.shape[2], v.dtype
+    shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
+    wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
+    size = min(chunk or max(1, STEPS // k.shape[3]), tokens)
+    with torch.autocast(q.device.type, enabled=False):
+        split = "b g (c i) r x -> (c b g) (i r) x"
+        q = rearrange(q, "b (g r) t k -> b g t r k", g=shape[1])
+        steps, reads = k.shape[3], q.shape[3]
+        q, k, v, beta = (_chunks(x.to(wide), size, split) for x in (q, k, v, beta))
+        u, w, ends = v * beta, k * beta, k
+        a, p = w @ k.mT, q @ k.mT
+        keep = q.new_ones(len(q))
+        if decay is None:
+            inside = q.new_ones(size, size).tril()
+        else:
+            total = _chunks(decay.to(wide), size, "b g (c i) -> (c b g) i").cumsum(-1)
+            apart = total[:, :, None] - total[:, None, :]
+            upper = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+            inside = apart.masked_fill(upper, float("-inf")).exp()
+            start, last = total.exp()[..., None], total[:, -1]
+            a, keep = a * _spread(inside, steps, steps), last.exp()
+            w, q = w * _spread(start, steps), q * _spread(start, reads)
+            ends = k * _spread((last[:, None] - total).exp()[..., None], steps)
+        p = p.mul_(_spread(inside, reads, steps))
+        h = q.new_zeros(shape) if state is None else state.to(wide)
+        parts = (a, p, u, w, q, ends, keep)
+        if between is None:
+            o, h = Chunks.apply(*parts, h.flatten(0, 1))
+            h = h.view(shape)
+        else:
+            outs, each = [], (x.split(shape[0] * shape[1]) for x in parts)
+            for c, part in enumerate(zip(*each, strict=True)):
+                o, h = Chunks.apply(*part, h.flatten(0, 1))
+                h = between(h.view(shape), c)
+                outs.append(o)
+            o = torch.cat(outs)
+        join = "(c b g) (i r) v -> b (g r) (c i) v"
+        o = rearrange(o, join, b=shape[0], g=shape[1], r=reads)
+        state = None if state is None else h
+    return o[:, :, :tokens].to(dtype), state
+
+
+def step(
+    q: Float[Tensor, "b h 1 k"],
+    k: Float[Tensor, "b g 1 n k"],
+    v: Float[Tensor, "b g 1 n v"],
+    beta: Float[Tensor, "b g 1 n #k"],
+    decay: Float[Tensor, "b g 1"] | None,
+    state: State,
+) -> tuple[Float[Tensor, "b h 1 v"], State]:
+    """One token, the recurrence as written above. Arguments and result as for `chunkwise`."""
+    dtype = v.dtype
+    wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        h = state.to(wide)
+        q, k, v, beta = (x.to(wide) for x in (q, k, v, beta))
+        if decay is not None:
+            h = h * decay.to(wide).exp()[..., None]
+        for j in range(k.shape[3]):
+            key, size = k[:, :, :, j], beta[:, :, :, j]
+            h = h + key.mT @ (size * v[:, :, :, j] - (size * key) @ h)
+        queries = rearrange(q, "b (g r) 1 k -> b g r k", g=h.shape[1])
+        return rearrange(queries @ h, "b g r v -> b (g r) 1 v").to(dtype), h
+
+
+def masked(
+    beta: Float[Tensor, "b g t n #k"],
+    decay: Float[Tensor, "b g t"] | None,
+    mask: Bool[Tensor, "b t"] | None,
+) -> tuple[Tensor, Tensor | None]:
+    """β and decay with padding (mask False) made the identity: no step, no decay."""
+    if mask is None:
+        return beta, decay
+    beta = beta.masked_fill(~mask[:, None, :, None, None], 0)
+    return beta, None if decay is None else decay.masked_fill(~mask[:, None], 0)
+
+
+def unit(x: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
+    """x / ‖x‖, in float32 at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return F.normalize(wide, dim=-1, eps=1e-6)
+
+
+class Chunks(torch.autograd.Function):
+    """Outputs [x i v] of c chunks in m sequences, x = c·m, and the last states [m k v].
+
+    Args:
+        a [x s s]: T is I + tril(a, −1); the rest of it is not looked at. s are the steps.
+        p [x i s]: how the queries i read the steps of their chunk.
+        u [x s v], w [x s k]: gated values, and gated keys as they read the state before the chunk.
+        q [x i k], k [x s k]: queries of the state before the chunk, keys that write the one after.
+        keep [x]: decay of the state over the chunk.
+        first [m k v]: the states before the first chunk.
+
+    With y = T⁻¹(u − w h):  o = q h + p y,  h' = keep h + kᵀy = M h + (T⁻ᵀk)ᵀu. Written out by hand:
+    the loop over chunks has one small product that way, forward and backward, and autograd would
+    need a third more products. T⁻¹ is formed once and serves both passes; it is harmless to do so:
+    its entries are reads through products of steps, and these do not grow where ‖k‖ ≤ 1.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        a, p, u, w, q, k, keep, first = inputs
+        eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand_as(a)
+        inverse = torch.linalg.solve_triangular(a, eye, upper=False, unitriangular=True)
+        k = inverse.mT @ k
+        move = torch.eye(k.shape[-1], dtype=a.dtype, device=a.device) * keep[:, None, None]
+        move = move.baddbmm_(k.mT, w, alpha=-1)
+        h, rest = _row(first, len(a), at=0)
+        torch.bmm(k.mT, u, out=rest)
+        for c, m in enumerate(move.split(len(first))):
+            h[c + 1].baddbmm_(m, h[c])
+        before = h[:-1].flatten(0, 1)
+        y = inverse @ torch.baddbmm(u, w, before, alpha=-1)
+        ctx.save_for_backward(inverse, p, w, q, k, move, before, y)
+        return (q @ before).baddbmm_(p, y), h[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, do: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
+        # A backward pass started under autocast would run under it.
+        with torch.autocast(do.device.type, enabled=False):
+            inverse, p, w, q, k, move, before, y = ctx.saved_tensors
+            dy = inverse.mT @ (p.mT @ do)
+            d, rest = _row(dlast, len(p), at=-1)
+            torch.bmm(q.mT, do, out=rest).baddbmm_(w.mT, dy, alpha=-1)
+            for c, m in reversed(list(enumerate(move.split(len(dlast))))):
+                d[c].baddbmm_(m.mT, d[c + 1])
+            after = d[1:].flatten(0, 1)
+            dy.baddbmm_(k, after)
+            da = _minus(dy, y.mT).tril_(-1)
+            dkeep = (after * before).sum((1, 2)) if ctx.needs_input_grad[6] else None
+            dw, dq, dk = _minus(dy, before.mT), do @ before.mT, y @ after.mT
+            return da, do @ y.mT, dy, dw, dq, dk, dkeep, d[0]
+
+
+def _row(end: Tensor, count: int, at: int) -> tuple[Tensor, Tensor]:
+    """[c+1 m k v] with `end` [m k v] at one end, and a view of the rest, [c·m k v], to fill."""
+    row = end.new_empty(count // len(end) + 1, *end.shape)
+    row[at] = end
+    return row, (row[1:] if at == 0 else row[:-1]).flatten(0, 1)
+
+
+def _minus(x: Tensor, y: Tensor) -> Tensor:
+    """−x y in one go."""
+    return torch.baddbmm(x.new_zeros(()), x, y, beta=0, alpha=-1)
+
+
+def _chunks(x: Tensor, size: int, pattern: str) -> Tensor:
+    """x cut along its tokens; what is missing in the last chunk is filled with steps of size 0."""
+    missing = -x.shape[2] % size
+    if missing:
+        x = F.pad(x, (0, 0) * (x.ndim - 3) + (0, missing))
+    return rearrange(x, pattern, i=size).contiguous()
+
+
+def _spread(x: Tensor, rows: int, columns: int = 1) -> Tensor:
+    """What holds for tokens, [… i m], repeated for their steps or reads."""
+    x = x if rows == 1 else x.repeat_interleave(rows, -2)
+    return x if columns == 1 else x.repeat_interleave(columns, -1)

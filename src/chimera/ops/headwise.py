@@ -1,0 +1,57 @@
+"""Linear maps and norms that act on each head alone (arXiv 2405.04517; SPEC M13).
+
+y_n = W_n x_n             n = 1 … blocks: one block-diagonal matrix
+y_n = γ_n ⊙ LayerNorm(x_n)
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chimera.contract import Role
+
+
+class HeadwiseLinear(nn.Module):
+    """Block-diagonal linear layer without bias: `blocks` times [i/blocks] to [o/blocks].
+
+    It is no product of the quantiser: xLSTM's blocks of 4 × 4 hold 1 % of the weights of a dense
+    layer, too few for a scale of their own. Adapters may wrap it like any linear layer.
+    """
+
+    def __init__(self, d_in: int, d_out: int, blocks: int, *, role: Role) -> None:
+        super().__init__()
+        if d_in % blocks or d_out % blocks:
+            raise ValueError(f"{blocks} blocks do not divide the widths {d_in} and {d_out}")
+        self.in_features, self.out_features, self.role = d_in, d_out, role
+        self.weight = nn.Parameter(torch.empty(blocks, d_out // blocks, d_in // blocks))
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (5 * d_in)))
+
+    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        heads = rearrange(x, "... (n i) -> n (...) i", n=len(self.weight))
+        y = rearrange(torch.bmm(heads, self.weight.mT), "n b o -> b (n o)")
+        return y.view(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, blocks={len(self.weight)}"
+
+
+class HeadNorm(nn.Module):
+    """LayerNorm of each head, with a scale and no shift: a group norm. [b h t v] to [b t h·v]."""
+
+    component = "norm"
+
+    def __init__(self, heads: int, width: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads, width))
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "b h t v"]) -> Float[Tensor, "b t d"]:
+        x = rearrange(x, "b h t v -> b t h v")
+        y = F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight
+        return y.flatten(2).to(x.dtype)

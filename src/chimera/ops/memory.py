@@ -1,0 +1,98 @@
+"""Fast-weight memory: recent values, found again by their keys (SPEC M9, M10; TITAN eq. 31-32).
+
+    M_t = α M_{t−1} + (1 − α) k_t v_tᵀ,    r_t = M_tᵀ q_t              (causal)
+    r_n = (1 − α) Σ_m α^|n−m| (q_n·k_m) v_m                            (bidirectional)
+
+per head, α in (0, 1). TITAN writes r = M q, but with M = Σ k vᵀ it is Mᵀ that takes a query to the
+values of the keys it resembles, and only Mᵀ q has the width of v where that is not the width of k.
+Keys and queries are L2-normalised (TITAN is silent; usual in associative memories), so that a read
+is an average of values weighted by similarity and by recency. x [b t d] to r [b t v].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Gt, Lt
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from chimera.ops import decay
+
+OpenFraction = Annotated[float, Gt(0), Lt(1)]
+
+
+class FastWeightMemory(nn.Module):
+    """One decaying matrix of key-value pairs per head.
+
+    Args:
+        dim: model width d, also that of queries and keys of all heads together.
+        values: width v of the values and of what is read.
+        linear: factory of the projections.
+        heads: number of matrices; divides d and v.
+        alpha: what the memory keeps per token, at the start.
+        learn_alpha: a learned α per head; False keeps it.
+        normalise: L2-normalise queries and keys; False is eq. 31-32 to the letter.
+        chunk: tokens per chunk of the chunkwise form.
+        causal: False reads both ways and knows no state.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        values: int,
+        linear: Callable[..., Any],
+        *,
+        heads: int,
+        alpha: float = 0.9,
+        learn_alpha: bool = True,
+        normalise: bool = True,
+        chunk: int = 64,
+        causal: bool = True,
+    ) -> None:
+        super().__init__()
+        if dim % heads or values % heads:
+            raise ValueError(f"heads={heads} divides not both widths, {dim} and {values}")
+        self.heads, self.widths = heads, (dim // heads, values // heads)
+        self.normalise, self.chunk, self.causal = normalise, chunk, causal
+        self.q_proj = linear(dim, dim, bias=False, role="qkv")
+        self.k_proj = linear(dim, dim, bias=False, role="qkv")
+        self.v_proj = linear(dim, values, bias=False, role="qkv")
+        logit = torch.full((heads,), math.log(alpha) - math.log1p(-alpha))
+        if learn_alpha:
+            self.alpha_logit = nn.Parameter(logit)
+        else:
+            self.register_buffer("alpha_logit", logit)
+
+    def init_state(self, batch: int) -> decay.State:
+        """An empty memory."""
+        like = self.q_proj.weight
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return like.new_zeros(batch, self.heads, *self.widths, dtype=dtype)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t d"],
+        mask: Bool[Tensor, "b t"] | None = None,
+        state: decay.State | None = None,
+    ) -> tuple[Float[Tensor, "b t v"], decay.State | None]:
+        """What each token reads after it has written, and the memory after the last."""
+        q, k, v = (
+            rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.normalise:
+            q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        logit = self.alpha_logit.to(torch.promote_types(q.dtype, torch.float32))
+        written = k * torch.sigmoid(-logit)[:, None, None]  # 1 − α, exact also next to 1
+        k, g = decay.masked(written, F.logsigmoid(logit), mask)
+        if state is not None and x.shape[1] == 1:
+            r, state = decay.step(q, k, v, g, state)
+        else:
+            r, state = decay.chunkwise(q, k, v, g, state, causal=self.causal, chunk=self.chunk)
+        return rearrange(r, "b h t v -> b t (h v)"), state

@@ -1,0 +1,292 @@
+"""The selective scan S6, chunk-parallel for training and stepwise for decoding (SPEC M8).
+
+    h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t x_t,    y_t = C_t h_t + D x_t
+
+(arXiv 2312.00752 alg. 2; TITAN eq. 9-10, 29-30.) x, Δ, y [b t e]; A [e n] ≤ 0; B, C [b t n]; D [e];
+h [b n e], the long axis last, along which the machine vectorises.
+
+The decay differs per channel and state, so no matrix product carries a chunk. Instead all chunks
+take the step from position j to j+1 together: once to learn what each adds to the state, then,
+after a scan over chunks, from the states that really precede them. Blocks of chunks are sized to
+stay in cache. Backward keeps one state per chunk, recomputes those between, and runs the adjoint
+g_t = C_t ȳ_t + exp(Δ_{t+1} A) g_{t+1} the same way from the right.
+
+Cost t·e·n, memory t·e·n/16. Only exp of numbers ≤ 0 is taken and nothing is divided. All of it runs
+in float32 at least, also under autocast; y has the dtype of x, the state stays wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+#: Tokens in a chunk: one kept state each, and as many steps per block.
+CHUNK = 16
+#: Numbers that one step touches: what a core's cache holds, or what fills a GPU.
+WIDTH_CPU, WIDTH_GPU = 2**16, 2**22
+#: Chunks that step together at least, if a sequence has them: 1 would be a loop over tokens.
+FEWEST = 4
+
+State = Float[Tensor, "b n e"]
+
+
+def selective_scan(
+    x: Float[Tensor, "b t e"],
+    delta: Float[Tensor, "b t e"],
+    A: Float[Tensor, "e n"],
+    B: Float[Tensor, "b t n"],
+    C: Float[Tensor, "b t n"],
+    D: Float[Tensor, " e"] | None = None,
+    state: State | None = None,
+    mask: Bool[Tensor, "b t"] | None = None,
+) -> tuple[Float[Tensor, "b t e"], State]:
+    """The scan over t tokens, differentiable once in every argument.
+
+    Args:
+        x: inputs.
+        delta: step sizes Δ ≥ 0.
+        A: continuous-time decay, ≤ 0.
+        B, C: input and output maps, chosen by the token.
+        D: direct path; None for none.
+        state: h before the first token; None means zeros.
+        mask: True where the token is real; others leave the state as it is.
+
+    Returns:
+        y, and h after the last token.
+    """
+    dtype = x.dtype
+    x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
+    with torch.autocast(x.device.type, enabled=False):
+        y, state = _Scan.apply(x, delta, A, B, C, state)
+        if D is not None:
+            y = torch.addcmul(y, x, D.to(x.dtype))
+    return y.to(dtype), state
+
+
+def step(
+    x: Float[Tensor, "b 1 e"],
+    delta: Float[Tensor, "b 1 e"],
+    A: Float[Tensor, "e n"],
+    B: Float[Tensor, "b 1 n"],
+    C: Float[Tensor, "b 1 n"],
+    D: Float[Tensor, " e"] | None,
+    state: State,
+    mask: Bool[Tensor, "b 1"] | None = None,
+) -> tuple[Float[Tensor, "b 1 e"], State]:
+    """One token, the recurrence as written above. Arguments and result as for `selective_scan`."""
+    dtype = x.dtype
+    x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
+    with torch.autocast(x.device.type, enabled=False):
+        state = torch.addcmul((delta * A.mT).exp() * state, B.mT, delta * x)
+        y = C @ state
+        if D is not None:
+            y = torch.addcmul(y, x, D.to(x.dtype))
+    return y.to(dtype), state
+
+
+def _prepared(
+    x: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    state: Tensor | None,
+    mask: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """All in one wide dtype, a state, and padding made the identity: exp(0 A) = 1, no input."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if state is None:
+        state = torch.zeros(x.shape[0], A.shape[1], A.shape[0], dtype=wide, device=x.device)
+    if mask is not None:
+        delta = delta.masked_fill(~mask[..., None], 0)
+    return x.to(wide), delta.to(wide), A.to(wide), B.to(wide), C.to(wide), state.to(wide)
+
+
+class _Block(NamedTuple):
+    """`chunks` chunks of `size` tokens each, from token `start` on."""
+
+    start: int
+    chunks: int
+    size: int
+
+    def of(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b m c w"]:
+        """A view of this block's tokens by chunk and position."""
+        cut = x[:, self.start : self.start + self.chunks * self.size]
+        return rearrange(cut, "b (m c) w -> b m c w", c=self.size)
+
+    def before(self, starts: Float[Tensor, "chunks b n e"]) -> Float[Tensor, "b m n e"]:
+        """The states before this block's chunks, out of those of the sequence."""
+        first = self.start // CHUNK
+        return starts[first : first + self.chunks].transpose(0, 1)
+
+
+class _Inputs(NamedTuple):
+    """What a token brings along, or the gradients of that."""
+
+    x: Float[Tensor, "b t e"]
+    delta: Float[Tensor, "b t e"]
+    B: Float[Tensor, "b t n"]
+    C: Float[Tensor, "b t n"]
+
+    def like(self) -> _Inputs:
+        """Room for the gradients."""
+        return _Inputs(*(torch.empty_like(v) for v in self))
+
+    def split(self, rows: int) -> list[_Inputs]:
+        """Views of so many sequences each."""
+        return [_Inputs(*part) for part in zip(*(v.split(rows) for v in self), strict=True)]
+
+
+class _Plan:
+    """How many sequences and chunks step together, and scratch for as many."""
+
+    def __init__(self, x: Float[Tensor, "b t e"], A: Float[Tensor, "n e"], count: int) -> None:
+        b, t, _ = x.shape
+        width = (WIDTH_CPU if x.device.type == "cpu" else WIDTH_GPU) // A.numel()
+        chunks = max(1, t // CHUNK)
+        fewest = min(chunks, FEWEST)
+        self.rows = max(1, min(b, width // fewest))
+        together = max(fewest, min(chunks, width // self.rows))
+        whole = t // CHUNK
+        self.blocks = [
+            _Block(first * CHUNK, min(together, whole - first), CHUNK)
+            for first in range(0, whole, together)
+        ]
+        if t % CHUNK:
+            self.blocks.append(_Block(whole * CHUNK, 1, t % CHUNK))
+        size = self.rows * together * min(CHUNK, t) * A.numel()
+        self._scratch = [x.new_empty(size) for _ in range(count)]
+
+    def scratch(self, *shape: int) -> Iterator[Tensor]:
+        """The same memory for every block: fresh memory costs more than what is done in it."""
+        return (flat[: math.prod(shape)].view(shape) for flat in self._scratch)
+
+
+class _Scan(torch.autograd.Function):
+    """y and h as above without D, a few sequences at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        A = A.T.contiguous()
+        inputs, y = _Inputs(x, delta, B, C), torch.empty_like(x)
+        starts = x.new_empty(-(-x.shape[1] // CHUNK), *state.shape)
+        plan = _Plan(x, A, 2)
+        n = plan.rows
+        parts = zip(
+            inputs.split(n), state.split(n), y.split(n), starts.split(n, dim=1), strict=True
+        )
+        ends = [_forward(plan, A, *part) for part in parts]
+        ctx.save_for_backward(A, starts, *inputs)
+        return y, torch.cat(ends)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dstate: Tensor) -> tuple[Tensor, ...]:
+        A, starts, *saved = ctx.saved_tensors
+        inputs = _Inputs(*saved)
+        grads, dA = inputs.like(), torch.zeros_like(A)
+        plan = _Plan(dy, A, 3)
+        n = plan.rows
+        outer = zip(dy.split(n), dstate.split(n), grads.split(n), strict=True)
+        parts = zip(inputs.split(n), starts.split(n, dim=1), outer, strict=True)
+        with torch.autocast(dy.device.type, enabled=False):
+            begins = [_backward(plan, A, dA, part, start, *more) for part, start, more in parts]
+        return grads.x, grads.delta, dA.T, grads.B, grads.C, torch.cat(begins)
+
+
+def _forward(
+    plan: _Plan,
+    A: Float[Tensor, "n e"],
+    inputs: _Inputs,
+    state: State,
+    y: Float[Tensor, "b t e"],
+    starts: Float[Tensor, "chunks b n e"],
+) -> State:
+    """Writes `y` and the states before the chunks to `starts`; the last state."""
+    for block in plan.blocks:
+        x, delta, B, C = (block.of(v) for v in inputs)
+        a, h = plan.scratch(*x.shape[:3], *A.shape)
+        _decay_and_input(delta, A, B, delta * x, a, h)
+        added = h[:, :, 0].clone()
+        for j in range(1, block.size):
+            torch.addcmul(h[:, :, j], a[:, :, j], added, out=added)
+        kept, before = _kept(delta, A), block.before(starts)
+        for i in range(block.chunks):
+            before[:, i] = state
+            state = torch.addcmul(added[:, i], kept[:, i], state)
+        _states(a, h, before)
+        block.of(y).copy_((C[..., None, :] @ h)[..., 0, :])
+    return state
+
+
+def _decay_and_input(delta: Tensor, A: Tensor, B: Tensor, u: Tensor, a: Tensor, h: Tensor) -> None:
+    """Writes exp(Δ A) to `a` and B u, u = Δ x, to `h`, both [b m c n e]."""
+    torch.mul(delta[..., None, :], A, out=a).exp_()
+    torch.mul(B[..., None], u[..., None, :], out=h)
+
+
+def _kept(delta: Float[Tensor, "b m c e"], A: Float[Tensor, "n e"]) -> Float[Tensor, "b m n e"]:
+    """What a whole chunk leaves of the state before it."""
+    return (delta.sum(2)[..., None, :] * A).exp_()
+
+
+def _states(a: Tensor, h: Tensor, before: Float[Tensor, "b m n e"]) -> None:
+    """Turns the inputs in `h` into the states, given decays and those before each chunk."""
+    h[:, :, 0].addcmul_(a[:, :, 0], before)
+    for j in range(1, h.shape[2]):
+        h[:, :, j].addcmul_(a[:, :, j], h[:, :, j - 1])
+
+
+def _backward(
+    plan: _Plan,
+    A: Float[Tensor, "n e"],
+    dA: Float[Tensor, "n e"],
+    inputs: _Inputs,
+    starts: Float[Tensor, "chunks b n e"],
+    dy: Float[Tensor, "b t e"],
+    after: State,
+    grads: _Inputs,
+) -> State:
+    """Writes `grads` and adds to `dA`; from the last state's gradient, `after`, the first's."""
+    for block in reversed(plan.blocks):
+        x, delta, B, C = (block.of(v) for v in inputs)
+        dx, ddelta, dB, dC = (block.of(v) for v in grads)
+        out, u, before = block.of(dy), delta * x, block.before(starts)
+        a, h, g = plan.scratch(*x.shape[:3], *A.shape)
+        _decay_and_input(delta, A, B, u, a, h)
+        _states(a, h, before)
+        torch.sum(torch.mul(h, out[..., None, :], out=g), -1, out=dC)
+
+        torch.mul(C[..., None], out[..., None, :], out=g)
+        added = g[:, :, -1].clone()
+        for j in range(block.size - 1, 0, -1):
+            torch.addcmul(g[:, :, j - 1], a[:, :, j], added, out=added)
+        added.mul_(a[:, :, 0])
+        kept = _kept(delta, A)
+        for i in range(block.chunks - 1, -1, -1):
+            g[:, i, -1].add_(after)
+            after = torch.addcmul(added[:, i], kept[:, i], after)
+
+        # q_t = g_t ∂h_t/∂(Δ_t A) = g_t a_t h_{t−1} is made and used up while it is in cache.
+        to_A, q = torch.zeros_like(added), torch.empty_like(added)
+        for j in range(block.size - 1, -1, -1):
+            if j < block.size - 1:
+                g[:, :, j].addcmul_(a[:, :, j + 1], g[:, :, j + 1])
+            torch.mul(a[:, :, j], h[:, :, j - 1] if j else before, out=q).mul_(g[:, :, j])
+            to_A.addcmul_(q, delta[:, :, j, None])
+            torch.sum(q.mul_(A), 2, out=ddelta[:, :, j])
+        dA += to_A.sum((0, 1))
+        du = (B[..., None, :] @ g)[..., 0, :]
+        torch.mul(du, delta, out=dx)
+        ddelta.addcmul_(du, x)
+        torch.sum(g.mul_(u[..., None, :]), -1, out=dB)
+    return after

@@ -1,0 +1,52 @@
+"""HOPE, Hyperspherical Orbit Positional Embedding (SPEC P1; TITAN 3.3, eq. 18-19).
+
+    q_m ← r_h (R_m q_m)/‖q_m‖,   k_n ← √k (R_n k_n)/‖k_n‖,   R as in rope
+
+TITAN rotates and then «applies additional spherical projections», without a formula; this is ours:
+queries and keys are moved along, and then kept on, a hypersphere. A score q·k/√k is then
+r_h·cos∠(q, k): bounded, whatever the length of the text. r_h > 0 is learned per head, as log r_h,
+and begins at √k, the usual length of a query. The keys' radius is fixed, since only the product of
+both reaches a score, and since grouped keys have fewer heads. q [b h t k], k [b g t k].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from chimera.contract import Hook, Position, PositiveFloat, Site
+from chimera.ops.rotary import angles, frequencies, rotate
+
+
+class Hope(Position):
+    """Rotation, then projection on a hypersphere.
+
+    Args:
+        base: θ_i = base^(−2i/k).
+    """
+
+    provides: ClassVar[frozenset[Hook]] = frozenset({"rotate"})
+
+    def __init__(
+        self, site: Site, heads: int, head_dim: int, *, base: PositiveFloat = 10000.0
+    ) -> None:
+        super().__init__(site, heads, head_dim)
+        if head_dim % 2:
+            raise ValueError(f"a rotation turns pairs, but heads are {head_dim} wide, an odd width")
+        self.head_dim, self.base = head_dim, base
+        self.log_radius = nn.Parameter(torch.full((heads,), math.log(head_dim) / 2))
+
+    def rotate(
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "b t"]
+    ) -> tuple[Tensor, Tensor]:
+        cos, sin = angles(pos, frequencies(self.head_dim // 2, self.base, like=q))
+        radius = self.log_radius.to(cos.dtype).exp()[:, None, None]
+        # A rotation keeps lengths, so the order of the two does not matter.
+        on_sphere = F.normalize(q.to(cos.dtype), dim=-1) * radius
+        keys = F.normalize(k.to(cos.dtype), dim=-1) * math.sqrt(self.head_dim)
+        return rotate(on_sphere, cos, sin).to(q.dtype), rotate(keys, cos, sin).to(k.dtype)

@@ -1,0 +1,46 @@
+"""A learned vector per position, added to the embedding (SPEC `learned`; SAIDL 2.3; BERT, GPT-2).
+
+    x_p ← x_p + E_p,    E [max_len d]
+
+It knows max_len positions and no further one. [b t d] to [b t d].
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from chimera.contract import Hook, NonNegativeFloat, Position, Site
+from chimera.errors import UserError
+
+
+class Learned(Position):
+    """Absolute learned positions.
+
+    Args:
+        init_std: of the vectors at the start.
+    """
+
+    component = "embedding"
+    provides: ClassVar[frozenset[Hook]] = frozenset({"embed"})
+
+    def __init__(
+        self, site: Site, heads: int, head_dim: int, *, init_std: NonNegativeFloat = 0.02
+    ) -> None:
+        super().__init__(site, heads, head_dim)
+        self.vectors = nn.Parameter(torch.randn(site.max_len, site.dim) * init_std)
+
+    def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "b t"]) -> Tensor:
+        known = len(self.vectors)
+        # A meta tensor has a shape to check, but no positions.
+        longest = pos.shape[1] if pos.is_meta else int(pos.max()) + 1
+        if longest > known:
+            raise UserError(
+                f"position=learned knows max_len={known} positions, the sequence has {longest};"
+                " raise model.max_len or use sinusoidal, rope, alibi, relative, hope or none"
+            )
+        return x + F.embedding(pos, self.vectors).to(x.dtype)

@@ -1,0 +1,106 @@
+"""Rotary positions, and four ways to stretch them (SPEC `rope`; SAIDL 2.3, TITAN eq. 12).
+
+    q_m, k_n ← R_m q_m, R_n k_n,   pair i of R_m turns by m θ_i,   θ_i = base^(−2i/k)  (2104.09864)
+
+so that scores see m − n alone. Beyond the trained length L, with factor s ≥ 1:
+    linear       θ_i / s                                                            (2306.15595)
+    ntk          base · s^(k/(k−2))                                        (NTK-aware, 2309.00071)
+    dynamic_ntk  base · (s·n/L − (s − 1))^(k/(k−2)) where the sequence's length n is above L
+    yarn         θ_i where pair i makes more than `beta_fast` turns in L, θ_i / s where it makes
+                 fewer than `beta_slow`, a ramp between; q and k both times 0.1·ln s + 1, which is
+                 a lower softmax temperature for longer texts               (YaRN, 2309.00071)
+
+`dynamic_ntk` turns all keys again whenever the sequence grows. A cache of turned keys cannot, so
+decoding past L differs from one full pass; the others decode exactly.
+q [b h t k], k [b g t k]; pairs are interleaved, see `chimera.ops.rotary`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from chimera.contract import Hook, Position, PositiveFloat, PositiveInt, Site
+from chimera.ops.rotary import angles, frequencies, rotate
+
+
+class Rotary(Position):
+    """RoPE.
+
+    Args:
+        base: see above.
+        scaling: how positions beyond the trained length are brought in.
+        factor: s, by how much the trained length is stretched; unused by `none`.
+        original_len: the trained length L; None takes the model's max_len.
+        beta_fast, beta_slow: turns within L at which YaRN's ramp begins and ends.
+    """
+
+    provides: ClassVar[frozenset[Hook]] = frozenset({"rotate"})
+
+    def __init__(
+        self,
+        site: Site,
+        heads: int,
+        head_dim: int,
+        *,
+        base: PositiveFloat = 10000.0,
+        scaling: Literal["none", "linear", "ntk", "dynamic_ntk", "yarn"] = "none",
+        factor: PositiveFloat = 4.0,
+        original_len: PositiveInt | None = None,
+        beta_fast: PositiveFloat = 32.0,
+        beta_slow: PositiveFloat = 1.0,
+    ) -> None:
+        super().__init__(site, heads, head_dim)
+        if head_dim % 2:
+            raise ValueError(f"a rotation turns pairs, but heads are {head_dim} wide, an odd width")
+        if head_dim == 2 and scaling in {"ntk", "dynamic_ntk"}:
+            raise ValueError(f"scaling={scaling} needs heads wider than 2; use linear or yarn")
+        if factor < 1:
+            raise ValueError(f"factor={factor} shrinks; a length is stretched by 1 or more")
+        self.head_dim, self.base, self.scaling, self.factor = head_dim, base, scaling, factor
+        self.length = original_len or site.max_len
+        self.beta_fast, self.beta_slow = beta_fast, beta_slow
+        self.temperature = 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0
+
+    def rotate(
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "b t"]
+    ) -> tuple[Tensor, Tensor]:
+        cos, sin = angles(pos, self.frequencies(pos, q))
+        if self.scaling == "yarn":
+            cos, sin = cos * self.temperature, sin * self.temperature
+        return rotate(q, cos, sin), rotate(k, cos, sin)
+
+    def frequencies(self, pos: Int[Tensor, "b t"], like: Tensor) -> Float[Tensor, "*#b half"]:
+        """θ in the precision of `like`; [b 1 1 half] where it depends on the sequence."""
+        half, exponent = self.head_dim // 2, self.head_dim / max(self.head_dim - 2, 1)
+        if self.scaling == "ntk":
+            return frequencies(half, self.base * self.factor**exponent, like=like)
+        theta = frequencies(half, self.base, like=like)
+        if self.scaling == "linear":
+            return theta / self.factor
+        if self.scaling == "yarn":
+            kept = self._ramp(theta)
+            return theta * kept + theta / self.factor * (1 - kept)
+        if self.scaling == "dynamic_ntk":
+            # Per sequence, not the longest of the batch: its neighbours must not change a result.
+            n = (pos.amax(-1) + 1).to(theta.dtype)[:, None, None, None]
+            stretch = (self.factor * n / self.length - (self.factor - 1)).clamp(min=1)
+            return theta * stretch ** (-exponent * torch.arange(half, device=pos.device) / half)
+        return theta
+
+    def _ramp(self, theta: Float[Tensor, " half"]) -> Float[Tensor, " half"]:
+        """1 for the pairs that turn often within the trained length, 0 for those that hardly do."""
+
+        def pair(turns: float) -> float:
+            bound = math.log(self.length / (turns * 2 * math.pi)) / math.log(self.base)
+            return self.head_dim / 2 * bound
+
+        low = max(math.floor(pair(self.beta_fast)), 0)
+        high = min(math.ceil(pair(self.beta_slow)), self.head_dim - 1)
+        width = high - low if high != low else 0.001  # a step, not a division by nothing
+        index = torch.arange(len(theta), device=theta.device, dtype=theta.dtype)
+        return 1 - ((index - low) / width).clamp(0, 1)

@@ -1,0 +1,62 @@
+"""BitNet b1.58: ternary weights, 8-bit activations (SPEC Q2; arXiv 2402.17764, TITAN 5).
+
+    y = Quant₈(RMSNorm(x)) · W̃ᵀ,   W̃ = γ·clip(round(W/γ), −1, 1),   γ = mean|W|   (TITAN eq. 35-37)
+
+One γ per weight matrix, activations by absmax per token, in training and evaluation alike. The norm
+has no affine part and sits inside, so that BitNet's own recipe is `norm=none` beside it. There are
+no biases: a layer that asks for one gets none. Shapes: [… d_in] to [… d_out].
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from chimera.contract import Role
+from chimera.ops.ternary import absmean, ternary, threshold
+from chimera.quant.inputs import Bits, NormedPerToken
+from chimera.quant.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+
+
+class BitLinear158(TernaryLinear):
+    """Ternary linear layer with RMSNorm and per-token activation grid inside (TITAN Alg. 3)."""
+
+
+class BitEmbedding(TernaryEmbedding):
+    """Embedding whose table is ternary (TITAN eq. 17), one scale for the table."""
+
+
+class BitNet158:
+    """Ternary weights, 8-bit activations.
+
+    Args:
+        ternarize: `absmean` rounds W/γ (eq. 35): zero below γ/2. `threshold` keeps the sign where
+            |W| > τ = E|W| (eq. 34): zero below γ. Both are scaled by γ = E|W|, as Alg. 3 does it.
+        activation_bits: of the activation grid.
+        embedding: a ternary table too.
+        head: a ternary output head too; BitNet keeps it in full precision. A head tied to the
+            table is what the table is.
+    """
+
+    def __init__(
+        self,
+        *,
+        ternarize: Literal["absmean", "threshold"] = "absmean",
+        activation_bits: Bits = 8,
+        embedding: bool = False,
+        head: bool = False,
+    ) -> None:
+        self.rule = ternary({"absmean": absmean, "threshold": threshold}[ternarize])
+        self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
+
+    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
+        if role == "head" and not self.quantise_head:
+            return Linear(d_in, d_out, bias=bias, role=role)
+        inputs = NormedPerToken(self.bits)
+        return BitLinear158(d_in, d_out, bias=False, role=role, inputs=inputs, rule=self.rule)
+
+    def embedding(self, entries: int, dim: int) -> nn.Module:
+        if not self.quantise_embedding:
+            return Embedding(entries, dim)
+        return BitEmbedding(entries, dim, self.rule)

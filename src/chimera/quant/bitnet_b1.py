@@ -1,0 +1,48 @@
+"""BitNet: binary weights, 8-bit activations (SPEC Q3; arXiv 2310.11453).
+
+    y = Quant₈(LayerNorm(x)) · W̃ᵀ,   W̃ = β·sign(W − mean W),   β = mean|W|
+
+sign(0) is −1, LayerNorm has no affine part, there are no biases, gradients pass straight through.
+The paper scales activations by the maximum of the whole batch in training and of each token in
+inference; here it is the token's in both (SPEC Q6), so that no sequence sees another.
+Binary codes are ternary ones without zero: packed they take 1.6 bits, not 1.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from chimera.contract import Role
+from chimera.ops.ternary import BINARY
+from chimera.quant.inputs import Bits, PerToken
+from chimera.quant.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+
+
+class BinaryLinear(TernaryLinear):
+    """Linear layer on the signs of its weights."""
+
+
+class BitNetB1:
+    """Binary weights, 8-bit activations.
+
+    Args:
+        activation_bits: of the activation grid.
+        embedding: a binary table too.
+        head: a binary output head too; the paper keeps it in full precision.
+    """
+
+    def __init__(
+        self, *, activation_bits: Bits = 8, embedding: bool = False, head: bool = False
+    ) -> None:
+        self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
+
+    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
+        if role == "head" and not self.quantise_head:
+            return Linear(d_in, d_out, bias=bias, role=role)
+        inputs = nn.Sequential(nn.LayerNorm(d_in, elementwise_affine=False), PerToken(self.bits))
+        return BinaryLinear(d_in, d_out, bias=False, role=role, inputs=inputs, rule=BINARY)
+
+    def embedding(self, entries: int, dim: int) -> nn.Module:
+        if not self.quantise_embedding:
+            return Embedding(entries, dim)
+        return TernaryEmbedding(entries, dim, BINARY)

@@ -1,0 +1,105 @@
+"""What x goes through before a quantised product: activation grids, rotation (SPEC Q4, Q6).
+
+`PerToken` scales by the largest magnitude among the channels of a token (BitNet, arXiv 2402.17764;
+TITAN eq. 36), `PerChannel` by that of a channel among all tokens of the batch (QDYT 3.2). Gradients
+pass the rounding unchanged. Shapes: [… d] to [… d]; the leading axes are tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chimera.ops.grid import rms_grid, to_grid
+from chimera.ops.hadamard import RADIX, block, rotate_dense, rotate_fast, signs
+from chimera.ops.straight import recomputing, straight
+
+Bits = Literal[2, 3, 4, 5, 6, 7, 8]
+Transform = Literal["dense", "fast"]
+
+
+class PerToken(nn.Module):
+    """n-bit absmax per token: the same in training and evaluation, and blind to other tokens."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        self.bits = bits
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        return straight(x, to_grid(x, x.detach().abs().amax(-1, keepdim=True), self.bits))
+
+
+class PerChannel(nn.Module):
+    """n-bit absmax per channel over the batch in training, running maxima in evaluation.
+
+    The maxima of a training batch leak: what one sequence becomes depends on the others beside it,
+    and in a decoder on later tokens. Evaluation therefore uses `maxima`, a buffer
+        maxima ← (1 − momentum) · maxima + momentum · max|x|,      the first batch sets it,
+    and clips what lies beyond. Where it is still 0, no training having been seen, the maximum of
+    the token itself stands in, which leaks nothing either.
+
+    Args:
+        dim: channels d.
+        bits: n.
+        momentum: weight of a new batch.
+    """
+
+    maxima: Tensor
+
+    def __init__(self, dim: int, bits: int, momentum: float) -> None:
+        super().__init__()
+        self.bits, self.momentum = bits, momentum
+        self.register_buffer("maxima", torch.zeros(dim))
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        if not x.numel():  # an expert that no token was sent to
+            return x
+        sizes = x.detach().abs()
+        if self.training:
+            peak = sizes.flatten(0, -2).amax(0)
+            self._observe(peak)
+        else:
+            peak = torch.where(self.maxima > 0, self.maxima, sizes.amax(-1, keepdim=True))
+        return straight(x, to_grid(x, peak, self.bits))
+
+    @torch.no_grad()
+    def _observe(self, peak: Float[Tensor, " d"]) -> None:
+        if recomputing():
+            return
+        peak = peak.to(self.maxima.dtype)
+        mixed = self.maxima.lerp(peak, self.momentum)
+        self.maxima.copy_(torch.where(self.maxima > 0, mixed, peak))
+
+
+class NormedPerToken(nn.Module):
+    """RMSNorm without affine, then n-bit absmax per token: the input side of BitNet b1.58.
+
+    x̄ = x / √(mean x² + eps),   x̂ = PerToken(x̄); the gradient is that of x̄.
+    """
+
+    def __init__(self, bits: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.bits, self.eps = bits, eps
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        return rms_grid(x, self.bits, self.eps)
+
+
+class Rotation(nn.Module):
+    """x·H, by a product or by butterflies; the numbers are the same."""
+
+    matrix: Tensor
+
+    def __init__(self, dim: int, transform: Transform) -> None:
+        super().__init__()
+        self.n, self.fast = block(dim), transform == "fast"
+        order = min(self.n, RADIX) if self.fast else self.n
+        self.register_buffer("matrix", signs(order), persistent=False)
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        if self.fast:
+            return rotate_fast(x, self.matrix, self.n)
+        return rotate_dense(x, self.matrix)

@@ -1,0 +1,45 @@
+"""Ternary weights, full activations: the baseline 2/32, TernaryBERT's row (SPEC Q5).
+
+    Ŵ = α·sign(W)·[|W| > Δ],   Δ = 0.7·mean|W|,   α = mean of those |W| > Δ   (arXiv 1605.04711)
+
+One (Δ, α) per matrix, one per entry of the embedding table, as in TernaryBERT (arXiv 2009.12812),
+whose activations are 8-bit; the table of QDYT says 32. Distillation from a teacher, which is the
+other half of TernaryBERT, is a loss and so the task's: this is its number format.
+Biases stay. Gradients pass straight through. Shapes: [… d_in] to [… d_out].
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from chimera.contract import Role
+from chimera.ops.ternary import ternary, twn
+from chimera.quant.inputs import Bits, PerToken
+from chimera.quant.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+
+
+class TernaryWeight:
+    """Ternary weight networks.
+
+    Args:
+        activation_bits: of a per-token activation grid (8 in TernaryBERT); None leaves them.
+        embedding: a ternary table too.
+        head: a ternary output head too.
+    """
+
+    def __init__(
+        self, *, activation_bits: Bits | None = None, embedding: bool = True, head: bool = False
+    ) -> None:
+        self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
+
+    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
+        if role == "head" and not self.quantise_head:
+            return Linear(d_in, d_out, bias=bias, role=role)
+        inputs = nn.Identity() if self.bits is None else PerToken(self.bits)
+        rule = ternary(twn)
+        return TernaryLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=rule)
+
+    def embedding(self, entries: int, dim: int) -> nn.Module:
+        if not self.quantise_embedding:
+            return Embedding(entries, dim)
+        return TernaryEmbedding(entries, dim, ternary(twn, rows=True))

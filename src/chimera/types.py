@@ -1,0 +1,17 @@
+"""Types of hyperparameters: the constructor signature is the schema of the command line.
+
+Free of torch, so that settings are checked before it is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt
+
+PositiveInt = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Fraction = Annotated[float, Ge(0), Le(1)]
+ProperFraction = Annotated[float, Ge(0), Lt(1)]

@@ -1,0 +1,49 @@
+"""What the command line composes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera.check import describe, plain
+from chimera.compose import compose, groups
+from chimera.errors import UserError
+from chimera.types import PositiveInt, ProperFraction
+
+
+def test_choices_are_recorded() -> None:
+    cfg = plain(compose(["mixer=gqa", "norm=rmsnorm"]))
+    assert cfg["choices"]["mixer"] == "gqa"
+    assert cfg["choices"]["norm"] == "rmsnorm"
+    assert set(cfg["choices"]) == {g for g in groups() if "/" not in g}
+    assert "hydra" not in cfg
+
+
+def test_scale_bounds_win_over_the_command_line() -> None:
+    cfg = plain(compose(["scale=smoke", "trainer.max_steps=100000", "model.dim=32"]))
+    assert cfg["trainer"]["max_steps"] == cfg["scale"]["bounds"]["trainer.max_steps"]
+    assert cfg["model"]["dim"] == 32  # a bound, not a setting
+    assert cfg["data"]["seq_len"] == cfg["model"]["max_len"] == 64
+
+
+def test_scale_bounds_what_is_null() -> None:
+    cfg = plain(compose(["scale=smoke", "trainer.limit_test_batches=null"]))
+    assert cfg["trainer"]["limit_test_batches"] == 2
+
+
+def test_a_cycle_brings_its_members_in() -> None:
+    cfg = plain(compose(["mixer=pattern", "mixer.cycle=[gqa,mqa,gqa]"]))
+    assert cfg["mixer"]["members"]["mqa"]["kv_heads"] == 1
+    cfg = plain(
+        compose(["mixer=pattern", "mixer.cycle=[retnet,gqa]", "mixer.members.retnet.heads=2"])
+    )
+    assert cfg["mixer"]["members"]["retnet"]["heads"] == 2
+
+
+def test_a_member_that_no_cycle_names_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"mixer.members.mqa"):
+        compose(["mixer=pattern", "mixer.members.mqa.heads=2"])
+
+
+def test_types_in_words() -> None:
+    assert describe(PositiveInt | None) == "an integer of at least 1 or null"
+    assert describe(ProperFraction) == "a number of at least 0 and below 1"

@@ -1,0 +1,115 @@
+"""Bad input: one clear line, exit code 2, nothing written, in seconds (SPEC; DESIGN Style)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chimera.cli import train
+from chimera.compose import ROOT
+
+#: A command line, and what its one line has to say.
+BAD: list[tuple[list[str], list[str]]] = [
+    (["mixer=retnett"], ["mixer=retnett", "attention", "did you mean 'retnet'"]),
+    (["quant=bitnet"], ["quant=bitnet", "bitnet158"]),
+    (["norm=layer"], ["norm=layer", "layernorm"]),
+    (["model=[encoder_small,x]"], ["no single name"]),
+    (["mixr=retnet"], ["mixr", "did you mean 'mixer'"]),
+    (["optm.lr=1"], ["optm.lr", "optim.lr"]),
+    (["+optm.lr=1"], ["optm.lr", "optim.lr"]),
+    (["+optim.lrr=1"], ["optim.lrr", "optim.lr"]),
+    (["lr=1"], ["lr is no key", "optim.lr"]),
+    (["max_steps=3"], ["trainer.max_steps"]),
+    (["+optim.lr=1"], ["drop the +"]),
+    (["++optim.lrr=1"], ["optim.lr"]),
+    (["~mixer"], ["~mixer deletes"]),
+    (["garbage"], ["cannot read", "group=name"]),
+    (["optim.lr="], ["optim.lr="]),
+    (["optim.lr=fast"], ["optim.lr=fast", "a number above 0"]),
+    (["optim.lr=-1"], ["optim.lr=-1", "above 0"]),
+    (["optim.lr=0"], ["optim.lr=0", "above 0"]),
+    (["trainer.max_steps=0"], ["trainer.max_steps=0", "at least 1"]),
+    (["trainer.max_steps=2.5"], ["trainer.max_steps=2.5", "an integer"]),
+    (["trainer.accelerator=tpu"], ["trainer.accelerator=tpu", "auto, cpu, gpu"]),
+    (["precision=fp8"], ["precision=fp8", "fp32, bf16, fp16"]),
+    (["seed=-1"], ["seed=-1", "at least 0"]),
+    (["optim.warmup=1.5"], ["optim.warmup=1.5", "below 1"]),
+    (["model.dropout=1"], ["model.dropout=1", "below 1"]),
+    (["model.heads=3"], ["heads=3", "256"]),
+    (["mixer=gqa", "mixer.kv_heads=3"], ["kv_heads=3", "heads=4"]),
+    (["mixer.kv_heads=two"], ["mixer.kv_heads=two", "an integer"]),
+    (["mixer=retnet", "mixer.decay=fast"], ["mixer.decay=fast", "titan"]),
+    (["mixer=retnet", "position=alibi"], ["position=alibi", "mixer=retnet", "rope", "none"]),
+    (["data=text"], ["data.path"]),
+    (["data=text", "data.path=/nowhere/at/all"], ["/nowhere/at/all"]),
+    (["data=wikitext2", "data.path=/nowhere"], ["/nowhere"]),
+    (["tokenizer=bert", "tokenizer.path=/nowhere/vocab.txt"], ["/nowhere/vocab.txt"]),
+    (["tokenizer=gpt2", "tokenizer.path=/nowhere"], ["/nowhere"]),
+    (["precision=fp16"], ["precision=fp16", "GPU"]),
+    (["trainer.accelerator=gpu"], ["GPU", "cpu"]),
+    (["task.mask_ratio=2"], ["task.mask_ratio=2", "at most 1"]),
+    (["mixer=pattern", "mixer.cycle=[retnet,atention]"], ["atention", "attention"]),
+    (["run_dir=train.py"], ["run_dir", "train.py"]),
+]
+
+
+@pytest.mark.parametrize(("argv", "says"), BAD, ids=lambda v: " ".join(v) if v else "")
+def test_one_line_exit_2_nothing_written(
+    argv: list[str], says: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    aim = tmp_path / "run"
+    named = [] if any(word.startswith("run_dir=") for word in argv) else [f"run_dir={aim}"]
+    assert train([*argv, *named]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
+    assert not [word for word in says if word not in line], line
+    assert not aim.exists()
+
+
+#: One per stage of the checks, and how long it may take: torch is loaded in the last ones.
+TIMED = [
+    (["mixer=retnett"], 3.0),
+    (["+optim.lrr=1"], 3.0),
+    (["optim.lr=fast"], 3.0),
+    (["data=text", "data.path=/nowhere"], 3.0),
+    (["mixer=retnet", "position=alibi"], 5.0),
+    (["mixer.kv_heads=two"], 5.0),
+]
+
+
+@pytest.mark.parametrize(("argv", "limit"), TIMED, ids=lambda v: str(v))
+def test_cold_start(argv: list[str], limit: float, tmp_path: Path) -> None:
+    start = time.process_time(), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *argv],
+        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    wall = time.perf_counter() - start[1]
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+    # Tests run beside each other: the limit of an idle machine, with room for a busy one.
+    assert wall < 3 * limit
+
+
+def test_light_errors_do_not_load_torch() -> None:
+    code = (
+        "import sys; from chimera.cli import train; train(sys.argv[1:]);"
+        "sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
+    )
+    for argv, limit in TIMED:
+        if limit == 3.0:
+            done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True)
+            assert done.returncode == 0, argv
+
+
+def test_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("mixer", "retnet", "train.py -m", "scale", "smoke"))

@@ -1,0 +1,75 @@
+"""The architecture, read from the imports and the files: who may know whom, how long a file is."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_object
+
+from chimera.check import RESERVED, _arguments, _nodes, check_node
+from chimera.compose import CONF, ROOT, groups
+from tests.zoo import ZOO, config, names
+
+SRC = ROOT / "src" / "chimera"
+COMPONENTS = [
+    f
+    for g in ("mixer", "norm", "quant", "ffn", "position", "adapter")
+    for f in sorted((SRC / g).glob("*.py"))
+]
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file names in an import, wherever in the file it stands."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("file", COMPONENTS, ids=lambda f: f"{f.parent.name}/{f.stem}")
+def test_components_know_the_contract_and_ops_only(file: Path) -> None:
+    inside = {m for m in imports(file) if m.startswith("chimera")}
+    family = f"chimera.{file.parent.name}."  # files of one folder may share, groups may not
+    fine = ("chimera.contract", "chimera.ops", "chimera.errors", "chimera.types", family)
+    assert not {m for m in inside if not m.startswith(fine)}
+    assert not {m for m in imports(file) if m.split(".")[0] in {"hydra", "omegaconf", "lightning"}}
+
+
+@pytest.mark.parametrize("file", sorted(SRC.glob("ops/*.py")), ids=lambda f: f.stem)
+def test_ops_know_ops_only(file: Path) -> None:
+    inside = {m for m in imports(file) if m.startswith("chimera")}
+    assert not {
+        m for m in inside if not m.startswith(("chimera.ops", "chimera.errors", "chimera.contract"))
+    }
+
+
+def test_no_file_is_over_300_lines() -> None:
+    files = [f for d in ("src", "tests", "benchmarks") for f in (ROOT / d).rglob("*.py")]
+    assert not {f.name: n for f in files if (n := len(f.read_text().splitlines())) > 300}
+
+
+@pytest.mark.parametrize("file", COMPONENTS, ids=lambda f: f"{f.parent.name}/{f.stem}")
+def test_component_files_are_short(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize(("group", "name"), [(g, n) for g in ZOO for n in names(g)])
+def test_yaml_names_every_hyperparameter_and_no_other(group: str, name: str) -> None:
+    node = config(**{group: name})[group]
+    check_node(group, node)  # keys known, types and ranges right
+    target = get_object(node["_target_"])
+    assert set(node) - RESERVED == set(_arguments(target))
+    call = target.__init__ if inspect.isclass(target) else target
+    assert not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(call).parameters.values())
+    assert _nodes(group, node) == [(group, node)]
+
+
+def test_every_group_with_a_folder_has_a_choice() -> None:
+    folders = {p.name for p in CONF.iterdir() if p.is_dir()}
+    assert folders == {g for g in groups() if (CONF / g).is_dir()}

@@ -1,0 +1,130 @@
+"""What every mixer promises, for every mixer that `conf/` names (SPEC Mixers; DESIGN contract)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from chimera.model.language import LanguageModel
+from tests import zoo
+from tests.kit import close, ragged
+
+MIXERS = zoo.names("mixer")
+LENGTHS = (11, 16, 3)  # odd, the longest, short
+
+
+def build(mixer: str, *, causal: bool, loops: int = 1) -> LanguageModel:
+    settings = replace(zoo.TINY, loops=loops)
+    model = zoo.model(settings, causal=causal, mixer=mixer)
+    # Parameters that start at 0 or 1 would hide what they do.
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn_like(p))
+    return model.double().eval()
+
+
+def pad(rows: list[Tensor], *, left: bool) -> tuple[Tensor, Tensor]:
+    """Rows of ids in one batch, something odd where the padding is, and the mask."""
+    mask = ragged([len(r) for r in rows], left=left)
+    ids = torch.full(mask.shape, 7)
+    ids[mask] = torch.cat(rows)
+    return ids, mask
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("mixer", MIXERS)
+class TestEveryMixer:
+    def test_every_parameter_gets_a_gradient(self, mixer: str, causal: bool) -> None:
+        model = build(mixer, causal=causal).train()
+        out = model(zoo.tokens())
+        (out.logits.square().mean() + sum(out.aux.values(), torch.tensor(0.0))).backward()
+        without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+        assert not without
+
+    @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+    @pytest.mark.parametrize("loops", [1, 3])
+    def test_padding_gives_the_unpadded_numbers(
+        self, mixer: str, causal: bool, left: bool, loops: int
+    ) -> None:
+        model = build(mixer, causal=causal, loops=loops)
+        rows = [zoo.tokens(1, n)[0] for n in LENGTHS]
+        ids, mask = pad(rows, left=left)
+        with torch.no_grad():
+            padded = model(ids, mask).logits
+            assert torch.isfinite(padded).all()
+            for row, got, real in zip(rows, padded, mask, strict=True):
+                close(got[real], model(row[None]).logits[0])
+
+    def test_checkpointing_changes_no_gradient(self, mixer: str, causal: bool) -> None:
+        model = build(mixer, causal=causal, loops=2).train()
+        found = []
+        for checkpointing in (False, True):
+            model.backbone.gradient_checkpointing = checkpointing
+            model.zero_grad()
+            torch.manual_seed(3)
+            model(zoo.tokens()).logits.square().mean().backward()
+            found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        close(found[0], found[1])
+
+    def test_runs_under_bf16_autocast(self, mixer: str, causal: bool) -> None:
+        model = build(mixer, causal=causal).float().train()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(zoo.tokens()).logits.float().square().mean()
+        loss.backward()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+class TestEveryDecoder:
+    def test_the_future_does_not_matter(self, mixer: str) -> None:
+        model = build(mixer, causal=True, loops=2)
+        ids = zoo.tokens(1, 16)
+        other = ids.clone()
+        other[:, 9:] = (other[:, 9:] + 1) % 64
+        with torch.no_grad():
+            close(model(ids).logits[:, :9], model(other).logits[:, :9])
+
+    @pytest.mark.parametrize("loops", [1, 3])
+    @pytest.mark.parametrize("cut", [0, 1, 7])
+    def test_prefill_and_decode_equal_the_full_pass(self, mixer: str, loops: int, cut: int) -> None:
+        model = build(mixer, causal=True, loops=loops)
+        ids = zoo.tokens(2, 16)
+        with torch.no_grad():
+            full = model(ids).logits
+            state, got = model.init_state(2), []
+            chunks = [ids[:, :cut]] * bool(cut) + [ids[:, i : i + 1] for i in range(cut, 13)]
+            for chunk in [*chunks, ids[:, 13:]]:
+                out = model(chunk, state=state)
+                state = out.state
+                got.append(out.logits)
+        close(torch.cat(got, 1), full)
+
+    @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+    def test_a_padded_prefill_decodes_as_unpadded(self, mixer: str, left: bool) -> None:
+        model = build(mixer, causal=True)
+        rows = [zoo.tokens(1, n)[0] for n in LENGTHS]
+        ids, mask = pad([r[:-1] for r in rows], left=left)
+        last = torch.stack([r[-1] for r in rows])[:, None]
+        with torch.no_grad():
+            state = model(ids, mask, state=model.init_state(len(rows))).state
+            got = model(last, state=state).logits[:, 0]
+            for row, one in zip(rows, got, strict=True):
+                close(one, model(row[None]).logits[0, -1])
+
+    def test_gradients_are_the_same_through_the_state(self, mixer: str) -> None:
+        model = build(mixer, causal=True)
+        ids = zoo.tokens(2, 16)
+        found = []
+        for cuts in ([16], [5, 11]):
+            model.zero_grad()
+            state, logits = model.init_state(2), []
+            for chunk in ids.split(cuts, 1):
+                out = model(chunk, state=state)
+                state = out.state
+                logits.append(out.logits)
+            torch.cat(logits, 1).square().mean().backward()
+            found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        close(found[0], found[1])

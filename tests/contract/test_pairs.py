@@ -1,0 +1,40 @@
+"""Every pair of choices of the six groups trains a step, or is refused by name."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+
+from chimera.errors import UserError
+from tests import zoo
+
+PAIRS = [
+    (a, one, b, other)
+    for a, b in combinations(zoo.ZOO, 2)
+    for one in zoo.names(a)
+    for other in zoo.names(b)
+]
+
+
+@pytest.mark.parametrize(("a", "one", "b", "other"), PAIRS, ids=lambda v: str(v))
+def test_pair_trains_a_step_or_is_refused(a: str, one: str, b: str, other: str) -> None:
+    try:
+        model = zoo.model(**{a: one, b: other})
+    except UserError as refusal:
+        line = str(refusal)
+        assert "\n" not in line
+        assert f"{a}={one}" in line
+        assert f"{b}={other}" in line
+        return
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    out = model(zoo.tokens(), index=torch.tensor([3, 5, 20]))
+    targets = torch.tensor([1, 2, 3])
+    loss = torch.nn.functional.cross_entropy(out.logits, targets) + sum(out.aux.values())
+    loss.backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert torch.isfinite(loss)
+    assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))

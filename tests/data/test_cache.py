@@ -1,0 +1,117 @@
+"""Cache entries are whole, made once, and made again when damaged."""
+
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chimera.data.cache import MANIFEST, entry
+from chimera.data.packing import PackedTokens, dtype, pack
+from chimera.errors import UserError
+from tests.data.kit import Numbers, packed
+
+
+class Build:
+    """Counts how often it is called."""
+
+    def __init__(self, fail: bool = False) -> None:
+        self.calls, self.fail = 0, fail
+
+    def __call__(self, folder: Path) -> dict[str, int]:
+        self.calls += 1
+        (folder / "data.bin").write_bytes(b"12345678")
+        time.sleep(0.02)
+        if self.fail:
+            raise KeyboardInterrupt
+        return {"call": self.calls}
+
+
+def test_made_once(tmp_path: Path) -> None:
+    build = Build()
+    place, facts = entry(tmp_path, "kind", "key", build)
+    assert (place / "data.bin").read_bytes() == b"12345678"
+    assert entry(tmp_path, "kind", "key", build) == (place, facts) == (place, {"call": 1})
+    assert entry(tmp_path, "kind", "other", build)[1] == {"call": 2}
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "truncated", "file gone", "manifest"])
+def test_damage_is_found_and_mended(tmp_path: Path, damage: str, caplog) -> None:
+    build = Build()
+    place, _ = entry(tmp_path, "kind", "key", build)
+    file = place / "data.bin"
+    if damage == "flipped bit":
+        file.write_bytes(b"12345679")
+    elif damage == "truncated":
+        file.write_bytes(b"1234")
+    elif damage == "file gone":
+        file.unlink()
+    else:
+        (place / MANIFEST).write_text("{")
+    assert entry(tmp_path, "kind", "key", build) == (place, {"call": 2})
+    assert file.read_bytes() == b"12345678"
+    assert "is damaged and made anew" in caplog.text
+
+
+def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        entry(tmp_path, "kind", "key", Build(fail=True))
+    assert [f for f in (tmp_path / "kind").iterdir() if f.suffix != ".lock"] == []
+    assert entry(tmp_path, "kind", "key", Build())[1] == {"call": 1}
+
+
+def test_made_once_by_many_at_the_same_time(tmp_path: Path) -> None:
+    build = Build()
+    found: list[dict[str, int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(entry(tmp_path, "kind", "key", build)[1]))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [{"call": 1}] * 6
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch) -> None:
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=r"data.cache_dir=.* cannot be written to"):
+        entry(tmp_path / "new", "kind", "key", Build())
+
+
+def test_documents_are_joined_by_separators(tmp_path: Path) -> None:
+    counts = pack(tmp_path, {"train": ["5 6 7", "8"], "valid": ["9"]}, Numbers())
+    tokens = PackedTokens(tmp_path / "train.bin", dtype(Numbers()))
+    assert tokens.ids.tolist() == [5, 6, 7, 3, 8, 3]
+    assert len(tokens) == 6
+    assert counts["train"] == {"documents": 2, "bytes": 6, "tokens": 6}
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
+def test_ids_take_as_little_as_they_can(tmp_path: Path, size: int, kept: str) -> None:
+    tokenizer = Numbers(size)
+    assert dtype(tokenizer) == kept
+    pack(tmp_path, {"train": [str(size - 1)]}, tokenizer)
+    assert PackedTokens(tmp_path / "train.bin", kept).ids.tolist() == [size - 1, 3]
+
+
+def test_workers_are_sent_the_file_and_not_its_contents(tmp_path: Path) -> None:
+    tokens = packed(tmp_path, np.arange(10_000))
+    assert tokens.ids[7] == 7
+    sent = pickle.dumps(tokens)
+    assert len(sent) < 1000
+    np.testing.assert_array_equal(pickle.loads(sent).ids, tokens.ids)
+
+
+def test_blocks_cover_the_row_but_its_tail(tmp_path: Path) -> None:
+    tokens = packed(tmp_path, np.arange(10))
+    assert tokens.blocks(4) == 2
+    assert [tokens.block(i, 4).tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert tokens.blocks(100) == 1
+    assert tokens.block(0, 100).tolist() == list(range(10))

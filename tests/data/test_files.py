@@ -1,0 +1,174 @@
+"""`data=text` and `data=wikitext2` on files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chimera.data.files import read_text, split_of
+from chimera.data.text import Text, blocks, gather
+from chimera.data.wikitext import WikiText2
+from chimera.errors import UserError
+from tests.data.kit import sentences
+
+
+def article(name: str) -> str:
+    return f" = {name} = \n \n {name} is a thing . \n = = Part = = \n It has one part . \n"
+
+
+def lines(count: int, seed: int = 0) -> str:
+    return "\n".join(sentences(count, seed)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.txt", "train"),
+        ("wiki.valid.tokens", "valid"),
+        ("literature_dev.jsonl", "valid"),
+        ("test-00000-of-00001.parquet", "test"),
+        ("training.txt", None),
+        ("latest.txt", None),
+    ],
+)
+def test_splits_by_name(name: str, split: str | None) -> None:
+    assert split_of(Path("train") / name) == split
+
+
+def test_blank_lines_separate_else_lines_do() -> None:
+    assert blocks("\ufeffa\nb\n \n\nc\n".removeprefix("\ufeff")) == ["a\nb", "c"]
+    assert blocks("a\nb\n") == ["a", "b"]
+    assert list(gather(["a" * 3, "b" * 3, "c" * 9, "d"], least=6)) == ["aaa\nbbb", "c" * 9, "d"]
+
+
+def test_a_folder_with_named_splits(tmp_path: Path) -> None:
+    for name, seed in (("a_train.txt", 0), ("a_valid.txt", 1), ("more.txt", 2)):
+        (tmp_path / name).write_text(lines(80, seed))
+    splits = Text(path=str(tmp_path)).splits()
+    assert "\n".join(splits["valid"]) + "\n" == lines(80, 1)
+    rest = sorted("\n".join(splits["train"] + splits["test"]).split("\n"))
+    assert rest == sorted((lines(80, 0) + lines(80, 2)).splitlines())
+    assert splits["test"]
+
+
+def test_files_of_their_own_for_splits(tmp_path: Path) -> None:
+    for seed, name in enumerate(("x.txt", "v.txt", "t.txt")):
+        (tmp_path / name).write_text(lines(60, seed))
+    corpus = Text(
+        path=str(tmp_path), valid_path=str(tmp_path / "v.txt"), test_path=str(tmp_path / "t*")
+    )
+    splits = corpus.splits()
+    for seed, split in enumerate(("train", "valid", "test")):
+        assert "\n".join(splits[split]) + "\n" == lines(60, seed)
+
+
+def test_a_single_file_is_divided_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text(lines(300))
+    splits = Text(path=str(tmp_path / "test.txt")).splits()
+    assert len(splits["train"]) > len(splits["valid"]) > 0 < len(splits["test"])
+
+
+def test_json_lines_and_parquet(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = [text * 60 for text in sentences(30)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": t}) + "\n" for t in texts))
+    pyarrow.parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "a.parquet")
+    found = [
+        Text(path=str(tmp_path / name), field="body").splits() for name in ("a.jsonl", "a.parquet")
+    ]
+    assert found[0] == found[1]
+    assert sorted(t for split in found[0].values() for t in split) == sorted(texts)
+    for name in ("a.jsonl", "a.parquet"):
+        with pytest.raises(UserError, match=r"data.field=text; its fields are body"):
+            Text(path=str(tmp_path / name)).splits()
+
+
+def test_broken_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.txt").write_bytes("el año\n".encode("latin1"))
+    with pytest.raises(UserError, match=r"latin.txt: byte 4 \(0xf1\) is not UTF-8"):
+        Text(path=str(tmp_path / "latin.txt")).splits()
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nno json\n')
+    with pytest.raises(UserError, match="line 2 is not JSON"):
+        Text(path=str(tmp_path / "bad.jsonl")).splits()
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    with pytest.raises(UserError, match="is not Parquet"):
+        Text(path=str(tmp_path / "bad.parquet")).splits()
+
+
+def test_bounded_reading_takes_the_same_part_of_each_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(lines(400, 0))
+    (tmp_path / "b.txt").write_text(lines(400, 1))
+    splits = Text(path=str(tmp_path), max_bytes=20_000).splits()
+    text = "\n".join(t for split in splits.values() for t in split)
+    assert 17_000 < len(text.encode()) <= 20_000
+    first_lines = [lines(1, seed).strip() for seed in (0, 1)]
+    assert all(line in text for line in first_lines)
+
+
+def test_a_bound_cuts_no_character(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ñ" * 50)
+    assert read_text(tmp_path / "a.txt", 9) == "ñ" * 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({}, "needs data.path=<a file"),
+        ({"path": "nowhere.txt"}, "data.path=nowhere.txt is not there"),
+        ({"path": "no/*.txt"}, "is not there"),
+        ({"path": ".", "valid_path": "nowhere"}, "data.valid_path=nowhere is not there"),
+    ],
+)
+def test_missing_paths_are_told_at_once(keys, said, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("a")
+    with pytest.raises(UserError, match=said):
+        Text(**keys).check()
+
+
+def test_an_empty_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no .txt, .jsonl, .parquet file"):
+        Text(path=str(tmp_path)).check()
+
+
+def test_fingerprint_follows_the_contents(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one")
+    corpus = Text(path=str(file))
+    before = corpus.fingerprint()
+    assert Text(path=str(tmp_path)).fingerprint() == before
+    file.write_text("two")
+    assert corpus.fingerprint() != before
+
+
+def test_wikitext_documents_are_articles(tmp_path: Path) -> None:
+    names = [f"Article {chr(65 + i)}" for i in range(24)]
+    (tmp_path / "wiki.train.raw").write_text("\n".join(map(article, names)))
+    (tmp_path / "wiki.valid.raw").write_text(article("Valid") + article("Other"))
+    (tmp_path / "wiki.test.raw").write_text(article("Test"))
+    corpus = WikiText2(path=str(tmp_path))
+    corpus.check()
+    splits = corpus.splits()
+    assert len(splits["train"]) == 24
+    assert splits["valid"] == [
+        f"= {name} =\n{name} is a thing .\n= = Part = =\nIt has one part ."
+        for name in ("Valid", "Other")
+    ]
+
+
+def test_wikitext_without_train_divides_valid(tmp_path: Path) -> None:
+    names = [f"Article {chr(65 + i)}" for i in range(24)]
+    (tmp_path / "valid.txt").write_text("\n".join(map(article, names)))
+    (tmp_path / "test.txt").write_text(article("Test"))
+    splits = WikiText2(path=str(tmp_path)).splits()
+    assert len(splits["train"]) + len(splits["valid"]) == 24
+    assert len(splits["test"]) == 1
+
+
+def test_wikitext_says_what_the_folder_lacks(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no train, valid or test file"):
+        WikiText2(path=str(tmp_path)).check()
+    with pytest.raises(UserError, match="is no folder"):
+        WikiText2(path=str(tmp_path / "nowhere")).check()

@@ -1,0 +1,52 @@
+"""A bad command fails within a second, so nothing that is checked first may load torch."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from tests.data.kit import ROOT
+
+NAMES = (
+    "byte_bpe cache corpus fast files hub masking packing prepare prose pydocs sentence_piece"
+    " streams text tokenizer unigram wikitext wordpiece"
+)
+CHOICES = sorted((ROOT / "conf").glob("data/*.yaml")) + sorted((ROOT / "conf").glob("tokenizer/*"))
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    code = "\n".join(f"import chimera.data.{name}" for name in NAMES.split())
+    code += "\nimport sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    heavy = {"torch", "lightning", "datasets", "transformers", "sentencepiece", "tokenizers"}
+    assert not heavy & set(loaded.stdout.split())
+
+
+@pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")
+def test_yaml_holds_every_key_with_its_default(file) -> None:
+    node = yaml.safe_load(file.read_text())
+    target = node.pop("_target_")
+    node.pop("seq_len", None)
+    node.pop("cache_dir", None)
+    for made in (instantiate({"_target_": target, **node}), instantiate({"_target_": target})):
+        fields = set(vars(made)) - {"seq_len", "cache_dir"}
+        assert fields == set(node)
+    defaults = vars(instantiate({"_target_": target}))
+    different = {key for key, value in node.items() if defaults[key] != value}
+    assert different <= {"max_bytes"}
+
+
+@pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")
+def test_yaml_resolves_inside_a_configuration(file, monkeypatch) -> None:
+    monkeypatch.setenv("CHIMERA_CACHE", "/elsewhere")
+    whole = OmegaConf.create({"model": {"max_len": 77}, "part": OmegaConf.load(file)})
+    made = instantiate(OmegaConf.to_container(whole, resolve=True)["part"])
+    if file.parent.name == "data":
+        assert (made.seq_len, made.cache_dir) == (77, "/elsewhere")
+        monkeypatch.delenv("CHIMERA_CACHE")
+        assert whole.part.cache_dir == "~/.cache/chimera"

@@ -1,0 +1,189 @@
+"""The stream of batches: the same for any number of workers, and resumed exactly."""
+
+import itertools
+import json
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from chimera.data.loader import ResumableLoader
+from chimera.data.streams import Purpose, stream
+from chimera.errors import UserError
+
+
+class Noise:
+    """Samples that show the key they were asked by, and a number drawn from it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, key):
+        epoch, index = key
+        return epoch, index, float(stream(Purpose.MASK, 0, epoch, index).normal())
+
+
+def collate(samples):
+    return {"x": torch.tensor(samples, dtype=torch.float64)}
+
+
+def make(**change) -> ResumableLoader:
+    options = {"samples": Noise(23), "batch_size": 4, "collate": collate, "seed": 3, **change}
+    return ResumableLoader(**options)
+
+
+def endless(loader):
+    """Batches, epoch after epoch, as Lightning takes them."""
+    while True:
+        for batch in loader:
+            yield batch["x"].tolist()
+
+
+def take(loader, count: int) -> list:
+    return list(itertools.islice(endless(loader), count))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_is_a_permutation_of_its_own(workers: int) -> None:
+    loader = make(num_workers=workers)
+    assert len(loader) == 5
+    epochs = [[row for batch in loader for row in batch["x"].tolist()] for _ in range(2)]
+    for number, rows in enumerate(epochs):
+        assert {row[0] for row in rows} == {number}
+        assert len({row[1] for row in rows}) == len(rows) == 20
+    assert [row[1] for row in epochs[0]] != [row[1] for row in epochs[1]]
+
+
+def test_workers_change_nothing() -> None:
+    assert take(make(num_workers=2), 17) == take(make(), 17)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [0, 1, 4, 5, 6, 8, 10])
+def test_resumes_with_the_very_next_batch(done: int, workers: int) -> None:
+    whole = take(make(), 17)
+    first = make(num_workers=workers)
+    assert take(first, done) == whole[:done]
+    state = json.loads(json.dumps(first.state_dict()))
+    second = make(num_workers=workers)
+    second.load_state_dict(state)
+    assert take(second, 17 - done) == whole[done:]
+
+
+def test_a_state_may_be_loaded_after_iteration_was_set_up() -> None:
+    whole = take(make(), 9)
+    first = make()
+    take(first, 3)
+    second = make()
+    ahead = iter(second)
+    second.load_state_dict(first.state_dict())
+    assert [batch["x"].tolist() for batch in ahead] == whole[3:5]
+
+
+def test_an_epoch_left_early_is_gone_on_with() -> None:
+    loader = make()
+    assert [*take(loader, 2), *take(loader, 5), *take(loader, 10)] == take(make(), 17)
+
+
+def test_a_fixed_order_always_starts_over() -> None:
+    loader = make(shuffle=False, drop_last=False)
+    for count in (2, 6, 3):
+        found = [[row[1] for row in batch] for batch in take(loader, count)]
+        assert found == [list(range(23))[i : i + 4] for i in range(0, 4 * count, 4)]
+
+
+def test_an_epoch_can_be_set() -> None:
+    loader = make()
+    loader.epoch = 2
+    assert take(loader, 3) == take(make(), 13)[10:]
+
+
+def test_in_order_with_what_does_not_fill_a_batch() -> None:
+    loader = make(shuffle=False, drop_last=False)
+    rows = [row for batch in loader for row in batch["x"].tolist()]
+    assert len(loader) == 6
+    assert [row[1] for row in rows] == list(range(23))
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_ranks_share_the_samples(drop_last: bool) -> None:
+    ranks = [make(rank=r, world_size=2, batch_size=3, drop_last=drop_last) for r in range(2)]
+    assert len({len(loader) for loader in ranks}) == 1
+    seen = [[row[1] for batch in loader for row in batch["x"].tolist()] for loader in ranks]
+    if drop_last:
+        assert len(set(seen[0]) | set(seen[1])) == len(seen[0]) + len(seen[1]) == 18
+    else:
+        assert set(seen[0]) | set(seen[1]) == set(range(23))
+        assert len(seen[0]) == len(seen[1]) == 12
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    take(make(num_workers=2), 7)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_state_of_other_data_is_refused() -> None:
+    state = make().state_dict()
+    for change in ({"batch_size": 5}, {"samples": Noise(24)}, {"seed": 4}, {"world_size": 2}):
+        with pytest.raises(UserError, match=rf"with {next(iter(change))}="):
+            make(**change).load_state_dict(state)
+
+
+def test_less_than_a_batch_is_refused() -> None:
+    with pytest.raises(UserError, match=r"has 3 sequences, fewer than a batch of 4; lower data\."):
+        make(samples=Noise(3))
+
+
+class Recorder(pl.LightningModule):
+    """Keeps the batches it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen = nn.Linear(3, 1), []
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append(batch["x"].tolist())
+        return self.layer(batch["x"].float()).mean()
+
+    def validation_step(self, batch, batch_idx) -> None: ...
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+
+def fit(folder, steps: int, resume=None) -> list:
+    trainer = pl.Trainer(
+        default_root_dir=folder,
+        max_steps=steps,
+        max_epochs=-1,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        use_distributed_sampler=False,
+        val_check_interval=3,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        limit_val_batches=1,
+    )
+    module = Recorder()
+    valid = make(shuffle=False, drop_last=False)
+    trainer.fit(module, make(num_workers=0), valid, ckpt_path=resume)
+    trainer.save_checkpoint(folder / "last.ckpt")
+    return module.seen
+
+
+@pytest.mark.parametrize("stopped", [2, 5, 7, 10])
+def test_lightning_resumes_with_the_very_next_batch(stopped: int, tmp_path) -> None:
+    whole = fit(tmp_path, 13)
+    np.testing.assert_array_equal(whole, take(make(), 13))
+    assert fit(tmp_path, stopped) == whole[:stopped]
+    assert fit(tmp_path, 13, resume=tmp_path / "last.ckpt") == whole[stopped:]

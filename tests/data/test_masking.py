@@ -1,0 +1,166 @@
+"""Masks are exact in number, right in proportion, and a function of (seed, epoch, index) alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from chimera.data.masking import Masking
+from chimera.data.mlm import Collate, Example, MaskedBlocks, load_test, loaders, save_test, targets
+from chimera.data.prepare import Prepared
+from chimera.data.streams import Purpose, stream
+from chimera.data.unigram import unigram_perplexity
+from chimera.errors import UserError
+from tests.data.kit import Numbers, Toy, packed
+
+
+def blocks(folder, *, length=16, count=40, seed=0, fixed=False) -> MaskedBlocks:
+    ids = np.random.default_rng(0).integers(0, 100, length * count)
+    return MaskedBlocks(
+        packed(folder, ids), length, Masking(Numbers(), 0.15), seed=seed, fixed=fixed
+    )
+
+
+def same(a: Example, b: Example) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 10, 30, 64, 100, 127, 128, 513])
+@pytest.mark.parametrize("ratio", [0.15, 0.4])
+def test_exactly_so_many_are_masked(length: int, ratio: float) -> None:
+    block = np.arange(5, 5 + length) % 95 + 5
+    masked = Masking(Numbers(), ratio)(block, stream(Purpose.MASK, 0, 0))
+    assert len(masked.positions) == max(1, round(ratio * length))
+    assert len(set(masked.positions)) == len(masked.positions)
+    np.testing.assert_array_equal(masked.targets, block[masked.positions])
+    untouched = np.setdiff1d(np.arange(length), masked.positions)
+    np.testing.assert_array_equal(masked.ids[untouched], block[untouched])
+
+
+def test_special_tokens_are_neither_masked_nor_put_in() -> None:
+    block = np.array([0, 1, 2, 3, 4] * 20 + [50, 60])
+    for index in range(200):
+        masked = Masking(Numbers(), 0.15)(block, stream(Purpose.MASK, 0, 0, index))
+        assert set(masked.positions) == {100, 101}
+        assert set(masked.ids[100:]) <= {4, *range(5, 100)}
+    nothing = Masking(Numbers(), 0.15)(block[:100], stream(Purpose.MASK, 0, 0))
+    assert len(nothing.positions) == 0
+
+
+def test_eighty_ten_ten() -> None:
+    block = np.full(20_000, 7)
+    masked = Masking(Numbers(10_000), 1.0)(block, stream(Purpose.MASK, 0, 0))
+    share = [(masked.ids == 4).mean(), (masked.ids == 7).mean()]
+    assert share == pytest.approx([0.8, 0.1], abs=0.01)
+    random = masked.ids[(masked.ids != 4) & (masked.ids != 7)]
+    assert random.min() < 100
+    assert random.max() > 9900
+
+
+def test_positions_are_uniform() -> None:
+    masking, block = Masking(Numbers(), 0.15), np.full(20, 7)
+    counts = np.zeros(20)
+    for index in range(4000):
+        counts[masking(block, stream(Purpose.MASK, 0, 0, index)).positions] += 1
+    assert counts / 4000 == pytest.approx(np.full(20, 0.15), abs=0.025)
+
+
+def test_streams_depend_on_all_of_their_numbers_and_on_nothing_else() -> None:
+    keys = [
+        (purpose, seed, epoch, index)
+        for purpose in Purpose
+        for seed in (0, 1)
+        for epoch in (0, 1)
+        for index in (0, 1)
+    ]
+    draws = {tuple(stream(*key).integers(0, 1 << 62, 4)) for key in keys}
+    assert len(draws) == len(keys)
+    np.random.seed(7)
+    again = {tuple(stream(*key).integers(0, 1 << 62, 4)) for key in reversed(keys)}
+    assert again == draws
+
+
+def test_masks_change_by_epoch_and_seed_unless_fixed(tmp_path) -> None:
+    train, other = blocks(tmp_path), blocks(tmp_path, seed=1)
+    assert same(train[0, 3], train[0, 3])
+    assert not same(train[0, 3], train[1, 3])
+    assert not same(train[0, 3], other[0, 3])
+    fixed = blocks(tmp_path, fixed=True)
+    assert same(fixed[0, 3], fixed[1, 3])
+    assert not same(fixed[0, 3], train[0, 3])
+
+
+def test_a_batch_indexes_its_masked_tokens() -> None:
+    examples = [
+        Example(7, np.array([9, 4, 9]), np.array([1]), np.array([8])),
+        Example(5, np.array([4, 9, 9]), np.array([0, 2]), np.array([6, 9])),
+    ]
+    batch = Collate(0)(examples)
+    assert batch["mask"] is None
+    assert batch["indices"].tolist() == [7, 5]
+    assert batch["index"].tolist() == [1, 3, 5]
+    assert batch["targets"].tolist() == [8, 6, 9]
+    assert batch["ids"].flatten()[batch["index"]].tolist() == [4, 4, 9]
+    assert {batch[k].dtype for k in ("ids", "index", "targets", "indices")} == {torch.int64}
+
+
+def test_a_ragged_batch_is_padded_and_says_where() -> None:
+    examples = [
+        Example(0, np.array([9, 4]), np.array([1]), np.array([8])),
+        Example(1, np.array([9, 9, 4, 9]), np.array([2]), np.array([6])),
+    ]
+    batch = Collate(0)(examples)
+    assert batch["ids"].tolist() == [[9, 4, 0, 0], [9, 9, 4, 9]]
+    assert batch["mask"].tolist() == [[True, True, False, False], [True] * 4]
+    assert batch["ids"].flatten()[batch["index"]].tolist() == [4, 4]
+
+
+@pytest.fixture
+def data(tmp_path) -> Prepared:
+    rng = np.random.default_rng(0)
+    splits = {}
+    for split, count in (("train", 1000), ("valid", 200), ("test", 165)):
+        (tmp_path / split).mkdir()
+        splits[split] = packed(tmp_path / split, rng.integers(0, 100, count))
+    return Prepared(Numbers(), splits, {})
+
+
+def collected(loader) -> list[dict[str, list[int]]]:
+    return [{k: v.tolist() for k, v in b.items() if v is not None} for b in loader]
+
+
+def test_validation_is_the_same_every_time_and_for_every_seed(data: Prepared) -> None:
+    settings = Toy(batch_size=4, seq_len=16)
+    train, valid, test = loaders(data, settings, 0.15, seed=0)
+    assert (len(train), len(valid), len(test)) == (15, 3, 3)
+    first = collected(valid)
+    assert first == collected(valid)
+    assert collected(train) != collected(train)
+    _, other, _ = loaders(data, settings, 0.15, seed=1)
+    assert first == collected(other)
+    assert targets(valid).tolist() == [t for batch in first for t in batch["targets"]]
+    assert len(test.samples) == 10
+
+
+def test_the_test_set_can_be_repeated_from_a_file(data: Prepared, tmp_path) -> None:
+    settings = Toy(batch_size=4, seq_len=16)
+    *_, test = loaders(data, settings, 0.15, seed=0)
+    save_test(test, tmp_path / "test.npz")
+    assert collected(load_test(tmp_path / "test.npz", settings)) == collected(test)
+
+
+def test_what_cannot_be_masked_is_refused(data: Prepared, tmp_path) -> None:
+    with pytest.raises(UserError, match=r"needs a \[MASK\] token"):
+        Masking(Numbers(mask=None), 0.15)
+    with pytest.raises(UserError, match="train split has 7 sequences, fewer than a batch of 8"):
+        loaders(data, Toy(batch_size=8, seq_len=128), 0.15, seed=0)
+    unknown = Prepared(Numbers(), {**data.splits, "valid": packed(tmp_path, np.full(40, 1))}, {})
+    with pytest.raises(UserError, match="valid split holds no known word"):
+        loaders(unknown, Toy(batch_size=2, seq_len=16), 0.15, seed=0)
+
+
+def test_unigram_perplexity() -> None:
+    train, asked = np.array([0, 0, 0, 1], dtype=np.uint16), np.array([0, 1, 2])
+    by_hand = np.exp(-np.log(np.array([4, 2, 1]) / 7).mean())
+    assert unigram_perplexity(train, asked, 3) == pytest.approx(by_hand, rel=1e-12)
+    uniform = unigram_perplexity(np.arange(50), np.arange(50), 50)
+    assert uniform == pytest.approx(50, rel=1e-12)

@@ -1,0 +1,73 @@
+"""Corpus to tokens, with each stage kept."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from chimera.data.prepare import prepare
+from chimera.data.sentence_piece import SentencePiece
+from chimera.data.wordpiece import WordPiece
+from tests.data.kit import Toy, bert_vocabulary, small_piece
+
+
+def test_splits_decode_to_their_documents(tmp_path: Path) -> None:
+    corpus = Toy(cache_dir=str(tmp_path))
+    data = prepare(corpus, SentencePiece(vocab_size=400, num_threads=1))
+    for split, documents in corpus.splits().items():
+        ids = data.splits[split].ids
+        ends = (ids == data.tokenizer.sep_id).nonzero()[0]
+        assert len(ends) == len(documents)
+        starts = [0, *(ends[:-1] + 1)]
+        found = [data.tokenizer.decode(ids[a:b]) for a, b in zip(starts, ends, strict=True)]
+        assert found == documents
+
+
+def test_report_counts(tmp_path: Path) -> None:
+    corpus = Toy(cache_dir=str(tmp_path))
+    data = prepare(corpus, small_piece())
+    splits = corpus.splits()
+    for split, facts in data.report["splits"].items():
+        assert facts["documents"] == len(splits[split])
+        assert facts["bytes"] == sum(map(len, splits[split]))
+        assert facts["tokens"] == len(data.splits[split])
+
+
+def test_the_second_time_no_text_is_read(tmp_path: Path, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.INFO, logger="chimera")
+    corpus = Toy(cache_dir=str(tmp_path))
+    first = prepare(corpus, small_piece())
+    stages = [record.message.partition(":")[0] for record in caplog.records]
+    assert stages == ["data", "tokenizer", "tokens"]
+    caplog.clear()
+    monkeypatch.setattr(Toy, "splits", lambda self: pytest.fail("read again"))
+    monkeypatch.setattr(SentencePiece, "build", lambda *_: pytest.fail("learnt again"))
+    second = prepare(corpus, small_piece())
+    assert second.report == first.report
+    assert not caplog.records
+
+
+def test_only_what_changed_is_made_again(tmp_path: Path, caplog) -> None:
+    caplog.set_level(logging.INFO, logger="chimera")
+    settings = WordPiece(path=str(bert_vocabulary(tmp_path)))
+    first = prepare(Toy(cache_dir=str(tmp_path)), settings)
+    caplog.clear()
+    second = prepare(Toy(cache_dir=str(tmp_path), count=300), settings)
+    assert "tokenizer:" not in caplog.text
+    assert len(second.splits["train"]) > len(first.splits["train"])
+
+
+def test_damaged_tokens_are_packed_again(tmp_path: Path) -> None:
+    corpus = Toy(cache_dir=str(tmp_path))
+    first = prepare(corpus, small_piece())
+    before = first.splits["train"].ids.tolist()
+    with first.splits["train"].file.open("r+b") as stream:
+        stream.truncate(10)
+    assert prepare(corpus, small_piece()).splits["train"].ids.tolist() == before
+
+
+def test_cache_dir_of_the_call_wins(tmp_path: Path) -> None:
+    corpus = Toy(cache_dir=str(tmp_path / "unused"))
+    prepare(corpus, small_piece(), tmp_path / "used")
+    assert sorted(f.name for f in (tmp_path / "used").iterdir()) == ["tokenizer", "tokens"]
+    assert not (tmp_path / "unused").exists()

@@ -1,0 +1,97 @@
+"""The harvest, on a small library of our own."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from chimera.data import pydocs
+from chimera.data.pydocs import PyDocs
+from chimera.errors import UserError
+
+SHARED = "This paragraph stands in two of the modules and is kept only in one."
+
+
+def module(number: int) -> str:
+    words = "\n\n".join(
+        f"The part with number {chr(97 + number) * (i + 2)} does what it says in "
+        f"the manual of the library."
+        for i in range(4)
+    )
+    return f'"""{words}\n\n{SHARED}"""\nraise SystemExit("never import me")\n'
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "lib"
+    (root / "pydoc_data").mkdir(parents=True)
+    (root / "tests").mkdir()
+    topic = "A topic is a text about the language that is shown by its help function. " * 4
+    (root / "pydoc_data" / "topics.py").write_text(f"topics = {{'if': {topic!r}}}\n")
+    (root / "tests" / "left_out.py").write_text(module(25))
+    (root / "broken.py").write_text('"""{{ template }}"""\ndef {{ name }}():\n')
+    for number in range(24):
+        (root / f"m{number:02}.py").write_text(module(number))
+    monkeypatch.setattr(pydocs, "PACKAGES", {})
+    monkeypatch.setattr(pydocs, "_standard_library", lambda: root)
+    return root
+
+
+def test_documents_are_modules_without_repeated_paragraphs(library: Path) -> None:
+    found = pydocs.harvest()
+    assert list(found) == sorted(["pydoc_data/topics.py", *(f"m{n:02}.py" for n in range(24))])
+    assert sum(SHARED in text for text in found.values()) == 1
+    assert found["m01.py"].count("\n") == 3
+
+
+def test_splits_are_disjoint_whole_and_repeatable(library: Path, tmp_path: Path) -> None:
+    corpus = PyDocs(cache_dir=str(tmp_path / "cache"))
+    corpus.check()
+    splits = corpus.splits()
+    everything = [text for split in splits.values() for text in split]
+    assert len(set(everything)) == len(everything) == 25
+    assert all(splits.values())
+    assert splits == PyDocs(cache_dir=str(tmp_path / "other")).splits()
+
+
+def test_harvest_is_cached(library: Path, tmp_path: Path, monkeypatch) -> None:
+    corpus = PyDocs(cache_dir=str(tmp_path))
+    first = corpus.splits()
+    monkeypatch.setattr(pydocs, "harvest", lambda: pytest.fail("harvested twice"))
+    assert corpus.splits() == first
+
+
+def test_bound_takes_documents_from_everywhere(library: Path, tmp_path: Path) -> None:
+    splits = PyDocs(cache_dir=str(tmp_path), max_bytes=2000).splits()
+    text = "\n".join(d for split in splits.values() for d in split)
+    assert 1500 < len(text.encode()) <= 2100
+    assert "number aa " not in text or "number bb " not in text or "number cc " not in text
+
+
+def test_fingerprint_follows_versions_and_bound(monkeypatch) -> None:
+    before = PyDocs().fingerprint()
+    assert PyDocs(batch_size=3).fingerprint() == before
+    assert PyDocs(max_bytes=10).fingerprint() != before
+    monkeypatch.setattr(pydocs, "_versions", lambda: [("torch", "0")])
+    assert PyDocs().fingerprint() != before
+
+
+def test_without_sources_says_what_else_to_take(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(pydocs, "_standard_library", lambda: tmp_path)
+    with pytest.raises(UserError, match="data=wikitext2"):
+        PyDocs().check()
+
+
+def test_nested_and_added_docstrings_are_found() -> None:
+    tree = ast.parse(
+        '"""top"""\nif True:\n    class A:\n        "in class"\n        def f(self):\n'
+        '            "in method"\nadd_docstr(f, "added".format(x="y"))\nx = "no docstring"\n'
+    )
+    found = [n.value for n in pydocs._documentation(tree) if isinstance(n, ast.Constant)]
+    assert set(found) == {"top", "in class", "in method", "added", "y"}
+
+
+def test_every_package_on_the_list_is_a_dependency_here() -> None:
+    assert len(pydocs._versions()) == len(set(pydocs.PACKAGES.values()))
+    assert json.dumps(pydocs._versions())

@@ -1,0 +1,218 @@
+"""Sparse mixture of experts: sparse = dense, capacity, balance, cost, padding, gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from chimera.contract import FFN, Ctx, Out
+from chimera.ffn.mlp import MLP
+from chimera.ffn.moe import MoE
+from chimera.ops.routing import balance
+from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.reference import moe as reference
+
+
+def build(causal: bool = False, **options: Any) -> MoE:
+    options = {"expert": partial(MLP, expand=2), **options}
+    made = double(lambda: MoE(site(causal=causal), parts(), **options))
+    assert isinstance(made, MoE)
+    nn.init.normal_(made.router.weight)  # decided enough to overflow
+    return made
+
+
+def rows(*shape: int) -> Tensor:
+    return torch.randn(*shape, 32, dtype=torch.float64)
+
+
+def dense(moe: MoE, x: Tensor) -> Tensor:
+    """Every expert on every token, weighted by the renormalised top-k gates."""
+    probs = torch.softmax(x @ moe.router.weight.T, -1)
+    gates = probs * (probs >= probs.topk(moe.top_k).values[..., -1:])
+    gates = gates / gates.sum(-1, keepdim=True)
+    outs = torch.stack([e(x, ctx(tokens=x.shape[1])).y for e in moe.experts], -1)
+    return (outs * gates[..., None, :]).sum(-1)
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(4, 2), (8, 2), (4, 3), (2, 2)])
+def test_sparse_equals_dense(experts: int, top_k: int) -> None:
+    moe, x = build(experts=experts, top_k=top_k), rows(3, 11).requires_grad_()
+    sparse, full = moe(x, ctx(tokens=11)).y, dense(moe, x)
+    close(sparse, full)
+    weight = torch.randn_like(full)
+    of = [x, *moe.parameters()]
+    close(grads((sparse * weight).sum(), of), grads((full * weight).sum(), of))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("factor", [None, 0.5, 1.25, 4.0])
+def test_capacity_is_that_of_the_naive_form(causal: bool, factor: float | None) -> None:
+    moe, x = build(causal, capacity_factor=factor).train(), rows(2, 13)
+    out = moe(x, ctx(tokens=13))
+    experts = [lambda r, e=e: e(r[None, None], ctx(tokens=1)).y[0, 0] for e in moe.experts]
+    y, served = reference.moe(
+        x.flatten(0, 1), moe.router.weight, experts, 2, factor, in_order=causal
+    )
+    close(out.y.flatten(0, 1), y)
+    close(float(out.stats["drop_rate"]), pytest.approx(1 - sum(served) / 52, abs=1e-6))
+
+
+def even(choices: int, **options: Any) -> Out:
+    """Tokens that choose each pair (i, i + 1) of four experts equally often, in training."""
+    moe = build(**options).train()
+    with torch.no_grad():
+        moe.router.weight.zero_()[:, :4] = 4 * torch.eye(4)
+    x = torch.zeros(1, choices, 32, dtype=torch.float64)
+    i = torch.arange(choices)
+    x[0, i, i % 4], x[0, i, (i + 1) % 4] = 2.0, 1.0
+    return moe(x, ctx(tokens=choices))
+
+
+def test_the_papers_capacity_drops_even_routing_and_choices_does_not() -> None:
+    """Eq. 45 counts tokens while two choices each are made."""
+    assert float(even(64).stats["drop_rate"]) == 0.375
+    assert float(even(64, capacity_of="choices").stats["drop_rate"]) == 0.0
+
+
+def test_overflow_keeps_only_the_residual() -> None:
+    moe = build(top_k=1, capacity_factor=1.0).train()
+    x = rows(1, 1).expand(1, 8, -1)  # all want the same expert, which has 2 places
+    y = moe(x, ctx(tokens=8)).y
+    assert y[0, :2].abs().min() > 0
+    assert not y[0, 2:].any()
+
+
+def test_nothing_is_dropped_in_evaluation() -> None:
+    """Else a result would depend on what else is in the batch."""
+    moe, x = build(capacity_factor=0.3), rows(4, 9)
+    whole = moe(x, ctx(tokens=9))
+    assert float(whole.stats["drop_rate"]) == 0
+    close(whole.y[:1], moe(x[:1], ctx(tokens=9)).y)
+    assert float(moe.train()(x, ctx(tokens=9)).stats["drop_rate"]) > 0
+
+
+def test_capacity_of_a_decoder_never_looks_ahead() -> None:
+    moe, x = build(causal=True, capacity_factor=0.6).train(), rows(1, 16)
+    other = torch.cat([x[:, :9], rows(1, 7)], 1)
+    close(moe(x, ctx(tokens=16)).y[:, :9], moe(other, ctx(tokens=16)).y[:, :9])
+
+
+def test_balance_is_one_for_even_routing_and_n_for_collapse() -> None:
+    """SPEC E2; TITAN Prop. 6.1 has [1/N, 1]."""
+    sure = 60 * torch.eye(4, dtype=torch.float64)
+    spread, collapsed = torch.arange(4).repeat(5), torch.zeros(20, dtype=torch.long)
+    assert float(balance(sure[spread].softmax(-1), spread, None)) == pytest.approx(1)
+    assert float(balance(sure[collapsed].softmax(-1), collapsed, None)) == pytest.approx(4)
+    undecided = torch.full((20, 4), 0.25, dtype=torch.float64)
+    assert float(balance(undecided, undecided.argmax(-1), None)) == pytest.approx(1)
+
+
+def test_descending_the_balance_loss_spreads_the_load() -> None:
+    moe, x = build(), rows(4, 16) + 1
+    with torch.no_grad():
+        moe.router.weight.mul_(0.1)[0] += 0.2  # nearly all tokens to expert 0
+    start = moe(x, ctx(tokens=16))
+    optimizer = torch.optim.Adam(moe.router.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        moe(x, ctx(tokens=16)).aux["balance"].backward()
+        optimizer.step()
+    end = moe(x, ctx(tokens=16))
+    assert end.aux["balance"].item() < 1.2 < 3 < start.aux["balance"].item()
+    loads = torch.stack([end.stats[f"expert_load_{i}"] for i in range(4)])
+    assert float(loads.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_padding_is_neither_routed_nor_counted(left: bool, training: bool) -> None:
+    moe = build(causal=True, capacity_factor=0.9).train(training)
+    mask = ragged([9, 4, 7], left=left)
+    x = rows(3, 9)
+    out = moe(x, ctx(mask))
+    packed = moe(x[mask][None], ctx(tokens=20))
+    close(out.y[mask], packed.y[0])
+    assert not out.y[~mask].any()
+    close(out.aux, packed.aux)
+    close(list(out.stats.values()), list(packed.stats.values()))
+
+
+def test_a_batch_of_padding_is_zero() -> None:
+    moe, x = build().train(), rows(2, 3).requires_grad_()
+    out = moe(x, ctx(torch.zeros(2, 3, dtype=torch.bool)))
+    assert not out.y.any()
+    assert all(g is not None for g in torch.autograd.grad(out.y.sum(), [x]))
+
+
+class Counting(FFN):
+    """An expert that notes how many rows it was given."""
+
+    def __init__(self, seen: list[int]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+        self.seen.append(x.shape[0] * x.shape[1])
+        assert ctx.pos.shape == x.shape[:2]
+        return Out(x)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_cost_grows_with_k_and_not_with_experts(top_k: int) -> None:
+    for experts in (4, 16):
+        seen: list[int] = []
+        moe = build(expert=lambda s, p, n=seen: Counting(n), experts=experts, top_k=top_k)
+        y = moe(rows(2, 10), ctx(tokens=10)).y
+        assert sum(seen) == 20 * top_k
+        assert y.shape == (2, 10, 32)
+
+
+def test_idle_experts_have_zero_gradients_and_not_none() -> None:
+    moe = build().train()
+    moe(rows(1, 1), ctx(tokens=1)).y.sum().backward()
+    found = [p.grad for p in moe.experts.parameters()]
+    assert all(g is not None for g in found)
+    assert not all(g.any() for g in found if g is not None)
+
+
+def test_one_expert_per_token_still_teaches_the_router() -> None:
+    moe = build(top_k=1)
+    assert grads(moe(rows(2, 6), ctx(tokens=6)).y.square().sum(), moe.router)[0].any()
+
+
+def test_checkpointing_and_repetition_change_nothing() -> None:
+    moe, x = build().train(), rows(2, 9).requires_grad_()
+    plain = moe(x, ctx(tokens=9)).y
+    again = checkpoint(lambda z: moe(z, ctx(tokens=9)).y, x, use_reentrant=False)
+    close(plain, again, 0.0)
+    of = [x, *moe.parameters()]
+    close(grads(plain.square().sum(), of), grads(again.square().sum(), of), 0.0)
+
+
+def test_the_router_stays_in_float32_under_autocast() -> None:
+    moe, x = build().float(), rows(2, 9).float()
+    exact = moe(x, ctx(tokens=9))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = moe(x, ctx(tokens=9))
+    close(exact.aux, rounded.aux, 0.0)
+    close(list(exact.stats.values()), list(rounded.stats.values()), 0.0)
+    assert rounded.y.dtype == torch.bfloat16
+
+
+def test_an_experts_own_losses_are_passed_on() -> None:
+    inner = partial(MoE, expert=MLP, experts=2, top_k=1)
+    moe, x = build(expert=inner, top_k=1), rows(1, 8)
+    flat = build(top_k=1)
+    flat.load_state_dict({"router.weight": moe.router.weight}, strict=False)
+    own, both = (one(x, ctx(tokens=8)).aux["balance"].item() for one in (flat, moe))
+    assert both > own + 0.5
+
+
+def test_more_choices_than_experts_are_refused() -> None:
+    with pytest.raises(ValueError, match="top_k=3 is more than there are experts=2"):
+        build(experts=2, top_k=3)

@@ -1,0 +1,157 @@
+"""The attention-free transformer against one query at a time (SPEC M15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimera.contract import Ctx
+from chimera.errors import UserError
+from chimera.mixer.aft import AFT
+from chimera.ops import aft
+from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.reference import aft as reference
+
+WINDOW = 5
+FORMS = pytest.mark.parametrize("form", ["full", "local", "simple"])
+DIRECTIONS = pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+
+
+def build(form: str, causal: bool = True, max_len: int = 64, window: int = WINDOW) -> Any:
+    where = site(causal=causal, max_len=max_len)
+    mixer = double(lambda: AFT(where, parts(), form=form, rank=6, window=window))
+    for p in mixer.parameters(recurse=False):  # a and b start small and would hide mistakes
+        nn.init.normal_(p)
+    return mixer
+
+
+def expected(mixer: Any, x: Tensor) -> Tensor:
+    """One sequence [t d] by the reference, with the mixer's projections."""
+    t = len(x)
+    w = x.new_zeros(t, t) if mixer.form == "simple" else mixer.a[:t] @ mixer.b[:t].T
+    if mixer.form == "local":
+        at = torch.arange(t)
+        w = w * ((at[:, None] - at).abs() < mixer.window)
+    y = reference.aft(mixer.k_proj(x), mixer.v_proj(x), w, causal=mixer.causal)
+    return mixer.o_proj(mixer.q_proj(x).sigmoid() * y)
+
+
+@FORMS
+@DIRECTIONS
+@pytest.mark.parametrize("t", [1, 2, 4, 5, 6, 11, 16, 23])
+def test_equals_the_definition(form: str, causal: bool, t: int) -> None:
+    mixer = build(form, causal)
+    x = torch.randn(2, t, 32, dtype=torch.float64, requires_grad=True)
+    y = mixer(x, ctx(tokens=t)).y
+    want = torch.stack([expected(mixer, row) for row in x])
+    close(y, want)
+    over = [x, *mixer.parameters()]
+    close(grads(y.square().sum(), over), grads(want.square().sum(), over))
+
+
+@FORMS
+@DIRECTIONS
+@pytest.mark.parametrize("t", [63, 64, 65, 257])
+def test_equals_the_definition_at_full_size(form: str, causal: bool, t: int) -> None:
+    mixer = build(form, causal, max_len=257, window=32)
+    x = torch.randn(1, t, 32, dtype=torch.float64)
+    close(mixer(x, ctx(tokens=t)).y[0], expected(mixer, x[0]))
+
+
+@FORMS
+@DIRECTIONS
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_changes_nothing(form: str, causal: bool, left: bool) -> None:
+    mixer = build(form, causal)
+    mask = ragged([23, 9, 1, 5], left=left)
+    mask[2] = False  # nothing at all
+    x = torch.randn(4, 23, 32, dtype=torch.float64)
+    y = mixer(x, ctx(mask)).y
+    assert y.isfinite().all()
+    for row, got, real in zip(x, y, mask, strict=True):
+        if n := int(real.sum()):
+            close(got[real], mixer(row[real][None], ctx(tokens=n)).y[0])
+
+
+@FORMS
+@pytest.mark.parametrize("cuts", [[23], [7, 1, 15], [1] * 23, [12, 11]])
+def test_any_cut_gives_the_full_pass(form: str, cuts: list[int]) -> None:
+    mixer = build(form)
+    x = torch.randn(2, 23, 32, dtype=torch.float64)
+    state, done, rows = mixer.init_state(2), 0, []
+    for n in cuts:
+        out = mixer(x[:, done : done + n], ctx(tokens=n, start=done), state)
+        state, done = out.state, done + n
+        rows.append(out.y)
+    close(torch.cat(rows, 1), mixer(x, ctx(tokens=23)).y)
+
+
+@FORMS
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_a_padded_prefill_continues(form: str, left: bool) -> None:
+    mixer, lengths = build(form), [13, 4, 1]
+    mask = ragged(lengths, left=left)
+    x, more = torch.randn(3, 13, 32).double(), torch.randn(3, 9, 32).double()
+    state = mixer(x, ctx(mask), mixer.init_state(3)).state
+    seen = torch.tensor(lengths)[:, None]
+    for i in range(9):
+        out = mixer(more[:, i : i + 1], Ctx(seen + i), state)
+        state = out.state
+        for row in range(3):
+            whole = torch.cat([x[row][mask[row]], more[row, : i + 1]])[None]
+            close(out.y[row, 0], mixer(whole, ctx(tokens=whole.shape[1])).y[0, -1])
+
+
+@pytest.mark.parametrize("form", ["local", "simple"])
+def test_the_state_does_not_grow(form: str) -> None:
+    mixer = build(form)
+    state = mixer.init_state(1)
+    sizes = []
+    for i in range(12):
+        state = mixer(torch.randn(1, 1, 32).double(), ctx(tokens=1, start=i), state).state
+        sizes.append(sum(x.numel() for x in (*state.near, *state.older)))
+    assert len(set(sizes)) == 1
+
+
+@FORMS
+def test_a_huge_key_leaves_the_past_exact(form: str) -> None:
+    """Float32, k from −300 to 300: one maximum over the sequence would erase its beginning."""
+    mixer = build(form).float()
+    x = torch.randn(1, 23, 32)
+    mixer.k_proj.register_forward_hook(lambda m, i, k: 100 * k)
+    y = mixer(x, ctx(tokens=23)).y
+    assert y.isfinite().all()
+    wide = mixer.double()
+    want = torch.stack([wide(x.double(), ctx(tokens=23)).y[0]])
+    close(y.double(), want, 1e-3)
+    gone = x.clone()
+    gone[:, 9:] = 50 * torch.randn(1, 14, 32)
+    mixer.float()
+    close(mixer(gone, ctx(tokens=23)).y[:, :9], mixer(x, ctx(tokens=23)).y[:, :9], 1e-6)
+
+
+def test_positions_end_where_the_factors_do() -> None:
+    mixer = build("full", max_len=16)
+    with pytest.raises(UserError, match=r"16 positions and met position 16; .*form=simple"):
+        mixer(torch.randn(1, 17, 32).double(), ctx(tokens=17))
+    state = mixer(torch.randn(1, 16, 32).double(), ctx(tokens=16), mixer.init_state(1)).state
+    with pytest.raises(UserError, match="met position 16"):
+        mixer(torch.randn(1, 1, 32).double(), ctx(tokens=1, start=16), state)
+    padded = ragged([16, 3], left=True)
+    wider = torch.cat([torch.zeros(2, 4, dtype=torch.bool), padded], 1)
+    x = torch.randn(2, 20, 32).double()
+    close(mixer(x, ctx(wider)).y[:, 4:][padded], mixer(x[:, 4:], ctx(padded)).y[padded])
+
+
+def test_running_sums_take_one_pass() -> None:
+    """Their own gradient, written by hand, at lengths around a square."""
+    for t in (1, 2, 15, 16, 17, 24, 25, 26):
+        k, v = (torch.randn(2, t, 3).double().requires_grad_() for _ in range(2))
+        y = aft.running(aft.each(k, v, None)).read()
+        none = torch.zeros(t, t).double()
+        want = torch.stack([reference.aft(*kv, none, causal=True) for kv in zip(k, v, strict=True)])
+        close(y, want)
+        close(grads(y.square().sum(), [k, v]), grads(want.square().sum(), [k, v]))

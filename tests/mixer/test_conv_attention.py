@@ -1,0 +1,82 @@
+"""The convolution before attention against its sum, and SAIDL's parameter counts (SPEC M14)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from chimera.contract import Ctx
+from chimera.mixer.attention import Attention
+from chimera.mixer.conv_attention import ConvAttention
+from chimera.mixer.sparse_block import SparseBlock
+from tests.kit import close, ctx, double, parts, ragged, site
+
+
+def build(causal: bool = True, inner: Any = Attention, **options: Any) -> Any:
+    return double(lambda: ConvAttention(site(causal=causal), parts(), inner=inner, **options))
+
+
+def convolved(mixer: Any, x: Tensor) -> Tensor:
+    """The definition, token by token and tap by tap, on one sequence [t d]."""
+    kernel = mixer.weight.shape[1]
+    first = 1 - kernel if mixer.causal else -(kernel // 2)
+    y = torch.zeros_like(x) if mixer.bias is None else mixer.bias.expand_as(x).clone()
+    for i in range(len(x)):
+        for j in range(kernel):
+            if 0 <= i + first + j < len(x):
+                y[i] += mixer.weight[:, j] * x[i + first + j]
+    return y
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("kernel", [1, 3, 4, 5])
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_the_definition(causal: bool, kernel: int, bias: bool) -> None:
+    mixer = build(causal, kernel=kernel, bias=bias)
+    x = torch.randn(2, 11, 32, dtype=torch.float64)
+    c = torch.stack([convolved(mixer, row) for row in x])
+    here = ctx(tokens=11)
+    close(mixer(x, here).y, c + mixer.inner(mixer.norm(x + c), here).y)
+    mixer.norm = None
+    close(mixer(x, here).y, mixer.inner(c, here).y)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("inner", [Attention, partial(SparseBlock, block=4)])
+def test_padding_changes_nothing(causal: bool, left: bool, inner: Any) -> None:
+    mixer = build(causal, inner)
+    mask = ragged([11, 3, 1], left=left)
+    x = torch.randn(3, 11, 32, dtype=torch.float64)
+    for row, got, real in zip(x, mixer(x, ctx(mask)).y, mask, strict=True):
+        close(got[real], mixer(row[real][None], ctx(tokens=int(real.sum()))).y[0])
+
+
+@pytest.mark.parametrize("inner", [Attention, partial(SparseBlock, block=4)])
+def test_prefill_and_decode_give_the_full_pass(inner: Any) -> None:
+    mixer, mask = build(inner=inner), ragged([6, 1], left=True)
+    x, more = torch.randn(2, 6, 32).double(), torch.randn(2, 5, 32).double()
+    state = mixer(x, ctx(mask), mixer.init_state(2)).state
+    for i in range(5):
+        out = mixer(more[:, i : i + 1], Ctx(mask.sum(1, keepdim=True) + i), state)
+        state = out.state
+        for row in range(2):
+            whole = torch.cat([x[row][mask[row]], more[row, : i + 1]])[None]
+            close(out.y[row, 0], mixer(whole, ctx(tokens=whole.shape[1])).y[0, -1])
+
+
+def test_parameters_are_those_of_the_paper() -> None:
+    """Table 6: 9216 more in six layers of width 256; 2.7, text: K·d."""
+    wide = site(dim=256, heads=8)
+    plain = sum(p.numel() for p in Attention(wide, parts()).parameters())
+
+    def more(**options: Any) -> int:
+        mixer = ConvAttention(wide, parts(), inner=Attention, **options)
+        return sum(p.numel() for p in mixer.parameters()) - plain
+
+    assert 6 * more() == 17_739_008 - 17_729_792
+    assert more(bias=False, residual=False) == 768

@@ -1,0 +1,210 @@
+"""Sliding window and sparse block against one query at a time (SPEC M3, M4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from chimera.contract import Ctx, Position
+from chimera.mixer.sliding_window import BLOCK, SlidingWindow
+from chimera.mixer.sparse_block import SparseBlock
+from chimera.ops import local
+from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.reference import local as reference
+
+WINDOW = 5
+
+
+class Sloped(Position):
+    """A rotation's and a bias's stand-in: both depend on the position, the bias learns."""
+
+    provides = frozenset({"rotate", "bias"})
+
+    def __init__(self, site: Any, heads: int, head_dim: int) -> None:
+        super().__init__(site, heads, head_dim)
+        self.slope = nn.Parameter(torch.linspace(-0.5, 0.5, heads))
+
+    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        turn = (0.1 * pos).cos()[:, None, :, None]
+        return q * turn, k * turn
+
+    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        apart = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
+        return -self.slope[None, :, None, None] * apart
+
+
+def window(causal: bool, size: int = WINDOW, **options: Any) -> Any:
+    return double(lambda: SlidingWindow(site(causal=causal), parts(**options), window=size))
+
+
+def block(causal: bool, size: int = WINDOW, **options: Any) -> Any:
+    return double(lambda: SparseBlock(site(causal=causal), parts(**options), block=size))
+
+
+def near(kind: Any, causal: bool, size: int = WINDOW) -> Callable[[int, int], bool]:
+    if kind is window:
+        return lambda i, j: (0 if causal else 1 - size) <= i - j < size
+    return lambda i, j: i // size == j // size and (j <= i or not causal)
+
+
+def expected(mixer: Any, x: Tensor, rule: Callable[[int, int], bool]) -> Tensor:
+    """One sequence [t d] by the reference, with the mixer's projections."""
+    split = mixer.heads.split
+    q, k, v = (split(p(x[None]), 4) for p in (mixer.q_proj, mixer.k_proj, mixer.v_proj))
+    q, k = mixer.position.rotate(q, k, torch.arange(len(x))[None])
+    bias = None
+    if isinstance(mixer.position, Sloped):
+
+        def bias(i: int, j: int) -> Tensor:
+            return -mixer.position.slope * abs(i - j)
+
+    y = reference.attention(q[0], k[0], v[0], rule, bias)
+    return mixer.o_proj(rearrange(y, "h t k -> t (h k)"))
+
+
+BOTH_KINDS = pytest.mark.parametrize("kind", [window, block])
+DIRECTIONS = pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+
+
+@BOTH_KINDS
+@DIRECTIONS
+@pytest.mark.parametrize("position", [None, Sloped])
+@pytest.mark.parametrize("t", [1, 2, 4, 5, 6, 23])
+def test_equals_the_definition(kind: Any, causal: bool, position: Any, t: int) -> None:
+    mixer = kind(causal, **({"position": position} if position else {}))
+    x = torch.randn(2, t, 32, dtype=torch.float64, requires_grad=True)
+    y = mixer(x, ctx(tokens=t)).y
+    want = torch.stack([expected(mixer, row, near(kind, causal)) for row in x])
+    close(y, want)
+    over = [x, *mixer.parameters()]
+    close(grads(y.square().sum(), over), grads(want.square().sum(), over))
+
+
+@BOTH_KINDS
+@DIRECTIONS
+@pytest.mark.parametrize("t", [63, 64, 65, 257])
+def test_equals_the_definition_at_full_size(kind: Any, causal: bool, t: int) -> None:
+    size = 100 if kind is window else 64  # no multiple of the block of queries
+    mixer = kind(causal, size)
+    x = torch.randn(1, t, 32, dtype=torch.float64)
+    close(mixer(x, ctx(tokens=t)).y[0], expected(mixer, x[0], near(kind, causal, size)))
+
+
+@BOTH_KINDS
+@DIRECTIONS
+@pytest.mark.parametrize("position", [None, Sloped])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_changes_nothing(kind: Any, causal: bool, position: Any, left: bool) -> None:
+    mixer = kind(causal, **({"position": position} if position else {}))
+    mask = ragged([23, 9, 1, 5], left=left)
+    x = torch.randn(4, 23, 32, dtype=torch.float64)
+    y = mixer(x, ctx(mask)).y
+    assert y.isfinite().all()
+    for row, got, real in zip(x, y, mask, strict=True):
+        n = int(real.sum())
+        close(got[real], mixer(row[real][None], ctx(tokens=n)).y[0])
+
+
+@BOTH_KINDS
+def test_padding_in_the_middle_changes_nothing(kind: Any) -> None:
+    mixer = kind(True)
+    mask = torch.rand(3, 30) < 0.6
+    x = torch.randn(3, 30, 32, dtype=torch.float64)
+    y = mixer(x, ctx(mask)).y
+    for row, got, real in zip(x, y, mask, strict=True):
+        close(got[real], mixer(row[real][None], ctx(tokens=int(real.sum()))).y[0])
+
+
+@BOTH_KINDS
+@pytest.mark.parametrize("position", [None, Sloped])
+@pytest.mark.parametrize("cuts", [[0, 23], [7, 1, 15], [1] * 23, [12, 11]])
+def test_any_cut_gives_the_full_pass(kind: Any, position: Any, cuts: list[int]) -> None:
+    mixer = kind(True, **({"position": position} if position else {}))
+    x = torch.randn(2, 23, 32, dtype=torch.float64)
+    state, done, rows = mixer.init_state(2), 0, []
+    for n in cuts:
+        out = mixer(x[:, done : done + n], ctx(tokens=n, start=done), state)
+        assert [a.shape for a in out.state] == [a.shape for a in mixer.init_state(2)]
+        state, done = out.state, done + n
+        rows.append(out.y)
+    close(torch.cat(rows, 1), mixer(x, ctx(tokens=23)).y)
+
+
+@BOTH_KINDS
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_a_padded_prefill_continues(kind: Any, left: bool) -> None:
+    mixer, lengths = kind(True), [13, 4, 1]
+    mask = ragged(lengths, left=left)
+    x = torch.randn(3, 13, 32, dtype=torch.float64)
+    more = torch.randn(3, 9, 32, dtype=torch.float64)
+    state = mixer(x, ctx(mask), mixer.init_state(3)).state
+    seen = torch.tensor(lengths)[:, None]
+    for i in range(9):
+        out = mixer(more[:, i : i + 1], Ctx(seen + i), state)
+        state = out.state
+        for row in range(3):
+            whole = torch.cat([x[row][mask[row]], more[row, : i + 1]])[None]
+            close(out.y[row, 0], mixer(whole, ctx(tokens=whole.shape[1])).y[0, -1])
+
+
+@DIRECTIONS
+def test_dense_form_gives_the_banded_numbers(causal: bool) -> None:
+    banded = window(causal, position=Sloped)
+    torch.manual_seed(0)
+    make = SlidingWindow(site(causal=causal), parts(position=Sloped), window=WINDOW, form="dense")
+    dense = make.double().eval()
+    x = torch.randn(2, 23, 32, dtype=torch.float64)
+    close(dense(x, ctx(tokens=23)).y, banded(x, ctx(tokens=23)).y)
+
+
+@BOTH_KINDS
+def test_grouped_heads_have_small_caches(kind: Any) -> None:
+    factory = SlidingWindow if kind is window else SparseBlock
+    mixer = double(lambda: factory(site(), parts(), kv_heads=2))
+    assert mixer.init_state(3).k.shape[1] == 2
+    x = torch.randn(1, 100, 32, dtype=torch.float64)
+    y = mixer(x, ctx(tokens=100)).y
+    with torch.no_grad():  # the same as four heads, of which two and two are alike
+        full = double(lambda: factory(site(), parts()))
+        full.load_state_dict(
+            mixer.state_dict()
+            | {
+                f"{p}.weight": mixer.get_submodule(p)
+                .weight.view(2, 8, 32)
+                .repeat_interleave(2, 0)
+                .flatten(0, 1)
+                for p in ("k_proj", "v_proj")
+            }
+        )
+    close(y, full(x, ctx(tokens=100)).y)
+
+
+def test_a_window_of_one_sees_itself_only() -> None:
+    mixer = window(True, 1)
+    x = torch.randn(2, BLOCK + 3, 32, dtype=torch.float64)
+    close(mixer(x, ctx(tokens=BLOCK + 3)).y, mixer.o_proj(mixer.v_proj(x)))
+    out = mixer(x, ctx(tokens=BLOCK + 3), mixer.init_state(2))
+    close(out.y, mixer.o_proj(mixer.v_proj(x)))
+
+
+@pytest.mark.parametrize("kind", [window, block])
+def test_memory_is_linear(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scores that are ever asked for grow with t, not with t²."""
+    asked = []
+    fused = local._sdpa
+
+    def count(q: Tensor, k: Tensor, *rest: Any, **more: Any) -> Tensor:
+        asked.append(q.shape[0] * q.shape[2] * k.shape[2])
+        return fused(q, k, *rest, **more)
+
+    monkeypatch.setattr(local, "_sdpa", count)
+    mixer = kind(True, 64)
+    for t in (512, 1024):
+        mixer(torch.randn(1, t, 32, dtype=torch.float64), ctx(tokens=t))
+    assert asked[1] == 2 * asked[0]
+    assert asked[1] <= 2 * 64 * 1024

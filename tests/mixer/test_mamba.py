@@ -1,0 +1,147 @@
+"""Mamba: the public block's numbers, the three forms, initial values, padding, precision."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mambapy.mamba import MambaBlock, MambaConfig
+from torch import Tensor, nn
+
+from chimera.mixer.mamba import Mamba
+from chimera.ops.ssm import DT_MAX, DT_MIN
+from tests import kit
+
+
+def _mamba(seed: int = 0, **choices: int) -> nn.Module:
+    return kit.double(lambda: Mamba(kit.site(), kit.parts(), **choices), seed)
+
+
+#: mambapy's names of our parameters.
+PUBLIC = {
+    "ssm.in_proj.weight": "in_proj.weight",
+    "ssm.conv_weight": "conv1d.weight",
+    "ssm.conv_bias": "conv1d.bias",
+    "ssm.x_proj.weight": "x_proj.weight",
+    "ssm.dt_weight": "dt_proj.weight",
+    "ssm.dt_bias": "dt_proj.bias",
+    "ssm.A_log": "A_log",
+    "ssm.D": "D",
+    "out_proj.weight": "out_proj.weight",
+}
+
+
+def _public(ours: nn.Module, **choices: int) -> nn.Module:
+    """mambapy's block with our weights."""
+    theirs = MambaBlock(MambaConfig(d_model=32, n_layers=1, **choices)).double()
+    shapes, own = theirs.state_dict(), ours.state_dict()
+    theirs.load_state_dict({PUBLIC[n]: own[n].view_as(shapes[PUBLIC[n]]) for n in own})
+    return theirs
+
+
+def _run(mixer: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    return mixer(x, kit.ctx(mask, tokens=x.shape[1])).y
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 65])
+def test_it_is_the_public_block(tokens: int) -> None:
+    """Values and every gradient. The tolerance is mambapy's: it makes A in float32."""
+    ours = _mamba(state=8, expand=3, conv=3, dt_rank=5)
+    theirs = _public(ours, d_state=8, expand_factor=3, d_conv=3, dt_rank=5, pscan=False)
+    x = torch.randn(2, tokens, 32, dtype=torch.float64, requires_grad=True)
+    a, b = _run(ours, x), theirs(x)
+    kit.close(a, b, 1e-7)
+    weights = torch.randn(a.shape, dtype=a.dtype)
+    (a * weights).sum().backward()
+    dx, x.grad = x.grad, None
+    (b * weights).sum().backward()
+    kit.close(dx, x.grad, 1e-6)
+    public = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        want = public[PUBLIC[name]].grad
+        kit.close(parameter.grad, want.view_as(parameter), 1e-6)
+
+
+def test_the_default_is_the_public_default() -> None:
+    ours = _mamba()
+    x = torch.randn(2, 40, 32, dtype=torch.float64)
+    kit.close(_run(ours, x), _public(ours)(x), 1e-6)
+
+
+def test_initial_values_are_those_of_the_paper() -> None:
+    ssm = _mamba().ssm
+    kit.close(ssm.A_log.exp(), torch.arange(1.0, 17).double().expand(64, 16), 1e-6)
+    kit.close(ssm.D, torch.ones(64).double(), 0)
+    dt = F.softplus(ssm.dt_bias)
+    assert dt.min() >= DT_MIN * 0.999
+    assert dt.max() <= DT_MAX * 1.001
+    # Log-uniform: about half of them below the geometric mean.
+    assert 0.25 < (dt < (DT_MIN * DT_MAX) ** 0.5).double().mean() < 0.75
+    assert ssm.dt_weight.shape == (64, 2)
+    assert ssm.dt_weight.abs().max() <= 2**-0.5
+
+
+@pytest.mark.parametrize("cuts", [[0, 1, 2, 3, 30], [0, 17, 18, 30], [0, 30]])
+def test_prefill_and_decode_are_the_whole(cuts: list[int]) -> None:
+    mixer = _mamba()
+    x = torch.randn(2, 30, 32, dtype=torch.float64, requires_grad=True)
+    want = _run(mixer, x)
+    state, ys = mixer.init_state(2), []
+    for start, end in pairwise(cuts):
+        out = mixer(x[:, start:end], kit.ctx(tokens=end - start, start=start), state)
+        state = out.state
+        ys.append(out.y)
+    got = torch.cat(ys, 1)
+    kit.close(got, want, 1e-10)
+    weights = torch.randn(got.shape, dtype=got.dtype)
+    a, b = (kit.grads((y * weights).sum(), [x, *mixer.parameters()]) for y in (got, want))
+    kit.close(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_padding_gives_the_unpadded_numbers_and_state(left: bool) -> None:
+    mixer = _mamba()
+    lengths = [30, 17, 1]
+    mask = kit.ragged(lengths, left=left)
+    x = torch.randn(3, 30, 32, dtype=torch.float64)
+    out = mixer(x, kit.ctx(mask), mixer.init_state(3))
+    assert out.y.isfinite().all()
+    more = torch.randn(3, 1, 32, dtype=torch.float64)
+    then = mixer(more, kit.ctx(tokens=1), out.state).y
+    for i, n in enumerate(lengths):
+        alone = torch.cat([x[i, mask[i]], more[i]])[None]
+        want = _run(mixer, alone)[0]
+        kit.close((out.y[i, mask[i]], then[i]), (want[:n], want[n:]), 1e-10)
+
+
+def test_decoding_keeps_no_more_with_every_token() -> None:
+    mixer = _mamba()
+    state = mixer.init_state(2)
+    sizes = [part.shape for part in state]
+    for i in range(3):
+        state = mixer(torch.randn(2, 1, 32).double(), kit.ctx(tokens=1, start=i), state).state
+        assert [part.shape for part in state] == sizes
+
+
+def test_autocast_leaves_the_dynamics_in_float32() -> None:
+    """Gradients of A_log, the sum of many small numbers, stay close to those without autocast."""
+    mixer = _mamba().float()
+    x = torch.randn(2, 200, 32)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            out = mixer(x, kit.ctx(tokens=200), mixer.init_state(2))
+        assert out.state.h.dtype == torch.float32
+        found.append(kit.grads(out.y.float().square().sum(), [mixer.ssm.A_log])[0])
+    assert F.cosine_similarity(found[0].flatten(), found[1].flatten(), dim=0) > 0.999
+
+
+def test_it_is_built_without_memory_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        mixer = Mamba(kit.site(), kit.parts())
+    assert all(p.is_meta for p in mixer.parameters())
+    assert sum(p.numel() for p in mixer.parameters()) == sum(
+        p.numel() for p in _mamba().parameters()
+    )

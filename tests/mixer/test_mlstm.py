@@ -1,0 +1,107 @@
+"""The mLSTM layer against the authors' package with its weights (SPEC M13)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from xlstm.blocks.mlstm.backends import parallel_stabilized_simple
+from xlstm.blocks.mlstm.layer import mLSTMLayer, mLSTMLayerConfig
+
+from chimera.contract import Ctx
+from chimera.mixer.mlstm import MLSTM
+from tests.kit import close, ctx, double, grads, parts, ragged, site
+
+
+def randomise(module: nn.Module) -> None:
+    """Gates start at zero, scales at one: neither would show a mistake."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+
+
+def theirs(length: int) -> mLSTMLayer:
+    config = mLSTMLayerConfig(embedding_dim=32, num_heads=4, context_length=length)
+    layer = mLSTMLayer(config).double()
+    randomise(layer)
+    # An epsilon that the paper does not have.
+    layer.mlstm_cell.backend_fn = partial(parallel_stabilized_simple, eps=0.0)
+    return layer
+
+
+@torch.no_grad()
+def copy(layer: mLSTMLayer, mixer: MLSTM) -> None:
+    """The weights of `layer` in `mixer`."""
+    cell = layer.mlstm_cell
+    pairs = [
+        (mixer.up_proj.weight, layer.proj_up.weight),
+        (mixer.conv, layer.conv1d.conv.weight[:, 0]),
+        (mixer.conv_bias, layer.conv1d.conv.bias),
+        (mixer.q_proj.weight, layer.q_proj.weight),
+        (mixer.k_proj.weight, layer.k_proj.weight),
+        (mixer.v_proj.weight, layer.v_proj.weight),
+        (mixer.gates.weight, torch.cat([cell.igate.weight, cell.fgate.weight])),
+        (mixer.gate_bias, torch.cat([cell.igate.bias, cell.fgate.bias])),
+        (mixer.norm.weight, 1 + cell.outnorm.weight.view_as(mixer.norm.weight)),
+        (mixer.skip, layer.learnable_skip),
+        (mixer.o_proj.weight, layer.proj_down.weight),
+    ]
+    assert {id(ours) for ours, _ in pairs} == {id(p) for p in mixer.parameters()}
+    for ours, value in pairs:
+        ours.copy_(value)
+
+
+def build(**options: Any) -> Any:
+    mixer = double(lambda: MLSTM(site(), parts(), **options))
+    randomise(mixer)
+    return mixer
+
+
+@pytest.mark.parametrize("t", [1, 3, 64, 130])
+def test_equals_the_authors_layer(t: int) -> None:
+    layer, mixer = theirs(t), build()
+    copy(layer, mixer)
+    x = torch.randn(2, t, 32, dtype=torch.float64, requires_grad=True)
+    y, want = mixer(x, ctx(tokens=t)).y, layer(x)
+    close(y, want, 1e-7)
+    close(grads(y.square().sum(), [x]), grads(want.square().sum(), [x]), 1e-7)
+
+
+@pytest.mark.parametrize("options", [{}, {"qkv_block": None, "expand": 1, "conv": 1, "bias": True}])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_a_padded_prefill_continues(left: bool, options: dict[str, Any]) -> None:
+    mixer, lengths = build(chunk=8, **options), [19, 2, 9]
+    mask = ragged(lengths, left=left)
+    x, more = torch.randn(3, 19, 32).double(), torch.randn(3, 4, 32).double()
+    out = mixer(x, ctx(mask), mixer.init_state(3))
+    ys = [out.y]
+    for i in range(4):
+        pos = torch.tensor(lengths)[:, None] + i
+        out = mixer(more[:, i : i + 1], Ctx(pos), out.state)
+        ys.append(out.y)
+    for row in range(3):
+        whole = torch.cat([x[row][mask[row]], more[row]])[None]
+        got = torch.cat([ys[0][row][mask[row]], *(y[row] for y in ys[1:])])
+        close(got, mixer(whole, ctx(tokens=whole.shape[1])).y[0])
+
+
+def test_starts_as_the_authors() -> None:
+    mixer = MLSTM(site(), parts())
+    for p in mixer.parameters():
+        nn.init.constant_(p, 7.0)  # what the model's initialisation may have done
+    mixer.reset_parameters()
+    i, f = mixer.gate_bias.chunk(2)
+    close(f, torch.linspace(3, 6, 4))
+    assert i.abs().max() < 1
+    assert not mixer.gates.weight.any()
+    assert mixer.q_proj.weight.abs().max() < 1
+
+
+def test_says_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="heads=5 does not divide the inner width 64"):
+        MLSTM(site(), parts(), heads=5)
+    with pytest.raises(ValueError, match="qkv_block=7 does not divide"):
+        MLSTM(site(), parts(), qkv_block=7)

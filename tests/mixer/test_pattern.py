@@ -1,0 +1,69 @@
+"""Mixers cycled over depth (SPEC M16)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from chimera.mixer.attention import Attention
+from chimera.mixer.linear import LinearAttention
+from chimera.mixer.pattern import pattern
+from chimera.mixer.retnet import Retention
+from tests import zoo
+from tests.kit import parts, site
+
+MEMBERS = {"a": partial(Attention, kv_heads=1), "r": Retention, "l": LinearAttention}
+
+
+def test_the_member_itself_stands_at_its_layer() -> None:
+    cycle = ["r", "a", "r", "l"]
+    made = [
+        pattern(site(layer=i, depth=6), parts(), cycle=cycle, members=MEMBERS) for i in range(6)
+    ]
+    assert [type(m) for m in made] == [
+        Retention,
+        Attention,
+        Retention,
+        LinearAttention,
+        Retention,
+        Attention,
+    ]
+    assert made[1].heads.g == 1
+
+
+def test_a_cycle_that_names_no_member_is_refused_with_the_members() -> None:
+    with pytest.raises(ValueError, match="cycle names x, y; the members are a, r, l"):
+        pattern(site(), parts(), cycle=["a", "x", "y", "x"], members=MEMBERS)
+    with pytest.raises(ValueError, match="no mixer"):
+        pattern(site(), parts(), cycle=[], members=MEMBERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("pattern", ["retnet", "attention"]),
+        ("titan6", ["retnet", "attention", "retnet", "mamba", "attention", "ode"]),
+        ("interleaved", ["attention", "attention"]),
+        ("best_combo", ["attention", "attention"]),
+    ],
+)
+def test_the_shipped_patterns_build(name: str, kinds: list[str]) -> None:
+    make = zoo.choices(mixer=name).mixer
+    where = [site(layer=i, depth=len(kinds)) for i in range(len(kinds))]
+    assert [make(here, parts()).component for here in where] == kinds
+
+
+def test_best_combo_is_blocks_throughout() -> None:
+    make = zoo.choices(mixer="best_combo").mixer
+    plain, convolved = (make(site(layer=i, depth=2), parts()) for i in range(2))
+    assert type(convolved.inner) is type(plain)
+    assert type(plain).__name__ == "SparseBlock"
+
+
+def test_an_encoder_takes_causal_members_both_ways() -> None:
+    encoder = zoo.model(mixer="titan6").backbone
+    names = {type(block.mixer).__name__ for block in encoder.blocks}
+    assert "Retention" in names
+    assert torch.isfinite(encoder(zoo.tokens()).y).all()

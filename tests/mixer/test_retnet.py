@@ -1,0 +1,196 @@
+"""Retention against its definition; its three forms give the same numbers (SPEC M6)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chimera.contract import Ctx
+from chimera.mixer.retnet import Retention
+from chimera.position.hope import Hope
+from chimera.position.rope import Rotary
+from tests.kit import close, ctx, double, grads, parts, ragged, site
+
+LENGTHS = (1, 2, 63, 64, 65, 257)
+
+
+def build(causal: bool = True, position: Any = None, where: Any = None, **options: Any) -> Any:
+    chosen = parts() if position is None else parts(position=position)
+    here = where or site(causal=causal)
+    return double(lambda: Retention(here, chosen, **options))
+
+
+def heads(x: Tensor, h: int = 4) -> Tensor:
+    return x.unflatten(-1, (h, -1)).transpose(1, 2)
+
+
+def turned(x: Tensor, pos: Tensor) -> Tensor:
+    """RetNet's rotation, pair by pair, as complex numbers."""
+    theta = 10000.0 ** -torch.linspace(0, 1, x.shape[-1] // 2, dtype=x.dtype)
+    z = torch.complex(x[..., 0::2], x[..., 1::2]) * torch.exp(1j * pos[:, None] * theta)
+    return torch.stack((z.real, z.imag), -1).flatten(-2)
+
+
+def definition(m: Any, x: Tensor, gamma: Tensor, *, causal: bool, paper: bool = False) -> Tensor:
+    """The matrix D and the docstring's formulas; `paper` adds RetNet's score normalisations."""
+    pos = torch.arange(x.shape[1])
+    q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x)), heads(m.v_proj(x))
+    apart = pos[:, None] - pos
+    d = gamma[:, None, None] ** apart.abs()
+    d = d * (apart >= 0) if causal else d
+    if paper:
+        d = d / d.sum(-1, keepdim=True).sqrt()
+    scores = turned(q, pos) @ turned(k, pos).mT / k.shape[-1] ** 0.5 * d
+    if paper:
+        scores = scores / scores.sum(-1, keepdim=True).abs().clamp(min=1)
+    o = scores @ v
+    o = o / (o.square().mean(-1, keepdim=True) + m.eps).sqrt()
+    return m.o_proj(o.transpose(1, 2).flatten(2) * F.silu(m.g_proj(x)))
+
+
+TITAN = torch.tensor([1 - 2 ** -(5 + 7 * h / 4) for h in range(4)], dtype=torch.float64)
+RETNET = torch.tensor([1 - 2 ** -(5 + h) for h in range(4)], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize(("rule", "gamma"), [("titan", TITAN), ("retnet", RETNET)])
+@pytest.mark.parametrize(
+    "options", [{}, {"value_expand": 2}, {"form": "chunkwise", "chunk_size": 5}]
+)
+def test_equals_the_definition(causal: bool, rule: str, gamma: Tensor, options: dict) -> None:
+    m = build(causal, decay=rule, **options)
+    x = torch.randn(2, 17, 32).double()
+    close(m(x, ctx(tokens=17)).y, definition(m, x, gamma, causal=causal))
+
+
+def test_titan_decays_range_as_the_paper_says() -> None:
+    """TITAN 4.2: «from approximately 0.97 to 0.999», with its eight heads."""
+    gamma = build(where=site(heads=8, dim=32)).log_decay(0, torch.empty(0).double()).exp()
+    close(gamma, torch.tensor([1 - 2 ** -(5 + 7 * h / 8) for h in range(8)], dtype=gamma.dtype))
+    assert 0.965 < gamma[0] < 0.975
+    assert gamma[-1] > 0.999
+
+
+def test_the_papers_score_normalisations_are_taken_away_by_the_norm() -> None:
+    m = build(eps=1e-30)
+    x = torch.randn(1, 9, 32).double()
+    close(m(x, ctx(tokens=9)).y, definition(m, x, TITAN, causal=True, paper=True))
+
+
+def test_decay_may_vary_with_the_logical_layer() -> None:
+    def exponent(layer: int, loop: int) -> Tensor:
+        m = build(where=site(depth=3, loops=2, layer=layer), depth_shift=2.0)
+        return -torch.log2(1 - m.log_decay(loop, torch.empty(0).double()).exp())
+
+    first = 5 + 7 * torch.arange(4).double() / 4
+    close(exponent(0, 0), first)
+    close(exponent(1, 1), first + 2.0 * 4 / 5)  # logical layer 4 of 0 … 5
+    close(exponent(2, 1), first + 2.0)
+
+
+@pytest.mark.parametrize("t", LENGTHS)
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+def test_chunkwise_equals_parallel(t: int, causal: bool) -> None:
+    x = torch.randn(1, t, 32).double().requires_grad_()
+    found = []
+    for options in ({"form": "parallel"}, {"form": "chunkwise", "chunk_size": 24}, {}):
+        m = build(causal, **options)
+        y = m(x, ctx(tokens=t)).y
+        found.append((y, *grads(y.sin().sum(), [x, *m.parameters()])))
+    close(found[1], found[0])
+    close(found[2], found[0])
+
+
+@pytest.mark.parametrize("t", LENGTHS)
+def test_recurrent_equals_parallel(t: int) -> None:
+    m = build(chunk_size=16)
+    x = torch.randn(2, t, 32).double().requires_grad_()
+    whole = m(x, ctx(tokens=t), m.init_state(2))
+    close(whole.y, m(x, ctx(tokens=t)).y)
+    assert m(x, ctx(tokens=t)).state is None
+    state, outputs, start = m.init_state(2), [], 0
+    for n in (1, 2, 1, 60, 1, 192):
+        n = min(n, t - start)
+        if n:
+            out = m(x[:, start : start + n], ctx(tokens=n, start=start), state)
+            state, start = out.state, start + n
+            outputs.append(out.y)
+    y = torch.cat(outputs, 1)
+    close((y, state), (whole.y, whole.state))
+    over = [x, *m.parameters()]
+    close(grads(y.sin().sum(), over), grads(whole.y.sin().sum(), over))
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("position", [None, Rotary, Hope])
+def test_padding_changes_nothing(causal: bool, left: bool, position: Any) -> None:
+    m = build(causal, position, chunk_size=4)
+    mask = ragged([11, 3, 1], left=left)
+    x = torch.randn(3, 11, 32).double()
+    out = m(x, ctx(mask), m.init_state(3) if causal else None)
+    assert torch.isfinite(out.y).all()
+    for i, real in enumerate(mask):
+        n = int(real.sum())
+        want = m(x[i, real][None], ctx(tokens=n), m.init_state(1) if causal else None)
+        close(out.y[i, real], want.y[0])
+        if causal:
+            close(out.state.s[i], want.state.s[0])
+
+
+def test_a_position_that_rotates_takes_the_place_of_the_own_rotation() -> None:
+    own = build()
+    rope = build(position=partial(Rotary, base=50.0))
+    still = build(position=partial(Rotary, base=1e30))
+    x, here = torch.randn(1, 9, 32).double(), ctx(tokens=9)
+    pos = torch.arange(9)
+    q, k, v = heads(rope.q_proj(x)), heads(rope.k_proj(x)), heads(rope.v_proj(x))
+    theta = 50.0 ** -(torch.arange(4).double() / 4)
+    angle = (pos[:, None] - pos)[..., None] * theta  # one rotation, by the difference
+    zq, zk = (torch.complex(z[..., 0::2], z[..., 1::2]) for z in (q, k))
+    products = zq[..., :, None, :] * zk[..., None, :, :].conj() * torch.exp(1j * angle)
+    apart = pos[:, None] - pos
+    o = (products.real.sum(-1) / 8**0.5 * TITAN[:, None, None] ** apart * (apart >= 0)) @ v
+    o = o / (o.square().mean(-1, keepdim=True) + rope.eps).sqrt()
+    want = rope.o_proj(o.transpose(1, 2).flatten(2) * F.silu(rope.g_proj(x)))
+    close(rope(x, here).y, want)
+    assert (own(x, here).y - still(x, here).y).abs().max() > 1e-3
+    assert "bias" not in Retention.honours
+
+
+def test_runs_in_bfloat16() -> None:
+    m = build().float()
+    x = torch.randn(2, 40, 32)
+    want = m(x, ctx(tokens=40)).y
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = m(x, ctx(tokens=40), m.init_state(2))
+    assert out.state.s.dtype == torch.float32
+    assert (out.y.float() - want).abs().max() < 0.05 * want.abs().max()
+    m = m.bfloat16()
+    out = m(x.bfloat16(), ctx(tokens=40), m.init_state(2))
+    assert out.y.dtype == torch.bfloat16
+    assert out.state.s.dtype == torch.float32
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="heads=3"):
+        Retention(site(heads=3), parts())
+    with pytest.raises(ValueError, match="heads=32"):
+        Retention(site(), parts(), heads=32)  # heads of width 1 have no pairs
+    with pytest.raises(ValueError, match="depth_shift"):
+        Retention(site(), parts(), depth_shift=-6.0)
+    with pytest.raises(ValueError, match="no state"):
+        Retention(site(causal=False), parts()).init_state(1)
+
+
+def test_decoding_is_one_step_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = build()
+    state = m(torch.randn(1, 5, 32).double(), ctx(tokens=5), m.init_state(1)).state
+    monkeypatch.delattr("chimera.ops.decay.chunkwise")
+    out = m(torch.randn(1, 1, 32).double(), Ctx(torch.tensor([[5]])), state)
+    assert out.state.s.shape == (1, 4, 8, 8)

@@ -1,0 +1,99 @@
+"""The sLSTM layer against the authors' package with its weights (SPEC M13)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from xlstm.blocks.slstm.layer import sLSTMLayer, sLSTMLayerConfig
+
+from chimera.contract import Ctx
+from chimera.mixer.slstm import SLSTM
+from tests.kit import close, ctx, double, grads, parts, ragged, site
+
+E = 8
+
+
+def randomise(module: nn.Module) -> None:
+    """R starts at zero, scales at one: neither would show a mistake."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.5 * torch.randn_like(p))
+
+
+def theirs(**change: Any) -> sLSTMLayer:
+    config = sLSTMLayerConfig(embedding_dim=32, num_heads=4, backend="vanilla", **change)
+    return sLSTMLayer(config).double()
+
+
+def build(**options: Any) -> Any:
+    mixer = double(lambda: SLSTM(site(), parts(), **options))
+    randomise(mixer)
+    return mixer
+
+
+def by_head(bias: Tensor) -> Tensor:
+    """Theirs stands gate by gate, then head by head."""
+    return bias.view(4, 4, E).transpose(0, 1).flatten(1)
+
+
+@torch.no_grad()
+def copy(layer: sLSTMLayer, mixer: SLSTM) -> None:
+    """The weights of `layer` into `mixer`."""
+    cell = layer.slstm_cell
+    # Theirs calls the layer that makes ĩ `fgate` and the other way round.
+    gates = [layer.fgate.weight, layer.igate.weight, layer.zgate.weight, layer.ogate.weight]
+    pairs = [
+        (mixer.conv, layer.conv1d.conv.weight[:, 0]),
+        (mixer.conv_bias, layer.conv1d.conv.bias),
+        (mixer.if_proj.weight, torch.cat(gates[:2], 1)),
+        (mixer.zo_proj.weight, torch.cat(gates[2:], 1)),
+        (mixer.recurrent, cell._recurrent_kernel_.view(4, 4 * E, E).mT),
+        (mixer.gate_bias, by_head(cell._bias_)),
+        (mixer.norm.weight, 1 + layer.group_norm.weight.view(4, E)),
+    ]
+    assert {id(ours) for ours, _ in pairs} == {id(p) for p in mixer.parameters()}
+    for ours, value in pairs:
+        ours.copy_(value)
+
+
+@pytest.mark.parametrize("t", [1, 3, 40])
+def test_equals_the_authors_layer(t: int) -> None:
+    layer, mixer = theirs(), build()
+    randomise(layer)
+    copy(layer, mixer)
+    x = torch.randn(2, t, 32, dtype=torch.float64, requires_grad=True)
+    y, want = mixer(x, ctx(tokens=t)).y, layer(x)
+    close(y, want, 1e-7)
+    close(grads(y.square().sum(), [x]), grads(want.square().sum(), [x]), 1e-7)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_starts_as_the_authors(layer: int) -> None:
+    want = by_head(theirs(_block_idx=layer, _num_blocks=3).slstm_cell._bias_)
+    mixer = SLSTM(replace(site(), depth=3, layer=layer), parts())
+    for p in mixer.parameters():
+        nn.init.constant_(p, 7.0)  # what the model's initialisation may have done
+    mixer.reset_parameters()
+    close(mixer.gate_bias.data, want.float(), 1e-5)
+    assert not mixer.recurrent.any()
+
+
+@pytest.mark.parametrize("options", [{}, {"headwise": False, "conv": 1}])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_a_padded_prefill_continues(left: bool, options: dict[str, Any]) -> None:
+    mixer, lengths = build(**options), [9, 2, 5]
+    mask = ragged(lengths, left=left)
+    x, more = torch.randn(3, 9, 32).double(), torch.randn(3, 4, 32).double()
+    out = mixer(x, ctx(mask), mixer.init_state(3))
+    ys = [out.y]
+    for i in range(4):
+        out = mixer(more[:, i : i + 1], Ctx(torch.tensor(lengths)[:, None] + i), out.state)
+        ys.append(out.y)
+    for row in range(3):
+        whole = torch.cat([x[row][mask[row]], more[row]])[None]
+        got = torch.cat([ys[0][row][mask[row]], *(y[row] for y in ys[1:])])
+        close(got, mixer(whole, ctx(tokens=whole.shape[1])).y[0])

@@ -1,0 +1,145 @@
+"""Titan memory: eq. 31-32 beside Mamba, the three forms, padding, α."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chimera.mixer.mamba import Mamba
+from chimera.mixer.titan_memory import TitanMemory
+from chimera.ops.memory import FastWeightMemory
+from tests import kit
+from tests.reference.memory import fast_weights
+
+HEADS, K, V = 4, 8, 16
+
+
+def _mixer(**choices: object) -> nn.Module:
+    mixer = kit.double(lambda: TitanMemory(kit.site(), kit.parts(), **choices))
+    with torch.no_grad():  # heads that differ in what they forget
+        mixer.memory.alpha_logit += torch.linspace(-2, 2, HEADS)
+    return mixer
+
+
+def _naive(memory: FastWeightMemory, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The read [t e] and the last memory [h k v] of one sequence x [t d]."""
+    q, k, v = (
+        proj(x).view(len(x), HEADS, -1).transpose(0, 1)
+        for proj in (memory.q_proj, memory.k_proj, memory.v_proj)
+    )
+    if memory.normalise:
+        q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
+    alpha, empty = torch.sigmoid(memory.alpha_logit), x.new_zeros(K, V)
+    heads = [fast_weights(q[i], k[i], v[i], alpha[i], empty) for i in range(HEADS)]
+    return torch.cat([r for r, _ in heads], -1), torch.stack([m for _, m in heads])
+
+
+def _whole(mixer: nn.Module, x: Tensor) -> Tensor:
+    """The block by its definition, sequence by sequence."""
+    y, gate, _ = mixer.ssm(x)
+    r = torch.stack([_naive(mixer.memory, row)[0] for row in x])
+    return mixer.out_proj((y + r) * gate)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("tokens", [1, 2, 63, 64, 65])
+def test_the_block_is_its_definition(tokens: int, normalise: bool) -> None:
+    mixer = _mixer(normalise=normalise, chunk_size=16)
+    leaves = [torch.randn(2, tokens, 32, dtype=torch.float64, requires_grad=True)]
+    leaves += mixer.parameters()
+    out = mixer(leaves[0], kit.ctx(tokens=tokens), mixer.init_state(2))
+    want = _whole(mixer, leaves[0])
+    kit.close(out.y, want, 1e-10)
+    kit.close(out.state.memory[1], _naive(mixer.memory, leaves[0][1])[1], 1e-10)
+    weights = torch.randn(want.shape, dtype=want.dtype)
+    a, b = (kit.grads((y * weights).sum(), leaves) for y in (out.y, want))
+    kit.close(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("cuts", [[0, 1, 2, 3, 30], [0, 17, 18, 30]])
+def test_prefill_and_decode_are_the_whole(cuts: list[int]) -> None:
+    mixer = _mixer(chunk_size=8)
+    x = torch.randn(2, 30, 32, dtype=torch.float64)
+    state, ys = mixer.init_state(2), []
+    for start, end in pairwise(cuts):
+        out = mixer(x[:, start:end], kit.ctx(tokens=end - start, start=start), state)
+        state = out.state
+        ys.append(out.y)
+    kit.close(torch.cat(ys, 1), mixer(x, kit.ctx(tokens=30)).y, 1e-10)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_padding_gives_the_unpadded_numbers_and_state(left: bool) -> None:
+    mixer = _mixer(chunk_size=8)
+    lengths = [30, 17, 1]
+    mask = kit.ragged(lengths, left=left)
+    x = torch.randn(3, 30, 32, dtype=torch.float64)
+    out = mixer(x, kit.ctx(mask), mixer.init_state(3))
+    assert out.y.isfinite().all()
+    more = torch.randn(3, 1, 32, dtype=torch.float64)
+    then = mixer(more, kit.ctx(tokens=1), out.state).y
+    for i, n in enumerate(lengths):
+        alone = torch.cat([x[i, mask[i]], more[i]])[None]
+        want = _whole(mixer, alone)[0]
+        kit.close((out.y[i, mask[i]], then[i]), (want[:n], want[n:]), 1e-10)
+
+
+def test_without_values_it_is_mamba() -> None:
+    mixer = _mixer()
+    with torch.no_grad():
+        mixer.memory.v_proj.weight.zero_()
+    plain = kit.double(lambda: Mamba(kit.site(), kit.parts()), seed=1)
+    own = mixer.state_dict()
+    plain.load_state_dict({name: own[name] for name in plain.state_dict()})
+    x = torch.randn(2, 20, 32, dtype=torch.float64)
+    ctx = kit.ctx(tokens=20)
+    kit.close(mixer(x, ctx).y, plain(x, ctx).y, 1e-12)
+
+
+def test_a_stored_value_is_found_by_its_key() -> None:
+    """One pair written t tokens ago is read as α^t (1 − α) v: what the orientation Mᵀ q means."""
+    memory = kit.double(lambda: FastWeightMemory(8, 6, kit.parts().linear, heads=1, alpha=0.8))
+    with torch.no_grad():
+        memory.q_proj.weight.copy_(torch.eye(8))
+        memory.k_proj.weight.copy_(torch.eye(8))
+    x = torch.eye(8, dtype=torch.float64)[[0, 1, 2, 0]][None]
+    r, _ = memory(x)
+    v = memory.v_proj(x)[0, 0]
+    kit.close(r[0, 3], 0.2 * v + 0.8**3 * 0.2 * v, 1e-6)  # 0.8 is a float32 logit
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_alpha_starts_as_asked_and_is_learned_by_option(learn: bool) -> None:
+    mixer = TitanMemory(kit.site(), kit.parts(), alpha=0.97, learn_alpha=learn)
+    kit.close(torch.sigmoid(mixer.memory.alpha_logit), torch.full((HEADS,), 0.97), 1e-6)
+    assert ("memory.alpha_logit" in dict(mixer.named_parameters())) == learn
+    assert "memory.alpha_logit" in mixer.state_dict()
+
+
+def test_the_two_sided_memory_sees_both_sides() -> None:
+    """r_n = (1 − α) Σ_m α^|n−m| (q_n·k_m) v_m, for mixers that have a two-sided form."""
+    memory = kit.double(
+        lambda: FastWeightMemory(32, 64, kit.parts().linear, heads=HEADS, chunk=4, causal=False)
+    )
+    x = torch.randn(1, 11, 32, dtype=torch.float64)
+    mask = kit.ragged([9, 11], left=True)[:1]
+    r, _ = memory(x, mask)
+    x = x[:, 2:]
+    q, k, v = (
+        proj(x).view(9, HEADS, -1).transpose(0, 1)
+        for proj in (memory.q_proj, memory.k_proj, memory.v_proj)
+    )
+    apart = torch.arange(9)[:, None] - torch.arange(9)
+    alpha = torch.sigmoid(memory.alpha_logit)[:, None, None]
+    scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * alpha ** apart.abs()
+    want = ((1 - alpha) * scores @ v).transpose(0, 1).flatten(1)
+    kit.close(r[0, 2:], want, 1e-12)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
+        TitanMemory(kit.site(), kit.parts(), heads=5)

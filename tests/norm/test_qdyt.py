@@ -1,0 +1,144 @@
+"""QDyT: means, padding, calibration, the paper's train/test mismatch (SPEC N3)."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from chimera.norm.qdyt import QDyT
+from tests.kit import close, grads, ragged
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def make(**change: object) -> QDyT:
+    return QDyT(8, **change).double()
+
+
+def test_training_centres_each_token() -> None:
+    norm, x = make(), randn(2, 5, 8) + 3
+    norm.weight.data.uniform_(0.5, 2)
+    norm.bias.data.uniform_(-1, 1)
+    z = x - x.mean(-1, keepdim=True)
+    close(norm(x), norm.weight * torch.tanh(0.5 * z) + norm.bias, 1e-12)
+    assert torch.autograd.gradcheck(norm, (x.requires_grad_(),))
+
+
+def test_evaluation_centres_by_the_running_mean_of_the_channel() -> None:
+    norm = make(momentum=0.25)
+    first, second = randn(2, 5, 8) + 1, randn(3, 5, 8) - 1
+    norm(first)
+    close(norm.running_mean, first.mean((0, 1)), 1e-12)
+    norm(second)
+    mean = 0.75 * first.mean((0, 1)) + 0.25 * second.mean((0, 1))
+    close(norm.running_mean, mean, 1e-12)
+    close(norm.eval()(first), torch.tanh(0.5 * (first - mean)), 1e-12)
+
+
+def test_train_test_mismatch_and_its_cure() -> None:
+    """The paper evaluates another function than it trained; `token` evaluates the same one."""
+    papers, cured = make(), make(inference_mean="token")
+    x = randn(64, 5, 8) + torch.linspace(-2, 2, 8)  # channels whose means differ
+    trained = papers(x), cured(x)
+    close(trained[0], trained[1], 0.0)
+    close(cured.eval()(x), trained[1], 0.0)
+    assert (papers.eval()(x) - trained[0]).abs().mean() > 0.2
+
+
+def test_evaluation_of_a_token_does_not_depend_on_the_batch() -> None:
+    for norm in (make(), make(inference_mean="token")):
+        x = randn(3, 4, 8)
+        norm(x)
+        norm.eval()
+        before = {name: value.clone() for name, value in norm.state_dict().items()}
+        close(norm(x)[1:2, 2:3], norm(x[1:2, 2:3]), 0.0)
+        assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_padding_enters_no_statistic(left: bool) -> None:
+    mask = ragged([5, 2, 3], left=left)
+    x = randn(3, 5, 8)
+    norm, other = make(), make()
+    for one in (norm, other):
+        one.begin_calibration(0.5)
+    y = norm(x, mask)
+    garbage = x.masked_fill(~mask[..., None], 1e6)
+    close(other(garbage, mask)[mask], y[mask], 0.0)
+    for name, value in norm.state_dict().items():
+        close(value, other.state_dict()[name], 0.0)
+    close(norm.running_mean, x[mask].mean(0), 1e-12)
+    assert norm.tokens == 10
+
+
+def test_a_batch_of_padding_changes_nothing() -> None:
+    norm, x = make(), randn(2, 3, 8)
+    norm(x)
+    before = norm.running_mean.clone()
+    norm(x, torch.zeros(2, 3, dtype=torch.bool))
+    norm(torch.empty(1, 0, 8, dtype=torch.float64))
+    close(norm.running_mean, before, 0.0)
+    assert norm.updates == 1
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_counts_once(reentrant: bool) -> None:
+    plain, wrapped = make(), make()
+    for norm in (plain, wrapped):
+        norm.begin_calibration(0.5)
+    for _ in range(2):
+        x = randn(2, 3, 8).requires_grad_()
+        for _loop in range(3):  # several calls per forward, as with loops
+            plain(x).sum().backward()
+            checkpoint(wrapped, x, use_reentrant=reentrant).sum().backward()
+    assert plain.updates == 6
+    assert plain.tokens == 36
+    for name, value in plain.state_dict().items():
+        close(value, wrapped.state_dict()[name], 0.0)
+
+
+def test_calibrated_outputs_have_unit_second_moment() -> None:
+    norm = make(alpha=0.05)
+    norm.begin_calibration(0.5)
+    batches = [randn(8, 5, 8) * torch.linspace(0.1, 3, 8).double() for _ in range(4)]
+    for x in batches:
+        norm(x)
+    norm.end_calibration()
+    assert bool(norm.calibrated)
+    norm.set_alpha(0.5)
+    y = torch.cat([norm(x) for x in batches])
+    assert ((norm.weight > 0.1) & (norm.weight < 10)).all()
+    close(y.square().mean((0, 1)), torch.ones(8).double(), 1e-9)
+
+
+def test_gamma_of_a_dead_channel_is_bounded() -> None:
+    norm = QDyT(2).double()
+    norm.begin_calibration(0.5)
+    norm(torch.zeros(4, 4, 2, dtype=torch.float64))
+    norm.end_calibration()
+    close(norm.weight.detach(), torch.full((2,), 10.0).double(), 0.0)
+
+
+def test_nothing_is_collected_unless_asked_or_after_the_end() -> None:
+    norm = make()
+    norm(randn(2, 3, 8))
+    assert norm.tokens == 0
+    norm.begin_calibration(0.5)
+    norm.eval()(randn(2, 3, 8))
+    assert norm.tokens == 0
+    norm.train()(randn(2, 3, 8))
+    norm.end_calibration()
+    norm(randn(2, 3, 8))
+    assert norm.tokens == 0
+
+
+def test_bfloat16_keeps_float32_statistics() -> None:
+    norm = QDyT(8)
+    x = (torch.randn(4, 50, 8) + 2).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = norm(x)
+    assert y.dtype == torch.bfloat16
+    close(norm.running_mean, x.float().mean((0, 1)), 1e-5)
+    assert all(g.isfinite().all() for g in grads(y.float().sum(), norm))

@@ -1,0 +1,175 @@
+"""The callback that QDyT's YAML brings: warm-up of α, calibration of γ, resume (SPEC N3, T7)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from hydra.utils import instantiate
+from lightning.pytorch.callbacks import Callback
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from chimera.callback.qdyt import QDyTSchedule
+from chimera.norm.qdyt import QDyT
+from tests.kit import close
+
+YAML = Path(__file__).parents[2] / "conf" / "norm" / "qdyt.yaml"
+
+
+class Module(pl.LightningModule):
+    """An embedding and a norm that runs `loops` times."""
+
+    def __init__(self, loops: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.norm, self.loops = nn.Embedding(20, 8), QDyT(8), loops
+        self.out = nn.Linear(8, 20)
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        x = self.embedding(batch["ids"])
+        for _ in range(self.loops):
+            x = x + self.norm(x, batch["mask"])
+        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), batch["ids"].flatten())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=0.02)
+
+
+class Trace(Callback):
+    """What α, γ and the optimiser's view of α were at each step."""
+
+    def __init__(self) -> None:
+        self.alpha: list[float] = []
+        self.gamma: list[Tensor] = []
+        self.held: list[bool] = []
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, idx: int
+    ) -> None:
+        self.alpha.append(float(pl_module.norm.alpha.detach()))
+        self.gamma.append(pl_module.norm.weight.detach().clone())
+        self.held.append(pl_module.norm.alpha in trainer.optimizers[0].state)
+
+
+def batches(count: int, size: int = 8) -> list[dict[str, Tensor]]:
+    torch.manual_seed(1)
+    mask = torch.arange(6)[None] < torch.randint(3, 7, (size,))[:, None]
+    return [{"ids": torch.randint(20, (size, 6)), "mask": mask} for _ in range(count)]
+
+
+def fit(
+    module: Module,
+    schedule: QDyTSchedule,
+    data: list[dict[str, Tensor]],
+    *,
+    max_steps: int = -1,
+    accumulate: int = 1,
+    resume: str | None = None,
+    extra: Sequence[Callback] = (),
+) -> tuple[pl.Trainer, Trace]:
+    trace = Trace()
+    trainer = pl.Trainer(
+        max_steps=max_steps,
+        max_epochs=1 if max_steps < 0 else -1,
+        accumulate_grad_batches=accumulate,
+        callbacks=[schedule, trace, *extra],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loader = torch.utils.data.DataLoader(data, batch_size=None)
+    trainer.fit(module, loader, ckpt_path=resume, weights_only=True if resume else None)
+    return trainer, trace
+
+
+def schedule(**change: Any) -> QDyTSchedule:
+    return QDyTSchedule(**{"warmup_steps": 4, "sequences": 32, **change})
+
+
+def test_yaml_brings_the_callback_with_all_of_its_keys() -> None:
+    node = OmegaConf.to_container(OmegaConf.load(YAML))
+    made = instantiate(node["callbacks"])["qdyt"]
+    assert (made.warmup_steps, made.start, made.end, made.sequences) == (2000, 0.05, 0.5, 32)
+    assert isinstance(made, Callback)
+
+
+def test_alpha_warms_up_without_the_optimiser_then_is_learned() -> None:
+    module = Module()
+    _, trace = fit(module, schedule(), batches(8), max_steps=8)
+    line = torch.tensor([0.05 + 0.45 * step / 4 for step in range(4)])
+    close(torch.tensor(trace.alpha[:4]), line, 1e-6)
+    assert trace.held == [False] * 4 + [True] * 4
+    assert abs(trace.alpha[4] - 0.5) > 1e-3  # it starts from 0.5 and has moved already
+    assert abs(trace.alpha[4] - 0.5) < 0.05
+    assert bool(module.norm.warm)
+
+
+@pytest.mark.parametrize("max_steps", [2, 7, -1])
+def test_a_short_run_gets_through_its_warm_up(max_steps: int) -> None:
+    module = Module()
+    trainer, trace = fit(module, schedule(warmup_steps=2000), batches(7), max_steps=max_steps)
+    half = trainer.global_step // 2
+    close(torch.tensor(trace.alpha[:half]), 0.05 + 0.45 * torch.arange(half) / half, 1e-6)
+    assert bool(module.norm.warm)
+
+
+def test_accumulation_counts_micro_batches_and_waits_for_the_step() -> None:
+    """32 sequences are full after 4 micro-batches of 8, the window of 6 ends two later."""
+    module = Module()
+    trainer, trace = fit(module, schedule(), batches(12), accumulate=6)
+    assert trainer.global_step == 2
+    assert all((gamma == 1).all() for gamma in trace.gamma[:5])
+    assert not bool((trace.gamma[5] == 1).any())
+    assert trace.alpha[:6] == [trace.alpha[0]] * 6
+
+
+def test_calibration_uses_all_micro_batches_of_its_window() -> None:
+    """The same 48 sequences, in one batch or in six: the same γ."""
+    data = batches(6)
+    whole = {key: torch.cat([batch[key] for batch in data]) for key in data[0]}
+    # γ is set after the step that ends the window, before any step has used it.
+    (_, one), (_, six) = (
+        fit(Module(), schedule(), d, accumulate=a) for d, a in (([whole], 1), (data, 6))
+    )
+    close(one.gamma[-1], six.gamma[-1], 1e-5)
+
+
+def test_once_only() -> None:
+    module = Module()
+    fit(module, schedule(), batches(4), max_steps=4)
+    assert bool(module.norm.calibrated)
+    module.norm.weight.data.fill_(3.0)
+    module.norm.alpha.data.fill_(0.7)
+    _, trace = fit(module, schedule(), batches(8), max_steps=8)  # fine-tuning
+    assert all((gamma - 3).abs().max() < 0.3 for gamma in trace.gamma)
+    assert abs(trace.alpha[0] - 0.7) < 0.05
+
+
+def test_loops_do_not_count_sequences_twice() -> None:
+    module = Module(loops=3)
+    _, trace = fit(module, schedule(), batches(8), max_steps=8)
+    calibrated = [not torch.allclose(g, torch.ones(8), atol=0.2) for g in trace.gamma]
+    assert calibrated.index(True) == 3  # 4 batches of 8
+
+
+def test_resume_gives_the_same_numbers(tmp_path: Path) -> None:
+    """Stopped after 2 steps: in the middle of the warm-up (4) and of the calibration (32 of 8)."""
+
+    class Save(Callback):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            trainer.save_checkpoint(tmp_path / f"{trainer.global_step}.ckpt")
+
+    data = batches(1) * 2  # the same batch, so that where Lightning takes up the data is no matter
+    module, resumed = Module(), Module()
+    _, straight = fit(module, schedule(), data, max_steps=8, extra=[Save()])
+    _, after = fit(resumed, schedule(), data, max_steps=8, resume=str(tmp_path / "2.ckpt"))
+    assert len(after.alpha) == 6
+    assert after.alpha == straight.alpha[2:]
+    close(after.gamma, straight.gamma[2:], 0.0)
+    for name, value in module.state_dict().items():
+        close(resumed.state_dict()[name], value, 0.0)

@@ -1,0 +1,107 @@
+"""ops.conv against one sequence at a time: padding anywhere, tails, precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from chimera.ops.conv import causal_conv
+from tests import kit
+from tests.reference.scan import causal_conv as naive
+
+BATCH, WIDTH = 3, 5
+
+
+def _inputs(tokens: int, kernel: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    wide = torch.float64
+    return (
+        torch.randn(BATCH, tokens, WIDTH, dtype=wide, requires_grad=True),
+        torch.randn(WIDTH, kernel, dtype=wide, requires_grad=True),
+        torch.randn(WIDTH, dtype=wide, requires_grad=True),
+        torch.randn(BATCH, kernel - 1, WIDTH, dtype=wide, requires_grad=True),
+    )
+
+
+def _mask(kind: str, tokens: int) -> Tensor:
+    if kind == "holes":
+        return torch.rand(BATCH, tokens) > 0.4
+    return kit.ragged([tokens, tokens // 2, 1], left=kind == "left")
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 4])
+@pytest.mark.parametrize("tokens", [1, 2, 17])
+def test_values_and_gradients_are_those_of_the_definition(tokens: int, kernel: int) -> None:
+    x, weight, bias, tail = leaves = _inputs(tokens, kernel)
+    y, after = causal_conv(x, weight, bias, tail)
+    want = torch.stack([naive(x[i], weight, bias, tail[i]) for i in range(BATCH)])
+    last = torch.cat([tail, x], 1)[:, tokens:]
+    kit.close(y, want, 1e-12)
+    kit.close(after, last, 0)
+    weights = torch.randn_like(y), torch.randn_like(after)
+    got = kit.grads((y * weights[0]).sum() + (after * weights[1]).sum(), leaves)
+    kit.close(got, kit.grads((want * weights[0]).sum() + (last * weights[1]).sum(), leaves), 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["left", "right", "holes"])
+@pytest.mark.parametrize("continued", [False, True])
+def test_padding_gives_the_numbers_and_the_tail_of_the_unpadded(kind: str, continued: bool) -> None:
+    x, weight, bias, tail = _inputs(11, 4)
+    mask = _mask(kind, 11)
+    y, after = causal_conv(x, weight, bias, tail if continued else None, mask)
+    assert y.isfinite().all()
+    for i in range(BATCH):
+        alone = x[i : i + 1, mask[i]]
+        want = causal_conv(alone, weight, bias, tail[i : i + 1] if continued else None)
+        kit.close((y[i : i + 1, mask[i]], after[i : i + 1]), want, 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["left", "right", "holes"])
+def test_gradients_do_not_pass_through_padding(kind: str) -> None:
+    x, weight, bias, tail = _inputs(11, 4)
+    mask = _mask(kind, 11)
+    y, _ = causal_conv(x, weight, bias, tail, mask)
+    (dx,) = kit.grads(y[mask].square().sum(), [x])
+    assert not dx[~mask].any()
+    assert dx[mask].any()
+
+
+@pytest.mark.parametrize("kind", ["none", "right", "holes"])
+def test_prefill_then_decode_is_one_pass(kind: str) -> None:
+    x, weight, bias, tail = _inputs(12, 4)
+    mask = None if kind == "none" else _mask(kind, 12)
+    whole, last = causal_conv(x, weight, bias, tail, mask)
+    pieces = []
+    for start, end in [(0, 5), (5, 6), (6, 7), (7, 12)]:
+        part = None if mask is None else mask[:, start:end]
+        y, tail = causal_conv(x[:, start:end], weight, bias, tail, part)
+        pieces.append(y)
+    real = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask
+    kit.close((torch.cat(pieces, 1)[real], tail), (whole[real], last), 1e-12)
+
+
+def test_ragged_prefill_is_continued_from_each_last_real_token() -> None:
+    """Right-padded prompts, then new tokens: as if each sequence had been alone."""
+    x, weight, bias, _ = _inputs(9, 4)
+    more = torch.randn(BATCH, 2, WIDTH, dtype=torch.float64)
+    mask = _mask("right", 9)
+    _, tail = causal_conv(x, weight, bias, None, mask)
+    y, _ = causal_conv(more, weight, bias, tail)
+    for i in range(BATCH):
+        alone = torch.cat([x[i, mask[i]], more[i]])[None]
+        kit.close(y[i], causal_conv(alone, weight, bias)[0][0, -2:], 1e-12)
+
+
+def test_half_precision_inputs_accumulate_in_float32() -> None:
+    x, weight, bias, tail = (v.detach().float() for v in _inputs(9, 4))
+    x, tail = x.bfloat16(), tail.bfloat16()
+    y, after = causal_conv(x, weight, bias, tail)
+    assert y.dtype == after.dtype == torch.bfloat16
+    want, _ = causal_conv(x.float(), weight, bias, tail.float())
+    kit.close(y, want.bfloat16(), 0)
+
+
+def test_the_tail_holds_no_memory_of_the_sequence() -> None:
+    x, weight, bias, _ = _inputs(50, 4)
+    _, tail = causal_conv(x, weight, bias)
+    assert tail.untyped_storage().nbytes() == tail.nbytes

@@ -1,0 +1,158 @@
+"""The decayed linear recurrence: every form gives the naive one's numbers (SPEC M5, M6, M9)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from chimera.ops import decay
+from tests.kit import close, grads, ragged
+from tests.reference.decay import both_sides, recurrence
+
+LENGTHS = (1, 2, 63, 64, 65, 257)
+DECAYS = ("none", "head", "token", "shared")
+
+
+def inputs(t: int, kind: str = "token", *, b: int = 2, h: int = 3) -> list[Tensor | None]:
+    """q, k, v, g, state: leaves in float64."""
+    g = {
+        "none": None,
+        "head": -torch.rand(h).double(),
+        "token": -2 * torch.rand(b, h, t).double(),
+        "shared": -torch.rand(1, h, t).double(),
+    }[kind]
+    made = [torch.randn(b, h, t, 4), torch.randn(b, h, t, 4), torch.randn(b, h, t, 5)]
+    made = [x.double() for x in made] + [g, torch.randn(b, h, 4, 5).double()]
+    return [None if x is None else x.requires_grad_() for x in made]
+
+
+def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor | None], of: list) -> None:
+    """Outputs, states, and the gradients of a loss on both."""
+    close(got, want)
+    leaves = [x for x in of if x is not None]
+    losses = [sum(x.sin().sum() for x in one if x is not None) for one in (got, want)]
+    close(*(grads(loss, leaves) for loss in losses))
+
+
+@pytest.mark.parametrize("kind", DECAYS)
+@pytest.mark.parametrize("t", LENGTHS)
+class TestCausal:
+    def test_parallel(self, t: int, kind: str) -> None:
+        of = inputs(t, kind)
+        agree(decay.parallel(*of), recurrence(*of), of)
+
+    @pytest.mark.parametrize("chunk", [4, 48, 64])
+    def test_chunkwise(self, t: int, kind: str, chunk: int) -> None:
+        of = inputs(t, kind)
+        agree(decay.chunkwise(*of, chunk=chunk), recurrence(*of), of)
+
+    @pytest.mark.parametrize("chunk", [4, 64])
+    def test_from_nothing_no_state_is_computed(self, t: int, kind: str, chunk: int) -> None:
+        *of, _ = inputs(t, kind)
+        got, state = decay.chunkwise(*of, chunk=chunk)
+        assert state is None
+        agree((got, None), (recurrence(*of)[0], None), of)
+
+
+@pytest.mark.parametrize("kind", DECAYS)
+def test_steps_and_chunks_of_any_length_continue(kind: str) -> None:
+    q, k, v, g, state = of = inputs(65, kind)
+    outputs = []
+    for start, end in ((0, 1), (1, 30), (30, 31), (31, 32), (32, 65)):
+        here = [x[:, :, start:end] for x in (q, k, v)]
+        now = g if g is None or g.ndim == 1 else g[:, :, start:end]
+        if end - start == 1:
+            o, state = decay.step(*here, now, state)
+        else:
+            o, state = decay.chunkwise(*here, now, state, chunk=8)
+        outputs.append(o)
+    agree((torch.cat(outputs, 2), state), recurrence(*of), of)
+
+
+@pytest.mark.parametrize("kind", ["head", "token", "shared"])
+@pytest.mark.parametrize("chunk", [1, 8, 64])
+@pytest.mark.parametrize("t", [1, 2, 33, 64])
+def test_bidirectional(t: int, kind: str, chunk: int) -> None:
+    *of, _ = inputs(t, kind)
+    want = both_sides(*of), None
+    agree(decay.chunkwise(*of, causal=False, chunk=chunk), want, of)
+    agree(decay.parallel(*of, causal=False), want, of)
+
+
+@pytest.mark.parametrize("chunk", [4, 48, 64, 257])
+def test_bidirectional_is_gamma_to_the_distance(chunk: int) -> None:
+    q, k, v, _, _ = inputs(257)
+    gamma = torch.tensor([0.9, 0.99, 0.5], dtype=torch.float64)
+    apart = (torch.arange(257)[:, None] - torch.arange(257)).abs()
+    want = (q @ k.mT * gamma[:, None, None] ** apart) @ v
+    close(decay.chunkwise(q, k, v, gamma.log(), causal=False, chunk=chunk)[0], want)
+
+
+def test_bidirectional_without_decay_is_one_sum() -> None:
+    q, k, v, _, _ = inputs(33)
+    close(decay.chunkwise(q, k, v, causal=False)[0], (q @ k.mT) @ v)
+
+
+def test_bidirectional_takes_no_state() -> None:
+    with pytest.raises(ValueError, match="no state"):
+        decay.parallel(*inputs(4), causal=False)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("kind", ["none", "head", "token"])
+def test_padding_is_the_identity(kind: str, left: bool, causal: bool) -> None:
+    mask = ragged([37, 5, 1], left=left)
+    q, k, v, g, state = inputs(37, kind, b=3)
+    state = state if causal else None
+    o, s = decay.chunkwise(q, *_masked(k, v, g, mask), state, causal=causal, chunk=8)
+    for i, real in enumerate(mask):
+        own = [x[i : i + 1, :, real] for x in (q, k, v)]
+        now = g if g is None or g.ndim == 1 else g[i : i + 1, :, real]
+        before = None if state is None else state[i : i + 1]
+        want = decay.parallel(*own, now, before, causal=causal)
+        close((o[i : i + 1, :, real], None if s is None else s[i : i + 1]), want)
+
+
+def _masked(k: Tensor, v: Tensor, g: Tensor | None, mask: Tensor) -> tuple:
+    k, g = decay.masked(k, g, mask)
+    return k, v, g
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("strength", [1e-6, 1.0, 50.0, 1e4])
+def test_no_decay_overflows_in_float32(strength: float, causal: bool) -> None:
+    q, k, v, g, _ = (x.detach() for x in inputs(65))
+    g = g * strength
+    want = recurrence(q, k, v, g)[0] if causal else both_sides(q, k, v, g)
+    single = [x.float().requires_grad_() for x in (q, k, v, g)]
+    for chunk in (8, 65):
+        o, _ = decay.chunkwise(*single, causal=causal, chunk=chunk)
+        close(o.double(), want, 1e-4)
+        assert all(torch.isfinite(x).all() for x in grads(o.sum(), single))
+
+
+def test_bfloat16_accumulates_in_float32() -> None:
+    q, k, v, g, state = (x.detach() for x in inputs(257, "head"))
+    half = [x.bfloat16() for x in (q, k, v)]
+    want, final = recurrence(*(x.double() for x in half), g / 100, state)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        o, s = decay.chunkwise(*half, g / 100, state.float())
+        _, stepped = decay.step(*(x[:, :, :1] for x in half), g / 100, state.float())
+    assert o.dtype == torch.bfloat16
+    assert s.dtype == stepped.dtype == torch.float32
+    close(s.double(), final, 1e-5)
+    close(o.double(), want, 1e-2)  # one rounding to 8 bits, at the very end
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_cost_is_linear_in_length(causal: bool) -> None:
+    def flops(t: int) -> int:
+        x = torch.zeros(1, 1, t, 4, requires_grad=True)
+        with FlopCounterMode(display=False) as count:
+            decay.chunkwise(x, x, x, torch.zeros(1), causal=causal, chunk=4)[0].sum().backward()
+        return count.get_total_flops()
+
+    assert flops(8192) < 4.1 * flops(2048)

@@ -1,0 +1,199 @@
+"""The delta rule: every form against the recurrence as written, and what E1 corrects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chimera.ops import delta
+from tests.kit import close, grads, ragged
+from tests.reference.delta import delta as naive
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of one kind; the paper's, DeltaNet's and DeltaProduct's are among them."""
+
+    steps: int = 1
+    reads: int = 1  # query heads per key-value head
+    channels: bool = False  # one β per channel
+    decay: bool = False
+    top: float = 1.0
+
+    def make(self, tokens: int, dtype: torch.dtype = torch.float64) -> list[Tensor | None]:
+        """q, k, v, β, decay, state."""
+        b, g, k = 2, 2, 6
+        keys = F.normalize(torch.randn(b, g, tokens, self.steps, k, dtype=dtype), dim=-1)
+        found = [
+            torch.randn(b, g * self.reads, tokens, k, dtype=dtype),
+            keys,
+            torch.randn(b, g, tokens, self.steps, k, dtype=dtype),
+            self.top * torch.rand(b, g, tokens, self.steps, k if self.channels else 1, dtype=dtype),
+            -torch.rand(b, g, tokens, dtype=dtype) if self.decay else None,
+            torch.randn(b, g, k, k, dtype=dtype),
+        ]
+        return [x if x is None else x.requires_grad_() for x in found]
+
+
+CASES = [
+    Case(),
+    Case(steps=2, decay=True, top=2.0),
+    Case(steps=3, reads=2, channels=True),
+    Case(reads=2, channels=True, decay=True),
+]
+cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def by_token(*x: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The naive recurrence, key-value heads repeated for the query heads that share them."""
+    q, *rest = x
+    reads = q.shape[1] // rest[0].shape[1]
+    rest = [None if y is None else y.repeat_interleave(reads, 1) for y in rest]
+    y, h = naive(q, *rest)
+    return y, h[:, ::reads]
+
+
+def stepped(*x: Tensor | None) -> tuple[Tensor, Tensor]:
+    *inputs, h = x
+    reads = []
+    for t in range(inputs[0].shape[2]):
+        y, h = delta.step(*(None if i is None else i[:, :, t : t + 1] for i in inputs), h)
+        reads.append(y)
+    return torch.cat(reads, 2), h
+
+
+def same(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], inputs: list[Tensor | None]) -> None:
+    """Outputs, final states, and gradients of both with respect to all inputs."""
+    close(a, b)
+    weights = [torch.randn_like(x) for x in a]
+    losses = [sum((x * w).sum() for x, w in zip(pair, weights, strict=True)) for pair in (a, b)]
+    over = [x for x in inputs if x is not None]
+    close(grads(losses[0], over), grads(losses[1], over))
+
+
+@cases
+@pytest.mark.parametrize("tokens", [1, 2, 63, 64, 65, 257])
+def test_chunkwise_is_the_recurrence(case: Case, tokens: int) -> None:
+    x = case.make(tokens)
+    same(delta.chunkwise(*x), by_token(*x), x)
+
+
+@cases
+@pytest.mark.parametrize("chunk", [1, 7, 16, 64, 200])
+def test_all_forms_give_the_same_numbers(case: Case, chunk: int) -> None:
+    x = case.make(65)
+    one = delta.parallel(*x)
+    same(delta.chunkwise(*x, chunk=chunk), one, x)
+    same(stepped(*x), one, x)
+
+
+@cases
+def test_a_state_continues(case: Case) -> None:
+    x = case.make(50)
+    *inputs, state = x
+    reads = []
+    for at, width in ((0, 3), (3, 1), (4, 40), (44, 6)):
+        part = [None if i is None else i.narrow(2, at, width) for i in inputs]
+        y, state = delta.chunkwise(*part, state, chunk=16)
+        reads.append(y)
+    same((torch.cat(reads, 2), state), delta.chunkwise(*x), x)
+
+
+def test_no_state_is_a_zero_state_and_gives_none() -> None:
+    *x, state = CASES[1].make(33)
+    y, none = delta.chunkwise(*x, chunk=8)
+    assert none is None
+    close(y, delta.chunkwise(*x, torch.zeros_like(state))[0])
+
+
+@cases
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_is_the_identity(case: Case, left: bool) -> None:
+    lengths = (21, 9)
+    q, k, v, beta, decay, state = case.make(21)
+    mask = ragged(lengths, left=left)
+    y, h = delta.chunkwise(q, k, v, *delta.masked(beta, decay, mask), state, chunk=8)
+    for row, n in enumerate(lengths):
+        real = [
+            None if x is None else x[row : row + 1, :, mask[row]] for x in (q, k, v, beta, decay)
+        ]
+        alone, last = by_token(*real, state[row : row + 1])
+        close((y[row : row + 1, :, mask[row]], h[row : row + 1]), (alone, last))
+        assert alone.shape[2] == n
+
+
+def test_a_full_step_writes_and_a_double_step_reflects() -> None:
+    k = F.normalize(torch.randn(1, 1, 1, 1, 4, dtype=torch.float64), dim=-1)
+    v = torch.randn(1, 1, 1, 1, 4, dtype=torch.float64)
+    h = torch.randn(1, 1, 4, 4, dtype=torch.float64)
+    one = torch.ones(1, 1, 1, 1, 1, dtype=torch.float64)
+    close(delta.chunkwise(k[:, :, :, 0], k, v, one, None, h)[0], v[:, :, :, 0])
+    close(
+        delta.chunkwise(k[:, :, :, 0], k, 0 * v, 2 * one, None, h)[0], -k[:, :, :, 0] @ h
+    )  # a negative eigenvalue
+
+
+def test_something_happens_between_chunks() -> None:
+    x = CASES[2].make(40)
+    *inputs, state = x
+    reads = []
+    for at in range(0, 40, 16):
+        part = [None if i is None else i[:, :, at : at + 16] for i in inputs]
+        y, state = by_token(*part, state)
+        state = state.tanh()
+        reads.append(y)
+    got = delta.chunkwise(*x, chunk=16, between=lambda h, c: h.tanh())
+    same(got, (torch.cat(reads, 2), state), x)
+
+
+def paper(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, sign: int, own: bool) -> Tensor:
+    """One chunk as TPTT eq. 12-15 says it, or with T = I + `sign`·tril and reads as E1 has them."""
+    t = torch.eye(len(k)).to(k) + sign * ((k * beta) @ k.T).tril(-1)
+    y = torch.linalg.solve(t, v * beta)  # the state before the chunk is zero
+    return (q @ k.T).tril() @ y if own else q @ torch.zeros(k.shape[1], v.shape[1]).to(k)
+
+
+def test_e1_minus_and_chunk_start_reads_are_not_the_recurrence() -> None:
+    q, k, v, beta, _, state = Case().make(24)
+    right = by_token(q, k, v, beta, None, torch.zeros_like(state))[0][0, 0]
+    one = (q[0, 0], k[0, 0, :, 0], v[0, 0, :, 0], beta[0, 0, :, 0])
+    close(paper(*one, sign=1, own=True), right)
+    close(delta.parallel(q, k, v, beta)[0][0, 0], right)
+    wrong = [paper(*one, sign=-1, own=True), paper(*one, sign=1, own=False)]
+    scale = right.abs().max()
+    assert all((w - right).abs().max() > 0.1 * scale for w in wrong)
+
+
+@pytest.mark.parametrize("keys", ["random", "one"])
+def test_float32_stays_near_float64(keys: str) -> None:
+    """β up to 2 and always the same key is the hardest triangle there is."""
+    x = Case(steps=2, top=2.0, decay=True).make(513)
+    q, k, v, beta, decay, state = (y.detach() for y in x)
+    if keys == "one":
+        k = k[:, :, :1, :1].expand_as(k)
+    wide, h = delta.chunkwise(q, k, v, beta, decay, state)
+    narrow = delta.chunkwise(*(y.float() for y in (q, k, v, beta, decay, state)))
+    torch.testing.assert_close(narrow, (wide.float(), h.float()), rtol=1e-4, atol=1e-4)
+
+
+def test_low_precision_accumulates_in_float32() -> None:
+    x = [y.detach().bfloat16() for y in Case(decay=True).make(70)]
+    wide = delta.chunkwise(*(y.float() for y in x))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, h = delta.chunkwise(*x)
+    assert y.dtype == torch.bfloat16
+    assert h.dtype == torch.float32
+    close((y.float(), h), (wide[0].bfloat16().float(), wide[1]), 1e-6)
+
+
+def test_a_backward_pass_under_autocast_works() -> None:
+    x = [y.detach().float().requires_grad_() for y in Case(decay=True).make(70)]
+    plain = grads(delta.chunkwise(*x)[0].sum(), x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = grads(delta.chunkwise(*x)[0].sum(), x)
+    for a, b in zip(low, plain, strict=True):
+        assert (a - b).norm() < 2**-6 * b.norm()  # the products around it are torch's, in bfloat16

@@ -1,0 +1,139 @@
+"""The mLSTM cell in every form, against its definition and against the authors' (SPEC M13)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from xlstm.blocks.mlstm import backends
+
+from chimera.ops.mlstm import Memory, mlstm
+from tests.kit import close, grads, ragged
+from tests.reference import xlstm as reference
+
+H, K, V = 2, 4, 6
+
+
+def inputs(t: int, batch: int = 2, gates: float = 2.0) -> list[Tensor]:
+    """q, k, v, ĩ, f̃; both sides of every maximum occur."""
+    wide = [torch.randn(batch, H, t, w) for w in (K, K, V)]
+    narrow = [gates * torch.randn(batch, H, t), gates * torch.randn(batch, H, t) + 1]
+    return [x.double().requires_grad_() for x in (*wide, *narrow)]
+
+
+def empty(batch: int = 2) -> Memory:
+    return Memory.empty(batch, H, K, V, torch.empty(0, dtype=torch.float64))
+
+
+def undo(memory: Memory) -> tuple[Tensor, Tensor]:
+    """C and n themselves."""
+    true = memory.c * memory.m.exp()[..., None, None]
+    return true[..., :-1], true[..., -1]
+
+
+@pytest.mark.parametrize("t", [1, 2, 63, 64, 65, 257])
+@pytest.mark.parametrize("chunk", [16, 64, 1000])
+def test_equals_the_definition(t: int, chunk: int) -> None:
+    given = inputs(t)
+    y, memory = mlstm(*given, empty(), chunk=chunk)
+    close(mlstm(*given, chunk=chunk)[0], y)
+    rows = [reference.mlstm(*(x[b] for x in given)) for b in range(2)]
+    want, *state = (torch.stack(x) for x in zip(*rows, strict=True))
+    close(y, want)
+    assert memory is not None
+    close(undo(memory), tuple(state))
+    close(grads(y.square().sum(), given), grads(want.square().sum(), given))
+
+
+@pytest.mark.parametrize("t", [1, 2, 63, 64, 65, 257])
+def test_equals_the_authors_forms(t: int) -> None:
+    """Their epsilon is not in the paper and makes their own forms differ; here it is off."""
+    q, k, v, i, f = inputs(t)
+    columns = i[..., None], f[..., None]
+    want = backends.parallel_stabilized_simple(q, k, v, *columns, eps=0.0)
+    y, _ = mlstm(q, k / K**0.5, v, i, f)
+    close(y, want, 1e-7)
+    close(
+        grads(y.square().sum(), [q, k, v, i, f]), grads(want.square().sum(), [q, k, v, i, f]), 1e-7
+    )
+    if t == 64:
+        q, k, v, i, f = (x.detach() for x in (q, k, v, i, f))
+        v = v[..., :K].contiguous()  # theirs takes one width only
+        want = backends.chunkwise_simple(q, k, v, i, f, chunk_size=16, eps=0.0)
+        close(y[..., :K], want, 1e-7)
+
+
+def test_steps_equal_the_authors_steps() -> None:
+    memory: Memory | None = empty(1)
+    state = tuple(torch.zeros(1, H, *s).double() for s in ((K, V), (K, 1), (1, 1)))
+    for _ in range(5):
+        q, k, v, i, f = (x.detach() for x in inputs(1, 1))
+        columns = i[..., None], f[..., None]
+        y, memory = mlstm(q, k / K**0.5, v, i, f, memory)
+        want, state = backends.recurrent_step_stabilized_simple(
+            *state, q.clone(), k.clone(), v.clone(), *columns, eps=0.0
+        )
+        close(y, want, 1e-7)
+
+
+@pytest.mark.parametrize("cuts", [[257], [100, 1, 156], [1] * 20 + [237]])
+def test_any_cut_gives_the_full_pass(cuts: list[int]) -> None:
+    given = inputs(257)
+    y, _ = mlstm(*given)
+    memory: Memory | None = empty()
+    rows = []
+    for part in zip(*(x.split(cuts, 2) for x in given), strict=True):
+        h, memory = mlstm(*part, memory)
+        rows.append(h)
+    cut = torch.cat(rows, 2)
+    close(cut, y)
+    close(grads(cut.square().sum(), given), grads(y.square().sum(), given))
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_is_the_identity(left: bool) -> None:
+    lengths = [70, 1, 65]
+    given, mask = inputs(70, 3), ragged(lengths, left=left)
+    y, memory = mlstm(*given, empty(3), mask)
+    assert memory is not None
+    assert y.isfinite().all()
+    for b, real in enumerate(mask):
+        alone, after = mlstm(*(x[b : b + 1, :, real] for x in given), empty(1))
+        assert after is not None
+        close(y[b, :, real], alone[0])
+        close((memory.c[b], memory.m[b]), (after.c[0], after.m[0]))
+    found = grads(y.where(mask[:, None, :, None], 0).square().sum(), given)
+    assert not any(g.transpose(1, 2)[~mask].any() for g in found)
+
+
+def test_extreme_gates_are_exact() -> None:
+    given = inputs(130, gates=100.0)
+    want = reference.mlstm(*(x[0] for x in given))[0]
+    close(mlstm(*given)[0][0], want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_extreme_gates_stay_finite(dtype: torch.dtype) -> None:
+    """ĩ of ±200 is beyond exp in float32; f̃ of −200 forgets everything at once."""
+    given = [x.detach().to(dtype).requires_grad_() for x in inputs(130, gates=200.0)]
+    y, memory = mlstm(*given, Memory.empty(2, H, K, V, given[0]))
+    assert y.dtype == dtype
+    assert memory is not None
+    assert memory.c.dtype == torch.float32
+    found = grads(y.float().square().mean(), given)
+    assert all(x.isfinite().all() for x in (y, *memory, *found))
+
+
+def test_single_precision_is_accurate() -> None:
+    """A thousand tokens under slow forgetting, where sums grow long."""
+    given = inputs(1000)
+    want, _ = mlstm(*given)
+    y, _ = mlstm(*(x.float() for x in given))
+    close(y.double(), want, 1e-4)
+
+
+def test_a_query_of_zeros_reads_zeros() -> None:
+    """With ĩ above 88, e^−m is 0 in float32, and so is n·q: 0, not 0/0."""
+    q, k, v, i, f = (x.detach().float() for x in inputs(3))
+    y, _ = mlstm(q * 0, k, v, i + 100, f)
+    assert not y.any()

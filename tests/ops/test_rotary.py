@@ -1,0 +1,60 @@
+"""Rotation of pairs: the matrix of TITAN eq. 18, relative scores, precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chimera.ops.rotary import angles, frequencies, rotate
+from tests.kit import close
+
+
+def test_each_pair_is_turned_by_its_angle() -> None:
+    x, pos = torch.randn(2, 3, 5, 8).double(), torch.tensor([[0, 1, 2, 3, 90]])
+    theta = frequencies(4, 100.0, like=x)
+    close(theta, 100.0 ** -(torch.arange(4).double() / 4))
+    y = rotate(x, *angles(pos, theta))
+    for t, p in enumerate(pos[0]):
+        for i in range(4):
+            c, s = (p * theta[i]).cos(), (p * theta[i]).sin()
+            turn = torch.stack([torch.stack([c, -s]), torch.stack([s, c])])
+            pair = slice(2 * i, 2 * i + 2)
+            close(y[:, :, t, pair], x[:, :, t, pair] @ turn.T)
+
+
+def test_scores_depend_on_the_distance_alone() -> None:
+    q, k = torch.randn(2, 1, 1, 1, 8).double()
+    theta = frequencies(4, 10000.0, like=q)
+
+    def score(m: int, n: int) -> torch.Tensor:
+        at = [angles(torch.tensor([[p]]), theta) for p in (m, n)]
+        return (rotate(q, *at[0]) * rotate(k, *at[1])).sum()
+
+    close(score(7, 3), score(1007, 1003))
+
+
+def test_retnet_frequencies_reach_the_base() -> None:
+    like = torch.empty(0, dtype=torch.float64)
+    want = 10000.0 ** -torch.linspace(0, 1, 16, dtype=torch.float64)
+    close(frequencies(16, 10000.0, like=like, inclusive=True), want)
+    close(frequencies(1, 10000.0, like=like, inclusive=True), torch.ones(1).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_result_has_the_dtype_of_the_input_and_is_turned_in_float32(dtype: torch.dtype) -> None:
+    x = torch.randn(1, 2, 3, 8).to(dtype)
+    theta = frequencies(4, 10000.0, like=x)
+    assert theta.dtype == torch.float32
+    y = rotate(x, *angles(torch.tensor([[0, 5, 4000]]), theta))
+    assert y.dtype == dtype
+    wide = rotate(x.double(), *angles(torch.tensor([[0, 5, 4000]]), theta.double()))
+    close(y.double(), wide, 1e-2 if dtype != torch.float32 else 1e-3)
+
+
+def test_heads_split_from_a_projection_are_turned_as_they_lie() -> None:
+    x = torch.randn(2, 5, 24).double().requires_grad_()
+    heads = x.view(2, 5, 3, 8).transpose(1, 2)
+    turn = angles(torch.arange(5)[None], frequencies(4, 10000.0, like=x))
+    close(rotate(heads, *turn), rotate(heads.contiguous(), *turn))
+    (grad,) = torch.autograd.grad(rotate(heads, *turn).square().sum(), x)
+    close(grad, 2 * x)  # a rotation keeps lengths

@@ -1,0 +1,59 @@
+"""Every parameter in exactly one group, with the rates of TITAN Table 3 (SPEC T1, T2)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hydra.utils import instantiate
+
+from chimera.check import plain
+from chimera.compose import compose
+from chimera.optim.groups import components, groups
+from chimera.optim.schedule import warmup_cosine
+from tests import zoo
+
+
+@pytest.mark.parametrize("mixer", zoo.names("mixer"))
+def test_every_parameter_in_exactly_one_group(mixer: str) -> None:
+    model = zoo.model(mixer=mixer, norm="qdyt")
+    optim = instantiate(plain(compose([]))["optim"], _convert_="all")
+    ids = [id(p) for group in groups(model, optim) for p in group.parameters]
+    assert len(ids) == len(set(ids))
+    assert set(ids) == {id(p) for p in model.parameters() if p.requires_grad}
+    assert "other" not in components(model).values()
+
+
+def test_rates_of_titan_table_3() -> None:
+    optim = instantiate(plain(compose(["optim.lr=1e-4"]))["optim"], _convert_="all")
+    model = zoo.model(mixer="retnet", norm="dyt")
+    found = {group.component: group for group in groups(model, optim)}
+    assert found["embedding"].lr == pytest.approx(1e-4)
+    assert found["norm"].lr == pytest.approx(2e-4)
+    assert found["norm"].weight_decay == 0.001
+    assert found["retnet"].lr == pytest.approx(1.5e-4)
+    assert found["retnet"].weight_decay == 0.01
+    assert optim.rates["ode"] * optim.lr == pytest.approx(5e-5)
+    assert optim.rates["mamba"] * optim.lr == pytest.approx(1e-4)
+    assert optim.rates["attention"] * optim.lr == pytest.approx(1e-4)
+    assert optim.betas == [0.9, 0.95]
+
+
+def test_a_frozen_parameter_is_in_no_group() -> None:
+    model = zoo.model()
+    model.backbone.embedding.weight.requires_grad_(False)
+    optim = instantiate(plain(compose([]))["optim"], _convert_="all")
+    assert "embedding" not in {group.component for group in groups(model, optim)}
+
+
+def test_warmup_then_cosine() -> None:
+    factor = warmup_cosine(100, 0.1, 0.2)
+    assert [factor(s) for s in range(10)] == pytest.approx([(s + 1) / 10 for s in range(10)])
+    assert factor(10) == 1.0
+    assert factor(55) == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi / 2)))
+    assert factor(100) == pytest.approx(0.2)
+    assert all(factor(s) >= factor(s + 1) for s in range(10, 100))
+
+
+def test_no_warmup() -> None:
+    assert warmup_cosine(10, 0.0)(0) == 1.0

@@ -1,0 +1,56 @@
+"""Positions added to the embedding: learned and sinusoidal (SPEC Positions)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from chimera.errors import UserError
+from chimera.position.learned import Learned
+from chimera.position.sinusoidal import Sinusoidal
+from tests.kit import close, site
+
+
+def test_learned_adds_its_row() -> None:
+    learned = Learned(site(max_len=8), 4, 8)
+    x, pos = torch.randn(2, 3, 32), torch.tensor([[0, 1, 2], [5, 6, 7]])
+    close(learned.embed(x, pos), x + learned.vectors[pos])
+    close(learned.embed(x, pos[:1]), x + learned.vectors[:3])
+
+
+@pytest.mark.parametrize("pos", [torch.arange(9)[None], torch.tensor([[3], [8]])])
+def test_learned_ends_where_its_table_ends(pos: torch.Tensor) -> None:
+    learned = Learned(site(max_len=8), 4, 8)
+    with pytest.raises(UserError, match=r"max_len=8 .* sequence has 9; .*sinusoidal, rope") as at:
+        learned.embed(torch.randn(len(pos), pos.shape[1], 32), pos)
+    assert "\n" not in str(at.value)
+
+
+def test_learned_has_a_shape_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        learned = Learned(site(max_len=8), 4, 8)
+        assert learned.embed(torch.empty(2, 8, 32), torch.arange(8)[None]).shape == (2, 8, 32)
+        with pytest.raises(UserError, match="max_len=8"):
+            learned.embed(torch.empty(2, 9, 32), torch.arange(9)[None])
+
+
+def test_sinusoidal_is_the_papers_formula() -> None:
+    x, pos = torch.zeros(1, 3, 32).double(), torch.tensor([[0, 7, 4000]])
+    got = Sinusoidal(site(), 4, 8, scale=0.5).embed(x, pos)[0]
+    for row, p in zip(got, (0, 7, 4000), strict=True):
+        for i in range(16):
+            angle = p / 10000 ** (2 * i / 32)
+            assert math.isclose(row[2 * i], 0.5 * math.sin(angle), abs_tol=1e-9)
+            assert math.isclose(row[2 * i + 1], 0.5 * math.cos(angle), abs_tol=1e-9)
+
+
+def test_sinusoidal_keeps_the_dtype() -> None:
+    x = torch.zeros(2, 3, 32, dtype=torch.bfloat16)
+    assert Sinusoidal(site(), 4, 8).embed(x, torch.arange(3)[None]).dtype == torch.bfloat16
+
+
+def test_sinusoidal_needs_an_even_width() -> None:
+    with pytest.raises(ValueError, match="odd"):
+        Sinusoidal(site(dim=33), 3, 11)

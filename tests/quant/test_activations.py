@@ -1,0 +1,130 @@
+"""Activation grids: levels, statistics, leaks, straight-through gradients (SPEC Q6)."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from chimera.quant.inputs import NormedPerToken, PerChannel, PerToken
+from tests.kit import close, grads
+
+BITS = [2, 4, 8]
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def levels(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    """Distinct grid points that x takes; fails if it leaves the grid."""
+    points = x / step
+    close(points, points.round(), 1e-9)
+    return points.round().unique()
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_per_token_grid(bits: int) -> None:
+    x = randn(6, 40, 512)
+    top = 2 ** (bits - 1) - 1
+    peak = x.abs().amax(-1, keepdim=True)
+    y = PerToken(bits)(x)
+    points = levels(y, peak / top)
+    assert points.abs().max() == top
+    assert len(points) == 2 * top + 1
+    assert ((y - x).abs() <= peak / top / 2 + 1e-12).all()
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_per_channel_grid_in_training_and_evaluation(bits: int) -> None:
+    x = 2 * torch.rand(6, 400, 24, dtype=torch.float64) - 1
+    top = 2 ** (bits - 1) - 1
+    grid = PerChannel(24, bits, momentum=0.1).double()
+    y = grid(x)
+    step = x.abs().amax((0, 1)) / top
+    assert len(levels(y, step)) == 2 * top + 1
+    grid.eval()
+    points = levels(grid(3 * x), step)  # beyond the running maxima: clipped to 2^bits levels
+    assert (points.min(), points.max()) == (-top - 1, top)
+    assert len(points) == 2**bits
+
+
+@pytest.mark.parametrize("module", [PerToken(4), PerChannel(16, 4, 0.1)], ids=["token", "channel"])
+@pytest.mark.parametrize("training", [True, False])
+def test_gradient_passes_unchanged(module: nn.Module, training: bool) -> None:
+    x = randn(2, 3, 16).requires_grad_()
+    g = randn(2, 3, 16)
+    y = module.double().train(training)(x)
+    assert not torch.equal(y, x)
+    close(grads((y * g).sum(), [x])[0], g, 0.0)
+
+
+def test_per_channel_leaks_across_sequences_in_training_only() -> None:
+    grid = PerChannel(16, 4, 0.1).double()
+    grid(randn(4, 8, 16))
+    x = randn(2, 8, 16)
+    louder = x.clone()
+    louder[1] *= 10  # the other sequence
+    assert not torch.allclose(grid(x)[0], grid(louder)[0])
+    grid.eval()
+    close(grid(x)[0], grid(louder)[0], 0.0)
+
+
+def test_running_maxima_follow_their_rule() -> None:
+    grid = PerChannel(16, 4, momentum=0.25).double()
+    first, second = randn(2, 5, 16), randn(2, 5, 16)
+    grid(first)
+    close(grid.maxima, first.abs().amax((0, 1)), 0.0)
+    grid(second)
+    expected = 0.75 * first.abs().amax((0, 1)) + 0.25 * second.abs().amax((0, 1))
+    close(grid.maxima, expected, 1e-12)
+    before = grid.maxima.clone()
+    grid.eval()(10 * first)
+    close(grid.maxima, before, 0.0)
+
+
+def test_before_any_training_evaluation_is_per_token() -> None:
+    x = randn(2, 5, 16)
+    close(PerChannel(16, 4, 0.1).double().eval()(x), PerToken(4)(x), 1e-12)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_counts_once(reentrant: bool) -> None:
+    plain, wrapped = (PerChannel(16, 4, 0.5).double() for _ in range(2))
+    for _ in range(3):
+        x = randn(2, 5, 16).requires_grad_()
+        plain(x).sum().backward()
+        checkpoint(wrapped, x, use_reentrant=reentrant).sum().backward()
+    close(wrapped.maxima, plain.maxima, 0.0)
+
+
+def test_no_tokens_at_all() -> None:
+    grid = PerChannel(16, 4, 0.1)
+    assert grid(torch.empty(0, 16)).shape == (0, 16)
+    assert not grid.maxima.any()
+    assert PerToken(4)(torch.empty(0, 16)).shape == (0, 16)
+    assert NormedPerToken(8)(torch.empty(0, 16)).shape == (0, 16)
+
+
+def test_tokens_of_zeros_stay_zero() -> None:
+    x = torch.zeros(2, 3, 16, dtype=torch.float64, requires_grad=True)
+    for module in (PerToken(4), PerChannel(16, 4, 0.1).double(), NormedPerToken(8)):
+        y = module(x)
+        assert not y.any()
+        assert grads(y.sum(), [x])[0].isfinite().all()
+
+
+def test_normed_is_rms_norm_then_grid_with_the_gradient_of_the_norm() -> None:
+    x = randn(3, 4, 48).requires_grad_()
+    g = randn(3, 4, 48)
+    normed = F.rms_norm(x, (48,), eps=1e-6)
+    y = NormedPerToken(8)(x)
+    close(y, PerToken(8)(normed), 1e-12)
+    close(grads((y * g).sum(), [x]), grads((normed * g).sum(), [x]), 1e-12)
+
+
+def test_bfloat16_lands_on_the_float32_grid() -> None:
+    x = torch.randn(8, 64).bfloat16()
+    assert PerToken(8)(x).dtype == torch.bfloat16
+    close(PerToken(8)(x), PerToken(8)(x.float()).bfloat16(), 0.0)
+    close(NormedPerToken(8)(x), NormedPerToken(8)(x.float()).bfloat16(), 0.0)

@@ -1,0 +1,210 @@
+"""Quantised layers as their factories make them: numbers, gradients, options, roles."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from torch import nn
+
+from chimera.contract import Role
+from chimera.quant.bitnet158 import BitNet158
+from chimera.quant.bitnet_b1 import BitNetB1
+from chimera.quant.hbit import HBit
+from chimera.quant.layers import Ternary
+from tests.kit import close, grads
+from tests.reference.quantisation import bitlinear158, bitlinear_b1, hadamard
+
+CONF = Path(__file__).parents[2] / "conf" / "quant"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+
+
+def make(name: str, **change: Any) -> Any:
+    return instantiate({**OmegaConf.load(CONF / f"{name}.yaml"), **change})
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def linear(quantiser: Any, d_in: int = 48, d_out: int = 40, role: Role = "up") -> Any:
+    return quantiser.linear(d_in, d_out, bias=False, role=role).double()
+
+
+@pytest.mark.parametrize(
+    ("quantiser", "reference"), [(BitNet158(), bitlinear158), (BitNetB1(), bitlinear_b1)]
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_bitnets_are_their_papers(quantiser: Any, reference: Any, training: bool) -> None:
+    layer = linear(quantiser).train(training)
+    x = randn(2, 7, 48).requires_grad_()
+    g = randn(2, 7, 40)
+    mine, theirs = layer(x), reference(x, layer.weight)
+    close(mine, theirs, 1e-12)
+    over = [x, layer.weight]
+    close(grads((mine * g).sum(), over), grads((theirs * g).sum(), over), 1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_gradient_and_never_a_stale_weight(name: str) -> None:
+    quantiser = make(name)
+    layer, table = linear(quantiser), quantiser.embedding(10, 16)
+    x = randn(2, 5, 48)
+    (
+        layer(x).square().sum() + table(torch.arange(4)).sum() + table.table().square().sum()
+    ).backward()
+    for module in (layer, table):
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+    layer.eval()
+    seen = layer(x)
+    layer.weight.data.neg_()  # an in-place change that no version counter sees
+    close(layer(x), -seen, 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("quantised", [True, False])
+def test_embedding_looks_up_its_table(name: str, quantised: bool) -> None:
+    quantiser = make(name, **({} if name == "none" else {"embedding": quantised}))
+    table = quantiser.embedding(11, 8)
+    ids = torch.tensor([[1, 5, 5], [0, 10, 3]])
+    close(table(ids), F.embedding(ids, table.table()), 0.0)
+    assert table.component == "embedding"
+    a, b = grads(table(ids).square().sum(), table), grads(table.table()[ids].square().sum(), table)
+    close(a, b, 1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
+def test_head_is_quantised_by_option_only(name: str) -> None:
+    head = make(name).linear(16, 32, bias=True, role="head")
+    x = torch.randn(3, 16)
+    close(head(x), F.linear(x, head.weight, head.bias), 0.0)
+    other = make(name, head=True).linear(16, 32, bias=True, role="head")
+    assert not torch.allclose(other(x), F.linear(x, other.weight, other.bias), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_meta_device_roles_and_autocast(name: str) -> None:
+    for role in get_args(Role):
+        with torch.device("meta"):
+            layer = make(name).linear(48, 40, bias=True, role=role)
+        assert layer.role == role
+        assert layer.weight.is_meta
+    layer = make(name).linear(48, 40, bias=True, role="out")
+    x = torch.randn(2, 5, 48, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16
+    assert layer.weight.grad.dtype == x.grad.dtype == torch.float32
+    close(y.float(), layer(x), 0.06)  # bfloat16 has 8 bits
+
+
+def gradients(ste: str) -> tuple[torch.Tensor, torch.Tensor, nn.Module]:
+    """Gradient of the weight, ∂L/∂Ŵ, and the layer, for the same seed."""
+    torch.manual_seed(3)
+    layer = linear(HBit(ste=ste, activations="per_token"))
+    x, g = randn(2, 9, 48), randn(2, 9, 40)
+    (layer(x) * g).sum().backward()
+    return layer.weight.grad, torch.einsum("bto,bti->oi", g, layer.inputs(x)), layer
+
+
+def test_gradient_rule_standard() -> None:
+    got, of_quantised, _ = gradients("standard")
+    close(got, of_quantised, 1e-12)
+
+
+def test_gradient_rule_lsq_divides_by_the_scale_of_the_row() -> None:
+    got, of_quantised, layer = gradients("lsq")
+    close(got, of_quantised / (layer.weight.abs().mean(1, keepdim=True) + 1e-5), 1e-9)
+
+
+def test_erratum_e7_the_papers_lsq_is_not_lsq() -> None:
+    """LSQ learns the step and stops weights outside of the grid; the paper's rule does neither."""
+    got, of_quantised, layer = gradients("lsq_learned")
+    step = 2 * layer.weight.detach().abs().mean(1, keepdim=True)
+    close(layer.step, step, 1e-12)
+    inside = layer.weight.abs() < step
+    assert not inside.all()
+    close(got, of_quantised * inside, 1e-12)
+    ratio = layer.weight.detach() / step
+    slope = torch.where(inside, ratio.round() - ratio, ratio.sign())
+    close(layer.step.grad, (of_quantised * slope).sum(1, keepdim=True) / 48**0.5, 1e-9)
+    papers, _, other = gradients("lsq")
+    assert not hasattr(other, "step")
+    assert papers[~inside].ne(0).all()
+
+
+def test_learned_step_starts_from_the_weights_it_finds() -> None:
+    layer = linear(HBit(ste="lsq_learned"))
+    nn.init.normal_(layer.weight, std=0.5)  # after construction, as the model's init does
+    layer.weight.data[3] = 0.0
+    layer(randn(2, 48))
+    close(layer.step[4], 2 * layer.weight[4].abs().mean()[None], 1e-12)
+    assert layer.step[3] == 0
+    layer.weight.data[3] = 0.1
+    layer.step.data[4] = 7.0  # learned since
+    layer(randn(2, 48))
+    close(layer.step[3:5, 0], torch.tensor([0.2, 7.0]).double(), 1e-6)
+
+
+def test_hbit_is_rotation_grid_and_row_scales() -> None:
+    layer = linear(HBit(), 192, 16).train()
+    x = randn(2, 9, 192)
+    rotated = x @ torch.block_diag(*[hadamard(64)] * 3)
+    step = rotated.abs().amax((0, 1)) / 7
+    s = layer.weight.abs().mean(1, keepdim=True) + 1e-5
+    w = s * (layer.weight / s).round().clamp(-1, 1)
+    close(layer(x), (rotated / step).round() * step @ w.T, 1e-9)
+
+
+@pytest.mark.parametrize("role", ["qkv", "gate", "out", "up", "down"])
+def test_hadamard_by_role(role: Role) -> None:
+    x = randn(4, 48)
+    found = {
+        choice: linear(HBit(hadamard=choice, activations="per_token"), role=role).inputs(x)
+        for choice in ("all", "attention", "none")
+    }
+    assert not torch.allclose(found["all"], found["none"])
+    rotates = role in {"qkv", "gate", "out"}
+    close(found["attention"], found["all" if rotates else "none"], 0.0)
+
+
+def test_dense_and_fast_layers_agree() -> None:
+    dense, fast = linear(HBit(transform="dense")), linear(HBit(transform="fast"))
+    fast.load_state_dict(dense.state_dict())
+    x, g = randn(2, 9, 48), randn(2, 9, 40)
+    close(dense(x), fast(x), 1e-10)
+    assert all(
+        torch.allclose(a, b, atol=1e-10)
+        for a, b in zip(
+            grads((dense(x) * g).sum(), dense), grads((fast(x) * g).sum(), fast), strict=True
+        )
+    )
+
+
+@pytest.mark.parametrize("name", ["int8", "int4_act", "ternary_weight"])
+def test_baselines_keep_biases(name: str) -> None:
+    assert make(name).linear(8, 8, bias=True, role="up").bias is not None
+
+
+@pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit"])
+def test_bitnets_have_none(name: str) -> None:
+    assert make(name).linear(8, 8, bias=True, role="up").bias is None
+
+
+@pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit", "ternary_weight"])
+def test_ternary_layers_show_their_codes(name: str) -> None:
+    for module in (linear(make(name)), make(name, embedding=True).embedding(9, 16).double()):
+        assert isinstance(module, Ternary)
+        codes, scale = module.ternary()
+        assert codes.dtype == torch.int8
+        used = module.table() if hasattr(module, "table") else module.quantised()
+        close(codes * scale, used.detach(), 1e-15)
+
+
+@pytest.mark.parametrize("name", ["none", "int8", "int4_act"])
+def test_others_have_none_to_show(name: str) -> None:
+    assert not isinstance(linear(make(name)), Ternary)
