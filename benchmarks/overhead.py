@@ -50,7 +50,8 @@ def main() -> dict[str, Any]:
             bare.append(_bare(config))
     ours, theirs = statistics.median(platform), statistics.median(bare)
     print(
-        f"bare loop {theirs * 1e3:.1f} ms a step, platform {ours * 1e3:.1f} ms: {ours / theirs - 1:+.1%}"
+        f"bare loop {theirs * 1e3:.1f} ms a step, platform {ours * 1e3:.1f} ms:"
+        f" {ours / theirs - 1:+.1%}"
     )
     return {"bare_seconds": bare, "platform_seconds": platform, "overhead": ours / theirs - 1}
 

@@ -15,6 +15,7 @@ from chimera.compose import CONF, groups
 from chimera.contract import (
     CAUSAL,
     FFN,
+    Hook,
     Mixer,
     MixerFactory,
     Norm,
@@ -25,7 +26,7 @@ from chimera.contract import (
 )
 from chimera.errors import UserError
 from chimera.mixer.bidirectional import Bidirectional
-from chimera.model.backbone import Backbone, Block
+from chimera.model.backbone import Backbone, Block, EmbeddingScale
 from chimera.model.head import Head
 from chimera.model.init import initialise
 from chimera.model.language import LanguageModel
@@ -109,6 +110,7 @@ def _assemble(
     embedding = choices.quant.embedding(vocab_size, site.dim)
     backbone = Backbone(
         embedding,
+        _scale(settings),
         choices.position(site, site.heads, site.dim // site.heads)
         if "embed" in provides
         else NoPosition(site, site.heads, site.dim // site.heads),
@@ -127,6 +129,12 @@ def _assemble(
         transform=settings.head_transform,
     )
     return LanguageModel(backbone, head)
+
+
+def _scale(settings: ModelSettings) -> EmbeddingScale | None:
+    if settings.embedding_scale == "none":
+        return None
+    return EmbeddingScale(settings.dim**0.5, learned=settings.embedding_scale == "learned")
 
 
 def place_mixer(site: Site, parts: Parts, factory: MixerFactory) -> Mixer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -106,12 +107,11 @@ def _arguments(target: Any) -> dict[str, Any]:
     call = target.__init__ if inspect.isclass(target) else target
     hints = get_type_hints(call, include_extras=True)
     parameters = inspect.signature(target).parameters.values()
-    given = {"site", "parts", "dim", "heads", "head_dim", "model", "optim"}
-    keyword_only = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    if keyword_only:
-        return {p: hints.get(p, Any) for p in hints if p in keyword_only}
-    names = [p.name for p in parameters if inspect.isclass(target) or p.name not in given]
-    return {n: hints.get(n, Any) for n in names}
+    # Settings are dataclasses, all of whose fields are keys; a component is given its site and its
+    # parts by the build, and only what is keyword-only is chosen.
+    settings = is_dataclass(target)
+    names = [p.name for p in parameters if settings or p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return {name: hints.get(name, Any) for name in names}
 
 
 def _holds_nodes(value: Any) -> bool:

@@ -202,7 +202,7 @@ def _shown(value: object) -> str:
 
 
 def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in cfg:
+    for key in map(str, cfg):
         if key == "hydra" and not prefix:
             continue
         yield f"{prefix}{key}"
@@ -213,7 +213,7 @@ def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
 
 def _missing_members(cfg: DictConfig) -> list[str]:
     """Overrides that bring in mixers which a composite's `cycle` names and does not hold yet."""
-    mixer = cfg.get("mixer") or {}
+    mixer: Any = cfg.get("mixer") or {}
     if "cycle" not in mixer or "members" not in mixer:
         return []
     for name in mixer.cycle:

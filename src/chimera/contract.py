@@ -167,6 +167,9 @@ class Mixer(nn.Module):
         """A fresh state for `batch` sequences: given to `forward`, it makes the call a prefill."""
         raise NotImplementedError
 
+    def reset_parameters(self) -> None:
+        """Set weights that need values of their own; called after all others were initialised."""
+
     def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
         raise NotImplementedError
 
@@ -176,6 +179,9 @@ class FFN(nn.Module):
 
     component: ClassVar[str] = "ffn"
     source: ClassVar[str] = ""
+
+    def reset_parameters(self) -> None:
+        """Set weights that need values of their own; called after all others were initialised."""
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
         raise NotImplementedError

@@ -58,7 +58,9 @@ class Model:
         residual_init: `normal`: all weights N(0, init_std²); `scaled`: those that write to the
             residual stream divided by √(number of branches) (GPT-2); `fixup`: those zero, the
             others divided by √(number of branches) (arXiv 1901.09321).
-        init_std: standard deviation of initial weights.
+        init_std: standard deviation of initial weights; None: 1/√d.
+        embedding_scale: factor on the embeddings: `none`, `sqrt_dim` (√d), or `learned` from √d.
+            A tanh in place of a norm leaves small activations small: without, it does not learn.
     """
 
     dim: PositiveInt
@@ -71,7 +73,8 @@ class Model:
     tie_head: bool = True
     head_transform: bool = True
     residual_init: Literal["normal", "scaled", "fixup"] = "scaled"
-    init_std: PositiveFloat = 0.02
+    init_std: PositiveFloat | None = None
+    embedding_scale: Literal["none", "sqrt_dim", "learned"] = "learned"
 
 
 @dataclass(frozen=True)

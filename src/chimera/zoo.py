@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from hydra.utils import get_object
 
 from chimera.compose import CONF, ROOT, groups
-from chimera.contract import CAUSAL
+from chimera.contract import CAUSAL, Mixer
 
 #: Groups in the order in which a model is built up.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
@@ -45,7 +45,7 @@ def rows(group: str) -> list[Row]:
 
 def _row(group: str, name: str) -> Row:
     text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
-    target = get_object(yaml.safe_load(text)["_target_"])
+    target: Any = get_object(yaml.safe_load(text)["_target_"])
     module = inspect.getmodule(target)
     assert module is not None
     what = _comment(text) or _first_line(target)
@@ -54,15 +54,16 @@ def _row(group: str, name: str) -> Row:
         return Row(name, what, source)
     if not inspect.isclass(target):  # a composite's factory: whatever its members are
         return Row(name, what, source, *("as its members",) * 5)
+    kind = cast(type[Mixer], target)
     return Row(
         name,
         what,
         source,
-        ", ".join(target.forms),
-        "both ways, by wrapper" if target.directions == CAUSAL else "own form",
-        ", ".join(p for p in groups()["position"] if _provides(p) <= target.honours),
-        target.cost,
-        target.state_size or "none",
+        ", ".join(kind.forms),
+        "both ways, by wrapper" if kind.directions == CAUSAL else "own form",
+        ", ".join(p for p in groups()["position"] if _provides(p) <= kind.honours),
+        kind.cost,
+        kind.state_size or "none",
     )
 
 

@@ -58,8 +58,11 @@ def test_damage_is_found_and_mended(tmp_path: Path, damage: str, caplog) -> None
 def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         entry(tmp_path, "kind", "key", Build(fail=True))
-    assert [f for f in (tmp_path / "kind").iterdir() if f.suffix != ".lock"] == []
+    assert [f.name for f in (tmp_path / "kind").iterdir() if f.suffix != ".lock"] == []
+    (tmp_path / "kind" / ".key.killed").mkdir()
     assert entry(tmp_path, "kind", "key", Build())[1] == {"call": 1}
+    names = {f.name for f in (tmp_path / "kind").iterdir() if f.suffix != ".lock"}
+    assert names == {"key"}
 
 
 def test_made_once_by_many_at_the_same_time(tmp_path: Path) -> None:

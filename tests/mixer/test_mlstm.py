@@ -105,3 +105,11 @@ def test_says_what_does_not_fit() -> None:
         MLSTM(site(), parts(), heads=5)
     with pytest.raises(ValueError, match="qkv_block=7 does not divide"):
         MLSTM(site(), parts(), qkv_block=7)
+
+
+def test_adapters_of_the_paper_have_its_parameters() -> None:
+    """SAIDL 3.7: rank 8 with gates on q, k, v and out in 4 blocks, and a classifier: 123522."""
+    mixer = MLSTM(site(dim=256), parts())
+    wrapped = (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.o_proj)
+    low_rank = sum(8 * (m.in_features + m.out_features + 1) for m in wrapped)
+    assert 4 * low_rank + 2 * 256 + 2 == 123_522

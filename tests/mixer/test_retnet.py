@@ -182,8 +182,6 @@ def test_what_does_not_fit_is_refused() -> None:
         Retention(site(heads=3), parts())
     with pytest.raises(ValueError, match="heads=32"):
         Retention(site(), parts(), heads=32)  # heads of width 1 have no pairs
-    with pytest.raises(ValueError, match="depth_shift"):
-        Retention(site(), parts(), depth_shift=-6.0)
     with pytest.raises(ValueError, match="no state"):
         Retention(site(causal=False), parts()).init_state(1)
 

@@ -38,7 +38,7 @@ def virtual_tokens(x: Tensor, t: int, order: int, trick: str) -> Tensor:
     tokens = []
     for m in range(order):
         derived = sum((-1) ** j * math.comb(m, j) * past[j] for j in range(m + 1)) / 2**m
-        turn = torch.polar(*torch.tensor([1.0, 2 * math.pi * m / order]).to(x))
+        turn = torch.polar(*torch.tensor([1.0, 2 * math.pi * m / order], dtype=x.dtype))
         rotated = torch.view_as_real(pairs * turn).flatten(-2)
         tokens.append({"derivative": derived, "rotary": rotated, "none": past[0]}.get(trick))
         if trick == "both":

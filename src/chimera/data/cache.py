@@ -50,6 +50,8 @@ def entry(
         with FileLock(place.with_suffix(".lock")):
             facts = _read(place)  # another process may have made it while we waited
             if facts is None:
+                for left_behind in place.parent.glob(f".{place.name}.*"):  # by a killed process
+                    shutil.rmtree(left_behind)
                 if place.exists():
                     log.warning("cache: %s is damaged and made anew", place)
                     shutil.rmtree(place)

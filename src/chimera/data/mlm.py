@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from chimera.data.corpus import Data
 from chimera.data.loader import Batch, Key, ResumableLoader
@@ -151,12 +150,6 @@ def loaders(
         )
 
     return loader("train", train=True), loader("valid", train=False), loader("test", train=False)
-
-
-def targets(loader: ResumableLoader) -> Tensor:
-    """All targets of a loader whose masks are fixed, in order; int64 [n]."""
-    found = [loader.samples[0, index].targets for index in range(len(loader.samples))]
-    return torch.from_numpy(np.concatenate(found))
 
 
 def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:

@@ -20,10 +20,11 @@ head's row, which RMS_h takes away again: they are left out. A padded token neit
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Gt
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
@@ -45,7 +46,8 @@ class Retention(Mixer):
     Args:
         heads: heads H, one decay each; None takes the model's.
         decay: rule of γ_h: titan (TITAN eq. 25) or retnet.
-        depth_shift: what the exponent of γ gains from the first to the last logical layer.
+        depth_shift: what the exponent of γ gains from the first to the last logical layer; at -5
+            the first head's γ would reach 0.
         value_expand: width of the values as a multiple of d (RetNet uses 2).
         form: parallel (cost t²), chunkwise (cost t), or auto: parallel up to two chunks' length,
             where it is the faster (measured on a CPU).
@@ -67,7 +69,7 @@ class Retention(Mixer):
         *,
         heads: PositiveInt | None = None,
         decay: Literal["titan", "retnet"] = "titan",
-        depth_shift: float = 0.0,
+        depth_shift: Annotated[float, Gt(-5)] = 0.0,
         value_expand: PositiveInt = 1,
         form: Literal["auto", "parallel", "chunkwise"] = "auto",
         chunk_size: PositiveInt = 64,
@@ -80,8 +82,6 @@ class Retention(Mixer):
                 f"heads={h}: retention rotates pairs, so the model width {site.dim}"
                 f" must be a multiple of 2·heads={2 * h}"
             )
-        if depth_shift <= -5:
-            raise ValueError(f"depth_shift={depth_shift} makes γ negative; it must be above -5")
         self.site, self.rule, self.depth_shift = site, decay, depth_shift
         self.form, self.chunk_size, self.eps = form, chunk_size, eps
         self.k_dim, self.v_dim = site.dim // h, value_expand * site.dim // h

@@ -6,7 +6,7 @@ z₁ = x + Mixer(Norm(x)),   z₂ = z₁ + FFN(Norm(z₁))                      
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,13 +30,14 @@ class Block(nn.Module):
     def __init__(self, site: Site, mixer: Mixer, ffn: FFN | None, norms: Sequence[Norm]) -> None:
         super().__init__()
         self.mixer_norm, self.mixer = norms[0], mixer
-        self.ffn_norm, self.ffn = (norms[1], ffn) if ffn is not None else (None, None)
+        self.ffn_norm: Norm | None = None if ffn is None else norms[1]
+        self.ffn: FFN | None = ffn
         self.dropout = site.dropout
 
     def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
         mixed = self.mixer(_blank(self.mixer_norm(x, ctx.mask), ctx.mask), ctx, state)
         x = x + self._drop(mixed.y)
-        if self.ffn is None:
+        if self.ffn is None or self.ffn_norm is None:
             return Out(x, mixed.state, mixed.aux, mixed.stats)
         fed = self.ffn(_blank(self.ffn_norm(x, ctx.mask), ctx.mask), ctx)
         return Out(x + self._drop(fed.y), mixed.state, mixed.aux | fed.aux, mixed.stats | fed.stats)
@@ -45,11 +46,25 @@ class Block(nn.Module):
         return F.dropout(x, self.dropout, self.training) if self.dropout else x
 
 
+class EmbeddingScale(nn.Module):
+    """A factor on the embeddings, fixed or learned (arXiv 2503.10622 for its use with DyT)."""
+
+    component = "embedding"
+
+    def __init__(self, scale: float, *, learned: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale)) if learned else scale
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        return x * self.scale
+
+
 class Backbone(nn.Module):
     """The body of every model.
 
     Args:
         embedding: of tokens, [entries d].
+        scale: of the embeddings, before positions are added; None leaves them.
         position: the position whose `embed` hook is used, once for the model.
         blocks: the physical layers.
         norm: the last one.
@@ -61,6 +76,7 @@ class Backbone(nn.Module):
     def __init__(
         self,
         embedding: nn.Module,
+        scale: EmbeddingScale | None,
         position: Position,
         blocks: Sequence[Block],
         norm: Norm,
@@ -70,7 +86,8 @@ class Backbone(nn.Module):
         gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        self.embedding, self.position, self.norm = embedding, position, norm
+        self.embedding, self.scale = embedding, scale
+        self.position, self.norm = position, norm
         self.blocks = nn.ModuleList(blocks)
         self.loops, self.dropout = loops, dropout
         self.gradient_checkpointing = gradient_checkpointing
@@ -78,7 +95,8 @@ class Backbone(nn.Module):
     def init_state(self, batch: int) -> State:
         """A fresh state: given to `forward`, it makes the call a prefill."""
         device = next(self.parameters()).device
-        fresh = (b.mixer.init_state(batch) for _ in range(self.loops) for b in self.blocks)
+        mixers = [cast(Block, block).mixer for block in self.blocks] * self.loops
+        fresh = (mixer.init_state(batch) for mixer in mixers)
         return State(torch.zeros(batch, dtype=torch.long, device=device), tuple(fresh))
 
     def forward(
@@ -95,7 +113,8 @@ class Backbone(nn.Module):
             state: None in training; `init_state` to prefill; what came back to continue.
         """
         pos = _positions(ids, mask, state)
-        x = self.position.embed(self.embedding(ids), pos)
+        x = self.embedding(ids)
+        x = self.position.embed(x if self.scale is None else self.scale(x), pos)
         x = F.dropout(x, self.dropout, self.training) if self.dropout else x
         outs: list[Out] = []
         for loop in range(self.loops):

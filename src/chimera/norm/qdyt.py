@@ -2,10 +2,14 @@
 
     y = γ ⊙ tanh(α (x − μ)) + β
     training     μ = mean over the channels of the token, [b t 1]
-    evaluation   μ = running mean over tokens of each channel, [d] (`inference_mean: running`)
+    evaluation   μ = running mean, over (B, L), of that same quantity, a scalar (`running`)
 
-The two μ differ in kind, not only in noise: the paper trains one function and evaluates another.
-`inference_mean: token` evaluates what was trained. Padding enters no statistic. A norm that runs
+The paper writes «update running_mean over (B,S)» and leaves open of what. Of μ, we say: training and
+evaluation then differ by each token's distance from the mean μ, which is the paper's train/test
+mismatch; `token` has none. Of x, by channel ([d], as a BatchNorm's) is the other reading, `channel`:
+then another function is evaluated than was trained, and it does not work (docs/norms.md has numbers).
+
+Padding enters no statistic. A norm that runs
 several times per forward pass (loops) averages over all of its calls; a recomputation by gradient
 checkpointing counts nothing twice.
 
@@ -34,7 +38,8 @@ class QDyT(Norm):
     Args:
         dim: d.
         alpha: α at the start; the schedule overrides it while it warms up.
-        inference_mean: μ in evaluation, `running` (the paper) or `token` (as in training).
+        inference_mean: μ in evaluation: `running` (the paper), `channel` (its other reading) or
+            `token` (as in training).
         momentum: weight of a new batch in the running mean; the first batch sets it.
     """
 
@@ -50,7 +55,7 @@ class QDyT(Norm):
         dim: int,
         *,
         alpha: PositiveFloat = 0.5,
-        inference_mean: Literal["running", "token"] = "running",
+        inference_mean: Literal["running", "channel", "token"] = "running",
         momentum: Fraction = 0.1,
     ) -> None:
         super().__init__()
@@ -71,8 +76,10 @@ class QDyT(Norm):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.training or self.inference_mean == "token":
             z = x - x.mean(-1, keepdim=True, dtype=wide(x))
-        else:
+        elif self.inference_mean == "channel":
             z = x - self.running_mean
+        else:
+            z = x - self.running_mean.mean()
         if self.training and not recomputing():
             self._observe(x.detach(), z.detach(), mask)
         return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * z)).to(x.dtype)

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 #: Top of the sums over no key; finite, so that differences are.
 NOTHING = -1e30
 
-Keys = Float[Tensor, "*b s d"]
-Mask = Bool[Tensor, "*b s 1"] | None
+Keys = Float[Tensor, "*#b s d"]
+Mask = Bool[Tensor, "*#b s 1"] | None
 
 
 class Sums(NamedTuple):
@@ -74,7 +74,7 @@ def total(k: Keys, v: Keys, mask: Mask) -> Sums:
     return Sums(top, (e * v).sum(-2, keepdim=True), e.sum(-2, keepdim=True))
 
 
-def weighted(w: Float[Tensor, "*b t s"], k: Keys, v: Keys, mask: Mask) -> Sums:
+def weighted(w: Float[Tensor, "*#b t s"], k: Keys, v: Keys, mask: Mask) -> Sums:
     """All keys of each set for t queries that see them all: [… s d] to [… t d]."""
     top, e = _weights(k, mask)
     most = w.detach().amax(-1, keepdim=True)
@@ -82,7 +82,7 @@ def weighted(w: Float[Tensor, "*b t s"], k: Keys, v: Keys, mask: Mask) -> Sums:
     return Sums(top + most, num, den)
 
 
-def _mix(w: Float[Tensor, "*b t s"], x: Float[Tensor, "*b s d"]) -> Float[Tensor, "*b t d"]:
+def _mix(w: Float[Tensor, "*#b t s"], x: Float[Tensor, "*b s d"]) -> Float[Tensor, "*b t d"]:
     """w @ x; weights that a batch shares are not copied for each of it."""
     if len(w) == len(x):
         return w @ x
@@ -100,7 +100,7 @@ def _weights(k: Keys, mask: Mask) -> tuple[Tensor, Tensor]:
 
 
 def halving(
-    a: Float[Tensor, "*b t r"], b: Float[Tensor, "*b t r"], k: Keys, v: Keys, mask: Mask
+    a: Float[Tensor, "*#b t r"], b: Float[Tensor, "*#b t r"], k: Keys, v: Keys, mask: Mask
 ) -> Sums:
     """Keys s ≤ t: a right half sees all of the left, and so on inside of each half.
 
@@ -118,13 +118,13 @@ def halving(
         level = [torch.cat(x, -2).flatten(-3, -2)[..., :t, :] for x in zip(blank, met, strict=True)]
         short = (0, 0, 0, t - level[0].shape[-2])
         top, num, den = (
-            F.pad(x, short, value=n) for x, n in zip(level, (NOTHING, 0, 0), strict=True)
+            F.pad(x, short, value=n) for x, n in zip(level, (NOTHING, 0.0, 0.0), strict=True)
         )
         sums, size = sums.merge(Sums(top, num, den)), 2 * size
     return sums
 
 
-def _pairs(x: Float[Tensor, "*b t w"], count: int, size: int) -> Float[Tensor, "*b n t2 w"]:
+def _pairs(x: Shaped[Tensor, "*b t w"], count: int, size: int) -> Shaped[Tensor, "*b n t2 w"]:
     """Neighbouring halves; if there is one pair only, its right half need not be whole."""
     x = x[..., : 2 * size * count, :]
     if count > 1:
@@ -165,7 +165,7 @@ def local(
         F.pad(x, (0, 0, 0, n * window - t)).unflatten(1, (n, window)) for x in (a, b, k, v, mask)
     )
 
-    def moved(x: Tensor, by: int, value: float = 0) -> Tensor:
+    def moved(x: Tensor, by: int, value: float = 0.0) -> Tensor:
         """Blocks `by` places later, or earlier if negative."""
         ends = (max(by, 0), max(-by, 0))
         return F.pad(x, (0, 0) * (x.ndim - 2) + ends, value=value)[:, max(-by, 0) :][:, :n]
@@ -176,7 +176,7 @@ def local(
         return weighted(w, moved(k, by), moved(v, by), moved(mask, by))
 
     def beyond(sums: Sums) -> Sums:
-        blanks = zip(sums, (NOTHING, 0, 0), strict=True)
+        blanks = zip(sums, (NOTHING, 0.0, 0.0), strict=True)
         return Sums(*(moved(x, 2, blank)[:, :, None] for x, blank in blanks))
 
     each_block = Sums(*(x.squeeze(2) for x in total(k, v, mask)))

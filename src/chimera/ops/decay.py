@@ -136,10 +136,10 @@ def weights(g: Float[Tensor, "*n t"], *, causal: bool = True) -> Float[Tensor, "
 class _Weights(NamedTuple):
     """Decay inside chunks of c tokens, between a token and its chunk's ends, and over chunks."""
 
-    inside: Float[Tensor, "#b h #n c c"]
-    to_start: Float[Tensor, "#b h #n c 1"] | None  # from the state before the chunk to a token
-    to_end: Float[Tensor, "#b h #n c 1"] | None  # from a token to the state after the chunk
-    total: Float[Tensor, "#b h n"]  # log-decay of each chunk
+    inside: Float[Tensor, "#b #h #n c c"]
+    to_start: Float[Tensor, "#b #h #n c 1"] | None  # from the state before the chunk to a token
+    to_end: Float[Tensor, "#b #h #n c 1"] | None  # from a token to the state after the chunk
+    total: Float[Tensor, "#b #h n"]  # log-decay of each chunk
 
 
 def _weights(g: Tensor | None, missing: int, size: int, *, causal: bool, like: Tensor) -> _Weights:
@@ -160,7 +160,7 @@ def _weights(g: Tensor | None, missing: int, size: int, *, causal: bool, like: T
 
 
 def _before(
-    sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b h n"], state: State | None = None
+    sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b #h n"], state: State | None = None
 ) -> tuple[Float[Tensor, "b h n k v"], State | None]:
     """The states before each of n chunks, of which each adds `sums` and decays by `total`."""
     n = sums.shape[2]
@@ -183,7 +183,7 @@ def _before(
 
 
 def _behind(
-    sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b h n"]
+    sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b #h n"]
 ) -> Float[Tensor, "b h n k v"]:
     """The mirror image of `_before`: what the chunks to the right bring to each."""
     if sums.shape[2] <= GROUP:

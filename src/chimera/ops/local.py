@@ -41,7 +41,7 @@ class Aligned:
         rank: [b t] new place of each old index.
     """
 
-    pos: Int[Tensor, "b t"]
+    pos: Int[Tensor, "#b t"]
     mask: Bool[Tensor, "b t"] | None = None
     order: Int[Tensor, "b t"] | None = None
     rank: Int[Tensor, "b t"] | None = None
@@ -121,7 +121,7 @@ def remember(
 def attend(
     q: Float[Tensor, "b h t k"],
     keys: KVCache,
-    pos: Int[Tensor, "b t"],
+    pos: Int[Tensor, "#b t"],
     *,
     block: int | None,
     reach: int,

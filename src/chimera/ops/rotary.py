@@ -6,9 +6,15 @@ i with i + k/2; a permutation of the weights turns the one into the other.)
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Gt
 from jaxtyping import Float, Int
 from torch import Tensor
+
+#: The base of a geometric series of frequencies.
+Base = Annotated[float, Gt(1)]
 
 
 def frequencies(
@@ -28,7 +34,7 @@ def frequencies(
 
 
 def angles(
-    pos: Int[Tensor, "#b t"], theta: Float[Tensor, " half"]
+    pos: Int[Tensor, "#b t"], theta: Float[Tensor, "*#lead half"]
 ) -> tuple[Float[Tensor, "#b 1 t half"], Float[Tensor, "#b 1 t half"]]:
     """cos and sin of pos·theta, at least in float32 so that far positions stay exact."""
     phase = pos[:, None, :, None].to(theta.dtype) * theta

@@ -27,7 +27,7 @@ class Alibi(Position):
         self.heads = heads
 
     def bias(
-        self, pos_q: Int[Tensor, "b t"], pos_k: Int[Tensor, "b s"]
+        self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]
     ) -> Float[Tensor, "#b h t s"]:
         dtype = torch.get_default_dtype()
         rank = torch.arange(1, self.heads + 1, device=pos_q.device, dtype=dtype)

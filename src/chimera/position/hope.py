@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from chimera.contract import Hook, Position, PositiveFloat, Site
-from chimera.ops.rotary import angles, frequencies, rotate
+from chimera.contract import Hook, Position, Site
+from chimera.ops.rotary import Base, angles, frequencies, rotate
 
 
 class Hope(Position):
@@ -32,9 +32,7 @@ class Hope(Position):
 
     provides: ClassVar[frozenset[Hook]] = frozenset({"rotate"})
 
-    def __init__(
-        self, site: Site, heads: int, head_dim: int, *, base: PositiveFloat = 10000.0
-    ) -> None:
+    def __init__(self, site: Site, heads: int, head_dim: int, *, base: Base = 10000.0) -> None:
         super().__init__(site, heads, head_dim)
         if head_dim % 2:
             raise ValueError(f"a rotation turns pairs, but heads are {head_dim} wide, an odd width")
@@ -42,7 +40,7 @@ class Hope(Position):
         self.log_radius = nn.Parameter(torch.full((heads,), math.log(head_dim) / 2))
 
     def rotate(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "b t"]
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
     ) -> tuple[Tensor, Tensor]:
         cos, sin = angles(pos, frequencies(self.head_dim // 2, self.base, like=q))
         radius = self.log_radius.to(cos.dtype).exp()[:, None, None]

@@ -34,7 +34,7 @@ class Learned(Position):
         super().__init__(site, heads, head_dim)
         self.vectors = nn.Parameter(torch.randn(site.max_len, site.dim) * init_std)
 
-    def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "b t"]) -> Tensor:
+    def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
         known = len(self.vectors)
         # A meta tensor has a shape to check, but no positions.
         longest = pos.shape[1] if pos.is_meta else int(pos.max()) + 1

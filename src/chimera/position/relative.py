@@ -43,7 +43,7 @@ class Relative(Position):
         self.biases = nn.Parameter(torch.randn(2 * max_distance + 1, heads) * init_std)
 
     def bias(
-        self, pos_q: Int[Tensor, "b t"], pos_k: Int[Tensor, "b s"]
+        self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]
     ) -> Float[Tensor, "#b h t s"]:
         r = self.max_distance
         apart = (pos_q[:, :, None] - pos_k[:, None, :]).clamp(-r, r)

@@ -18,14 +18,15 @@ q [b h t k], k [b g t k]; pairs are interleaved, see `chimera.ops.rotary`.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from chimera.contract import Hook, Position, PositiveFloat, PositiveInt, Site
-from chimera.ops.rotary import angles, frequencies, rotate
+from chimera.ops.rotary import Base, angles, frequencies, rotate
 
 
 class Rotary(Position):
@@ -47,9 +48,9 @@ class Rotary(Position):
         heads: int,
         head_dim: int,
         *,
-        base: PositiveFloat = 10000.0,
+        base: Base = 10000.0,
         scaling: Literal["none", "linear", "ntk", "dynamic_ntk", "yarn"] = "none",
-        factor: PositiveFloat = 4.0,
+        factor: Annotated[float, Ge(1)] = 4.0,
         original_len: PositiveInt | None = None,
         beta_fast: PositiveFloat = 32.0,
         beta_slow: PositiveFloat = 1.0,
@@ -59,22 +60,20 @@ class Rotary(Position):
             raise ValueError(f"a rotation turns pairs, but heads are {head_dim} wide, an odd width")
         if head_dim == 2 and scaling in {"ntk", "dynamic_ntk"}:
             raise ValueError(f"scaling={scaling} needs heads wider than 2; use linear or yarn")
-        if factor < 1:
-            raise ValueError(f"factor={factor} shrinks; a length is stretched by 1 or more")
         self.head_dim, self.base, self.scaling, self.factor = head_dim, base, scaling, factor
         self.length = original_len or site.max_len
         self.beta_fast, self.beta_slow = beta_fast, beta_slow
         self.temperature = 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0
 
     def rotate(
-        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "b t"]
+        self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
     ) -> tuple[Tensor, Tensor]:
         cos, sin = angles(pos, self.frequencies(pos, q))
         if self.scaling == "yarn":
             cos, sin = cos * self.temperature, sin * self.temperature
         return rotate(q, cos, sin), rotate(k, cos, sin)
 
-    def frequencies(self, pos: Int[Tensor, "b t"], like: Tensor) -> Float[Tensor, "*#b half"]:
+    def frequencies(self, pos: Int[Tensor, "#b t"], like: Tensor) -> Float[Tensor, "*#lead half"]:
         """θ in the precision of `like`; [b 1 1 half] where it depends on the sequence."""
         half, exponent = self.head_dim // 2, self.head_dim / max(self.head_dim - 2, 1)
         if self.scaling == "ntk":

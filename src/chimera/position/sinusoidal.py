@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chimera.contract import Hook, Position, PositiveFloat, Site
-from chimera.ops.rotary import angles, frequencies
+from chimera.ops.rotary import Base, angles, frequencies
 
 
 class Sinusoidal(Position):
@@ -33,7 +33,7 @@ class Sinusoidal(Position):
         heads: int,
         head_dim: int,
         *,
-        base: PositiveFloat = 10000.0,
+        base: Base = 10000.0,
         scale: PositiveFloat = 1.0,
     ) -> None:
         super().__init__(site, heads, head_dim)
@@ -41,7 +41,7 @@ class Sinusoidal(Position):
             raise ValueError(f"sine and cosine come in pairs, but the width {site.dim} is odd")
         self.base, self.scale = base, scale
 
-    def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "b t"]) -> Tensor:
+    def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
         cos, sin = angles(pos, frequencies(x.shape[-1] // 2, self.base, like=x))
         waves = torch.stack((sin, cos), dim=-1).flatten(-2)[:, 0]
         return x + (self.scale * waves).to(x.dtype)

@@ -74,8 +74,9 @@ def byte_report(model: nn.Module) -> dict[str, Bytes]:
         stored = _pack(module, False).state_dict().values() if isinstance(module, Ternary) else own
         size = sum(t.numel() * t.element_size() for t in stored)
         report[role] = _add(report.get(role), Bytes(count, size, 2 * count, 4 * count))
-        report["total"] = _add(report.get("total"), Bytes(count, size, 2 * count, 4 * count))
-    return report
+    return report | {
+        "total": Bytes(*(sum(column) for column in zip(*report.values(), strict=True)))
+    }
 
 
 def _add(a: Bytes | None, b: Bytes) -> Bytes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from chimera.data.corpus import Data
@@ -70,13 +71,11 @@ class Task(pl.LightningModule):
             )
         return loss
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         options = [group.options() for group in groups(self.model, self.optim)]
         beta1, beta2 = self.optim.betas
         # The fused step cannot unscale fp16 gradients itself before Lightning clips them.
-        fused = (
-            getattr(self.trainer, "scaler", None) is None and self.trainer.precision != "16-mixed"
-        )
+        fused = self.trainer.precision != "16-mixed"
         optimizer = torch.optim.AdamW(
             options, betas=(beta1, beta2), eps=self.optim.eps, fused=fused
         )

@@ -1,0 +1,223 @@
+"""LiZAttention: its linear branch against the paper's equations, its mixture against attention."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chimera.contract import Ctx, Position
+from chimera.mixer.attention import Attention
+from chimera.mixer.liza import LiZAttention
+from chimera.ops.liza import LinearBranch
+from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.reference.liza import linear_branch, virtual_tokens
+
+PHI = {"none": lambda h: h, "gelu": F.gelu, "tanh": torch.tanh}
+TRICKS = [("none", 1), ("derivative", 2), ("derivative", 3), ("rotary", 2), ("both", 2)]
+#: Every trick, gate and nonlinearity at least once; chunks that divide nothing.
+BRANCHES: list[dict[str, Any]] = [
+    {"trick": trick, "order": order, "gate": gate, "nonlinearity": phi, "chunk": 7}
+    for (trick, order), (gate, phi) in zip(
+        TRICKS,
+        itertools.cycle([("k", "none"), ("v", "gelu"), ("kv", "tanh")]),
+        strict=False,
+    )
+]
+branches = pytest.mark.parametrize(
+    "options", BRANCHES, ids=lambda o: "-".join(map(str, o.values()))
+)
+
+
+def qkv(tokens: int, reads: int = 1) -> list[Tensor]:
+    def one(heads: int) -> Tensor:
+        return torch.randn(2, heads, tokens, 4, dtype=torch.float64).requires_grad_()
+
+    return [one(2 * reads), one(2), one(2)]
+
+
+def branch(**options: Any) -> LinearBranch:
+    made = double(lambda: LinearBranch(4, **options))
+    assert isinstance(made, LinearBranch)
+    return made
+
+
+def mixer(**options: Any) -> LiZAttention:
+    where = {k: options.pop(k) for k in ("causal",) if k in options}
+    position = {k: options.pop(k) for k in ("position",) if k in options}
+    made = double(lambda: LiZAttention(site(**where), parts(**position), **options))
+    assert isinstance(made, LiZAttention)
+    return made
+
+
+@branches
+@pytest.mark.parametrize("tokens", [1, 2, 64, 65])
+def test_the_branch_is_the_papers_equations(options: dict[str, Any], tokens: int) -> None:
+    x = qkv(tokens)
+    one = branch(**options)
+    got, state = one(*x, state=one.init_state(2, 2, x[0]))
+    said = {**options, "phi": PHI[options["nonlinearity"]]}
+    del said["nonlinearity"]
+    y, h = linear_branch(*x, **said)
+    y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    close((got, state.memory), (y, h))
+    close(one(*x)[0], y)  # without a state: nothing but the output
+    weight = torch.randn_like(y)
+    close(grads((got * weight).sum(), x), grads((y * weight).sum(), x))
+
+
+@branches
+@pytest.mark.parametrize("cuts", [(1,) * 65, (6, 1, 1, 6, 14, 2, 35), (64, 1)], ids=len)
+def test_the_branch_continues(options: dict[str, Any], cuts: tuple[int, ...]) -> None:
+    x, one = qkv(65, reads=2), branch(**options)
+    want, last = one(*x, state=one.init_state(2, 2, x[0]))
+    state, reads, at = one.init_state(2, 2, x[0]), [], 0
+    for width in cuts:
+        y, state = one(*(i[:, :, at : at + width] for i in x), state=state)
+        reads.append(y)
+        at += width
+    got = torch.cat(reads, 2)
+    close((got, state), (want, last))
+    weight = torch.randn_like(got)
+    close(grads((got * weight).sum(), x), grads((want * weight).sum(), x))
+
+
+@branches
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both ways"])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_changes_nothing(options: dict[str, Any], causal: bool, left: bool) -> None:
+    one, mask = mixer(causal=causal, kv_heads=2, **options), ragged((5, 30, 1), left=left)
+    x = torch.randn(3, 30, 32, dtype=torch.float64)
+    y = one(x, ctx(mask)).y
+    assert y.isfinite().all()
+    for row in range(3):
+        alone = x[row : row + 1, mask[row]]
+        close(y[row, mask[row]], one(alone, ctx(tokens=alone.shape[1])).y[0])
+
+
+@pytest.mark.parametrize("bound", [None, 1, 9])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_decoding_goes_on_from_ragged_prompts(left: bool, bound: int | None) -> None:
+    one = mixer(max_cache=bound, nonlinearity="gelu", chunk=7, order=3, gate="kv")
+    mask, x = ragged((5, 30, 1), left=left), torch.randn(3, 40, 32, dtype=torch.float64)
+    out = one(x[:, :30], ctx(mask), one.init_state(3))
+    reads, count = [], mask.sum(1, keepdim=True)
+    for t in range(30, 40):
+        out = one(x[:, t : t + 1], Ctx(count + t - 30), out.state)
+        reads.append(out.y)
+    if bound:
+        assert out.state.cache.k.shape[2] == bound - 1
+    for row in range(3):
+        alone = torch.cat([x[row, :30][mask[row]], x[row, 30:]])[None]
+        want = one(alone, ctx(tokens=alone.shape[1])).y
+        close(torch.cat(reads, 1)[row], want[0, -10:])
+
+
+class Turned(Position):
+    """Something that rotates and biases, to see where it arrives."""
+
+    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        angle = pos[:, None, :, None].to(q.dtype)
+        return q * angle.cos(), k * angle.cos()
+
+    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        apart = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
+        return -apart * torch.arange(1, 5, dtype=torch.float64)[:, None, None]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("mag", ["additive", "cross_gate"])
+@pytest.mark.parametrize("bound", [None, 64])
+def test_weight_0_is_attention(causal: bool, mag: str, bound: int | None) -> None:
+    if bound and not causal:
+        return
+    one = mixer(causal=causal, mag=mag, mag_weight=0.0, max_cache=bound, position=Turned)
+    plain = double(lambda: Attention(site(causal=causal), parts(position=Turned)))
+    plain.load_state_dict(one.state_dict(), strict=False)
+    x = torch.randn(2, 40, 32, dtype=torch.float64)
+    got, want = one(x, ctx(tokens=40)).y, plain(x, ctx(tokens=40)).y
+    close(got, want, 1e-12) if bound else torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mag", ["additive", "cross_gate"])
+def test_weights_mix_as_equations_7_and_8_say(mag: str) -> None:
+    one = mixer(mag=mag)
+    one.o_proj = torch.nn.Identity()
+    x, at = torch.randn(2, 20, 32, dtype=torch.float64), ctx(tokens=20)
+    found = {}
+    for weight in (0.0, 1.0, 0.3):
+        one.set_mag_weight(weight)
+        found[weight] = one(x, at).y
+    base, lin = 0.7 * found[0.0], 0.3 * found[1.0]
+    close(found[0.3], base + lin + (base * lin if mag == "cross_gate" else 0))
+
+
+def test_the_weight_is_saved_and_checked() -> None:
+    one, other = mixer(mag_weight=0.1), mixer()
+    one.set_mag_weight(0.25)
+    other.load_state_dict(one.state_dict())
+    assert other.mag_weight == 0.25
+    assert "mag_weight" not in dict(one.named_parameters())
+    with pytest.raises(ValueError, match="not from 0 to 1"):
+        one.set_mag_weight(1.5)
+
+
+def test_positions_reach_the_softmax_branch_only() -> None:
+    x = torch.randn(1, 12, 32, dtype=torch.float64)
+    plain, turned = mixer(mag_weight=1.0), mixer(mag_weight=1.0, position=Turned)
+    close(plain(x, ctx(tokens=12)).y, turned(x, ctx(tokens=12)).y)
+    plain.set_mag_weight(0.5)
+    turned.set_mag_weight(0.5)
+    assert (plain(x, ctx(tokens=12)).y - turned(x, ctx(tokens=12)).y).abs().max() > 1e-3
+
+
+def test_e6_the_derivative_is_summed_over_time() -> None:
+    """m = 1 is (x_t − x_t−1)/2, m = 2 (x_t − 2 x_t−1 + x_t−2)/4, with nothing before the start."""
+    x = torch.randn(1, 1, 9, 4, dtype=torch.float64)
+    padded = F.pad(x, (0, 0, 2, 0))
+    got = branch(order=3, trick="derivative").virtual(padded)
+    close(got[..., 0, :], x)
+    close(got[:, :, 1:, 1], (x[:, :, 1:] - x[:, :, :-1]) / 2)
+    close(got[:, :, 2:, 2], (x[:, :, 2:] - 2 * x[:, :, 1:-1] + x[:, :, :-2]) / 4)
+    close(got[:, :, 0], torch.stack([x[:, :, 0] / 2**m for m in range(3)], 2))
+    close(got[:, :, 5], virtual_tokens(x, 5, 3, "derivative"))
+    still = branch(order=2, trick="derivative").virtual(x[:, :, :1].expand(-1, -1, 9, -1))
+    assert not still[..., 1, :].any()  # a token's own terms alone would not cancel
+
+
+def test_both_ways_mirrors() -> None:
+    x = qkv(30)
+    one = branch(order=3)
+    y, _ = one(*x, causal=False)
+    mirrored, _ = one(*(i.flip(2) for i in x), causal=False)
+    close(mirrored.flip(2), y)
+    assert not torch.allclose(y, one(*x)[0])
+
+
+@pytest.mark.parametrize("gate", ["k", "v", "kv"])
+def test_the_memory_stays_bounded(gate: str) -> None:
+    """β per channel makes the transition oblique; from normalised keys it still does not grow."""
+    one = branch(order=2, trick="both", gate=gate)
+    x = [10 * torch.randn(2, 2, 4000, 4, dtype=torch.float64) for _ in range(3)]
+    x[1] = x[1][:, :, :8].repeat(1, 1, 500, 1)  # the same few keys again and again
+    _, state = one(*x, state=one.init_state(2, 2, x[0]))
+    assert state.memory.norm(dim=(-2, -1)).max() < 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trick": "none", "order": 2}, "order=2 needs virtual tokens"),
+        ({"heads": 32, "trick": "rotary"}, "turns pairs of channels"),
+        ({"causal": False, "max_cache": 8}, "an encoder has none"),
+        ({"heads": 3}, "heads=3 does not divide"),
+        ({"kv_heads": 3}, "kv_heads=3 does not divide"),
+    ],
+)
+def test_what_cannot_be_is_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mixer(**options)
