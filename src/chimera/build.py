@@ -64,6 +64,8 @@ def build_model(
     Raises:
         UserError: a pair of choices that cannot work together, or a part that does not fit.
     """
+    if settings.dim % settings.heads:
+        raise UserError(f"model.heads={settings.heads} does not divide model.dim={settings.dim}")
     site = Site(
         dim=settings.dim,
         heads=settings.heads,

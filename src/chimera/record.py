@@ -35,6 +35,7 @@ NOT_IDENTITY = (
     "overwrite",
     "name",
     "logger",
+    "choices.logger",
     "data.cache_dir",
     "data.num_workers",
     "trainer.progress",

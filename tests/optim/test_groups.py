@@ -41,7 +41,8 @@ def test_rates_of_titan_table_3() -> None:
 
 def test_a_frozen_parameter_is_in_no_group() -> None:
     model = zoo.model()
-    model.backbone.embedding.weight.requires_grad_(False)
+    for parameter in (model.backbone.embedding.weight, model.backbone.scale.scale):
+        parameter.requires_grad_(False)
     optim = instantiate(plain(compose([]))["optim"], _convert_="all")
     assert "embedding" not in {group.component for group in groups(model, optim)}
 

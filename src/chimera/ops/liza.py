@@ -120,6 +120,8 @@ class LinearBranch(nn.Module):
             state: None for a sequence of its own, and then none is returned.
             causal: False adds a pass over the mirror image.
         """
+        if state is not None and not causal:
+            raise ValueError("both ways there is no state to continue from")
         dtype = v.dtype
         q, k, v = (delta.unit(F.silu(x)) for x in (q, k, v))
         if causal:

@@ -1,0 +1,56 @@
+"""Mixers as `conf/` names them, with plain parts around them: found by looking, listed nowhere."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+import yaml
+from hydra.utils import get_object
+from torch import Tensor, nn
+
+from chimera.build import Choices, build_model, choose
+from chimera.check import plain
+from chimera.compose import CONF, compose, groups
+from chimera.contract import Ctx
+from chimera.settings import Model
+
+#: What a mixer is measured with.
+AROUND = ["norm=layernorm", "quant=none", "adapter=none"]
+
+
+def names() -> list[str]:
+    """Every choice of `mixer=`."""
+    return groups()["mixer"]
+
+
+def composite(name: str) -> bool:
+    """True for a pattern of other mixers over depth: a function in `conf/` rather than a class."""
+    node = yaml.safe_load((CONF / "mixer" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return not inspect.isclass(get_object(node["_target_"]))
+
+
+def choices(mixer: str, *more: str, ffn: str = "none", position: str = "none") -> Choices:
+    """Factories of this mixer and plain parts; `more` are further overrides."""
+    words = [f"mixer={mixer}", *AROUND, f"ffn={ffn}", f"position={position}", *more]
+    return choose(plain(compose(words)))
+
+
+def rotates(settings: Model, chosen: Choices) -> bool:
+    """Whether all layers have queries and keys that a position may rotate."""
+    with torch.device("meta"):
+        model = build_model(settings, chosen, vocab_size=2, causal=True)
+    return all("rotate" in block.mixer.honours for block in model.backbone.blocks)
+
+
+class Alone(nn.Module):
+    """One causal mixer without positions, its weights initialised as a model's. [b t d] to same."""
+
+    def __init__(self, name: str, dim: int, heads: int, length: int) -> None:
+        super().__init__()
+        settings = Model(dim=dim, depth=1, heads=heads, max_len=length)
+        model = build_model(settings, choices(name), vocab_size=2, causal=True)
+        self.mixer = model.backbone.blocks[0].mixer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mixer(x, Ctx(torch.arange(x.shape[1])[None])).y
