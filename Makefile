@@ -6,7 +6,7 @@ ARGS   ?=
 RUN    ?= mixer=retnet quant=bitnet158 norm=qdyt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint format bench
+.PHONY: help setup train test test-all lint format bench zoo
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ lint: setup ## ruff and mypy
 format: setup ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+zoo: setup ## write the README's tables of components
+	$(BIN)/python -m chimera.zoo
 
 bench: setup ## speed and memory against peers, as ratios within one run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -14,7 +14,8 @@ USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
 python train.py -m group=a,b key=1,2                   a sweep (Hydra's syntax)
 python train.py --cfg job [...]                        show the composed configuration
-python train.py --help                                 groups, choices and keys
+python train.py --help                                 groups and choices
+python train.py list                                   every component: what it is, source, cost
 python eval.py run=<dir>                               repeat a run's final test"""
 
 
@@ -32,6 +33,11 @@ def _train(argv: list[str]) -> int:
     flags = [word for word in argv if word.startswith("-")]
     if set(flags) & {"-h", "--help"}:
         print(_help())
+        return 0
+    if argv == ["list"]:
+        from chimera.zoo import show
+
+        show()
         return 0
     if flags:
         return _with_hydra(argv)

@@ -50,7 +50,7 @@ class SentencePiece:
     """
 
     path: str | None = None
-    vocab_size: PositiveInt = 8000
+    vocab_size: PositiveInt = 4000
     character_coverage: Fraction = 0.9995
     byte_fallback: bool = True
     train_bytes: PositiveInt = 5_000_000

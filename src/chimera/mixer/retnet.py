@@ -44,7 +44,8 @@ class Retention(Mixer):
     """Multi-scale retention.
 
     Args:
-        heads: heads H, one decay each; None takes the model's.
+        heads: heads H, one decay each; None takes half of the model's, as TITAN Table 1 does (16
+            and 8): a retention tells positions apart by its key width alone.
         decay: rule of γ_h: titan (TITAN eq. 25) or retnet.
         depth_shift: what the exponent of γ gains from the first to the last logical layer; at -5
             the first head's γ would reach 0.
@@ -76,7 +77,7 @@ class Retention(Mixer):
         eps: PositiveFloat = 1e-6,
     ) -> None:
         super().__init__()
-        h = self.heads = heads or site.heads
+        h = self.heads = heads or max(1, site.heads // 2)
         if site.dim % (2 * h):
             raise ValueError(
                 f"heads={h}: retention rotates pairs, so the model width {site.dim}"

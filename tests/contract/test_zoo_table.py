@@ -1,0 +1,20 @@
+"""The README's tables of components are those of the components."""
+
+from __future__ import annotations
+
+from chimera.compose import ROOT
+from chimera.zoo import GROUPS, markdown, rows
+from tests import zoo
+
+
+def test_readme_has_the_tables_of_the_code() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert markdown() in text, "run `make zoo`"
+
+
+def test_every_component_says_what_it_is_and_where_it_is_from() -> None:
+    for group in GROUPS:
+        found = rows(group)
+        assert [row.name for row in found] == zoo.names(group)
+        assert all(len(row.what) > 10 for row in found)
+    assert all(row.source and row.forms and row.cost for row in rows("mixer"))
