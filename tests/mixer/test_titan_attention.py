@@ -88,6 +88,6 @@ def test_the_cache_holds_the_groups_only() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="kv_heads=4 does not divide heads=2"):
-        TitanAttention(site(heads=2), parts())
+        TitanAttention(site(heads=2), parts(), kv_heads=4)
     with pytest.raises(ValueError, match="heads=3"):
         TitanAttention(site(), parts(), heads=3)

@@ -9,7 +9,7 @@ Both directions are its own: causal by mask, bidirectional by none.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from einops import rearrange
 from torch import Tensor
@@ -23,7 +23,7 @@ class Attention(Mixer):
 
     Args:
         heads: query heads h; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h; None means h.
+        kv_heads: key-value heads g, a divisor of h; None means h, `quarter` h/4.
         bias: biases on the four projections (a quantiser without biases ignores it).
     """
 
@@ -40,14 +40,14 @@ class Attention(Mixer):
         parts: Parts,
         *,
         heads: PositiveInt | None = None,
-        kv_heads: PositiveInt | None = None,
+        kv_heads: PositiveInt | Literal["quarter"] | None = None,
         bias: bool = False,
     ) -> None:
         super().__init__()
         h = heads or site.heads
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.heads = Heads(h, kv_heads or h)
+        self.heads = Heads.of(h, kv_heads)
         self.causal, self.dropout = site.causal, site.dropout
         k = self.head_dim = site.dim // h
         self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")

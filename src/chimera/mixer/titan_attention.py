@@ -2,7 +2,7 @@
 
     y = W_o (softmax(Q Kᵀ / √k + bias) V  [+ r]),      r the read of a fast-weight memory, eq. 31-32
 
-with `kv_heads` = 4 key-value heads for all query heads (TITAN: 16 query heads, 4 groups). TITAN
+with `kv_heads` = h/4 key-value heads (TITAN: 16 query heads, 4 groups). TITAN
 turns and projects queries and keys by HOPE; here that is the model's choice, `position=hope`, as
 are the others. `memory` adds the read of M9 (`chimera.ops.memory`, its own projections) to the
 attention's output, ahead of W_o: context from beyond what the softmax attends to. [b t d] to
@@ -11,7 +11,7 @@ attention's output, ahead of W_o: context from beyond what the softmax attends t
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from einops import rearrange
 from jaxtyping import Float
@@ -34,7 +34,7 @@ class TitanAttention(Mixer):
 
     Args:
         heads: query heads h, also memories; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h.
+        kv_heads: key-value heads g, a divisor of h; `quarter` is h/4.
         bias: biases on the four projections (a quantiser without biases ignores it).
         memory: read a fast-weight memory as well.
         alpha: what the memory keeps per token, at the start; learned per head.
@@ -54,7 +54,7 @@ class TitanAttention(Mixer):
         parts: Parts,
         *,
         heads: PositiveInt | None = None,
-        kv_heads: PositiveInt = 4,
+        kv_heads: PositiveInt | Literal["quarter"] = "quarter",
         bias: bool = False,
         memory: bool = False,
         alpha: OpenFraction = 0.9,
@@ -64,12 +64,12 @@ class TitanAttention(Mixer):
         h = heads or site.heads
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.heads = Heads(h, kv_heads)
+        self.heads = Heads.of(h, kv_heads)
         self.causal, self.dropout = site.causal, site.dropout
         k = self.head_dim = site.dim // h
         self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")
-        self.k_proj = parts.linear(site.dim, kv_heads * k, bias=bias, role="qkv")
-        self.v_proj = parts.linear(site.dim, kv_heads * k, bias=bias, role="qkv")
+        self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
+        self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
         self.o_proj = parts.linear(h * k, site.dim, bias=bias, role="out")
         self.position = parts.position(site, h, k)
         self.memory = None

@@ -4,14 +4,14 @@
     training     μ = mean over the channels of the token, [b t 1]
     evaluation   μ = running mean, over (B, L), of that same quantity, a scalar (`running`)
 
-The paper writes «update running_mean over (B,S)» and leaves open of what. Of μ, we say: training and
-evaluation then differ by each token's distance from the mean μ, which is the paper's train/test
-mismatch; `token` has none. Of x, by channel ([d], as a BatchNorm's) is the other reading, `channel`:
-then another function is evaluated than was trained, and it does not work (docs/norms.md has numbers).
+The paper writes «update running_mean over (B,S)» and leaves open of what. Of μ, we say: training
+and evaluation then differ by each token's distance from the mean μ, the paper's train/test
+mismatch; `token` has none. Of x, by channel ([d], as a BatchNorm's) is the other reading,
+`channel`: it evaluates another function than was trained. The YAML's default is `token`, because
+on our main job the others lose most of what was learnt (README); SPEC N3 wants both testable.
 
-Padding enters no statistic. A norm that runs
-several times per forward pass (loops) averages over all of its calls; a recomputation by gradient
-checkpointing counts nothing twice.
+Padding enters no statistic. A norm that runs several times per forward pass (loops) averages over
+all of its calls; a recomputation by gradient checkpointing counts nothing twice.
 
 What the schedule does to this norm is in `chimera.callback.qdyt`, which the YAML brings along.
 [b t d] to [b t d].

@@ -9,7 +9,7 @@ queries (GQA, arXiv 2305.13245).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,11 @@ class Heads:
     def __post_init__(self) -> None:
         if self.h % self.g:
             raise ValueError(f"kv_heads={self.g} does not divide heads={self.h}")
+
+    @staticmethod
+    def of(h: int, kv_heads: int | Literal["quarter"] | None) -> Heads:
+        """`quarter` is h/4, at least 1: TITAN's 4 groups of 16 heads, at any size."""
+        return Heads(h, max(1, h // 4) if kv_heads == "quarter" else kv_heads or h)
 
     def split(self, x: Float[Tensor, "b t d"], heads: int) -> Float[Tensor, "b h t k"]:
         return rearrange(x, "b t (h k) -> b h t k", h=heads)
