@@ -20,14 +20,15 @@ Multi-query associative recall (MQAR, Zoology, arXiv 2312.04927): 8 pairs of a k
 16 values, drawn anew for each sequence. Saying any value of the sequence is right one time in
 eight, any value at all one in sixteen. Two blocks of width 64, four heads, no ffn; AdamW at {rate},
 the same for all and chosen once, at most {steps} steps of {batch} sequences, fewer
-where the answers are right before. One seed. Accuracy is over {queries:,} queries of sequences not trained on.
+where the answers are right before. One seed. Accuracy is over {queries:,} queries of sequences
+not trained on.
 
 *Behind conv* is the same mixer after the depthwise convolution of `conv_attention` (kernel 3). A
 value must be stored under the key one token before it, and a recurrence without decay, gate or
 convolution has no means to see which token that was: its own column shows that, the other how well
 it then recalls. *State* is what one sequence keeps after 64 tokens, both layers, in numbers, for
-the mixer alone; the cache of softmax attention grows with every token, the others' is what it is at any
-length. At 64 tokens a window of 256 or a block of 64 sees everything: those are softmax attention
+the mixer alone; the cache of softmax attention grows with every token, the others' is what it is
+at any length. At 64 tokens a window of 256 or a block of 64 sees everything: those are softmax attention
 here.
 """
 
