@@ -15,7 +15,7 @@ import benchmarks
 from chimera.record import environment
 
 RESULTS = Path(__file__).parent / "results"
-HELPERS = {"__main__", "aims", "cost_report", "memory", "parts", "peers", "timing"}
+HELPERS = {"__main__", "aims", "cost_report", "memory", "mqar_report", "parts", "peers", "timing"}
 
 
 def names() -> list[str]:

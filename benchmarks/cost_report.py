@@ -137,7 +137,7 @@ def _colours(rows: Rows) -> dict[str, Any]:
     """Dark ones in turn by time, so that neighbours differ; grey for the peers."""
     from matplotlib import colormaps
 
-    dark = [*colormaps["Dark2"].colors[:7], *colormaps["Set1"].colors[:2]]
+    dark = [colormaps["Dark2"](i) for i in range(7)] + [colormaps["Set1"](i) for i in range(2)]
     ours = sorted(
         (n for n in rows if rows[n]["ours"]), key=lambda n: list(rows[n]["seconds"].values())[-1]
     )

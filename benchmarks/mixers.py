@@ -9,7 +9,7 @@ allocator holds at one time beyond the weights and the input (`benchmarks.memory
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ def _pass(rival: nn.Module, length: int) -> Callable[[], None]:
     return run
 
 
-def exponent(cost: dict[int, float]) -> float:
+def exponent(cost: Mapping[int, float]) -> float:
     """Slope of log cost against log length, least squares, from FIT_FROM tokens on."""
     points = [(math.log(t), math.log(c)) for t, c in cost.items() if t >= FIT_FROM]
     x0, y0 = (sum(p[i] for p in points) / len(points) for i in (0, 1))

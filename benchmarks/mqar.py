@@ -34,7 +34,7 @@ QUERIES = LENGTH - 2 * PAIRS
 SHAPE = Model(
     dim=64, depth=2, heads=4, max_len=LENGTH, head_transform=False, tie_head=True, init_std=0.1
 )
-STEPS, BATCH, RATE, WARMUP, SEED = 600, 16, 5e-3, 0.05, 0
+STEPS, BATCH, RATE, WARMUP, SEED = 1200, 16, 5e-3, 0.05, 0
 #: Training ends early once this many batches, none of them seen before, are answered this well.
 ENOUGH, OVER = 0.999, 25
 TESTS = 512
@@ -75,7 +75,7 @@ def train(model: LanguageModel, steps: int = STEPS) -> list[float]:
     """The loss of each step taken."""
     generator = torch.Generator().manual_seed(SEED + 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: _rate(i / STEPS))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: _rate(i, steps))
     recent: deque[float] = deque(maxlen=OVER)
     losses = []
     for _ in range(steps):
@@ -134,9 +134,9 @@ def main() -> dict[str, Any]:
     return write(rows, rate=RATE, steps=STEPS, batch=BATCH, queries=TESTS * QUERIES)
 
 
-def _rate(done: float) -> float:
-    """Linear warm-up, then cosine to zero."""
-    return min(1.0, (done + 1 / STEPS) / WARMUP) * (1 + math.cos(math.pi * done)) / 2
+def _rate(step: int, steps: int) -> float:
+    """Linear warm-up on a cosine to zero."""
+    return min(1.0, (step + 1) / (WARMUP * steps)) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def _queries(batch: int) -> Int[Tensor, " n"]:

@@ -15,21 +15,25 @@ OPENING = """\
 
 Written by `{command}` on {processor}, one thread; do not edit.
 
-Multi-query associative recall (MQAR, Zoology, arXiv 2312.04927): 8 pairs of a key and a value, then
-48 queries, each one of the 8 keys; the answer is the value that goes with it. 64 tokens, 16 keys,
-16 values, drawn anew for each sequence. Saying any value of the sequence is right one time in
-eight, any value at all one in sixteen. Two blocks of width 64, four heads, no ffn; AdamW at {rate},
-the same for all and chosen once, at most {steps} steps of {batch} sequences, fewer
-where the answers are right before. One seed. Accuracy is over {queries:,} queries of sequences
-not trained on.
+Multi-query associative recall (MQAR, Zoology, arXiv 2312.04927). A sequence of 64 tokens is 8 pairs
+of a key and a value, then 48 queries, each one of the 8 keys; the answer, among 16 values, is the
+one that goes with it. There are 16 keys; all is drawn anew for each sequence, keys and values
+without repetition, so knowing what stood there but not where is right one time in eight (12.5 %).
 
-*Behind conv* is the same mixer after the depthwise convolution of `conv_attention` (kernel 3). A
-value must be stored under the key one token before it, and a recurrence without decay, gate or
-convolution has no means to see which token that was: its own column shows that, the other how well
-it then recalls. *State* is what one sequence keeps after 64 tokens, both layers, in numbers, for
-the mixer alone; the cache of softmax attention grows with every token, the others' is what it is
-at any length. At 64 tokens a window of 256 or a block of 64 sees everything: those are softmax attention
-here.
+The model is two blocks of width 64 with four heads and no ffn. AdamW at {rate}, the same for all
+and chosen once, at most {steps} steps of {batch} sequences, fewer where training has long been
+right. One seed. The accuracy is that of {queries:,} queries in sequences not trained on.
+
+*Behind conv* is the same mixer after the depthwise convolution of `conv_attention` (kernel 3). To
+keep a value under the key one place before it, a layer must know which token that was. Softmax
+attention finds it by position; a recurrence needs a convolution or a gate, and one without either
+stays at the guess. So the first columns say whether the mixer does all alone, the second how well
+it recalls once each token has seen its neighbours.
+
+*State* is what one sequence leaves behind after 64 tokens to continue from, in floating-point
+numbers, both layers, the mixer alone: a cache of softmax attention grows with each token, what a
+recurrence or a window keeps does not. Within 64 tokens a window of 256 and a block of 64 see
+everything, so those are softmax attention here. A pattern has its first two members.
 """
 
 
@@ -47,6 +51,12 @@ def write(rows: dict[str, dict[str, Any]], **facts: Any) -> dict[str, Any]:
     opening = OPENING.format(command=COMMAND, processor=environment()["processor"], **facts)
     TO.write_text("\n".join([opening, *lines, ""]), encoding="utf-8")
     return {"rows": rows, **facts}
+
+
+def _rank(row: dict[str, Any]) -> tuple[float, float, int]:
+    """Best alone first, then best behind the convolution, then quickest."""
+    behind = row["behind"] or row["alone"]
+    return -round(row["alone"]["accuracy"], 3), -behind["accuracy"], row["alone"]["steps"]
 
 
 def _cells(trained: dict[str, Any] | None) -> list[str]:

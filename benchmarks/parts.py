@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from chimera.build import Choices, build_model, choose
 from chimera.check import plain
 from chimera.compose import CONF, compose, groups
-from chimera.contract import Ctx
+from chimera.contract import Ctx, Mixer
+from chimera.model.backbone import Block
+from chimera.model.language import LanguageModel
 from chimera.settings import Model
 
 #: What a mixer is measured with.
@@ -40,7 +42,7 @@ def rotates(settings: Model, chosen: Choices) -> bool:
     """Whether all layers have queries and keys that a position may rotate."""
     with torch.device("meta"):
         model = build_model(settings, chosen, vocab_size=2, causal=True)
-    return all("rotate" in block.mixer.honours for block in model.backbone.blocks)
+    return all("rotate" in mixer.honours for mixer in _mixers(model))
 
 
 class Alone(nn.Module):
@@ -50,7 +52,11 @@ class Alone(nn.Module):
         super().__init__()
         settings = Model(dim=dim, depth=1, heads=heads, max_len=length)
         model = build_model(settings, choices(name), vocab_size=2, causal=True)
-        self.mixer = model.backbone.blocks[0].mixer
+        (self.mixer,) = _mixers(model)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mixer(x, Ctx(torch.arange(x.shape[1])[None])).y
+
+
+def _mixers(model: LanguageModel) -> list[Mixer]:
+    return [block.mixer for block in model.backbone.blocks if isinstance(block, Block)]

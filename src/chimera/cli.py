@@ -84,7 +84,8 @@ def _with_hydra(argv: list[str]) -> int:
 
     from chimera.compose import CONF, check_choices, register_experiments
 
-    check_choices([word for word in argv if not word.startswith("-")])
+    overrides = [word for word in argv if "=" in word or word.startswith("~")]
+    check_choices(overrides)
     register_experiments()
     codes: list[int] = []
 
@@ -95,7 +96,8 @@ def _with_hydra(argv: list[str]) -> int:
     # Hydra writes nothing of its own: a run's directory is the run's.
     sys.argv = [
         "train.py",
-        *argv,
+        *(word for word in argv if word not in overrides),  # its parser wants the flags together
+        *overrides,
         "hydra.output_subdir=null",
         "hydra.run.dir=.",
         "hydra.sweep.dir=.",

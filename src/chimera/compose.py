@@ -16,7 +16,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, Sweep
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -90,7 +90,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
     for key in sorted(unknown_keys):
         if not key.startswith(("choices.", "mixer.members")):
             raise UserError(
-                f"an experiment file sets {key}, which no chosen part has{_near(key, known_keys)}"
+                f"an experiment file sets {key}, which no chosen part has{_hint(key, known_keys)}"
             )
     return _bound(cfg)
 
@@ -156,9 +156,14 @@ def _check_choice(override: Override) -> None:
         raise UserError(
             f"~{group} deletes; a part is left out by choosing none, as in adapter=none"
         )
-    if not _is_group(override) or override.is_sweep_override():
+    if not _is_group(override):
         return
     value = override.value()
+    if isinstance(value, Sweep):  # `a,b` names options; `glob(*)` finds them itself
+        for name in value.list if isinstance(value, ChoiceSweep) else []:
+            if str(name) not in groups()[group]:
+                raise unknown(group, str(name), groups()[group])
+        return
     if not isinstance(value, str):
         raise UserError(
             f"{group}={_shown(value)} is no single name; choose one of {', '.join(groups()[group])}"
@@ -174,27 +179,22 @@ def _check_choice(override: Override) -> None:
 def _check_key(override: Override, known: set[str]) -> None:
     key = override.key_or_group
     if key not in known and not key.startswith("hydra"):
-        names = sorted(known)
-        by_leaf = [n for n in names if n.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-        groups_near = nearest(key, groups())
-        hint = f"; did you mean '{by_leaf[0]}'?" if by_leaf else groups_near or _near(key, known)
-        raise UserError(f"{key} is no key of this configuration{hint}{_siblings(key, known, hint)}")
+        raise UserError(f"{key} is no key of this configuration{_hint(key, known)}")
     if override.is_add() and not override.is_force_add():
         raise UserError(f"+{key}: {key} is there already; drop the +")
 
 
-def _near(key: str, known: set[str]) -> str:
-    return nearest(key, known)
-
-
-def _siblings(key: str, known: set[str], hint: str) -> str:
-    parent = key.rpartition(".")[0]
+def _hint(key: str, known: set[str]) -> str:
+    """What was probably meant: the leaf under another parent, a near spelling, or what there is."""
+    parent, _, leaf = key.rpartition(".")
+    elsewhere = sorted(k for k in known if k.rpartition(".")[2] == leaf)
+    if elsewhere:
+        return f"; did you mean '{elsewhere[0]}'?"
     beside = sorted(k for k in known if k.rpartition(".")[0] == parent and "_target_" not in k)
-    return (
-        f" ({parent or 'top level'} has {', '.join(k.rpartition('.')[2] for k in beside)})"
-        if not hint and beside
-        else ""
-    )
+    if not parent:
+        return nearest(key, {*known, *groups()}) or f" (top level has {', '.join(beside)})"
+    has = ", ".join(k.rpartition(".")[2] for k in beside)
+    return nearest(key, beside) or nearest(key, known) or (f" ({parent} has {has})" if has else "")
 
 
 def _shown(value: object) -> str:

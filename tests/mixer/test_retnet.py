@@ -22,7 +22,7 @@ LENGTHS = (1, 2, 63, 64, 65, 257)
 def build(causal: bool = True, position: Any = None, where: Any = None, **options: Any) -> Any:
     chosen = parts() if position is None else parts(position=position)
     here = where or site(causal=causal)
-    return double(lambda: Retention(here, chosen, **options))
+    return double(lambda: Retention(here, chosen, **{"heads": here.heads, **options}))
 
 
 def heads(x: Tensor, h: int = 4) -> Tensor:
@@ -179,7 +179,7 @@ def test_runs_in_bfloat16() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="heads=3"):
-        Retention(site(heads=3), parts())
+        Retention(site(), parts(), heads=3)
     with pytest.raises(ValueError, match="heads=32"):
         Retention(site(), parts(), heads=32)  # heads of width 1 have no pairs
     with pytest.raises(ValueError, match="no state"):

@@ -18,10 +18,9 @@ class GracefulStop(Callback):
     def __init__(self) -> None:
         self.caught: int | None = None
         self._before: dict[int, Any] = {}
-        self._trainer: pl.Trainer | None = None
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._trainer = trainer
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        # Not earlier: Lightning sets a SIGTERM handler of its own, which ends with exit code 0.
         self._before = {number: signal.signal(number, self._catch) for number in SIGNALS}
 
     def on_train_batch_start(
@@ -36,7 +35,7 @@ class GracefulStop(Callback):
         if self.caught is not None and trainer.global_step > self._step:
             trainer.should_stop = True
 
-    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._restore()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:

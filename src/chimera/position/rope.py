@@ -30,7 +30,7 @@ from chimera.ops.rotary import Base, angles, frequencies, rotate
 
 
 class Rotary(Position):
-    """RoPE.
+    """Rotation of queries and keys by their positions (RoPE), with scaling to longer texts.
 
     Args:
         base: see above.

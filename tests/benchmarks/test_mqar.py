@@ -1,0 +1,57 @@
+"""The recall task asks what it says, and softmax attention starts to learn it (issue 3)."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks import mqar
+
+
+def test_every_answer_is_the_value_last_paired_with_the_key() -> None:
+    ids, answers = mqar.task(50, torch.Generator().manual_seed(0))
+    assert ids.shape == (50, mqar.LENGTH)
+    assert answers.shape == (50, mqar.QUERIES)
+    for sequence, wanted in zip(ids.tolist(), answers.tolist(), strict=True):
+        pairs = sequence[: 2 * mqar.PAIRS]
+        known = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        assert len(known) == mqar.PAIRS  # no key is given two values
+        assert max(known) < mqar.KEYS <= min(known.values())
+        asked = sequence[2 * mqar.PAIRS :]
+        assert [known[key] for key in asked] == wanted  # a query without a pair is a KeyError
+
+
+def test_the_pairing_is_drawn_anew_for_each_sequence() -> None:
+    ids, _ = mqar.task(200, torch.Generator().manual_seed(0))
+    seen = {tuple(pair) for pair in ids[:, : 2 * mqar.PAIRS].reshape(-1, 2).tolist()}
+    assert len(seen) == mqar.KEYS * mqar.VALUES  # every key with every value
+
+
+def test_the_same_seed_gives_the_same_task() -> None:
+    first, again = (mqar.task(4, torch.Generator().manual_seed(3))[0] for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_attention_learns_from_the_first_steps_on() -> None:
+    model, position = mqar.make("attention")
+    losses = mqar.train(model, 30)
+    assert position == "rope"
+    assert len(losses) == 30
+    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.1
+
+
+def test_an_untrained_model_guesses() -> None:
+    assert mqar.evaluate(mqar.make("attention")[0]) < 2 / mqar.PAIRS
+
+
+def test_state_is_counted_over_all_layers() -> None:
+    dim, depth, heads = mqar.SHAPE.dim, mqar.SHAPE.depth, mqar.SHAPE.heads
+    assert mqar.state_size(mqar.make("attention")[0]) == depth * 2 * mqar.LENGTH * dim
+    assert mqar.state_size(mqar.make("retnet")[0]) == depth * dim * dim // heads
+
+
+def test_a_mixer_behind_the_convolution_is_that_mixer() -> None:
+    model, position = mqar.make("delta", behind=True)
+    alone, _ = mqar.make("delta")
+    inner = [type(block.mixer.inner) for block in model.backbone.blocks]
+    assert inner == [type(block.mixer) for block in alone.backbone.blocks]
+    assert position == "none"

@@ -1,0 +1,143 @@
+"""A run from the command line to its directory: what it leaves, repeats, and goes on from."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from chimera.callback.step_log import FIELDS
+from chimera.compose import ROOT
+
+MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "scale=smoke", "model.dim=32"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of a few hundred sentences that a test makes itself."""
+    folder = tmp_path_factory.mktemp("text")
+    things, does = ("cat", "dog", "bird", "child"), ("sees", "likes", "follows", "hears")
+    lines = [
+        f"The {a} {b} the {c} near house number {i}.\n"
+        for i, (a, b, c) in enumerate(
+            (a, b, c) for _ in range(8) for a in things for b in does for c in things
+        )
+    ]
+    (folder / "text.txt").write_text("\n".join(lines))
+    return folder
+
+
+def command(script: str, *words: str) -> list[str]:
+    return [sys.executable, str(ROOT / script), *words]
+
+
+def train(text: Path, to: Path, *more: str) -> list[str]:
+    data = ["data=text", f"data.path={text / 'text.txt'}", f"data.cache_dir={text / 'cache'}"]
+    return command("train.py", *MAIN_JOB, *data, f"run_dir={to}", *more)
+
+
+def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, capture_output=True, text=True, env=os.environ | {"COLUMNS": "120"}
+    )
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "steps.csv").open() as file:
+        return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
+
+
+def test_what_a_run_leaves_and_eval_repeats(text: Path, tmp_path: Path) -> None:
+    to = tmp_path / "run"
+    done = run(train(text, to))
+    assert done.returncode == 0, done.stderr
+    assert "of a unigram model on the same tokens" in done.stderr
+    assert "retnet" in done.stderr  # the table of components
+    assert json.loads((to / "status.json").read_text())["state"] == "DONE"
+    record = json.loads((to / "run.json").read_text())
+    assert record["choices"]["mixer"] == "retnet"
+    assert record["parameters"]["total"] == sum(
+        n for k, n in record["parameters"].items() if k != "total"
+    )
+    assert {"val/perplexity", "test/perplexity", "test/accuracy", "val/unigram_perplexity"} <= set(
+        record["metrics"]
+    )
+    assert record["tokens_per_second"] > 0
+    assert len(record["tokenizer"]["sha256"]) == 64
+    assert tuple(csv.DictReader((to / "steps.csv").open()).fieldnames or ()) == FIELDS
+    assert [int(r["global_step"]) for r in rows(to)] == list(range(1, 13))
+    assert (to / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((to / "wandb").glob("offline-run-*/*.wandb"))
+    assert (to / "overrides.txt").read_text().splitlines()[0] == "mixer=retnet"
+
+    found = run(command("eval.py", f"run={to}"))
+    assert found.returncode == 0, found.stderr
+    shown = json.loads(found.stdout)
+    for metric in ("test/loss", "test/perplexity", "test/accuracy"):
+        assert shown[metric]["now"] == pytest.approx(shown[metric]["recorded"], rel=1e-6)
+
+    again = run(train(text, to))
+    assert again.returncode == 0
+    assert "done already" in again.stderr
+    assert rows(to)[-1]["global_step"] == "12"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_goes_on_with_the_same_numbers(
+    number: signal.Signals, text: Path, tmp_path: Path
+) -> None:
+    more = ["logger=none", "model.dropout=0.1", "trainer.accumulate_grad_batches=2"]
+    more += ["trainer.checkpoint_every_n_steps=1", "trainer.max_steps=10"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert run(train(text, whole, *more)).returncode == 0
+    process = subprocess.Popen(train(text, broken, *more), stderr=subprocess.PIPE)
+    steps = broken / "steps.csv"
+    deadline = time.monotonic() + 120
+    while not steps.exists() or steps.read_text().count("\n") < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.communicate()
+    if number is not signal.SIGKILL and len(rows(broken)) < 10:
+        assert process.returncode == 130
+        assert json.loads((broken / "status.json").read_text())["state"] == "STOPPED"
+    resumed = run(train(text, broken, *more))
+    assert resumed.returncode == 0, resumed.stderr
+    assert rows(broken) == rows(whole)
+    first, second = (
+        torch.load(d / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for d in (whole, broken)
+    )
+    assert all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
+    found = run(command("eval.py", f"run={tmp_path}"))
+    assert found.returncode == 2
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_sweep_runs_each_job_and_an_unknown_choice_none(text: Path, tmp_path: Path) -> None:
+    words = [w for w in train(text, tmp_path / "x") if not w.startswith("run_dir=")]
+    ran = run(
+        [
+            *words,
+            "-m",
+            "seed=0,1",
+            f"run_dir={tmp_path}/${{seed}}",
+            "trainer.max_steps=2",
+            "logger=none",
+        ]
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "0/run.json").exists()
+    assert (tmp_path / "1/run.json").exists()
+    assert run(command("train.py", "-m", "mixer=retnett,attention")).returncode == 2
