@@ -1,7 +1,8 @@
 """What the platform costs: a run with all that it records against a bare loop over the same model.
 
-Both train the main job's model on the same batches of the same loader, with the same optimiser;
-they take turns of `STEPS` steps. The bare loop clips and steps, and logs nothing.
+Both train the main job's parts at the shape of `train_step` (d 256, 6 layers; batch 16 × 128) on
+the same batches of the same loader, with the same optimiser; they take turns of `STEPS` steps. The
+bare loop clips and steps, and logs nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from chimera.data.prepare import prepare
 from chimera.optim.groups import groups
 from chimera.run import make_task, run
 
-STEPS, TURNS = 30, 4
+STEPS, TURNS = 16, 5
 MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]
+SHAPE = ["model.dim=256", "model.depth=6", "model.heads=8"]
 
 
 def main() -> dict[str, Any]:
@@ -36,6 +38,7 @@ def main() -> dict[str, Any]:
                 compose(
                     [
                         *MAIN_JOB,
+                        *SHAPE,
                         f"run_dir={folder}/{turn}",
                         f"trainer.max_steps={STEPS + 1}",
                         "trainer.limit_val_batches=1",

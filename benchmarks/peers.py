@@ -27,7 +27,7 @@ def peers(dim: int, heads: int, length: int) -> dict[str, nn.Module]:
         "torch SDPA": Scores(dim, heads, _fused),
         "naive softmax": Scores(dim, heads, _softmax),
         "naive linear": Scores(dim, heads, _linear),
-        "naive retention": NaiveRetention(dim, heads),
+        "naive retention": NaiveRetention(dim, heads // 2),  # as `retnet` takes its heads
         "mambapy": MambaBlock(MambaConfig(d_model=dim, n_layers=1)),
         "xlstm parallel": mLSTMLayer(theirs),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,19 +94,21 @@ def _with_hydra(argv: list[str]) -> int:
     def job(_: DictConfig) -> None:
         codes.append(_guarded(lambda: _one(list(HydraConfig.get().overrides.task))))
 
-    # Hydra writes nothing of its own: a run's directory is the run's.
+    # A run's directory is the run's; what Hydra insists on writing goes where nobody keeps it.
+    scratch = tempfile.TemporaryDirectory()
     sys.argv = [
         "train.py",
         *(word for word in argv if word not in overrides),  # its parser wants the flags together
         *overrides,
         "hydra.output_subdir=null",
         "hydra.run.dir=.",
-        "hydra.sweep.dir=.",
+        f"hydra.sweep.dir={scratch.name}",
         "hydra.sweep.subdir=.",
         "hydra/job_logging=none",
         "hydra/hydra_logging=none",
     ]
-    job()
+    with scratch:
+        job()
     if {"-m", "--multirun"} & set(argv) and not codes:
         raise UserError("the sweep has no jobs: its ranges and globs match nothing")
     return max(codes, default=0)

@@ -46,7 +46,7 @@ def test_an_untrained_model_guesses() -> None:
 def test_state_is_counted_over_all_layers() -> None:
     dim, depth, heads = mqar.SHAPE.dim, mqar.SHAPE.depth, mqar.SHAPE.heads
     assert mqar.state_size(mqar.make("attention")[0]) == depth * 2 * mqar.LENGTH * dim
-    assert mqar.state_size(mqar.make("retnet")[0]) == depth * dim * dim // heads
+    assert mqar.state_size(mqar.make("retnet")[0]) == depth * dim * dim // (heads // 2)
 
 
 def test_a_mixer_behind_the_convolution_is_that_mixer() -> None:

