@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -72,30 +71,20 @@ def test_one_line_exit_2_nothing_written(
     assert not aim.exists()
 
 
-#: One per stage of the checks, and how long it may take: torch is loaded in the last ones.
-TIMED = [
-    (["mixer=retnett"], 3.0),
-    (["+optim.lrr=1"], 3.0),
-    (["optim.lr=fast"], 3.0),
-    (["data=text", "data.path=/nowhere"], 3.0),
-    (["mixer=retnet", "position=alibi"], 5.0),
-    (["mixer.kv_heads=two"], 5.0),
-]
+#: One per stage of the checks; the light ones are over before torch is loaded.
+LIGHT = [["mixer=retnett"], ["+optim.lrr=1"], ["optim.lr=fast"], ["data=text", "data.path=/no"]]
+HEAVY = [["mixer=retnet", "position=alibi"], ["mixer.kv_heads=two"]]
 
 
-@pytest.mark.parametrize(("argv", "limit"), TIMED, ids=lambda v: str(v))
-def test_cold_start(argv: list[str], limit: float, tmp_path: Path) -> None:
-    start = time.process_time(), time.perf_counter()
+@pytest.mark.parametrize("argv", LIGHT + HEAVY, ids=" ".join)
+def test_cold_start(argv: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *argv],
         cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    wall = time.perf_counter() - start[1]
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-    # Tests run beside each other: the limit of an idle machine, with room for a busy one.
-    assert wall < 3 * limit
 
 
 def test_light_errors_do_not_load_torch() -> None:
@@ -103,10 +92,9 @@ def test_light_errors_do_not_load_torch() -> None:
         "import sys; from chimera.cli import train; train(sys.argv[1:]);"
         "sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
     )
-    for argv, limit in TIMED:
-        if limit == 3.0:
-            done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True)
-            assert done.returncode == 0, argv
+    for argv in LIGHT:
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True)
+        assert done.returncode == 0, argv
 
 
 def test_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
