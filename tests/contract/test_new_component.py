@@ -39,7 +39,7 @@ YAML = "_target_: chimera.mixer.toy.RunningMean\n_partial_: true\ngain: 1.0\n"
 
 
 def test_two_files_make_a_mixer_that_trains_and_is_tested(tmp_path: Path) -> None:
-    for folder in ("src", "conf", "tests", "experiments"):
+    for folder in ("src", "conf", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.pyc"))
     for file in ("train.py", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path)
