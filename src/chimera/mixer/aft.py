@@ -22,6 +22,7 @@ from chimera.errors import UserError
 from chimera.ops import aft
 from chimera.ops.attention import KVCache
 from chimera.ops.local import Aligned, fresh, remember
+from chimera.ops.precision import as_given
 
 
 class State(NamedTuple):
@@ -80,7 +81,7 @@ class AFT(Mixer):
         x = tokens.take(x)
         wide = torch.promote_types(x.dtype, torch.float32)
         k, v = self.k_proj(x).to(wide), self.v_proj(x).to(wide)
-        with torch.autocast(x.device.type, enabled=False):
+        with as_given(x):
             if self.form == "simple":
                 sums, state = self._simple(k, v, tokens, state)
             else:

@@ -24,6 +24,9 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from chimera.ops import fused
+from chimera.ops.precision import as_given
+
 #: Chunks whose states are combined by one matrix product; longer sequences recurse on groups.
 GROUP = 32
 
@@ -71,9 +74,11 @@ def chunkwise(
     """
     if state is not None and not causal:
         raise ValueError("the bidirectional form looks both ways and takes no state")
+    if causal and fused.suits(q, v):
+        return fused.decayed(q, k, v, g, state)
     tokens, dtype = q.shape[2], v.dtype
     q, k, v, g, state = _widen(q, k, v, g, state)
-    with torch.autocast(q.device.type, enabled=False):
+    with as_given(q):
         if g is None and not causal:
             return (q @ (k.mT @ v)).to(dtype), None  # all weights are 1
         size = min(chunk, tokens)
@@ -105,7 +110,7 @@ def step(
     """One token, the recurrence as written above. Arguments and result as for `parallel`."""
     dtype = v.dtype
     q, k, v, g, wide = _widen(q, k, v, g, state)
-    with torch.autocast(q.device.type, enabled=False):
+    with as_given(q):
         new = k.mT @ v
         if g is not None:
             wide = wide * (g[:, None, None] if g.ndim == 1 else g[..., None]).exp()

@@ -32,6 +32,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from chimera.ops import fused
+from chimera.ops.precision import as_given
+
 #: Steps in a chunk, measured: fewer mean more states, more mean larger triangles.
 STEPS = 64
 
@@ -78,11 +81,14 @@ def chunkwise(
     Returns:
         o, and the state after the last token (None if `state` is None).
     """
+    simple = between is None and beta.shape[-1] == 1 and q.shape[1] == k.shape[1]
+    if simple and fused.suits(q, v):
+        return fused.delta(q, k, v, beta, decay, state)
     tokens, dtype = q.shape[2], v.dtype
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
     wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
     size = min(chunk or max(1, STEPS // k.shape[3]), tokens)
-    with torch.autocast(q.device.type, enabled=False):
+    with as_given(q):
         split = "b g (c i) r x -> (c b g) (i r) x"
         q = rearrange(q, "b (g r) t k -> b g t r k", g=shape[1])
         steps, reads = k.shape[3], q.shape[3]
@@ -131,7 +137,7 @@ def step(
     """One token, the recurrence as written above. Arguments and result as for `chunkwise`."""
     dtype = v.dtype
     wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    with as_given(q):
         h = state.to(wide)
         q, k, v, beta = (x.to(wide) for x in (q, k, v, beta))
         if decay is not None:
@@ -199,7 +205,7 @@ class Chunks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, do: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
         # A backward pass started under autocast would run under it.
-        with torch.autocast(do.device.type, enabled=False):
+        with as_given(do):
             inverse, p, w, q, k, move, before, y = ctx.saved_tensors
             dy = inverse.mT @ (p.mT @ do)
             d, rest = _row(dlast, len(p), at=-1)

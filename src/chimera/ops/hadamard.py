@@ -16,6 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
+from chimera.ops.precision import as_given
+
 #: Below this, one small matrix product beats butterflies (measured on one CPU core).
 RADIX = 16
 
@@ -63,7 +65,7 @@ class _Butterfly(Function):
 
 def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)  # sums over n values
-    with torch.autocast(x.device.type, enabled=False):
+    with as_given(x):
         y = x.to(wide).reshape(-1, len(h)) @ (h.to(wide) * n**-0.5)
     stride = len(h)
     while stride < n:

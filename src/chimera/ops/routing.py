@@ -23,11 +23,13 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from chimera.ops.precision import as_given
+
 
 def probabilities(x: Float[Tensor, "*n d"], weight: Float[Tensor, "e d"]) -> Float[Tensor, "*n e"]:
     """Router probabilities, outside autocast: rounded logits reorder near-equal experts."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    with torch.autocast(x.device.type, enabled=False):
+    with as_given(x):
         return F.linear(x.to(wide), weight.to(wide)).softmax(-1)
 
 

@@ -27,6 +27,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from chimera.ops.precision import as_given
+
 #: Tokens in a chunk: one kept state each, and as many steps per block.
 CHUNK = 16
 #: Numbers that one step touches: what a core's cache holds, or what fills a GPU.
@@ -63,7 +65,7 @@ def selective_scan(
     """
     dtype = x.dtype
     x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
-    with torch.autocast(x.device.type, enabled=False):
+    with as_given(x):
         y, state = _Scan.apply(x, delta, A, B, C, state)
         if D is not None:
             y = torch.addcmul(y, x, D.to(x.dtype))
@@ -83,7 +85,7 @@ def step(
     """One token, the recurrence as written above. Arguments and result as for `selective_scan`."""
     dtype = x.dtype
     x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
-    with torch.autocast(x.device.type, enabled=False):
+    with as_given(x):
         state = torch.addcmul((delta * A.mT).exp() * state, B.mT, delta * x)
         y = C @ state
         if D is not None:
@@ -198,7 +200,7 @@ class _Scan(torch.autograd.Function):
         n = plan.rows
         outer = zip(dy.split(n), dstate.split(n), grads.split(n), strict=True)
         parts = zip(inputs.split(n), starts.split(n, dim=1), outer, strict=True)
-        with torch.autocast(dy.device.type, enabled=False):
+        with as_given(dy):
             begins = [_backward(plan, A, dA, part, start, *more) for part, start, more in parts]
         return grads.x, grads.delta, dA.T, grads.B, grads.C, torch.cat(begins)
 

@@ -23,6 +23,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from chimera.ops.precision import as_given
+
 #: log of the scale of a memory of nothing; finite, so that differences are.
 NOTHING = -1e30
 
@@ -70,7 +72,7 @@ def slstm(
         pre = torch.cat([i, f, rest], -1)
     real = None if mask is None else rearrange(mask, "b t -> t 1 b 1")
     old = [s.to(dtype).transpose(0, 1) for s in cell]
-    with torch.autocast(x.device.type, enabled=False):
+    with as_given(x):
         h, c, n, m = _Scan.apply(pre, R.to(dtype), *old, real)
     y = rearrange(h, "t n b e -> b t n e")
     return y.to(x.dtype), Cell(*(s.transpose(0, 1) for s in (c, n, h[-1], m)))

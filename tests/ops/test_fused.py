@@ -1,0 +1,100 @@
+"""flash-linear-attention's kernels give the naive recurrences' numbers, in half precision.
+
+On a GPU the kernels themselves, elsewhere Triton's interpreter of them; without the extra `gpu`
+there is nothing to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor
+
+from chimera.ops import decay, delta, fused
+from tests.kit import grads
+from tests.ops.interpreter import interpret
+from tests.reference.decay import recurrence
+from tests.reference.delta import delta as naive_delta
+
+pytestmark = pytest.mark.skipif(
+    find_spec("fla") is None, reason="extra gpu (flash-linear-attention) is not installed"
+)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WIDTH = 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            interpret(patch)
+        yield
+
+
+def leaf(*shape: int) -> Tensor:
+    """Values that fp16 holds exactly: both sides then start from the same numbers."""
+    return torch.randn(*shape, device=DEVICE).half().double().requires_grad_()
+
+
+def near(got: Tensor, want: Tensor) -> None:
+    """Within what products of fp16 numbers lose, relative to the largest."""
+    assert torch.isfinite(got).all()
+    assert (got.double() - want).abs().max() <= 5e-3 * want.abs().max().clamp(min=1e-2)
+
+
+def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor], of: list[Tensor]) -> None:
+    """Outputs, last state and gradients."""
+    assert got[0].dtype == torch.float16
+    pairs = [(g, w) for g, w in zip(got, want, strict=True) if g is not None]
+    for g, w in pairs:
+        near(g, w)
+    # Linear in the outputs: gradients then do not show the outputs' own rounding.
+    slopes = [torch.randn_like(w) for _, w in pairs]
+    sides = [
+        sum((x[i].double() * s).mean() for x, s in zip(pairs, slopes, strict=True)) for i in (0, 1)
+    ]
+    for g, w in zip(*(grads(side, of) for side in sides), strict=True):
+        near(g, w)
+
+
+@pytest.mark.parametrize("with_state", [True, False])
+@pytest.mark.parametrize("kind", ["none", "head", "token"])
+@pytest.mark.parametrize("t", [1, 64, 70])
+def test_decayed(t: int, kind: str, with_state: bool) -> None:
+    q, k, v = leaf(1, 2, t, WIDTH), leaf(1, 2, t, WIDTH), leaf(1, 2, t, WIDTH)
+    g = {
+        "none": None,
+        "head": -torch.rand(2, device=DEVICE).double(),
+        "token": (-torch.rand(1, 2, t, device=DEVICE).double()).requires_grad_(),
+    }[kind]
+    state = leaf(1, 2, WIDTH, WIDTH) if with_state else None
+    assert fused.suits(q.half(), v.half())
+    got = decay.chunkwise(q.half(), k.half(), v.half(), g, state)
+    before = torch.zeros(1, 2, WIDTH, WIDTH, device=DEVICE).double() if state is None else state
+    want = recurrence(q, k, v, g, before)
+    agree(got, want, [x for x in (q, k, v, g, state) if x is not None and x.requires_grad])
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("t", [1, 64, 70])
+def test_delta(t: int, steps: int, gated: bool) -> None:
+    q, v = leaf(1, 2, t, WIDTH), leaf(1, 2, t, steps, WIDTH)
+    k = torch.nn.functional.normalize(torch.randn(1, 2, t, steps, WIDTH), dim=-1)
+    k = k.to(DEVICE).half().double().requires_grad_()
+    beta = torch.rand(1, 2, t, steps, 1, device=DEVICE).half().double().requires_grad_()
+    g = (-torch.rand(1, 2, t, device=DEVICE).double()).requires_grad_() if gated else None
+    state = leaf(1, 2, WIDTH, WIDTH)
+    got = delta.chunkwise(q.half(), k.half(), v.half(), beta.half(), g, state)
+    want = naive_delta(q, k, v, beta, g, state)
+    agree(got, want, [x for x in (q, k, v, beta, g, state) if x is not None])
+
+
+def test_what_the_kernels_do_not_have_stays_with_torch() -> None:
+    wide = torch.zeros(1, 2, 8, WIDTH, device=DEVICE)
+    assert not fused.suits(wide, wide)  # float32 is exact here and nowhere else
+    assert not fused.suits(wide.half(), wide[..., :8].half())
+    assert fused.suits(wide.half(), wide.half())
