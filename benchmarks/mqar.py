@@ -34,7 +34,7 @@ QUERIES = LENGTH - 2 * PAIRS
 SHAPE = Model(
     dim=64, depth=2, heads=4, max_len=LENGTH, head_transform=False, tie_head=True, init_std=0.1
 )
-STEPS, BATCH, RATE, WARMUP, SEED = 1200, 16, 5e-3, 0.05, 0
+STEPS, BATCH, RATE, WARMUP, SEED = 4000, 16, 5e-3, 0.05, 0
 #: Training ends early once this many batches, none of them seen before, are answered this well.
 ENOUGH, OVER = 0.999, 25
 TESTS = 512

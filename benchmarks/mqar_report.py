@@ -9,7 +9,7 @@ from chimera.record import environment
 
 TO = ROOT / "docs" / "mqar.md"
 COMMAND = "python -m benchmarks mqar"
-HEADS = ["mixer", "position", "accuracy", "steps", "s", "behind conv", "steps", "s", "state"]
+HEADS = ["mixer", "position", "accuracy", "steps", "behind conv", "steps", "state"]
 OPENING = """\
 # What each mixer recalls
 
@@ -40,9 +40,7 @@ everything, so those are softmax attention here. A pattern has its first two mem
 def write(rows: dict[str, dict[str, Any]], **facts: Any) -> dict[str, Any]:
     """Print the table, best first, and write the document; what goes into the results file."""
     lines = ["| " + " | ".join(HEADS) + " |", "|---|---|" + "---:|" * (len(HEADS) - 2)]
-    for name in sorted(
-        rows, key=lambda n: (-rows[n]["alone"]["accuracy"], rows[n]["alone"]["steps"])
-    ):
+    for name in sorted(rows, key=lambda n: _rank(rows[n])):
         row = rows[name]
         cells = [f"`{name}`", row["position"], *_cells(row["alone"]), *_cells(row["behind"])]
         lines.append("| " + " | ".join([*cells, f"{row['alone']['state']:,}"]) + " |")
@@ -61,5 +59,5 @@ def _rank(row: dict[str, Any]) -> tuple[float, float, int]:
 
 def _cells(trained: dict[str, Any] | None) -> list[str]:
     if trained is None:
-        return ["–", "–", "–"]
-    return [f"{trained['accuracy']:.1%}", str(trained["steps"]), f"{trained['seconds']:.0f}"]
+        return ["–", "–"]
+    return [f"{trained['accuracy']:.1%}", str(trained["steps"])]
