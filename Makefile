@@ -4,9 +4,15 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 RUN    ?= mixer=retnet quant=bitnet158 norm=qdyt
+# A table: which, at what scale, over how many seeds.
+T      ?= bitnet_qdyt/norms
+SCALE  ?= small
+SEEDS  ?= 3
+WORKERS ?= 1
+SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint format bench zoo
+.PHONY: help setup train test test-all lint format bench torture zoo table report dashboard look notebooks
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +45,26 @@ format: setup ## put the code into shape
 
 zoo: setup ## write the README's tables of components
 	$(BIN)/python -m chimera.zoo
+
+table: setup ## what is missing of a table, and its report; T=<paper>/<table> SCALE=small SEEDS=3 WORKERS=1
+	@$(BIN)/python -m chimera.sweep $(T) scale=$(SCALE) seed=$(SEED_LIST) workers=$(WORKERS) $(ARGS)
+
+report: setup ## a table's report from the runs there are; T=<paper>/<table> SCALE=small SEEDS=3
+	$(BIN)/python -m chimera.report $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
+
+dashboard: setup ## a W&B workspace and report of a table; T=<paper>/<table> SCALE=small SEEDS=3
+	$(BIN)/python -m chimera.report.dashboard $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
+
+look: setup ## W&B's viewer in this terminal, on the offline runs
+	@$(BIN)/python -m chimera.report.look $(ARGS)
+
+notebooks: setup ## executes them on the runs there are, into reports/notebooks/; T= SCALE= SEEDS=
+	@mkdir -p reports/notebooks
+	TABLE=$(T) SCALE=$(SCALE) SEEDS=$(SEEDS) $(BIN)/jupyter-execute \
+		--output=../reports/notebooks/{notebook_name} notebooks/*.ipynb
+
+torture: setup ## kills, corruptions, NaN, a full disk, bad sweeps: how often each promise held
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
 
 bench: setup ## speed and memory against peers, as ratios within one run
 	$(BIN)/python -m benchmarks $(ARGS)

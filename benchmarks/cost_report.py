@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.aims import AT, Aim
 from chimera.compose import ROOT
-from chimera.record import environment
+from chimera.environment import environment
 
 DOCS = ROOT / "docs"
 Rows = dict[str, dict[str, Any]]

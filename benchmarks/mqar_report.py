@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chimera.compose import ROOT
-from chimera.record import environment
+from chimera.environment import environment
 
 TO = ROOT / "docs" / "mqar.md"
 COMMAND = "python -m benchmarks mqar"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,11 +10,13 @@ import torch
 import yaml
 from hydra.utils import get_class, instantiate
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from chimera.compose import CONF, groups
 from chimera.contract import (
     CAUSAL,
     FFN,
+    Direction,
     Hook,
     Mixer,
     MixerFactory,
@@ -57,9 +59,28 @@ def choose(cfg: dict[str, Any]) -> Choices:
 
 
 def build_model(
+    settings: Any, choices: Choices, *, vocab_size: int, causal: bool | None, adapt: bool = True
+) -> LanguageModel:
+    """The model that the settings of `model=` describe, the adapter applied.
+
+    Args:
+        settings: a choice of `model=`.
+        choices: of the other groups.
+        vocab_size: of the tokenizer.
+        causal: whether it reads from left to right; None leaves it to the model.
+        adapt: off where weights are to be loaded, or another head put on, first.
+
+    Raises:
+        UserError: choices that cannot work together, or a model that cannot be had.
+    """
+    model = settings.build(choices, vocab_size=vocab_size, causal=causal)
+    return cast(LanguageModel, choices.adapter(model) if adapt else model)
+
+
+def from_parts(
     settings: ModelSettings, choices: Choices, *, vocab_size: int, causal: bool
 ) -> LanguageModel:
-    """The model: parts at their sites, weights initialised, adapter applied.
+    """Parts at their sites, weights initialised.
 
     Raises:
         UserError: a pair of choices that cannot work together, or a part that does not fit.
@@ -83,15 +104,35 @@ def build_model(
         raise UserError(str(error)) from error
     if not next(model.parameters()).is_meta:
         initialise(model, settings)
-    adapted = choices.adapter(model)
-    assert isinstance(adapted, LanguageModel)
-    return adapted
+    return model
 
 
-def check_model(settings: ModelSettings, choices: Choices, *, causal: bool) -> None:
-    """Build on the meta device, which costs no memory: every constructor has its say."""
-    with torch.device("meta"):
-        build_model(settings, choices, vocab_size=64, causal=causal)
+def check_model(
+    settings: Any,
+    choices: Choices,
+    *,
+    causal: bool | None,
+    head: Callable[[Any], nn.Module] = lambda model: model,
+) -> None:
+    """Build on the meta device, which costs no memory: every constructor has its say.
+
+    Args:
+        settings, choices, causal: as of `build_model`.
+        head: puts the task's own head on.
+    """
+    with torch.device("meta"), _Unfilled():
+        model = build_model(settings, choices, vocab_size=8, causal=causal, adapt=False)
+        choices.adapter(head(model))
+
+
+class _Unfilled(TorchFunctionMode):
+    """Passes normal_ over: on the meta device it fills nothing and imports the compiler (1.2 s)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.Tensor.normal_, nn.init.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def _assemble(
@@ -102,10 +143,11 @@ def _assemble(
     in_layers = NoPosition if provides <= {"embed"} else choices.position
     parts = Parts(choices.quant.linear, choices.norm, in_layers)
     blocks = []
-    for layer in range(site.depth):
-        here = Site(**{**site.__dict__, "layer": layer})
-        mixer = place_mixer(here, parts, choices.mixer)
-        _gate(choices, provides, mixer, layer)
+    sites = [Site(**{**site.__dict__, "layer": layer}) for layer in range(site.depth)]
+    shared = settings.two_way == "shared"
+    mixers = [place_mixer(here, parts, choices.mixer, shared=shared) for here in sites]
+    _gate(choices, provides, mixers, sites, parts)
+    for here, mixer in zip(sites, mixers, strict=True):
         ffn = choices.ffn(here, parts)
         norms = [choices.norm(site.dim) for _ in range(1 if ffn is None else 2)]
         blocks.append(Block(here, mixer, ffn, norms))
@@ -129,6 +171,7 @@ def _assemble(
         norm=choices.norm,
         table=embedding.table if settings.tie_head else None,
         transform=settings.head_transform,
+        bias=settings.head_transform or not site.causal,  # GPT-2's head is the table alone
     )
     return LanguageModel(backbone, head)
 
@@ -139,27 +182,45 @@ def _scale(settings: ModelSettings) -> EmbeddingScale | None:
     return EmbeddingScale(settings.dim**0.5, learned=settings.embedding_scale == "learned")
 
 
-def place_mixer(site: Site, parts: Parts, factory: MixerFactory) -> Mixer:
+def place_mixer(site: Site, parts: Parts, factory: MixerFactory, *, shared: bool = False) -> Mixer:
     """The mixer at its site; one that is causal only enters an encoder through both ways."""
-    if site.causal:
-        return factory(site, parts)
-    with torch.device("meta"):
-        directions = factory(Site(**{**site.__dict__, "causal": True}), parts).directions
-    if directions == CAUSAL:
-        return Bidirectional(site, parts, factory)
+    if not site.causal and _directions(site, parts, factory) == CAUSAL:
+        return Bidirectional(site, parts, factory, shared=shared)
     return factory(site, parts)
 
 
-def _gate(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int) -> None:
-    """Refuse a position that the mixer cannot honour, naming those that it can."""
-    if provides <= mixer.honours:
-        return
+def _directions(site: Site, parts: Parts, factory: MixerFactory) -> frozenset[Direction]:
+    with torch.device("meta"):
+        return factory(Site(**{**site.__dict__, "causal": True}), parts).directions
+
+
+def _gate(
+    choices: Choices,
+    provides: frozenset[Hook],
+    mixers: Sequence[Mixer],
+    sites: Sequence[Site],
+    parts: Parts,
+) -> None:
+    """Refuse a position that a mixer cannot honour, naming those that it can.
+
+    A recurrence knows the order of its inputs by itself: among layers that honour the position it
+    may go without (TITAN has Mamba beside attention with HOPE).
+    """
+    among = any(provides <= mixer.honours for mixer in mixers)
+    for site, mixer in zip(sites, mixers, strict=True):
+        if provides <= mixer.honours:
+            continue
+        if not (among and _directions(site, parts, choices.mixer) == CAUSAL):
+            raise _refused(choices, provides, mixer, site.layer)
+
+
+def _refused(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int) -> UserError:
     need = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
     lacking = " and ".join(need[hook] for hook in sorted(provides - mixer.honours))
     fine = ", ".join(n for n in groups()["position"] if _provides(n) <= mixer.honours)
     name = choices.names["mixer"]
     where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
-    raise UserError(
+    return UserError(
         f"position={choices.names['position']} needs {lacking}; mixer={where} has none; use {fine}"
     )
 

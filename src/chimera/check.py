@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -16,10 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from chimera import schema
 from chimera.errors import UserError, nearest
 
 #: Groups whose classes are free of torch; they are checked first, within a second.
-LIGHT = ("trainer", "optim", "model", "scale", "logger", "data", "tokenizer")
+LIGHT = ("trainer", "guard", "optim", "model", "scale", "logger", "launcher", "data", "tokenizer")
 #: Keys of a node that are not arguments: Hydra's, and what a component asks of training.
 RESERVED = {"_target_", "_partial_", "callbacks"}
 
@@ -40,8 +42,7 @@ def check_node(where: str, node: Mapping[str, Any]) -> None:
     Raises:
         UserError: naming `where`, the value, and what the constructor takes.
     """
-    target = get_object(node["_target_"])
-    arguments = _arguments(target)
+    arguments = _arguments(node["_target_"])
     for key, value in node.items():
         if key in RESERVED:
             continue
@@ -102,8 +103,13 @@ def _limit(limit: object) -> str:
     return ""
 
 
-def _arguments(target: Any) -> dict[str, Any]:
+@cache
+def _arguments(path: str) -> dict[str, Any]:
     """Hyperparameters of a class or function: its arguments but those that the build gives it."""
+    read = schema.keywords(path)
+    if read is not None:
+        return read
+    target = get_object(path)
     call = target.__init__ if inspect.isclass(target) else target
     hints = get_type_hints(call, include_extras=True)
     parameters = inspect.signature(target).parameters.values()
@@ -133,6 +139,16 @@ def check(config: dict[str, Any]) -> None:
     Raises:
         UserError: one line. Nothing has been written by then.
     """
+    check_settings(config)
+    check_parts(config)
+
+
+def check_settings(config: dict[str, Any]) -> None:
+    """What needs no torch: a sweep asks it of all its jobs first.
+
+    Raises:
+        UserError: one line.
+    """
     from chimera.record import RunDir
     from chimera.settings import Run
 
@@ -141,17 +157,24 @@ def check(config: dict[str, Any]) -> None:
         check_value(key, config[key], hint)
     for group in LIGHT:
         check_node(group, config[group])
-    for group in ("data", "tokenizer"):
+    for group in ("trainer", "model", "data", "tokenizer"):
         _instantiate(config[group]).check()
+    if not schema.attribute(config["task"]["_target_"], "plain_text", True):
+        _check_corpus(config)
     RunDir.of(config).check()
-    _check_model(config)
 
 
-def _check_model(config: dict[str, Any]) -> None:
-    # Torch is loaded from here on.
+def check_parts(config: dict[str, Any]) -> None:
+    """The components, the task, and the model that they make together. Loads torch.
+
+    Raises:
+        UserError: one line.
+    """
     import torch
 
     from chimera.build import ZOO, check_model, choose
+    from chimera.inherit import causal_of
+    from chimera.model.classifier import head_of
 
     for group in ZOO:
         check_node(group, config[group])
@@ -159,10 +182,14 @@ def _check_model(config: dict[str, Any]) -> None:
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
-    if config["precision"] == "fp16" and not gpu:
-        raise UserError("precision=fp16 needs a GPU (its gradient scaler does); use bf16 or fp32")
-    causal = get_object(config["task"]["_target_"]).causal
-    check_model(_instantiate(config["model"]), choose(config), causal=causal)
+    settings, choices = _instantiate(config["model"]), choose(config)
+    check_model(settings, choices, causal=causal_of(config["task"]), head=head_of(config["task"]))
+
+
+def _check_corpus(config: dict[str, Any]) -> None:
+    labelled = "chimera.data.classification.check_labelled"
+    wants = schema.attribute(config["task"]["_target_"], "wants", labelled)
+    get_object(wants)(_instantiate(config["data"]))
 
 
 def _instantiate(node: dict[str, Any]) -> Any:

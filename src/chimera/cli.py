@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.errors import UserError
+from chimera.errors import FULL, NotFiniteError, UserError
 
 USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
@@ -17,7 +16,12 @@ python train.py -m group=a,b key=1,2                   a sweep (Hydra's syntax)
 python train.py --cfg job [...]                        show the composed configuration
 python train.py --help                                 groups and choices
 python train.py list                                   every component: what it is, source, cost
-python eval.py run=<dir>                               repeat a run's final test"""
+python train.py list tables                            every table of experiments with its rows
+python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<table> all of them
+python train.py replay=<run>/nan_report-<step>.json    repeat a step that was not finite
+python eval.py run=<dir>                               repeat a run's final test
+python eval.py run=<dir> length=1024                   the same text in sequences of this length
+python generate.py run=<dir> prompt="..."              continue a text; more: generate.py --help"""
 
 
 def train(argv: Sequence[str]) -> int:
@@ -30,6 +34,21 @@ def evaluate(argv: Sequence[str]) -> int:
     return _guarded(lambda: _evaluate(list(argv)))
 
 
+def generate(argv: Sequence[str]) -> int:
+    """`generate.py`: returns the exit code."""
+    return _guarded(lambda: _generate(list(argv)))
+
+
+def table(argv: Sequence[str]) -> int:
+    """`make table`: the sweep of a table that is named `<paper>/<table>`."""
+    return _guarded(lambda: _table(list(argv)))
+
+
+def export(argv: Sequence[str]) -> int:
+    """`export.py`: returns the exit code."""
+    return _guarded(lambda: _export(list(argv)))
+
+
 def _train(argv: list[str]) -> int:
     flags = [word for word in argv if word.startswith("-")]
     if set(flags) & {"-h", "--help"}:
@@ -40,8 +59,25 @@ def _train(argv: list[str]) -> int:
 
         show()
         return 0
-    if flags:
+    if argv == ["list", "tables"]:
+        from chimera.experiment import listing
+
+        print(listing())
+        return 0
+    if [word for word in argv if word.startswith("replay=")]:
+        if len(argv) > 1:
+            raise UserError("replay=<nan_report-*.json> stands alone; the run says the rest")
+        from chimera.replay import find, replay
+
+        return replay(find(argv[0].partition("=")[2]))
+    if flags and set(flags) <= {"-m", "--multirun"}:
+        from chimera.sweep.main import sweep
+
+        return sweep([word for word in argv if word not in flags])
+    if set(flags) & {"--cfg", "-c", "--info", "-i"}:
         return _with_hydra(argv)
+    if flags:
+        raise UserError(f"{flags[0]} is no flag of train.py; it has -m, --cfg, --info, --help")
     return _one(argv)
 
 
@@ -49,9 +85,11 @@ def _one(overrides: list[str]) -> int:
     """Compose, check, run."""
     from chimera.check import check, plain
     from chimera.compose import compose
+    from chimera.teacher import await_teacher
 
     config = plain(compose(overrides))
     check(config)
+    await_teacher(config, overrides)
     from chimera.run import Interrupted, run
 
     try:
@@ -62,10 +100,22 @@ def _one(overrides: list[str]) -> int:
     return 0
 
 
+def _table(argv: list[str]) -> int:
+    from chimera.experiment import load, tables
+
+    if not argv or "=" in argv[0]:
+        raise UserError(f"name a table, as in make table T={tables()[0]}: {', '.join(tables())}")
+    found = load(argv[0])
+    return _train(["-m", f"+{found.paper}={found.name}", *argv[1:]])
+
+
 def _evaluate(argv: list[str]) -> int:
     words = dict(word.partition("=")[::2] for word in argv)
-    if set(words) != {"run"}:
-        raise UserError("write python eval.py run=<directory of a run>")
+    if "run" not in words or set(words) - {"run", "length"}:
+        raise UserError("write python eval.py run=<directory of a run> [length=<tokens>]")
+    length = words.get("length")
+    if length is not None and not (length.isdecimal() and int(length)):
+        raise UserError(f"length={length} is not allowed; it takes an integer of at least 1")
     from chimera.record import RunDir
 
     directory = RunDir(Path(words["run"]))
@@ -74,13 +124,43 @@ def _evaluate(argv: list[str]) -> int:
         raise UserError(f"run={directory.path} never came to train: there is nothing to test")
     from chimera.evaluate import evaluate as test
 
-    return test(directory)
+    return test(directory, int(length) if length else None)
+
+
+def _generate(argv: list[str]) -> int:
+    from chimera.generate.settings import describe, parse
+
+    if set(argv) & {"-h", "--help"}:
+        print(describe())
+        return 0
+    how = parse(argv)
+    how.check()
+    from chimera.generate.text import write
+
+    return write(how)
+
+
+def _export(argv: list[str]) -> int:
+    words = {"packed": "false", "adapter": "merge"}
+    words |= dict(word.partition("=")[::2] for word in argv)
+    fine = {"packed": ("true", "false"), "adapter": ("merge", "keep", "alone")}
+    if set(words) != {"run", "to", *fine} or any(words[k] not in v for k, v in fine.items()):
+        options = " ".join(f"[{key}={'|'.join(values)}]" for key, values in fine.items())
+        raise UserError(f"write python export.py run=<directory of a run> to=<folder> {options}")
+    from chimera.record import RunDir
+
+    run = RunDir(Path(words["run"]))
+    run.config()
+    from chimera.export import export as write
+
+    about = write(run, Path(words["to"]), pack=words["packed"] == "true", adapter=words["adapter"])
+    print(f"{words['to']}: adapter: {about['adapter']}, packed: {words['packed']}")
+    return 0
 
 
 def _with_hydra(argv: list[str]) -> int:
-    """Sweeps and `--cfg`, `--info`: Hydra's own, each job composed and checked by us again."""
+    """`--cfg`, `--info` and the like: Hydra's own answers."""
     import hydra
-    from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
 
     from chimera.compose import CONF, check_choices, register_experiments
@@ -88,37 +168,25 @@ def _with_hydra(argv: list[str]) -> int:
     overrides = [word for word in argv if "=" in word or word.startswith("~")]
     check_choices(overrides)
     register_experiments()
-    codes: list[int] = []
 
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-    def job(_: DictConfig) -> None:
-        codes.append(_guarded(lambda: _one(list(HydraConfig.get().overrides.task))))
+    def nothing(_: DictConfig) -> None:
+        raise AssertionError("these flags show something and start no run")
 
-    # A run's directory is the run's; what Hydra insists on writing goes where nobody keeps it.
-    scratch = tempfile.TemporaryDirectory()
-    sys.argv = [
-        "train.py",
-        *(word for word in argv if word not in overrides),  # its parser wants the flags together
-        *overrides,
-        "hydra.output_subdir=null",
-        "hydra.run.dir=.",
-        f"hydra.sweep.dir={scratch.name}",
-        "hydra.sweep.subdir=.",
-        "hydra/job_logging=none",
-        "hydra/hydra_logging=none",
-    ]
-    with scratch:
-        job()
-    if {"-m", "--multirun"} & set(argv) and not codes:
-        raise UserError("the sweep has no jobs: its ranges and globs match nothing")
-    return max(codes, default=0)
+    # Its parser wants the flags together.
+    sys.argv = ["train.py", *(word for word in argv if word not in overrides), *overrides]
+    nothing()
+    return 0
 
 
 def _help() -> str:
-    from chimera.compose import groups
+    from chimera.compose import CONF, groups
 
-    rows = [f"  {group:<10} {', '.join(names)}" for group, names in groups().items()]
-    return "\n".join([USAGE, "", "groups and their choices:", *rows])
+    found = groups()
+    parts = [f"  {g:<10} {', '.join(found[g])}" for g in found if (CONF / g).is_dir()]
+    tables = [f"  {g:<24} {', '.join(found[g])}" for g in found if "/" in g]
+    heads = ("groups and their choices:", "tables (+<paper>/<table>=<row>) and their rows:")
+    return "\n".join([USAGE, "", heads[0], *parts, "", heads[1], *tables])
 
 
 def _guarded(main: Callable[[], Any]) -> int:
@@ -127,6 +195,14 @@ def _guarded(main: Callable[[], Any]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except NotFiniteError as error:  # its report has been shown
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # whoever read our output stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        print(f"error: no space left on the device: {error}", file=sys.stderr)
+        return 2

@@ -6,23 +6,26 @@ traceback, a list where one name belongs) is refused here. Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from chimera import schema
+from chimera.adjust import bound, drop_leftovers
 from chimera.errors import UserError, nearest, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,35 +67,42 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
     Raises:
         UserError: an override that is no override, an unknown choice, an unknown key.
     """
+    from chimera import inherit  # which reads runs, whose records name this file's folder
+
     parsed = check_choices(overrides)
-    chosen = [o.input_line or "" for o in parsed if _is_group(o)]
+    asked: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
+    brought = tuple(inherit.words(asked.get("init_from"), asked, str(asked.get("model"))))
+    own = (line for line, o in zip(overrides, parsed, strict=True) if _is_group(o))
+    chosen = (*brought, *own)
     with _hydra(conf):
-        known = _hydra_compose(
-            [line for line, o in zip(overrides, parsed, strict=True) if _names_part(o)]
-        )
-        known_keys = set(_keys(known))
+        scaled, known_keys = _known(chosen, conf)
         for override in parsed:
             if not _is_group(override):
                 _check_key(override, known_keys)
-        cfg = _hydra_compose(overrides)
+        words = [*scaled, *brought, *overrides]
+        cfg = _hydra_compose(words)
         while missing := _missing_members(cfg):
-            chosen += missing
-            cfg = _hydra_compose([*missing, *overrides])
-            overrides = [*missing, *overrides]
-    selected = OmegaConf.to_container(cfg.hydra.runtime.choices)
-    assert isinstance(selected, dict)
+            words = [*missing, *words]
+            cfg = _hydra_compose(words)
+    selected = _selected(cfg)
+    drop_leftovers(cfg, selected["preset"], known_keys, conf)
     with open_dict(cfg):
         del cfg["hydra"]
-        cfg.choices = {
-            g: c for g, c in selected.items() if isinstance(c, str) and _top_level(str(g))
-        }
+        cfg.choices = {g: c for g, c in selected.items() if _top_level(g) and not _is_experiment(g)}
+        cfg.table = _table(selected, cfg.table)
     unknown_keys = set(_keys(cfg)) - known_keys - {"choices"}
     for key in sorted(unknown_keys):
-        if not key.startswith(("choices.", "mixer.members")):
+        if not key.startswith(("choices.", "table.", "mixer.members")):
             raise UserError(
                 f"an experiment file sets {key}, which no chosen part has{_hint(key, known_keys)}"
             )
-    return _bound(cfg)
+    bound(cfg, set(asked))
+    inherit.take_over(cfg, asked)
+    if cfg.task.get("teacher"):
+        from chimera.teacher import identity_of  # which composes the teacher's run in its turn
+
+        cfg.task.teacher_run = identity_of(cfg.task.teacher, overrides)
+    return cfg
 
 
 def check_choices(overrides: list[str]) -> list[Override]:
@@ -105,6 +115,68 @@ def check_choices(overrides: list[str]) -> list[Override]:
 
 def _top_level(group: str) -> bool:
     return "/" not in group and "@" not in group
+
+
+def _selected(cfg: DictConfig) -> dict[str, str]:
+    """Every group's choice, those inside composites and those of experiments among them."""
+    found = OmegaConf.to_container(cfg.hydra.runtime.choices)
+    assert isinstance(found, dict)
+    return {
+        str(group): choice
+        for group, choice in found.items()
+        if isinstance(choice, str) and not str(group).startswith("hydra/")
+    }
+
+
+@cache
+def _known(chosen: tuple[str, ...], conf: Path) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Of these choices: what the scale adds to them, and the keys that the parts chosen have.
+
+    Kept, because the jobs of a table differ in their seed only. Experiments and presets add no
+    key of their own: what they set has to be there without them, so that their typos are seen.
+    """
+    asked = {key for key, _, _ in (line.partition("=") for line in chosen)}
+    scale = next((line[6:] for line in reversed(chosen) if line.startswith("scale=")), "none")
+    node = yaml.safe_load((conf / "scale" / f"{scale}.yaml").read_text(encoding="utf-8"))
+    scaled = tuple(f"{g}={c}" for g, c in node["choices"].items() if g not in asked)
+    cfg = _hydra_compose([*scaled, *chosen])
+    if scaled and not schema.attribute(cfg.task._target_, "plain_text", True):
+        # Text stands in for text; labelled examples have no stand-in.
+        scaled = tuple(line for line in scaled if not line.startswith(("data=", "tokenizer=")))
+        cfg = _hydra_compose([*scaled, *chosen])
+    selected = _selected(cfg)
+    if selected["preset"] != "none" or any(map(_is_experiment, selected)):
+        parts = {g: c for g, c in selected.items() if not _is_experiment(g)} | {"preset": "none"}
+        top = [f"{g}={c}" for g, c in parts.items() if _top_level(g)]
+        cfg = _hydra_compose(top)
+        there = _selected(cfg)
+        inner = [
+            f"{'' if g in there else '+'}{g}={c}"
+            for g, c in parts.items()
+            if not _top_level(g) and there.get(g) != c
+        ]
+        if inner:
+            cfg = _hydra_compose([*top, *inner])
+    return scaled, frozenset(_keys(cfg))
+
+
+def _is_experiment(group: str) -> bool:
+    return not (CONF / group.partition("@")[0]).is_dir()
+
+
+def _table(selected: dict[str, str], node: Any) -> dict[str, Any] | None:
+    """The table that the run is a row of, and the row; a table alone is a sweep's, and refused."""
+    mine = {group: choice for group, choice in selected.items() if _is_experiment(group)}
+    rows = [(group, choice) for group, choice in mine.items() if "/" in group]
+    if rows:
+        return {"name": rows[-1][0], "row": rows[-1][1], **(node or {})}
+    if not mine:
+        return None
+    paper, table = next(iter(mine.items()))
+    raise UserError(
+        f"+{paper}={table} is a table: train.py -m +{paper}={table} runs all its rows,"
+        f" +{paper}/{table}=<row> one of {', '.join(groups()[f'{paper}/{table}'])}"
+    )
 
 
 class _hydra:  # noqa: N801 - used as a function would be
@@ -159,7 +231,7 @@ def _check_choice(override: Override) -> None:
     if not _is_group(override):
         return
     value = override.value()
-    if isinstance(value, Sweep):  # `a,b` names options; `glob(*)` finds them itself
+    if isinstance(value, Sweep | Glob):  # `a,b` names options; `glob(*)` finds them itself
         for name in value.list if isinstance(value, ChoiceSweep) else []:
             if str(name) not in groups()[group]:
                 raise unknown(group, str(name), groups()[group])
@@ -176,7 +248,7 @@ def _check_choice(override: Override) -> None:
         raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
 
 
-def _check_key(override: Override, known: set[str]) -> None:
+def _check_key(override: Override, known: Set[str]) -> None:
     key = override.key_or_group
     if key not in known and not key.startswith("hydra"):
         raise UserError(f"{key} is no key of this configuration{_hint(key, known)}")
@@ -184,7 +256,7 @@ def _check_key(override: Override, known: set[str]) -> None:
         raise UserError(f"+{key}: {key} is there already; drop the +")
 
 
-def _hint(key: str, known: set[str]) -> str:
+def _hint(key: str, known: Set[str]) -> str:
     """What was probably meant: the leaf under another parent, a near spelling, or what there is."""
     parent, _, leaf = key.rpartition(".")
     elsewhere = sorted(k for k in known if k.rpartition(".")[2] == leaf)
@@ -224,17 +296,3 @@ def _missing_members(cfg: DictConfig) -> list[str]:
         for n in dict.fromkeys(mixer.cycle)
         if n not in mixer.members
     ]
-
-
-def _bound(cfg: DictConfig) -> DictConfig:
-    """Put the scale's upper bounds on the configuration: composed last, they win over every row."""
-    bounds: dict[str, Any] = dict(cfg.scale.bounds)
-    for key, most in bounds.items():
-        parent, _, leaf = key.rpartition(".")
-        node = OmegaConf.select(cfg, parent)
-        if node is None or leaf not in node:
-            continue
-        value = node[leaf]
-        if value is None or (isinstance(value, int | float) and value > most):
-            node[leaf] = most
-    return cfg

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+#: What the system says when a disk, or one's share of it, is full.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UserError(ValueError):

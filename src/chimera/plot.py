@@ -1,10 +1,9 @@
-"""Pictures of one run."""
+"""Pictures of one run. Free of torch until one is drawn."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-
-from chimera.callback.step_log import read
 
 
 def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: str) -> None:
@@ -19,6 +18,8 @@ def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: s
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    from chimera.callback.step_log import read
+
     rows = read(steps)
     x = [int(r["global_step"]) for r in rows]
     loss = [float(r["loss"]) for r in rows]
@@ -26,7 +27,7 @@ def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: s
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     top.plot(x, loss, color="0.75", linewidth=0.8, label="train, each step")
-    top.plot(x, _smooth(loss), color="C0", label="train, smoothed")
+    top.plot(x, smooth(loss), color="C0", label="train, smoothed")
     if validations:
         top.plot(*zip(*validations, strict=True), "o-", color="C1", label="validation")
     top.set_ylabel("loss (nats per masked token)")
@@ -41,10 +42,11 @@ def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: s
     figure.savefig(to, dpi=130)
 
 
-def _smooth(values: list[float], keep: float = 0.95) -> list[float]:
+def smooth(values: list[float], keep: float = 0.95) -> list[float]:
     """Exponential mean, corrected for its start."""
     out, mean, weight = [], 0.0, 0.0
     for value in values:
+        value = value if math.isfinite(value) else mean / (weight or 1)  # a step left out
         mean, weight = keep * mean + (1 - keep) * value, keep * weight + (1 - keep)
         out.append(mean / weight)
     return out

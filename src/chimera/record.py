@@ -3,23 +3,25 @@
 config.yaml       resolved, after the scale's bounds
 overrides.txt     the command line, a word a line
 environment.json  git commit, package versions, machine
-status.json       RUNNING (pid, host), DONE or FAILED (why)
+status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (why)
 run.json          metrics, choices, parameters by component, speed, memory, time
 steps.csv         a row per optimiser step (TITAN Table 5)
 curves.png        loss and learning rate
 tokenizer/        what evaluation needs, with test.npz
-checkpoints/      last.ckpt, best.ckpt
+checkpoints/      rolling, best, at epoch ends; last.ckpt and best.ckpt are links to the right ones
+nan_report-*      what was not finite, where, and the batch that did it
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import socket
 import subprocess
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,25 +29,46 @@ from typing import Any
 import yaml
 
 from chimera.compose import ROOT
+from chimera.environment import environment
 from chimera.errors import UserError
 
-#: Keys that say where or how visibly a run goes, not what it computes; left out of its hash.
+#: Keys that say where, how visibly or how safely a run goes, not what it computes; and those whose
+#: effect stands elsewhere: a scale's bounds have been put, a choice's node is there.
 NOT_IDENTITY = (
     "run_dir",
     "overwrite",
     "name",
     "logger",
-    "choices.logger",
+    "choices",
+    "scale",
+    "table",
+    "launcher",
+    "workers",
+    "guard",
+    "task.teacher",
+    "init_from",
     "data.cache_dir",
     "data.num_workers",
     "trainer.progress",
     "trainer.log_every_n_steps",
     "trainer.checkpoint_every_n_steps",
+    "trainer.checkpoint_keep",
+    "trainer.checkpoint_keep_best",
+    "trainer.checkpoint_keep_epochs",
 )
+
+#: What a directory may hold before its run has said anything: a sweep's log, a claim.
+BEFORE_START = {"log.txt", ".lock", "checkpoints"}
+
+#: Seconds between heartbeats of a run, and without one until it counts as dead on another host.
+HEARTBEAT, SILENCE = 5.0, 60.0
 
 
 def identity(config: dict[str, Any]) -> str:
-    """Eight hexadecimal digits of a hash of all that decides what a run computes."""
+    """Eight hexadecimal digits of a hash of all that decides what a run computes.
+
+    A key that is null counts as absent: a part that learns a new option keeps its runs.
+    """
     kept = json.loads(json.dumps(config))
     for key in NOT_IDENTITY:
         node, *rest = key.split(".")
@@ -53,14 +76,32 @@ def identity(config: dict[str, Any]) -> str:
             kept.get(node, {}).pop(rest[0], None)
         else:
             kept.pop(node, None)
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(_said(kept), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _said(node: Any) -> Any:
+    """Nested configuration without what is null."""
+    if isinstance(node, dict):
+        return {key: _said(value) for key, value in node.items() if value is not None}
+    return node
+
+
+def runs_root() -> Path:
+    """Where runs go: `CHIMERA_RUNS` if it is set, else `runs/` of the checkout."""
+    return Path(os.environ.get("CHIMERA_RUNS") or ROOT / "runs")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """The whole text or, after a crash, the file as it was before."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    """The whole text or, after a crash or on a full disk, the file as it was before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -81,11 +122,15 @@ class RunDir:
 
     @staticmethod
     def of(config: dict[str, Any]) -> RunDir:
-        """`run_dir=` if given, else `runs/<name>-<hash>`."""
-        named = config.get("run_dir")
-        return RunDir(
-            Path(named) if named else ROOT / "runs" / f"{config['name']}-{identity(config)}"
-        )
+        """`run_dir=` if given, else the run of this identity: one that is there, or a new one.
+
+        Two rows of two tables that compute the same are one run, whatever it was called first.
+        """
+        if config.get("run_dir"):
+            return RunDir(Path(config["run_dir"]))
+        digits, root = identity(config), runs_root()
+        there = sorted(p for p in root.glob(f"*-{digits}") if p.is_dir())
+        return RunDir(there[0] if there else root / f"{config['name']}-{digits}")
 
     def check(self) -> None:
         """Refuse a directory that is there and is no run's.
@@ -95,24 +140,64 @@ class RunDir:
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"run_dir={self.path} is a file; name a directory")
-        if self.path.is_dir() and any(self.path.iterdir()) and not self.status():
+        there = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
+        if there - BEFORE_START and not self.status():
             raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
 
     def status(self) -> dict[str, Any]:
         """The contents of status.json; empty if there is none."""
-        file = self.path / "status.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        return _read_json(self.path / "status.json")
 
     def mark(self, state: str, **more: object) -> None:
-        """Write status.json: RUNNING, DONE or FAILED."""
-        now = datetime.now(UTC).isoformat()
-        where = {"pid": os.getpid(), "host": socket.gethostname()}
-        write_json(self.path / "status.json", {"state": state, "time": now, **where, **more})
+        """Write status.json: RUNNING, DONE, STOPPED or FAILED, with what else is known."""
+        pid = os.getpid()
+        where = {"pid": pid, "process": process_start(pid), "host": socket.gethostname()}
+        write_json(self.path / "status.json", {"state": state, "time": _now(), **where, **more})
+
+    def alive(self) -> bool:
+        """Whether a process is at work on this run.
+
+        On this host it is looked for, by its number and the time it started at; on another one its
+        heartbeat has to be younger than a minute.
+        """
+        status = self.status()
+        if status.get("state") != "RUNNING":
+            return False
+        if status["host"] == socket.gethostname():
+            start = process_start(status["pid"])
+            return start is not None and start == status.get("process")
+        age = datetime.now(UTC) - datetime.fromisoformat(status["time"])
+        return age.total_seconds() < SILENCE
+
+    def claim(self) -> None:
+        """Make the directory this process' own until it ends, however it does.
+
+        Raises:
+            UserError: another process is at work on it.
+        """
+        other = self.alive() and self.status()["pid"] != os.getpid()
+        if not other:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+            try:
+                # Not flock: workers of a killed run inherit that and would keep us out.
+                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                other = True
+            except OSError:  # a file system without locks: the heartbeat has to do
+                pass
+        if other:
+            status = self.status()
+            raise UserError(
+                f"{self.path} is being trained by process {status.get('pid')} on"
+                f" {status.get('host')}; wait for it or name another run_dir"
+            )
 
     def start(self, config: dict[str, Any], overrides: list[str]) -> None:
         """Create the directory with all that is known before training."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.mark("RUNNING")
+        (self.path / "run.json").unlink(missing_ok=True)  # of a run that is being started over
+        self.mark("RUNNING", started=_now(), step=0, max_steps=config["trainer"]["max_steps"])
         write_atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         write_atomic(self.path / "overrides.txt", "".join(f"{o}\n" for o in overrides))
         write_json(self.path / "environment.json", environment())
@@ -132,54 +217,35 @@ class RunDir:
 
     def record(self) -> dict[str, Any]:
         """What run.json holds; empty before the run is done."""
-        file = self.path / "run.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-
-    def resumable(self) -> Path | None:
-        """The checkpoint that an unfinished run continues from."""
-        last = self.checkpoints / "last.ckpt"
-        return last if self.status() and last.exists() else None
+        return _read_json(self.path / "run.json")
 
 
-def environment() -> dict[str, Any]:
-    """Where and with what the run was made."""
-    import torch
+def process_start(pid: int) -> str | None:
+    """When a process of this host began, in whatever unit the host has; None if it is gone.
 
-    return {
-        "python": platform.python_version(),
-        "machine": platform.platform(),
-        "processor": _processor(),
-        "cpus": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "git": git_state(),
-        "packages": {
-            d.metadata["Name"]: d.version
-            for d in sorted(
-                importlib.metadata.distributions(), key=lambda d: d.metadata["Name"] or ""
-            )
-        },
-    }
+    With it a number that was given to a new process is not taken for the old one.
+    """
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        try:  # the name, in brackets, may hold anything
+            state, *rest = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if state in "ZX" else rest[18]
+    found = subprocess.run(("ps", "-o", "lstart=", "-p", str(pid)), capture_output=True, text=True)
+    return found.stdout.strip() or None
 
 
-def git_state() -> dict[str, Any]:
-    """Commit of this project's checkout and whether it was changed; empty outside git."""
-
-    def git(*words: str) -> str | None:
-        got = subprocess.run(("git", "-C", str(ROOT), *words), capture_output=True, text=True)
-        return got.stdout.strip() if got.returncode == 0 else None
-
-    try:
-        commit = git("rev-parse", "HEAD")
-    except FileNotFoundError:  # no git on this machine
-        return {}
-    return {"commit": commit, "changed": bool(git("status", "--porcelain"))} if commit else {}
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+def _read_json(file: Path) -> dict[str, Any]:
+    with contextlib.suppress(FileNotFoundError):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        assert isinstance(found, dict)
+        return found
+    return {}
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,10 +6,11 @@ Each class is the schema of one Hydra group, named by `_target_` in its YAML fil
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from chimera.errors import UserError
 from chimera.types import (
     Fraction,
     NonNegativeFloat,
@@ -20,6 +21,7 @@ from chimera.types import (
 )
 
 Precision = Literal["fp32", "bf16", "fp16"]
+Bound = Annotated[float, Ge(0)]
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,13 @@ class Run:
     Args:
         name: what the run is called in its directory and in W&B.
         seed: of everything random.
-        precision: fp32, bf16 or fp16 (mixed; fp16 with a gradient scaler, GPU only).
+        precision: fp32, bf16 or fp16 (mixed; fp16 with a gradient scaler, slow on a CPU).
         run_dir: where the run goes; None: `runs/<name>-<hash of the resolved config>`.
         overwrite: start over in a directory that holds a finished run.
+        workers: jobs of a sweep at a time.
+        init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
+            model (`chimera.inherit`).
+        init_run: the identity of the run among them, which the composition fills in.
     """
 
     name: str
@@ -39,6 +45,9 @@ class Run:
     precision: Precision = "fp32"
     run_dir: str | None = None
     overwrite: bool = False
+    workers: PositiveInt = 1
+    init_from: str | None = None
+    init_run: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,8 @@ class Model:
         init_std: standard deviation of initial weights; None: 1/√d.
         embedding_scale: factor on the embeddings: `none`, `sqrt_dim` (√d), or `learned` from √d.
             A tanh in place of a norm leaves small activations small: without, it does not learn.
+        two_way: a mixer that is causal only runs both ways in an encoder, each way with weights of
+            its `own` or with `shared` ones.
     """
 
     dim: PositiveInt
@@ -75,6 +86,16 @@ class Model:
     residual_init: Literal["normal", "scaled", "fixup"] = "scaled"
     init_std: PositiveFloat | None = None
     embedding_scale: Literal["none", "sqrt_dim", "learned"] = "learned"
+    two_way: Literal["own", "shared"] = "own"
+
+    def check(self) -> None:
+        """Nothing has to be fetched."""
+
+    def build(self, choices: Any, *, vocab_size: int, causal: bool | None) -> Any:
+        """The model of the chosen parts; see `chimera.build`."""
+        from chimera.build import from_parts
+
+        return from_parts(self, choices, vocab_size=vocab_size, causal=bool(causal))
 
 
 @dataclass(frozen=True)
@@ -82,14 +103,20 @@ class Trainer:
     """How long and how training runs; names as in Lightning's Trainer.
 
     Args:
-        max_steps: optimiser steps.
+        max_steps: optimiser steps; null with max_epochs.
+        max_epochs: passes over the training data, which give the steps; if there are more of them
+            than `max_steps`, those count.
         accumulate_grad_batches: micro-batches per optimiser step.
         gradient_clip_val: largest gradient norm; 0 clips nothing.
-        val_check_interval: optimiser steps between validations; 0 validates only at the end.
+        val_check_interval: optimiser steps between validations, or `epoch`; 0 validates only at the
+            end.
         limit_val_batches: batches per validation; None takes all.
         limit_test_batches: batches of the final test; None takes all.
         log_every_n_steps: optimiser steps between logged points.
-        checkpoint_every_n_steps: optimiser steps between checkpoints (TITAN Table 4: 500).
+        checkpoint_every_n_steps: optimiser steps between rolling checkpoints (TITAN Table 4: 500).
+        checkpoint_keep: rolling ones that are kept.
+        checkpoint_keep_best: those with the lowest validation loss that are kept.
+        checkpoint_keep_epochs: those from ends of epochs that are kept; None keeps all.
         accelerator: `auto` takes a GPU where there is one.
         devices: how many.
         deterministic: refuse operations without a deterministic form.
@@ -98,20 +125,63 @@ class Trainer:
         threads: CPU threads of torch; None leaves torch's choice.
     """
 
-    max_steps: PositiveInt
+    max_steps: PositiveInt | None
+    max_epochs: PositiveInt | None = None
     accumulate_grad_batches: PositiveInt = 1
     gradient_clip_val: NonNegativeFloat = 1.0
-    val_check_interval: NonNegativeInt = 0
+    val_check_interval: NonNegativeInt | Literal["epoch"] = 0
     limit_val_batches: PositiveInt | None = None
     limit_test_batches: PositiveInt | None = None
     log_every_n_steps: PositiveInt = 10
     checkpoint_every_n_steps: PositiveInt = 500
+    checkpoint_keep: PositiveInt = 3
+    checkpoint_keep_best: NonNegativeInt = 2
+    checkpoint_keep_epochs: NonNegativeInt | None = None
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: PositiveInt = 1
     deterministic: bool = False
     compile: bool = False
     progress: Literal["auto", "bar", "lines", "none"] = "auto"
     threads: PositiveInt | None = None
+
+    def check(self) -> None:
+        """Refuse a run without an end.
+
+        Raises:
+            UserError: there is neither a number of steps nor of epochs.
+        """
+        if self.max_steps is None and self.max_epochs is None:
+            raise UserError("trainer.max_steps=null needs trainer.max_epochs=<a number>")
+
+    def measured(self, batches: int) -> Measured:
+        """These settings in steps, for an epoch of so many batches."""
+        epoch = -(-batches // self.accumulate_grad_batches)
+        wanted = [self.max_steps] if self.max_steps else []
+        wanted += [self.max_epochs * epoch] if self.max_epochs else []
+        steps, every = min(wanted), self.val_check_interval
+        every = min(epoch, steps) if every == "epoch" else every
+        return Measured(**{**vars(self), "max_steps": steps, "val_check_interval": every})
+
+
+@dataclass(frozen=True)
+class Measured(Trainer):
+    """Settings that have met the data: all in optimiser steps."""
+
+    max_steps: PositiveInt = 1
+    val_check_interval: NonNegativeInt = 0
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What happens when a loss or a gradient is NaN or infinite (SPEC T6). The update never does.
+
+    Args:
+        policy: `stop` ends the run; `skip` leaves the step out and goes on.
+        max_skips: steps of a run that `skip` leaves out before it stops after all.
+    """
+
+    policy: Literal["stop", "skip"] = "stop"
+    max_skips: PositiveInt = 10
 
 
 @dataclass(frozen=True)
@@ -146,9 +216,22 @@ class Scale:
     Args:
         bounds: dotted key to the largest value it may have; a key that is null or absent in the
             configuration takes the bound where it is null and is passed over where absent.
+        presets: by preset, bounds that stand in for those above, so that a Large stays larger
+            than its Base.
+        values: dotted key to the value it has at this scale, unless the command line sets it; for
+            what does not shrink with a model, such as its learning rate.
+        preset_values: by preset, values that stand in for those above.
+        choices: group to the choice that stands in for a preset's or an experiment's, unless the
+            command line chooses that group itself.
     """
 
-    bounds: dict[str, Annotated[float, Ge(0)]] = field(default_factory=dict)
+    bounds: dict[str, Bound] = field(default_factory=dict)
+    presets: dict[str, dict[str, Bound]] = field(default_factory=dict)
+    values: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    preset_values: dict[str, dict[str, bool | int | float | str | None]] = field(
+        default_factory=dict
+    )
+    choices: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

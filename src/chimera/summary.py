@@ -33,4 +33,7 @@ def show(title: str, groups: list[Group], model: nn.Module, console: Console) ->
         trained = (f"{group.lr:.2e}", f"{group.weight_decay:g}") if group else ("frozen", "")
         table.add_row(component, f"{count:,}", f"{count / total:.1%}", *trained)
     table.add_row("total", f"{total:,}", "", "", "", style="bold")
+    trained_count = sum(group.count for group in groups)
+    if trained_count < total:
+        table.add_row("trained", f"{trained_count:,}", f"{trained_count / total:.2%}", "", "")
     console.print(table)

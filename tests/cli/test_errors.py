@@ -49,7 +49,6 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["data=wikitext2", "data.path=/nowhere"], ["/nowhere"]),
     (["tokenizer=bert", "tokenizer.path=/nowhere/vocab.txt"], ["/nowhere/vocab.txt"]),
     (["tokenizer=gpt2", "tokenizer.path=/nowhere"], ["/nowhere"]),
-    (["precision=fp16"], ["precision=fp16", "GPU"]),
     (["trainer.accelerator=gpu"], ["GPU", "cpu"]),
     (["task.mask_ratio=2"], ["task.mask_ratio=2", "at most 1"]),
     (["mixer=pattern", "mixer.cycle=[retnet,atention]"], ["atention", "attention"]),

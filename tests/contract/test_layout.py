@@ -64,7 +64,7 @@ def test_yaml_names_every_hyperparameter_and_no_other(group: str, name: str) -> 
     node = config(**{group: name})[group]
     check_node(group, node)  # keys known, types and ranges right
     target = get_object(node["_target_"])
-    assert set(node) - RESERVED == set(_arguments(target))
+    assert set(node) - RESERVED == set(_arguments(node["_target_"]))
     assert not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(target).parameters.values())
     assert _nodes(group, node) == [(group, node)]
 

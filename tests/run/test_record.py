@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from chimera.check import plain
 from chimera.compose import ROOT, compose
+from chimera.environment import environment
 from chimera.errors import UserError
-from chimera.record import RunDir, environment, flat, identity, write_atomic
+from chimera.record import RunDir, flat, identity, write_atomic, write_json
 
 
 def config(*overrides: str) -> dict[str, object]:
@@ -72,3 +75,55 @@ def test_environment_says_what_it_ran_on() -> None:
 
 def test_flat_keys() -> None:
     assert flat({"a": {"b": 1, "c": {}}, "d": None}) == {"a.b": 1, "a.c": {}, "d": None}
+
+
+def test_a_run_that_is_there_is_found_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    first = RunDir.of(config("name=row-of-one-table"))
+    assert first.path.parent == tmp_path
+    first.path.mkdir()
+    assert RunDir.of(config("name=row-of-another")).path == first.path
+    assert RunDir.of(config("name=another", "seed=1")).path != first.path
+
+
+def test_alive_is_who_says_running_and_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path)
+    assert not run.alive()
+    run.mark("RUNNING")
+    assert run.alive()
+    status = run.status()
+    write_json(tmp_path / "status.json", {**status, "process": "1"})  # the number was given away
+    assert not run.alive()
+    write_json(tmp_path / "status.json", {**status, "host": "elsewhere"})
+    assert run.alive()
+    write_json(
+        tmp_path / "status.json",
+        {**status, "host": "elsewhere", "time": "2026-01-01T00:00:00+00:00"},
+    )
+    assert not run.alive()
+    run.mark("DONE")
+    assert not run.alive()
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.claim()
+    run.mark("RUNNING")
+    program = (
+        "import sys; from pathlib import Path; from chimera.record import RunDir\n"
+        "RunDir(Path(sys.argv[1])).claim()"
+    )
+    words = [sys.executable, "-c", program, str(run.path)]
+    other = subprocess.run(words, capture_output=True, text=True)
+    assert "is being trained by process" in other.stderr
+    run.mark("DONE")  # the lock is still held, whatever the file says
+    assert subprocess.run(words, capture_output=True).returncode
+    run._lock.close()
+    assert subprocess.run(words, capture_output=True).returncode == 0
+
+
+def test_what_does_not_decide_the_numbers() -> None:
+    for cosmetic in ("trainer.checkpoint_keep=1", "guard=skip", "trainer.log_every_n_steps=3"):
+        assert identity(config()) == identity(config(cosmetic)), cosmetic

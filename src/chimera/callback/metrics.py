@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from lightning.pytorch.loggers import Logger
 
 from chimera.callback.steps import Step
+
+Source = Callable[[], Mapping[str, float]]
 
 
 def peak_memory_gb() -> float:
@@ -27,35 +29,29 @@ class MetricsLog:
     Args:
         loggers: Lightning's; none is fine.
         every: optimiser steps between points.
+        sources: what else a point shows; each answers with its numbers of now by name.
     """
 
-    def __init__(self, loggers: Sequence[Logger], every: int) -> None:
+    def __init__(
+        self, loggers: Sequence[Logger], every: int, sources: Sequence[Source] = ()
+    ) -> None:
         self.loggers, self.every = list(loggers), every
-        self.tokens, self.seconds, self.steps = 0, 0.0, 0
+        self.sources = list(sources)
         self._recent: list[Step] = []
 
     def __call__(self, step: Step) -> None:
         self._recent.append(step)
-        # The first step warms caches and allocators up; it would make short runs look slow.
-        if self.steps:
-            self.tokens += step.tokens
-            self.seconds += step.seconds
-        self.steps += 1
         if step.global_step % self.every == 0:
             point = self._point(step)
             for logger in self.loggers:
                 logger.log_metrics(point, step=step.global_step)
             self._recent.clear()
 
-    @property
-    def tokens_per_second(self) -> float:
-        """Over the whole run, validation and the first step left out; NaN before the second."""
-        return self.tokens / self.seconds if self.seconds else math.nan
-
     def _point(self, step: Step) -> dict[str, float]:
         recent = self._recent
         seconds = sum(s.seconds for s in recent)
-        loss = sum(s.loss for s in recent) / len(recent)
+        losses = [s.loss for s in recent if math.isfinite(s.loss)]  # the others were left out
+        loss = sum(losses) / len(losses) if losses else math.nan
         return {
             "train/loss": loss,
             "train/perplexity": math.exp(min(loss, 700.0)),
@@ -68,4 +64,5 @@ class MetricsLog:
             **{f"lr/{name}": rate for name, rate in step.rates.items()},
             **{f"aux/{key}": value for key, value in step.aux.items()},
             **{f"stats/{key}": value for key, value in step.stats.items()},
+            **{key: value for source in self.sources for key, value in source().items()},
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Literal
 
@@ -99,6 +100,8 @@ class ProgressDisplay(Callback):
 
 
 def _smooth(old: float | None, new: float) -> float:
+    if not math.isfinite(new):  # a step that was left out
+        return new if old is None else old
     return new if old is None else 0.9 * old + 0.1 * new
 
 

@@ -6,6 +6,10 @@ Append-only and flushed per row: it is the durable record, whatever happens to t
 from __future__ import annotations
 
 import csv
+import errno
+import io
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -38,17 +42,19 @@ class StepLog:
 
     def __init__(self, path: Path, lr: float, resumed_step: int = 0) -> None:
         self.path, self.lr = path, lr
-        kept = _rows(path, resumed_step)
-        self._file = path.open("w", newline="", encoding="utf-8")
-        self._csv = csv.writer(self._file)
-        self._csv.writerow(FIELDS)
-        self._csv.writerows(kept)
-        self._file.flush()
+        # Cut in place: rows that count are never anywhere but on disk, whenever we are killed.
+        # Unbuffered: on a full disk a row is there or not, and nothing is left to fail at the end.
+        self._file = path.open("r+b" if path.exists() else "w+b", buffering=0)
+        self._end = _end_of(self._file.read(), resumed_step)
+        self._file.truncate(self._end)
+        self._file.seek(self._end)
+        if not self._end:
+            self._write(FIELDS)
 
     def __call__(self, step: Step) -> None:
         cuda = torch.cuda.is_available()
         clipped = min(step.grad_norm, step.clip) if step.clip else step.grad_norm
-        self._csv.writerow(
+        self._write(
             (
                 step.timestamp,
                 step.epoch,
@@ -63,11 +69,22 @@ class StepLog:
                 torch.cuda.memory_reserved() / 1e9 if cuda else 0.0,
             )
         )
-        self._file.flush()
 
     def close(self) -> None:
         """Nothing is written after this."""
         self._file.close()
+
+    def _write(self, row: Iterable[object]) -> None:
+        line = io.StringIO()
+        csv.writer(line).writerow(row)
+        data = line.getvalue().encode()
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        except OSError:
+            self._file.truncate(self._end)
+            raise
+        self._end += len(data)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -76,10 +93,14 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _rows(path: Path, up_to: int) -> list[list[str]]:
-    """Rows of an earlier start up to a step; a last line torn by a kill is dropped."""
-    if not path.exists() or up_to == 0:
-        return []
-    rows = read(path)
-    whole = [r for r in rows if None not in r.values() and (r["global_step"] or "").isdigit()]
-    return [[r[f] for f in FIELDS] for r in whole if int(r["global_step"]) <= up_to]
+def _end_of(data: bytes, step: int) -> int:
+    """Where the row of a step ends; a last line torn by a kill is none."""
+    head = (",".join(FIELDS) + "\r\n").encode()
+    if step == 0 or not data.startswith(head):
+        return 0
+    end = len(head)
+    for line in data[end:].splitlines(keepends=True):
+        if not line.endswith(b"\n") or int(line.split(b",")[FIELDS.index("global_step")]) > step:
+            break
+        end += len(line)
+    return end

@@ -6,6 +6,7 @@ taken once.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -58,13 +59,41 @@ Listener = Callable[[Step], None]
 
 
 class Steps(Callback):
-    """Collects micro-batches and tells the listeners of each finished optimiser step."""
+    """Collects micro-batches and tells the listeners of each finished optimiser step.
 
-    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+    Keeps the time that the run took, over all the processes that it took.
+
+    Args:
+        listeners: are told.
+        began: when this process' part of the run did, by `time.perf_counter`; None: now.
+    """
+
+    def __init__(self, listeners: Sequence[Listener] = (), began: float | None = None) -> None:
         self.listeners = list(listeners)
         self._micro: list[dict[str, Any]] = []
         self._tokens = 0
         self._clock = self._paused = 0.0
+        self.tokens, self.seconds = 0, 0.0
+        self._began = time.perf_counter() if began is None else began
+        self._wall_before = 0.0
+        self._warm = False
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Validation left out and the first step of each process; NaN before there is another."""
+        return self.tokens / self.seconds if self.seconds else math.nan
+
+    @property
+    def wall_seconds(self) -> float:
+        """Of this process since it began and of those before it up to their last checkpoint."""
+        return self._wall_before + time.perf_counter() - self._began
+
+    def state_dict(self) -> dict[str, float]:
+        return {"tokens": self.tokens, "seconds": self.seconds, "wall": self.wall_seconds}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        self.tokens, self.seconds = int(state_dict["tokens"]), state_dict["seconds"]
+        self._wall_before = state_dict["wall"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._clock = time.perf_counter()
@@ -97,6 +126,11 @@ class Steps(Callback):
             return
         now = time.perf_counter()
         step = self._finish(trainer, pl_module, batch_idx, now - self._clock)
+        # The first step warms caches and allocators up; it would make short runs look slow.
+        if self._warm:
+            self.tokens += step.tokens
+            self.seconds += step.seconds
+        self._warm = True
         self._clock, self._tokens = now, 0
         self._micro.clear()
         for listener in self.listeners:

@@ -49,3 +49,16 @@ class GracefulStop(Callback):
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+
+
+class Until(Callback):
+    """Stops after an optimiser step, whatever the run's own length, which decides its schedules."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step >= self.step:
+            trainer.should_stop = True

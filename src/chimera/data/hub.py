@@ -11,6 +11,7 @@ import re
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -58,16 +59,8 @@ def load_rows(
     Raises:
         UserError: it cannot be had, or has no such column.
     """
-    from datasets import load_dataset
-
-    try:
-        found = load_dataset(name, config)
-    except OSError as error:  # ConnectionError, and what datasets raises for an unknown name
-        raise _not_there(name, config, instead) from error
-    except ValueError as error:  # an unknown or missing configuration: the message lists them
-        raise UserError(f"{name}: {' '.join(str(error).split())}") from error
     rows: dict[Split, Iterable[str]] = {}
-    for split, data in found.items():
+    for split, data in load_splits(name, config, instead).items():
         if field not in data.column_names:
             raise UserError(
                 f"{name} has no column {field}; data.field takes one of"
@@ -76,6 +69,22 @@ def load_rows(
         if split in _SPLITS:
             rows[_SPLITS[split]] = _column(data, field)
     return rows
+
+
+def load_splits(name: str, config: str | None, instead: str) -> dict[str, Any]:
+    """A data set with all its columns, by the hub's names of its splits.
+
+    Raises:
+        UserError: it cannot be had.
+    """
+    from datasets import load_dataset
+
+    try:
+        return dict(load_dataset(name, config))
+    except OSError as error:  # ConnectionError, and what datasets raises for an unknown name
+        raise _not_there(name, config, instead) from error
+    except ValueError as error:  # an unknown or missing configuration: the message lists them
+        raise UserError(f"{name}: {' '.join(str(error).split())}") from error
 
 
 def find_file(name: str, file: str, option: str) -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Sampler
 
@@ -145,15 +146,20 @@ class ResumableLoader:
 
     def _share(self, epoch: int) -> list[int]:
         """Indices of this rank's samples, in order."""
-        order = np.arange(len(self.samples))
-        if self.shuffle:
-            order = stream(Purpose.ORDER, self.seed, epoch).permutation(order)
+        order = self._order(epoch)
         spare = len(order) % self.world_size
         if spare and self.drop_last:
             order = order[:-spare]
         elif spare:
             order = np.append(order, np.resize(order, self.world_size - spare))
         return [int(index) for index in order[self.rank :: self.world_size]]
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """All samples in the order of an epoch, of all ranks together."""
+        order = np.arange(len(self.samples))
+        if self.shuffle:
+            order = stream(Purpose.ORDER, self.seed, epoch).permutation(order)
+        return order
 
     def _batches(self) -> list[list[Key]]:
         keys = [(self._epoch, index) for index in self._share(self._epoch)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
@@ -28,13 +28,13 @@ class Prepared:
 
     Args:
         tokenizer: of the ids.
-        splits: train, valid and test.
+        splits: train, valid and test: `PackedTokens`, or what else a task works on.
         report: documents, bytes and tokens of each split, hashes, seconds that stages took when
             they were last done; plain values for the record.
     """
 
     tokenizer: Tokenizer
-    splits: Mapping[str, PackedTokens]
+    splits: Mapping[str, Any]
     report: dict[str, Any]
 
 
@@ -63,10 +63,48 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
         )
         return found
 
-    def make_tokenizer(folder: Path) -> dict[str, Any]:
-        documents = splits()["train"] if settings.learns else []
+    def make_tokens(folder: Path) -> dict[str, Any]:
+        documents = splits()
         began = time.perf_counter()
-        made = settings.build(documents)
+        counts = pack(folder, documents, tokenizer)
+        seconds = time.perf_counter() - began
+        sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
+        log.info("tokens: %s, packed in %.1f s", sizes, seconds)
+        return {"splits": counts, "seconds": seconds}
+
+    tokenizer, learning = prepare_tokenizer(settings, corpus_hash, lambda: splits()["train"], root)
+    key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256)
+    folder, packed = cache.entry(root, "tokens", key, make_tokens)
+    tokens = {s: PackedTokens(folder / f"{s}.bin", dtype(tokenizer)) for s in packed["splits"]}
+    report = {
+        "corpus_sha256": corpus_hash,
+        "splits": packed["splits"],
+        "tokenizer_seconds": learning,
+        "packing_seconds": packed["seconds"],
+        "cache": str(folder),
+    }
+    return Prepared(tokenizer, tokens, report)
+
+
+def prepare_tokenizer(
+    settings: TokenizerSettings,
+    corpus_hash: str,
+    documents: Callable[[], Sequence[str]],
+    root: Path,
+) -> tuple[Tokenizer, float]:
+    """The tokenizer, from the cache if it is there, and the seconds that it took to make.
+
+    Args:
+        settings: a choice of `tokenizer=`.
+        corpus_hash: fingerprint of the corpus.
+        documents: gives the training text; called only if it is to be learnt from.
+        root: the cache.
+    """
+
+    def make(folder: Path) -> dict[str, Any]:
+        text = documents() if settings.learns else []
+        began = time.perf_counter()
+        made = settings.build(text)
         made.save(folder)
         seconds = time.perf_counter() - began
         log.info(
@@ -77,25 +115,5 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
         )
         return {"seconds": seconds}
 
-    def make_tokens(folder: Path) -> dict[str, Any]:
-        documents = splits()
-        began = time.perf_counter()
-        counts = pack(folder, documents, tokenizer)
-        seconds = time.perf_counter() - began
-        sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
-        log.info("tokens: %s, packed in %.1f s", sizes, seconds)
-        return {"splits": counts, "seconds": seconds}
-
-    folder, made = cache.entry(root, "tokenizer", settings.fingerprint(corpus_hash), make_tokenizer)
-    tokenizer = load(folder)
-    key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256)
-    folder, packed = cache.entry(root, "tokens", key, make_tokens)
-    tokens = {s: PackedTokens(folder / f"{s}.bin", dtype(tokenizer)) for s in packed["splits"]}
-    report = {
-        "corpus_sha256": corpus_hash,
-        "splits": packed["splits"],
-        "tokenizer_seconds": made["seconds"],
-        "packing_seconds": packed["seconds"],
-        "cache": str(folder),
-    }
-    return Prepared(tokenizer, tokens, report)
+    folder, made = cache.entry(root, "tokenizer", settings.fingerprint(corpus_hash), make)
+    return load(folder), made["seconds"]

@@ -36,6 +36,15 @@ class SpecialIds:
     mask: int | None
 
 
+@dataclass(frozen=True)
+class Template:
+    """Ids around the texts of an example: start a end, or start a middle b end."""
+
+    start: tuple[int, ...]
+    middle: tuple[int, ...]
+    end: tuple[int, ...]
+
+
 class Tokenizer(ABC):
     """Texts to ids and back.
 
@@ -45,6 +54,8 @@ class Tokenizer(ABC):
         special: ids of the special tokens; several may share one.
         vocab_size: number of ids.
         sha256: of what it was made from (model or vocabulary, and options); goes into the record.
+
+    `template` is BERT's, [CLS] a [SEP] b [SEP], unless the tokenizer knows one of its own.
     """
 
     def __init__(self, special: SpecialIds, vocab_size: int, sha256: str) -> None:
@@ -53,6 +64,7 @@ class Tokenizer(ABC):
         self.cls_id, self.sep_id = special.cls, special.sep
         self.mask_id = special.mask
         self.special_ids = tuple(sorted({i for i in asdict(special).values() if i is not None}))
+        self.template = Template((special.cls,), (special.sep,), (special.sep,))
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Ids]:
@@ -78,6 +90,7 @@ class Tokenizer(ABC):
             "vocab_size": self.vocab_size,
             "sha256": self.sha256,
             "special_ids": asdict(self.special),
+            "template": asdict(self.template),
         }
         (folder / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
 
@@ -96,7 +109,10 @@ def load(folder: Path) -> Tokenizer:
     if not module.startswith("chimera."):
         raise UserError(f"{folder / DESCRIPTION} names {module}, which is no part of chimera")
     kind: type[Tokenizer] = getattr(import_module(module), name)
-    return kind._read(folder, SpecialIds(**described["special_ids"]), described["sha256"])
+    found = kind._read(folder, SpecialIds(**described["special_ids"]), described["sha256"])
+    if "template" in described:
+        found.template = Template(**{k: tuple(v) for k, v in described["template"].items()})
+    return found
 
 
 class TokenizerSettings(Protocol):

@@ -92,6 +92,14 @@ class Backbone(nn.Module):
         self.loops, self.dropout = loops, dropout
         self.gradient_checkpointing = gradient_checkpointing
 
+    #: What a classifier asks of a body: the mean stands for a text, there are no segments.
+    summary, reads_segments = "mean", False
+
+    @property
+    def width(self) -> int:
+        """Of the hidden states."""
+        return int(cast(Tensor, self.embedding.weight).shape[-1])
+
     def init_state(self, batch: int) -> State:
         """A fresh state: given to `forward`, it makes the call a prefill."""
         device = next(self.parameters()).device

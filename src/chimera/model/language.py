@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from chimera.model.backbone import Backbone, State
 from chimera.model.head import Head
+from chimera.ops.cross_entropy import cross_entropy
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Logits [n v] at the positions asked for, [b t v] if none were; the rest as in `Out`."""
+    """Logits [n v] at the positions asked for, [b t v] if none were; the rest as in `Out`.
+
+    Where targets were given there are `loss` and `accuracy` in place of the logits, of which n = 0.
+    """
 
     logits: Float[Tensor, "*n v"]
     state: State | None = None
     aux: dict[str, Tensor] = field(default_factory=dict)
     stats: dict[str, Tensor] = field(default_factory=dict)
+    loss: Float[Tensor, ""] = field(default_factory=lambda: torch.tensor(torch.nan))
+    accuracy: Float[Tensor, ""] = field(default_factory=lambda: torch.tensor(torch.nan))
 
 
 class LanguageModel(nn.Module):
@@ -32,6 +39,26 @@ class LanguageModel(nn.Module):
         """A fresh decoding state for `batch` sequences."""
         return self.backbone.init_state(batch)
 
+    @torch.no_grad()
+    def check_reach(self, length: int) -> None:
+        """Whether all parts know what to do at the last of `length` positions.
+
+        Learned tables end (positions, the factors of attention-free transformers) and then say so
+        in one line. Asked before training or decoding, at the cost of one token, that line comes
+        before the work.
+
+        Raises:
+            UserError: by the part whose table is shorter.
+        """
+        training = self.training
+        self.eval()  # no statistic may move
+        try:
+            state = self.init_state(1)
+            state = state._replace(seen=torch.full_like(state.seen, length - 1))
+            self.backbone(torch.zeros_like(state.seen)[:, None], None, state)
+        finally:
+            self.train(training)
+
     def forward(
         self,
         ids: Int[Tensor, "b t"],
@@ -39,8 +66,22 @@ class LanguageModel(nn.Module):
         *,
         index: Int[Tensor, " n"] | None = None,
         state: State | None = None,
+        targets: Int[Tensor, " n"] | None = None,
+        at_once: int = 1 << 25,
     ) -> Prediction:
-        """Logits at `index`, flat positions in b·t order; everywhere if it is None."""
+        """Logits at `index`, flat positions in b·t order; everywhere if it is None.
+
+        Args:
+            ids, mask, state: see `Backbone.forward`.
+            index: where the head is applied.
+            targets: what is to be predicted there: scored, without all logits at one time.
+            at_once: how many logits, then.
+        """
         out = self.backbone(ids, mask, state)
         x = out.y if index is None else out.y.flatten(0, 1).index_select(0, index)
-        return Prediction(self.head(x), out.state, out.aux, out.stats)
+        if targets is None:
+            return Prediction(self.head(x), out.state, out.aux, out.stats)
+        x, width = x.reshape(-1, x.shape[-1]), self.head.vocab_size
+        loss, accuracy = cross_entropy(self.head, x, targets, width=width, at_once=at_once)
+        none = x.new_empty(0, width)
+        return Prediction(none, out.state, out.aux, out.stats, loss, accuracy)

@@ -18,13 +18,29 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-class KVCache(NamedTuple):
-    """What attention keeps per sequence: `g` key-value heads, s tokens so far."""
-
+class _Kept(NamedTuple):
     k: Float[Tensor, "b g s k"]
     v: Float[Tensor, "b g s v"]
     pos: Int[Tensor, "b s"]
     mask: Bool[Tensor, "b s"]
+
+
+class _Room:
+    """Buffers that a cache is the beginning of, and how many of their places are taken."""
+
+    def __init__(self, buffers: tuple[Tensor, ...], taken: int) -> None:
+        self.buffers, self.taken = buffers, taken
+
+
+class KVCache(_Kept):
+    """What attention keeps per sequence: `g` key-value heads, s tokens so far.
+
+    Without gradients it is the beginning of buffers with places to spare, so that a token is
+    written and nothing is copied. A cache never changes: only the one that ends where the buffers'
+    taken places end writes on, and any other, such as a second continuation of one text, copies.
+    """
+
+    _room: _Room | None = None
 
     @staticmethod
     def empty(batch: int, heads: int, k: int, v: int, like: Tensor) -> KVCache:
@@ -39,6 +55,23 @@ class KVCache(NamedTuple):
 
     def extend(self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None) -> KVCache:
         """The cache with t more tokens; `pos` [b|1 t], `mask` [b t] or None."""
+        if torch.is_grad_enabled():
+            return self.joined(k, v, pos, mask)
+        start, end = self.pos.shape[1], self.pos.shape[1] + pos.shape[1]
+        room = self._room
+        if room is None or room.taken != start or end > room.buffers[2].shape[1]:
+            room = self._with_room(end)
+        for buffer, dim, new in zip(room.buffers, _ALONG, (k, v, pos, mask), strict=True):
+            place = buffer.narrow(dim, start, end - start)
+            place.fill_(True) if new is None else place.copy_(new)
+        room.taken = end
+        cut = (b.narrow(dim, 0, end) for b, dim in zip(room.buffers, _ALONG, strict=True))
+        longer = KVCache(*cut)
+        longer._room = room
+        return longer
+
+    def joined(self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None) -> KVCache:
+        """The same in tensors of its own, with no place to spare."""
         batch, tokens = k.shape[0], k.shape[2]
         if mask is None:
             mask = torch.ones(batch, tokens, dtype=torch.bool, device=k.device)
@@ -48,6 +81,20 @@ class KVCache(NamedTuple):
             torch.cat([self.pos, pos.expand(batch, -1)], 1),
             torch.cat([self.mask, mask], 1),
         )
+
+    def _with_room(self, tokens: int) -> _Room:
+        """A copy for `tokens` and an eighth more: eight places copied per token in the long run."""
+        places, buffers = tokens + max(64, tokens // 8), []
+        for old, dim in zip(self, _ALONG, strict=True):
+            shape = list(old.shape)
+            shape[dim] = places
+            buffers.append(old.new_zeros(shape))
+            buffers[-1].narrow(dim, 0, old.shape[dim]).copy_(old)
+        return _Room(tuple(buffers), self.pos.shape[1])
+
+
+#: The axis of tokens of k, v, pos and mask.
+_ALONG = (2, 2, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -99,9 +146,9 @@ def attend(
     dropout: float = 0.0,
 ) -> Float[Tensor, "b h t v"]:
     """Softmax attention of the last t of s tokens on all s; `bias` is added to the scores."""
-    t, s = q.shape[2], k.shape[2]
-    grouped = q.shape[1] != k.shape[1]
-    if mask is None and bias is None and (t == s or not causal):
+    t, s, g = q.shape[2], k.shape[2], k.shape[1]
+    grouped = q.shape[1] != g
+    if mask is None and bias is None and t == s:
         return F.scaled_dot_product_attention(
             q, k, v, is_causal=causal and t > 1, dropout_p=dropout, enable_gqa=grouped
         )
@@ -112,6 +159,13 @@ def attend(
         where = bias
     if where is not None and where.is_floating_point():
         where = where.to(q.dtype)
+    if grouped and t == 1:
+        # A decoding step reads each head of keys once, for all queries of its group at a time.
+        if where is not None and where.shape[1] > 1:
+            where = rearrange(where, "b (g r) 1 s -> b g r s", g=g)
+        q = rearrange(q, "b (g r) 1 k -> b g r k", g=g)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=where, dropout_p=dropout)
+        return rearrange(y, "b g r v -> b (g r) 1 v")
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=where, dropout_p=dropout, enable_gqa=grouped
     )

@@ -102,7 +102,7 @@ def remember(
 ) -> tuple[KVCache, KVCache]:
     """The old places and the new tokens; and the cache of as many places, the last of them all."""
     slots = state.pos.shape[1]
-    keys = state.extend(k, v, tokens.pos, tokens.mask)
+    keys = state.joined(k, v, tokens.pos, tokens.mask)
     if tokens.mask is None:
         last = keys.pos.shape[1] - slots
         # Copies, or the cache would keep the whole sequence alive.

@@ -32,7 +32,8 @@ class Learned(Position):
         self, site: Site, heads: int, head_dim: int, *, init_std: NonNegativeFloat = 0.02
     ) -> None:
         super().__init__(site, heads, head_dim)
-        self.vectors = nn.Parameter(torch.randn(site.max_len, site.dim) * init_std)
+        self.vectors = nn.Parameter(torch.empty(site.max_len, site.dim))
+        nn.init.normal_(self.vectors, std=init_std)
 
     def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
         known = len(self.vectors)

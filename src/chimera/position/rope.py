@@ -10,8 +10,10 @@ so that scores see m − n alone. Beyond the trained length L, with factor s ≥
                  fewer than `beta_slow`, a ramp between; q and k both times 0.1·ln s + 1, which is
                  a lower softmax temperature for longer texts               (YaRN, 2309.00071)
 
-`dynamic_ntk` turns all keys again whenever the sequence grows. A cache of turned keys cannot, so
-decoding past L differs from one full pass; the others decode exactly.
+With `dynamic`, s is n/L where a sequence is longer than L, else 1: up to L nothing is changed, so
+that it is trained as `none` is (Dynamic Scaling, 2309.00071, 3.3). It and `dynamic_ntk` turn all
+keys again whenever the sequence grows. A cache of turned keys cannot, so decoding past L differs
+from one full pass; the others decode exactly.
 q [b h t k], k [b g t k]; pairs are interleaved, see `chimera.ops.rotary`.
 """
 
@@ -35,7 +37,8 @@ class Rotary(Position):
     Args:
         base: see above.
         scaling: how positions beyond the trained length are brought in.
-        factor: s, by how much the trained length is stretched; unused by `none`.
+        factor: s, by how much the trained length is stretched; unused by `none` and if `dynamic`.
+        dynamic: stretch each sequence by as much as it is longer; `dynamic_ntk` has its own way.
         original_len: the trained length L; None takes the model's max_len.
         beta_fast, beta_slow: turns within L at which YaRN's ramp begins and ends.
     """
@@ -51,6 +54,7 @@ class Rotary(Position):
         base: Base = 10000.0,
         scaling: Literal["none", "linear", "ntk", "dynamic_ntk", "yarn"] = "none",
         factor: Annotated[float, Ge(1)] = 4.0,
+        dynamic: bool = False,
         original_len: PositiveInt | None = None,
         beta_fast: PositiveFloat = 32.0,
         beta_slow: PositiveFloat = 1.0,
@@ -61,35 +65,43 @@ class Rotary(Position):
         if head_dim == 2 and scaling in {"ntk", "dynamic_ntk"}:
             raise ValueError(f"scaling={scaling} needs heads wider than 2; use linear or yarn")
         self.head_dim, self.base, self.scaling, self.factor = head_dim, base, scaling, factor
-        self.length = original_len or site.max_len
+        self.length, self.dynamic = original_len or site.max_len, dynamic
         self.beta_fast, self.beta_slow = beta_fast, beta_slow
-        self.temperature = 0.1 * math.log(factor) + 1 if scaling == "yarn" else 1.0
 
     def rotate(
         self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
     ) -> tuple[Tensor, Tensor]:
         cos, sin = angles(pos, self.frequencies(pos, q))
         if self.scaling == "yarn":
-            cos, sin = cos * self.temperature, sin * self.temperature
+            temperature = 0.1 * self.stretch(pos, cos).log() + 1
+            cos, sin = cos * temperature, sin * temperature
         return rotate(q, cos, sin), rotate(k, cos, sin)
 
     def frequencies(self, pos: Int[Tensor, "#b t"], like: Tensor) -> Float[Tensor, "*#lead half"]:
         """θ in the precision of `like`; [b 1 1 half] where it depends on the sequence."""
         half, exponent = self.head_dim // 2, self.head_dim / max(self.head_dim - 2, 1)
-        if self.scaling == "ntk":
+        if self.scaling == "none":
+            return frequencies(half, self.base, like=like)
+        if self.scaling == "ntk" and not self.dynamic:
             return frequencies(half, self.base * self.factor**exponent, like=like)
         theta = frequencies(half, self.base, like=like)
+        stretch = self.stretch(pos, theta)
         if self.scaling == "linear":
-            return theta / self.factor
+            return theta / stretch
         if self.scaling == "yarn":
             kept = self._ramp(theta)
-            return theta * kept + theta / self.factor * (1 - kept)
+            return theta * kept + theta / stretch * (1 - kept)
+        return theta * stretch ** (-exponent * torch.arange(half, device=pos.device) / half)
+
+    def stretch(self, pos: Int[Tensor, "#b t"], like: Tensor) -> Float[Tensor, "*#b"]:
+        """s in the precision of `like`; [b 1 1 1] where it depends on the sequence."""
+        if not self.dynamic and self.scaling != "dynamic_ntk":
+            return like.new_tensor(self.factor)
+        # Per sequence, not the longest of the batch: its neighbours must not change a result.
+        times = (pos.amax(-1) + 1).to(like.dtype)[:, None, None, None] / self.length
         if self.scaling == "dynamic_ntk":
-            # Per sequence, not the longest of the batch: its neighbours must not change a result.
-            n = (pos.amax(-1) + 1).to(theta.dtype)[:, None, None, None]
-            stretch = (self.factor * n / self.length - (self.factor - 1)).clamp(min=1)
-            return theta * stretch ** (-exponent * torch.arange(half, device=pos.device) / half)
-        return theta
+            times = self.factor * times - (self.factor - 1)
+        return times.clamp(min=1)
 
     def _ramp(self, theta: Float[Tensor, " half"]) -> Float[Tensor, " half"]:
         """1 for the pairs that turn often within the trained length, 0 for those that hardly do."""

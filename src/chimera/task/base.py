@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import lightning.pytorch as pl
 import torch
@@ -13,11 +13,28 @@ from torch import Tensor, nn
 
 from chimera.data.corpus import Data
 from chimera.data.loader import ResumableLoader
-from chimera.data.prepare import Prepared
+from chimera.data.prepare import Prepared, prepare
+from chimera.data.tokenizer import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.optim.groups import groups
 from chimera.optim.schedule import warmup_cosine
 from chimera.settings import Optim
+
+
+class Guard(Protocol):
+    """Decides on a step before its update."""
+
+    def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
+        """Raise, take the gradients away so that the update does nothing, or let it pass."""
+
+
+class Stop:
+    """The guard of a task that was given none."""
+
+    def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
+        """Raise if a number is not finite."""
+        if not all(map(math.isfinite, (grad_norm, *losses))):
+            raise NotFiniteError(f"losses {losses}, gradient norm {grad_norm}")
 
 
 class Task(pl.LightningModule):
@@ -30,7 +47,10 @@ class Task(pl.LightningModule):
         weights: factor on each auxiliary loss by key (TITAN eq. 51); 0 where it has none.
     """
 
-    causal: ClassVar[bool]
+    causal: ClassVar[bool | None]  # None: as the model does
+    plain_text = True  # any corpus will do; False: only one of labelled examples
+    #: What the best checkpoint is the best in, and which one the final test is made with.
+    monitor, better, final = "val/loss", "lower", "last"
 
     def __init__(
         self, model: nn.Module, optim: Optim, total_steps: int, weights: dict[str, float]
@@ -39,6 +59,19 @@ class Task(pl.LightningModule):
         self.model, self.optim, self.total_steps = model, optim, total_steps
         self.weights = weights
         self.grad_norm = float("nan")  # before clipping, of the last step
+        self.guard: Guard = Stop()
+        self._losses: list[Tensor] = []  # of the micro-batches of the step under way
+
+    @classmethod
+    def prepare(cls, corpus: Any, settings: TokenizerSettings) -> Prepared:
+        """Tokenizer and tokens of a corpus, as this task wants them."""
+        return prepare(corpus, settings)
+
+    def meet(self, corpus: Any) -> None:
+        """Hear what the data are about, before adapters and loaders are made."""
+
+    def finish(self, directory: Path) -> None:
+        """Write what the final test leaves besides its metrics."""
 
     def loaders(
         self, data: Prepared, settings: Data, seed: int
@@ -60,15 +93,16 @@ class Task(pl.LightningModule):
         """What a trivial predictor reaches on the same `batches` (None: all) of validation."""
         return {}
 
+    def further(self, trainer: pl.Trainer, data: Prepared, settings: Data) -> dict[str, float]:
+        """What else is measured of the trained model, after its validation and test."""
+        return {}
+
     def weigh(self, loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
-        """The task's loss with the auxiliary ones added by their weights; refused if not finite."""
+        """The task's loss with the auxiliary ones added by their weights; the guard will look."""
         for key, value in aux.items():
             if self.weights.get(key):
                 loss = loss + self.weights[key] * value
-        if not math.isfinite(float(loss.detach())):
-            raise NotFiniteError(
-                f"loss is {float(loss.detach())} at step {self.trainer.global_step + 1}"
-            )
+        self._losses.append(loss.detach().float())
         return loss
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
@@ -92,24 +126,14 @@ class Task(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by the global norm, which is taken once, kept for the log and refused if not finite.
+        """Clip by the global norm, which is taken once, shown to the guard and kept for the log.
 
-        Under fp16 an infinite gradient is the scaler's to handle: it skips the step and lowers its
-        scale.
+        It leaves the device together with the losses of the step's micro-batches, in one transfer.
         """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
-        self.grad_norm = float(norm)
-        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
-        if not math.isfinite(self.grad_norm) and not scaled:
-            bad = [n for n, p in self.named_parameters() if p.grad is not None and _broken(p.grad)]
-            raise NotFiniteError(
-                f"gradient of {bad[0]} (and of {len(bad) - 1} more) is not finite"
-                f" at step {self.trainer.global_step + 1}"
-            )
-        if gradient_clip_val:
+        self.grad_norm, *losses = torch.stack([norm.float(), *self._losses]).tolist()
+        self._losses = []
+        self.guard.check(self, self.grad_norm, losses)
+        if gradient_clip_val and math.isfinite(self.grad_norm):
             nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
-
-
-def _broken(gradient: Tensor) -> bool:
-    return not bool(torch.isfinite(gradient).all())

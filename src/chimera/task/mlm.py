@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,12 @@ from chimera.data.corpus import Data
 from chimera.data.loader import ResumableLoader
 from chimera.data.prepare import Prepared
 from chimera.data.unigram import unigram_perplexity
+from chimera.model.language import LanguageModel
 from chimera.settings import Optim
 from chimera.task.base import Task
-from chimera.types import Fraction, NonNegativeFloat
+from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
+from chimera.teacher import locate
+from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
 
 Batch = dict[str, Any]
 
@@ -51,11 +54,18 @@ class Meter(nn.Module):
 class MaskedLM(Task):
     """Cross entropy at the masked positions; perplexity is its exponential.
 
+    With a teacher the loss is (1 − w)·cross entropy + w·distillation (`chimera.task.distil`).
+
     Args:
         name: of the task, in names and records.
         mask_ratio: share of the tokens that are hidden.
         weights: factor on each auxiliary loss by key (TITAN eq. 51).
         vocab_size: V.
+        teacher: a finished run to learn from: its directory or `row:<paper>/<table>/<row>`.
+        teacher_run: its identity, which the composition of the configuration fills in.
+        teacher_init: start from the teacher's weights.
+        distil_weight: w; 1 is TernaryBERT's loss, which knows no labels.
+        distil_temperature: T of the softened distributions.
     """
 
     causal = False
@@ -70,10 +80,32 @@ class MaskedLM(Task):
         name: str = "mlm",
         mask_ratio: Fraction = 0.15,
         weights: dict[str, NonNegativeFloat] | None = None,
+        teacher: str | None = None,
+        teacher_run: str | None = None,
+        teacher_init: bool = True,
+        distil_weight: Fraction = 1.0,
+        distil_temperature: PositiveFloat = 1.0,
     ) -> None:
         super().__init__(model, optim, total_steps, weights or {})
         self.name, self.mask_ratio = name, mask_ratio
         self.meters = nn.ModuleDict({stage: Meter(vocab_size) for stage in ("val", "test")})
+        self.vocab_size = vocab_size
+        self.teacher_dir = locate(teacher, teacher_run or "") if teacher else None
+        self.teacher_init = teacher_init
+        self.distil_weight, self.distil_temperature = distil_weight, distil_temperature
+        self.teacher: Teacher | None = None
+
+    def setup(self, stage: str) -> None:
+        """Fetch the teacher, for training only. A checkpoint that is resumed is read after this."""
+        if stage == "fit" and self.teacher_dir is not None:
+            model = cast(LanguageModel, self.model)
+            self.teacher = Teacher(self.teacher_dir, model, self.vocab_size)
+            if self.teacher_init:
+                self.teacher.initialise(model)
+
+    def on_fit_start(self) -> None:
+        if self.teacher is not None:
+            self.teacher.model.to(self.device)
 
     def loaders(
         self, data: Prepared, settings: Data, seed: int
@@ -96,11 +128,21 @@ class MaskedLM(Task):
         return {"val/unigram_perplexity": found}
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
-        loss, logits, aux, stats = self._predict(batch)
+        if self.teacher is None:
+            loss, logits, aux, stats = self._predict(batch)
+            total = loss
+        else:
+            with hidden_states(cast(LanguageModel, self.model)) as hidden:
+                loss, logits, aux, stats = self._predict(batch)
+            theirs, wanted = self.teacher.hidden_and_logits(batch)
+            near = hidden_loss(hidden, theirs, batch["mask"])
+            alike = logit_loss(logits, wanted, self.distil_temperature)
+            total = (1 - self.distil_weight) * loss + self.distil_weight * (near + alike)
+            stats = {**stats, "distil_hidden": near.detach(), "distil_logits": alike.detach()}
         with torch.no_grad():
             accuracy = (logits.argmax(-1) == batch["targets"]).float().mean()
         return {
-            "loss": self.weigh(loss, aux),
+            "loss": self.weigh(total, aux),
             "task_loss": loss.detach(),
             "accuracy": accuracy,
             "aux": {key: value.detach() for key, value in aux.items()},

@@ -1,0 +1,111 @@
+"""Adaptive budget allocation (SPEC A2, E9; SAIDL 3.3, arXiv 2303.10512).
+
+    y = W x + α/(r + 1e-5)·P (Λ ⊙ Q x),   Q [r i], P [o r] ~ N(0, 0.02²), Λ [r] = 0
+    R(P, Q) = ‖PᵀP − I‖² + ‖QQᵀ − I‖²                          (Frobenius norms)
+    I ← |w·∂L/∂w|;  Ī ← β₁Ī + (1−β₁)I;  U ← β₂U + (1−β₂)|I − Ī|;  s(w) = Ī·U
+    S_k = s(Λ_k) + mean_j s(P_jk) + mean_j s(Q_kj)
+
+The 1e-5 is the authors'. Which directions stay is decided over all layers by their S, by the
+callback that the YAML brings: without it this would be plain LoRA. Ī, U and the choice are buffers,
+so that a checkpoint holds them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from chimera.adapter.inject import inject
+from chimera.adapter.low_rank import LowRank
+from chimera.contract import PositiveFloat, PositiveInt, ProperFraction
+
+Penalty = Literal["squared", "norm"]
+
+
+class SVDLike(LowRank):
+    """α/(r + 1e-5)·P Λ Q, with A = Q and B = P; directions that were given up have Λ = 0."""
+
+    kind = "ADALORA"
+    kept: Tensor
+
+    def __init__(self, base: nn.Module, r: int, alpha: float, dropout: float) -> None:
+        super().__init__(base, r, alpha / (r + 1e-5), dropout)
+        self.E = nn.Parameter(torch.zeros(r, **self.options))
+        for factor in (self.A, self.B):
+            nn.init.normal_(factor, std=0.02)
+        for name in ("A", "B", "E"):
+            for kind in ("mean", "spread"):
+                self.register_buffer(f"{kind}_{name}", torch.zeros_like(getattr(self, name)))
+        self.register_buffer("kept", torch.ones(r, dtype=torch.bool, device=self.E.device))
+
+    def middle(self) -> Float[Tensor, " r"]:
+        return self.E
+
+    @torch.no_grad()
+    def add_penalty(self, weight: float, form: Penalty) -> Float[Tensor, ""]:
+        """Add the gradient of weight·R, or of weight·Σ‖·‖ for `norm`, to P and Q; returns R."""
+        total = self.A.new_zeros(())
+        gram = self.A @ self.A.mT, self.B.mT @ self.B
+        for factor, square, left in zip((self.A, self.B), gram, (True, False), strict=True):
+            off = square.sub_(torch.eye(self.r, dtype=square.dtype, device=square.device))
+            size = off.norm()
+            total += size.square() if form == "squared" else size
+            if factor.grad is not None:
+                slope = off * 4 if form == "squared" else off * (2 / size.clamp(min=1e-30))
+                factor.grad.add_(slope @ factor if left else factor @ slope, alpha=weight)
+        return total
+
+    @torch.no_grad()
+    def observe(self, beta1: float, beta2: float) -> None:
+        """Follow the sensitivity of every entry and how much it varies."""
+        for name in ("A", "B", "E"):
+            parameter = getattr(self, name)
+            if parameter.grad is None:
+                continue
+            mean, spread = getattr(self, f"mean_{name}"), getattr(self, f"spread_{name}")
+            now = (parameter * parameter.grad).abs()
+            mean.lerp_(now, 1 - beta1)
+            spread.lerp_((now - mean).abs_(), 1 - beta2)
+
+    def forget(self) -> None:
+        """Let go of the statistics, which are not needed any more."""
+        for name in ("A", "B", "E"):
+            getattr(self, f"mean_{name}").zero_()
+            getattr(self, f"spread_{name}").zero_()
+
+    def scores(self) -> Float[Tensor, " r"]:
+        """S: importance of each direction."""
+        a, b, e = (getattr(self, f"mean_{n}") * getattr(self, f"spread_{n}") for n in "ABE")
+        return e + (a.mean(1) + b.mean(0))
+
+    @torch.no_grad()
+    def keep(self, which: Bool[Tensor, " r"] | None = None) -> None:
+        """Set Λ to zero but for these directions; None: for those of the last choice."""
+        if which is not None:
+            self.kept.copy_(which)
+        self.E.masked_fill_(~self.kept, 0.0)
+
+
+def adalora(
+    model: nn.Module,
+    *,
+    r: PositiveInt = 12,
+    alpha: PositiveFloat = 16.0,
+    dropout: ProperFraction = 0.0,
+    targets: list[str] | None = None,
+    train: list[str] | None = None,
+) -> nn.Module:
+    """AdaLoRA: a low-rank update like an SVD, its rank shared out among layers by importance.
+
+    Args:
+        model: frozen and wrapped in place.
+        r: rank to begin with; the callback's `target_r` is what is left on average.
+        alpha: α; the update is scaled by α/r.
+        dropout: probability on the update's input.
+        targets: globs of linear layers; null: queries and values, or what stands for them.
+        train: globs of modules that are trained in full; null: a classifier's head.
+    """
+    return inject(model, lambda base: SVDLike(base, r, alpha, dropout), targets, train)

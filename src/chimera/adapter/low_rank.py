@@ -1,0 +1,134 @@
+"""A linear layer with a low-rank update beside it (SPEC A1-A3; SAIDL 3.3).
+
+    y = base(x) + s·B (m ⊙ A x),   A [r i], B [o r],   m [r] or none
+
+`base` is any layer from [… i] to [… o], a quantised one too: the update reads x as it comes in,
+before the base's own norm, rotation or grid. Parameters are in float32 at least.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from chimera.ops.low_rank import entropy_rank
+
+
+def widths(layer: Any) -> tuple[int, int] | None:
+    """(d_in, d_out) of a linear layer of ours, of torch's or of GPT-2's kind; None for others."""
+    if getattr(layer, "weight", None) is None:
+        return None
+    if hasattr(layer, "in_features") and hasattr(layer, "out_features"):
+        return layer.in_features, layer.out_features
+    if hasattr(layer, "nx") and hasattr(layer, "nf"):  # transformers' Conv1D: weight [i o]
+        return layer.nx, layer.nf
+    if hasattr(layer, "role"):  # packed
+        return layer.shape[1], layer.shape[0]
+    return None
+
+
+class LowRank(nn.Module):
+    """The update s·B diag(m) A.
+
+    Args:
+        base: the layer that it stands beside: gives widths, device and dtype.
+        r: rank.
+        scale: s.
+        dropout: probability on x.
+    """
+
+    component = "adapter"
+    kind: ClassVar[str]
+
+    def __init__(self, base: nn.Module, r: int, scale: float, dropout: float) -> None:
+        super().__init__()
+        sizes = widths(base)
+        assert sizes is not None
+        self.r, self.scale, self.dropout = r, scale, dropout
+        like: Any = base.weight
+        self.options = {
+            "dtype": torch.promote_types(like.dtype, torch.float32)
+            if like.dtype.is_floating_point
+            else torch.float32,
+            "device": like.device,
+        }
+        self.A = nn.Parameter(torch.empty(r, sizes[0], **self.options))
+        self.B = nn.Parameter(torch.zeros(sizes[1], r, **self.options))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+
+    def middle(self) -> Float[Tensor, " r"] | None:
+        """m; None for ones."""
+        return None
+
+    def alive(self) -> Bool[Tensor, " r"]:
+        """Which of the r directions contribute at all."""
+        m = self.middle()
+        return torch.ones_like(self.A[:, 0], dtype=torch.bool) if m is None else m != 0
+
+    def factors(self) -> tuple[Float[Tensor, "o r"], Float[Tensor, "r i"]]:
+        """(B', A) with ΔW = B' A."""
+        m = self.middle()
+        return (self.B if m is None else self.B * m) * self.scale, self.A
+
+    def delta(self) -> Float[Tensor, "o i"]:
+        """ΔW."""
+        b, a = self.factors()
+        return b @ a
+
+    @torch.no_grad()
+    def effective_rank(self) -> Float[Tensor, ""]:
+        """Entropy rank of ΔW (SPEC A5)."""
+        return entropy_rank(*self.factors())
+
+    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        x = x.to(self.A.dtype)
+        if self.dropout:
+            x = F.dropout(x, self.dropout, self.training)
+        m = self.middle()
+        return F.linear(F.linear(x, self.A) * (self.scale if m is None else m * self.scale), self.B)
+
+    def extra_repr(self) -> str:
+        return f"{self.A.shape[1]}, {self.B.shape[0]}, r={self.r}, scale={self.scale:g}"
+
+
+class Adapted(nn.Module):
+    """base(x) + update(x); to those who ask for its weight, role or widths it is the base.
+
+    Args:
+        base: the layer; what is trained of it is the caller's affair.
+        update: of the same widths.
+    """
+
+    def __init__(self, base: nn.Module, update: LowRank) -> None:
+        super().__init__()
+        self.base, self.update = base, update
+
+    # Named one by one: passing everything on would make it a ternary layer to those who pack them,
+    # and the update would be lost.
+    weight = property(lambda self: self.base.weight)
+    bias = property(lambda self: self.base.bias)
+    role = property(lambda self: self.base.role)
+    in_features = property(lambda self: self.update.A.shape[1])
+    out_features = property(lambda self: self.update.B.shape[0])
+
+    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        y: Tensor = self.base(x)
+        return y + self.update(x).to(y.dtype)
+
+
+def adapted(model: nn.Module) -> dict[str, Adapted]:
+    """All layers with an update, by name; a shared one once."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, Adapted)}
+
+
+def substitute(model: nn.Module, new: dict[nn.Module, nn.Module]) -> None:
+    """Put other modules in the place of some, under every name that they have."""
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child in new:
+                parent._modules[name] = new[child]

@@ -1,0 +1,80 @@
+"""What an adapter shows and leaves: effective ranks at validation, its own files at the end (A5).
+
+Layers with an update are known by what they can do, not by class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from chimera.adapter import files
+from chimera.adapter.low_rank import adapted
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """An update of a linear layer that can say how many directions it uses."""
+
+    def effective_rank(self) -> Tensor: ...
+
+    def alive(self) -> Tensor: ...
+
+
+class AdapterLog(Callback):
+    """Logs the rank of each update, and saves the adapter alone.
+
+    At each validation: `val/entropy_rank` and `val/rank`, the means over all adapted layers of the
+    entropy rank and of the directions that are not zero; `rank/<layer>` and `alive/<layer>` of each
+    one, `rank/layer_<n>` the mean of a block. After the final test: `adapter/` in the run's
+    directory, as it was tested.
+
+    Args:
+        save: write the files.
+    """
+
+    def __init__(self, *, save: bool = True) -> None:
+        self.save = save
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            pl_module.log_dict(ranks(pl_module.get_submodule("model")))
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        model = pl_module.get_submodule("model")
+        if self.save and trainer.is_global_zero and adapted(model):
+            files.save(model, Path(trainer.default_root_dir) / "adapter")
+
+
+def ranks(model: nn.Module) -> dict[str, float]:
+    """Entropy rank and surviving rank of every update, by layer, by block and on average."""
+    found = {
+        name.removesuffix(".update"): (module.effective_rank(), module.alive().sum())
+        for name, module in model.named_modules()
+        if isinstance(module, Ranked)
+    }
+    if not found:
+        return {}
+    table = torch.stack([torch.stack([e, a.to(e.dtype)]) for e, a in found.values()]).tolist()
+    blocks: dict[str, list[float]] = defaultdict(list)
+    log: dict[str, float] = {}
+    for name, (entropy, alive) in zip(found, table, strict=True):
+        log[f"rank/{name}"], log[f"alive/{name}"] = entropy, alive
+        if block := re.search(r"(?:^|\.)(\d+)(?:\.|$)", name):
+            blocks[block[1]].append(entropy)
+    log |= {f"rank/layer_{n}": sum(of) / len(of) for n, of in blocks.items()}
+    means = [sum(column) / len(table) for column in zip(*table, strict=True)]
+    return {"val/entropy_rank": means[0], "val/rank": means[1], **log}
+
+
+def add_stats(outputs: Any, stats: dict[str, Tensor]) -> None:
+    """Put numbers among those that a training step gives to the metrics."""
+    if isinstance(outputs, dict) and "stats" in outputs:
+        outputs["stats"] |= stats

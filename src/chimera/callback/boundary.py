@@ -1,0 +1,86 @@
+"""The state between two optimiser steps, kept while the next one is under way.
+
+A step that fails is put back to it: buffers that the forward pass has changed, the counts of the
+loops and the loader, the states of the callbacks. The weights need no copy: nothing has touched
+them before the update.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.call import _call_callbacks_state_dict
+from torch import Tensor
+
+
+class Boundary(Callback):
+    """Has to be the last callback, so that the others are done when it looks."""
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.updating = False  # between the check of the gradients and the end of the batch
+        self._inside = self._rewinding = False
+        self._loops: dict[str, Any] = {}
+        self._callbacks: dict[str, Any] = {}
+        self._live: list[Tensor] = []
+        self._kept: list[Tensor] = []
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._live = [b for b in pl_module.buffers() if b.numel()]
+        self._kept = [b.clone() for b in self._live]
+        self._take(trainer)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if not self._inside:
+            if self._live:
+                torch._foreach_copy_(self._kept, self._live)
+            self._inside = True
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step > self.step:
+            self._take(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.state.fn == "fit" and trainer.global_step == self.step and not self._inside:
+            self._take(trainer)
+
+    def intact(self, trainer: pl.Trainer) -> bool:
+        """Whether what is in memory, put back, is the state after a whole step."""
+        return trainer.global_step == self.step and not self.updating and not trainer.validating
+
+    def restore_buffers(self) -> None:
+        """Undo what the forward passes of the step under way have done to buffers."""
+        if self._inside and self._live:
+            torch._foreach_copy_(self._live, self._kept)
+
+    def save(self, trainer: pl.Trainer, path: Path) -> None:
+        """A checkpoint of the state of before the step under way."""
+        self.restore_buffers()
+        self._rewinding = True
+        try:
+            trainer.save_checkpoint(path)
+        finally:
+            self._rewinding = False
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        if self._rewinding and self.intact(trainer):
+            checkpoint["loops"], checkpoint["callbacks"] = self._loops, self._callbacks
+
+    def _take(self, trainer: pl.Trainer) -> None:
+        # What Lightning itself puts into a checkpoint; it offers no public way to these two alone.
+        connector = trainer._checkpoint_connector
+        self._loops = copy.deepcopy(connector._get_loops_state_dict())
+        self._callbacks = copy.deepcopy(_call_callbacks_state_dict(trainer))
+        self.step = trainer.global_step
+        self._inside = self.updating = False

@@ -1,0 +1,41 @@
+"""Gradient norm of every component, before clipping, at the steps that are logged (SPEC T8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+
+
+class GradientNorms(Callback):
+    """L2 norm by optimiser group; other steps cost nothing.
+
+    Args:
+        every: optimiser steps between two looks.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.norms: dict[str, float] = {}
+
+    @torch.no_grad()
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        if (trainer.global_step + 1) % self.every:
+            return
+        names, norms = [], []
+        for group in optimizer.param_groups:
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            if gradients:
+                names.append(str(group["name"]))
+                each = torch.stack(torch._foreach_norm(gradients))
+                norms.append(each.float().square().sum().sqrt())
+        if norms:  # all in one transfer from the device
+            self.norms = dict(zip(names, torch.stack(norms).tolist(), strict=True))
+
+    def numbers(self) -> dict[str, float]:
+        """For a chart: `grad_norm/<component>`, of the last look."""
+        return {f"grad_norm/{name}": norm for name, norm in self.norms.items()}

@@ -1,0 +1,125 @@
+"""Batches of instructions with answers, and the test set kept in a file.
+
+A batch is as in `chimera.data.causal`; `index` are the positions before each token of the answers,
+`targets` those tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from chimera.data.corpus import Data
+from chimera.data.instruct import Record
+from chimera.data.loader import Batch, Key, ResumableLoader
+from chimera.data.masking import Ids
+from chimera.data.tokenizer import Tokenizer
+
+
+class Example(NamedTuple):
+    """A record in tokens: all but the last, where the answer is predicted, and what it is."""
+
+    number: int
+    ids: Ids
+    positions: Ids
+    targets: Ids
+
+
+def example(
+    number: int, record: Record, tokenizer: Tokenizer, length: int, start: Sequence[int] = ()
+) -> Example:
+    """A record in at most `length` tokens; of a long one the end of the answer is cut off.
+
+    Of a prompt that leaves no room for an answer the beginning is.
+    """
+    asked, told = tokenizer.encode([record.prompt, record.answer])
+    told = np.append(told, tokenizer.sep_id)
+    asked = np.concatenate([np.array(start, dtype=np.int64), asked[-(length - len(start) - 1) :]])
+    row = np.concatenate([asked, told])[: length + 1]
+    positions = np.arange(len(asked) - 1, len(row) - 1)
+    return Example(number, row[:-1], positions, row[1:][positions])
+
+
+class Samples:
+    """Examples by (epoch, index), the same in all epochs."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, key: Key) -> Example:
+        return self.examples[key[1]]
+
+
+class Collate:
+    """Examples to a batch, padded on the right."""
+
+    def __init__(self, pad_id: int) -> None:
+        self.pad_id = pad_id
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        lengths = np.array([len(example.ids) for example in examples])
+        width = int(lengths.max())
+        ids = np.full((len(examples), width), self.pad_id, dtype=np.int64)
+        for row, one in zip(ids, examples, strict=True):
+            row[: len(one.ids)] = one.ids
+        real = np.arange(width) < lengths[:, None]
+        index = [row * width + one.positions for row, one in enumerate(examples)]
+        return {
+            "ids": torch.from_numpy(ids),
+            "mask": None if real.all() else torch.from_numpy(real),
+            "index": torch.from_numpy(np.concatenate(index)),
+            "targets": torch.from_numpy(np.concatenate([one.targets for one in examples])),
+            "indices": torch.tensor([one.number for one in examples]),
+        }
+
+
+def loader(
+    examples: Sequence[Example],
+    settings: Data,
+    pad_id: int,
+    *,
+    seed: int = 0,
+    train: bool = False,
+    name: str,
+) -> ResumableLoader:
+    """Shuffled batches to train on, or all in order."""
+    return ResumableLoader(
+        Samples(examples),
+        settings.batch_size,
+        Collate(pad_id),
+        seed=seed,
+        shuffle=train,
+        drop_last=train,
+        num_workers=settings.num_workers,
+        name=name,
+    )
+
+
+def save(examples: Sequence[Example], pad_id: int, file: Path) -> None:
+    """Write examples, so that a test can be repeated."""
+    rows = [np.concatenate([e.ids, e.targets[-1:]]) for e in examples]
+    np.savez_compressed(
+        file,
+        ids=np.concatenate(rows),
+        lengths=np.array([len(row) for row in rows]),
+        asked=np.array([e.positions[0] for e in examples]),
+        pad=np.array(pad_id),
+    )
+
+
+def load(file: Path) -> tuple[list[Example], int]:
+    """What `save` wrote: examples, and the padding's id."""
+    with np.load(file) as stored:
+        rows = np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])
+        examples = [
+            Example(i, row[:-1], np.arange(first, len(row) - 1), row[first + 1 :])
+            for i, (row, first) in enumerate(zip(rows, stored["asked"], strict=True))
+        ]
+        return examples, int(stored["pad"])

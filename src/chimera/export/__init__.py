@@ -1,0 +1,12 @@
+"""A trained run as a folder that loads anywhere this package is installed (SPEC Q7, A1-A3).
+
+    from chimera.export import load
+    model, tokenizer = load("folder")
+
+`AutoModel.from_pretrained("folder", trust_remote_code=True)` gives the same model in the
+transformers library's clothes. What is in a folder: `chimera.export.folder`.
+"""
+
+from chimera.export.folder import Exported, export, load
+
+__all__ = ["Exported", "export", "load"]

@@ -1,0 +1,1 @@
+"""Text from a trained decoder: `python generate.py run=<dir> prompt="…"`."""

@@ -1,0 +1,120 @@
+"""What can be asked of generation, checked before torch is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from chimera.check import check_value
+from chimera.errors import UserError, nearest
+from chimera.schema import attribute
+from chimera.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+
+USAGE = (
+    'write python generate.py run=<directory of a run> prompt="..."'
+    " [max_new=.. temperature=.. top_k=.. top_p=.. seed=.. greedy=true batch=.. prompts=<file>]"
+)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How text is continued.
+
+    Args:
+        run: directory of a finished or interrupted run of task=causal_lm.
+        prompt: what is continued; empty starts a document.
+        prompts: a file with a prompt a line, in place of `prompt`.
+        max_new: tokens at most.
+        greedy: always the likeliest token; the next three then have no effect.
+        temperature: logits are divided by it.
+        top_k: only the k likeliest tokens; None for all.
+        top_p: only the likeliest tokens that together have this probability.
+        seed: of the choice.
+        batch: prompts at a time.
+        checkpoint: `last` or `best`.
+    """
+
+    run: str
+    prompt: str = ""
+    prompts: str | None = None
+    max_new: PositiveInt = 100
+    greedy: bool = False
+    temperature: PositiveFloat = 1.0
+    top_k: PositiveInt | None = None
+    top_p: Fraction = 1.0
+    seed: NonNegativeInt = 0
+    batch: PositiveInt = 16
+    checkpoint: str = "last"
+
+    def texts(self) -> list[str]:
+        """The prompts.
+
+        Raises:
+            UserError: a file that is not there or holds none.
+        """
+        if self.prompts is None:
+            return [self.prompt]
+        file = Path(self.prompts).expanduser()
+        if not file.is_file():
+            raise UserError(
+                f"prompts={self.prompts} is not there; it takes a file, a prompt a line"
+            )
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if not lines:
+            raise UserError(f"prompts={self.prompts} holds no prompt; it takes one a line")
+        return lines
+
+    def check(self) -> None:
+        """Find out in milliseconds whether there is anything to continue, and with what.
+
+        Raises:
+            UserError: no run, no prompts, or a run of another task.
+        """
+        from chimera.record import RunDir
+
+        config = RunDir(Path(self.run)).config()
+        if not attribute(config["task"]["_target_"], "causal"):
+            name = config["task"]["name"]
+            raise UserError(f"run={self.run} was trained by task={name}; text is task=causal_lm's")
+        self.texts()
+
+
+def describe() -> str:
+    """The keys and their defaults, one a line."""
+    about = (Generation.__doc__ or "").partition("Args:")[2].split("\n")
+    return "\n".join([USAGE, *(line for line in about if line.strip())])
+
+
+def parse(words: list[str]) -> Generation:
+    """The words of a command line.
+
+    Raises:
+        UserError: a key that there is not, a value out of range, no run.
+    """
+    hints = get_type_hints(Generation, include_extras=True)
+    given: dict[str, Any] = {}
+    for word in words:
+        key, is_one, text = word.partition("=")
+        if not is_one or key not in hints:
+            raise UserError(f"cannot read '{word}'{nearest(key, hints)}; {USAGE}")
+        # A prompt is text whatever it looks like; numbers are read as they are in YAML.
+        value = text if str in (hints[key], *getattr(hints[key], "__args__", ())) else _value(text)
+        check_value(key, value, hints[key])
+        given[key] = value
+    if not given.get("run"):
+        raise UserError(USAGE)
+    if "prompt" in given and "prompts" in given:
+        raise UserError("prompt= and prompts= are both there; give one of them")
+    if given.get("checkpoint", "last") not in ("last", "best"):
+        raise UserError(f"checkpoint={given['checkpoint']} is not allowed; it takes last or best")
+    return Generation(**given)
+
+
+def _value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

@@ -1,0 +1,94 @@
+"""From prompts to text on the screen, with a run's own model and tokenizer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+import torch
+from hydra.utils import instantiate
+from torch import Tensor
+
+from chimera.checkpoint.io import load
+from chimera.data.tokenizer import Tokenizer
+from chimera.data.tokenizer import load as load_tokenizer
+from chimera.errors import UserError
+from chimera.generate.decode import decode
+from chimera.generate.settings import Generation
+from chimera.model.language import LanguageModel
+from chimera.record import RunDir
+from chimera.run import make_task, quiet
+
+#: What stands where bytes are no whole character yet.
+UNFINISHED = "\ufffd"
+
+
+def restore(how: Generation) -> tuple[LanguageModel, Tokenizer]:
+    """The model of a run, in evaluation mode, and its tokenizer.
+
+    Raises:
+        UserError: no checkpoint.
+    """
+    directory = RunDir(Path(how.run))
+    config = directory.config()
+    checkpoint = directory.checkpoints / f"{how.checkpoint}.ckpt"
+    if not checkpoint.exists():
+        raise UserError(f"run={how.run} has no checkpoint yet ({checkpoint} is missing)")
+    settings = instantiate(config["trainer"], _convert_="all")
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    tokenizer = load_tokenizer(directory.tokenizer)
+    task = make_task(config, tokenizer.vocab_size)
+    task.load_state_dict(load(checkpoint)["state_dict"])
+    gpu = torch.cuda.is_available() and settings.accelerator != "cpu"
+    model = task.model.to("cuda" if gpu else "cpu").eval()
+    return cast(LanguageModel, model), tokenizer
+
+
+def write(how: Generation, out: Callable[[str], object] = sys.stdout.write) -> int:
+    """Continue every prompt: a single one as its tokens come, several when a batch has ended."""
+    quiet()
+    texts = how.texts()
+    model, tokenizer = restore(how)
+    # A document begins after another one's end.
+    prompts = [[tokenizer.sep_id, *map(int, ids)] for ids in tokenizer.encode(texts)]
+    for start in range(0, len(prompts), how.batch):
+        batch = prompts[start : start + how.batch]
+        tokens = decode(
+            model,
+            batch,
+            how,
+            pad_id=tokenizer.pad_id,
+            end_id=tokenizer.sep_id,
+            first=start,
+        )
+        if len(prompts) == 1:
+            _stream(tokenizer, batch[0], tokens, out)
+            break
+        made = torch.stack(list(tokens), 1).tolist()
+        for prompt, ids in zip(batch, made, strict=True):
+            out(_whole(tokenizer.decode([*prompt, *ids])) + "\n")
+    return 0
+
+
+def _stream(
+    tokenizer: Tokenizer, ids: list[int], tokens: Iterable[Tensor], out: Callable[[str], object]
+) -> None:
+    """Write what each token adds; a character in several tokens waits for its last one."""
+    shown = tokenizer.decode(ids)
+    out(shown)
+    for token in tokens:
+        ids = [*ids, int(token[0])]
+        text = tokenizer.decode(ids)
+        if text.endswith(UNFINISHED):
+            continue
+        out(text[len(shown) :])
+        sys.stdout.flush()
+        shown = text
+    out("\n")
+
+
+def _whole(text: str) -> str:
+    return text.rstrip(UNFINISHED)

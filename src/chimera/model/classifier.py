@@ -1,0 +1,113 @@
+"""A backbone that judges a text: hidden states pooled to one vector, a layer, a score per class.
+
+    z = W₂ tanh(W₁ pool(h) + b₁) + b₂        (arXiv 1810.04805, 4.1)
+
+h is [b t d], z [b c]; c is 1 for a regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from chimera.quant.layers import Linear
+
+Pool = Literal["auto", "first", "mean", "last"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Logits [b c]; the rest as in `Out`."""
+
+    logits: Float[Tensor, "b c"]
+    aux: dict[str, Tensor] = field(default_factory=dict)
+    stats: dict[str, Tensor] = field(default_factory=dict)
+
+
+def pooled(
+    x: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None, pool: Pool
+) -> Float[Tensor, "b d"]:
+    """One vector of each sequence: its first or last real token, or the mean over real tokens."""
+    if mask is None:
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    if pool == "mean":
+        share = mask / mask.sum(1, keepdim=True).clamp(min=1)
+        return torch.einsum("btd,bt->bd", x, share.to(x.dtype))
+    place = torch.arange(x.shape[1], device=x.device)
+    at = mask.long().argmax(1) if pool == "first" else (mask * place).argmax(1)
+    return x[torch.arange(len(x), device=x.device), at]
+
+
+class Judge(nn.Module):
+    """The head: dropout, a layer with tanh, dropout, scores."""
+
+    component = "head"
+
+    def __init__(self, dim: int, outputs: int, *, dropout: float, hidden: bool) -> None:
+        super().__init__()
+        self.dense = Linear(dim, dim, bias=True, role="head") if hidden else None
+        self.out = Linear(dim, outputs, bias=True, role="head")
+        self.dropout = dropout
+        for layer in (self.dense, self.out):
+            if layer is not None:
+                nn.init.normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b c"]:
+        x = F.dropout(x, self.dropout, self.training)
+        if self.dense is not None:
+            x = F.dropout(torch.tanh(self.dense(x)), self.dropout, self.training)
+        return self.out(x)
+
+
+class Classifier(nn.Module):
+    """Token ids to a judgement.
+
+    Args:
+        backbone: ids and mask to hidden states; says its `width`, how it sums a text up
+            (`summary`), and whether it `reads_segments`.
+        outputs: classes, or 1 for a regression.
+        pool: what of the hidden states is judged; `auto` takes the backbone's `summary`.
+        dropout: in the head.
+        hidden: a layer with tanh before the scores.
+    """
+
+    def __init__(
+        self,
+        backbone: Any,
+        outputs: int,
+        *,
+        pool: Pool = "auto",
+        dropout: float = 0.1,
+        hidden: bool = True,
+    ) -> None:
+        super().__init__()
+        self.backbone: nn.Module = backbone
+        self.pool: Pool = backbone.summary if pool == "auto" else pool
+        self.reads_segments: bool = backbone.reads_segments
+        self.classifier = Judge(backbone.width, outputs, dropout=dropout, hidden=hidden)
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b t"],
+        mask: Bool[Tensor, "b t"] | None = None,
+        segments: Int[Tensor, "b t"] | None = None,
+    ) -> Judgement:
+        """Scores of each sequence; `segments` is 1 in the second text."""
+        extra = {"segments": segments} if self.reads_segments else {}
+        out = self.backbone(ids, mask, **extra)
+        return Judgement(self.classifier(pooled(out.y, mask, self.pool)), out.aux, out.stats)
+
+
+def head_of(task: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
+    """What puts the head of a task's configuration on a model; for checks, before data are read."""
+    if not {"pool", "hidden"} <= set(task):
+        return lambda model: model
+    options = {key: task[key] for key in ("pool", "dropout", "hidden")}
+    return lambda model: Classifier(model.backbone, 2, **options)

@@ -1,0 +1,167 @@
+"""A W&B workspace and report of a table, as code: `make dashboard T=<paper>/<table>`.
+
+Both are built without a network. Somebody who is logged in to W&B gets them saved there; for anyone
+else they are written as JSON, just what W&B would be sent.
+
+    python -m chimera.report.dashboard <paper>/<table> scale=<scale> seed=0,1,2 [out=<folder>]
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import wandb
+import wandb_workspaces.reports.v2 as wr
+import wandb_workspaces.workspaces as ws
+from wandb_workspaces.expr import FilterExpr
+
+from chimera.record import identity, write_json
+from chimera.report.__main__ import arguments, guarded
+from chimera.report.summary import Summary, summarise
+from chimera.report.text import grid, order, rows
+from chimera.report.write import report_folder
+
+#: What Lightning's logger calls the optimiser step.
+STEP = "trainer/global_step"
+#: Section, panel, and the metrics whose names match it.
+SECTIONS = {
+    "Learning": {"training loss": "train/loss", "validation loss": "val/loss"},
+    "Gradients": {"gradient norm": "train/grad_norm", "by component": "grad_norm/.*"},
+    "Learning rates": {"by component": "lr/.*"},
+    "Experts and gates": {"load, gates, sparsity": "stats/.*", "auxiliary losses": "aux/.*"},
+    "Speed and trouble": {
+        "tokens/s": "speed/tokens_per_s",
+        "peak memory (GB)": "speed/peak_memory_gb",
+        "skipped steps": "guard/.*",
+    },
+}
+
+
+def workspace(summary: Summary, entity: str, project: str) -> ws.Workspace:
+    """Charts of a table's runs, a line per row: mean over its seeds and their spread."""
+    sections = [
+        ws.Section(name=name, panels=[_lines(*panel) for panel in panels.items()], is_open=True)
+        for name, panels in SECTIONS.items()
+    ]
+    result = ws.Section(name=summary.table.title, panels=_result(summary), is_open=True)
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name=f"{summary.table.path}, {summary.scale}",
+        sections=[result, *sections],
+        settings=ws.WorkspaceSettings(x_axis=STEP, max_runs=100),
+        runset_settings=ws.RunsetSettings(
+            filters=_runs(summary),
+            groupby=[ws.Config("row")],
+            pinned_columns=["config:row.value", "config:seed.value"],
+        ),
+    )
+
+
+def report(summary: Summary, entity: str, project: str) -> wr.Report:
+    """The table as it stands, and charts of its runs."""
+    table = summary.table
+    runs = wr.Runset(
+        entity=entity,
+        project=project,
+        name=table.path,
+        filters=_runs(summary),
+        groupby=["config.row"],
+    )
+    panels = [_lines(*panel) for section in SECTIONS.values() for panel in section.items()]
+    return wr.Report(
+        entity=entity,
+        project=project,
+        title=f"{table.title} ({summary.scale})",
+        description=table.source,
+        blocks=[
+            wr.P(f"{table.source}. {table.metric}, {table.better} is better. {table.note}"),
+            wr.MarkdownBlock(grid(*rows(summary))),
+            wr.H2("Order of rows"),
+            wr.MarkdownBlock(order(summary)),
+            wr.H2("Runs"),
+            wr.PanelGrid(runsets=[runs], panels=[*_result(summary), *panels]),
+        ],
+        width="fluid",
+    )
+
+
+def spec(of: ws.Workspace | wr.Report) -> dict[str, Any]:
+    """What W&B would be sent, without the random ids it gives to panels."""
+    found = _without_ids(of._to_model().model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert isinstance(found, dict)
+    return found
+
+
+def main(argv: list[str]) -> int:
+    """Save both to W&B, or to the report's folder."""
+    table, words, seeds, out = arguments(argv)
+    summary = summarise(table, words, seeds)
+    project = summary.cells[0].config["logger"]["project"]
+    if wandb.login(prompt=False):
+        entity = wandb.Api().default_entity or ""
+        print(workspace(summary, entity, project).save().url)
+        print(report(summary, entity, project).save().url)
+        return 0
+    folder = out or report_folder(summary)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, made in (("workspace", workspace), ("report", report)):
+        write_json(folder / f"wandb_{name}.json", spec(made(summary, "", project)))
+    print(
+        f"not logged in to W&B: its workspace and report are in {folder}; to push them:"
+        f" wandb login, then wandb sync {summary.cells[0].directory.parent}/*/wandb/offline-run-*"
+        " and this command again"
+    )
+    return 0
+
+
+def _lines(title: str, metrics: str) -> wr.LinePlot:
+    """One chart; with a pattern, a line per row and metric."""
+    several = "*" in metrics
+    return wr.LinePlot(
+        title=title,
+        x=STEP,
+        y=[] if several else [metrics],
+        metric_regex=metrics if several else None,
+        groupby=wr.Config("row"),
+        groupby_aggfunc="mean",
+        groupby_rangefunc="stddev",
+        max_runs_to_show=100,
+    )
+
+
+def _result(summary: Summary) -> list[Any]:
+    """The table's metric by row, with the spread over seeds, and against parameters."""
+    metric = summary.table.metric
+    return [
+        wr.BarPlot(
+            title=metric,
+            metrics=[metric],
+            groupby=wr.Config("row"),
+            groupby_aggfunc="mean",
+            groupby_rangefunc="stddev",
+        ),
+        wr.ScatterPlot(
+            title=f"{metric} against parameters",
+            x=wr.Config("parameters"),
+            y=wr.SummaryMetric(metric),
+        ),
+        wr.RunComparer(diff_only="split"),
+    ]
+
+
+def _runs(summary: Summary) -> list[FilterExpr]:
+    """The very runs of this table, those that another table ran first among them."""
+    found = [identity(cell.config) for cell in summary.cells]
+    return [ws.Config("identity").isin(list(dict.fromkeys(found)))]
+
+
+def _without_ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_ids(v) for k, v in value.items() if k not in ("id", "__id__")}
+    return [_without_ids(one) for one in value] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

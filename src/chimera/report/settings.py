@@ -1,0 +1,101 @@
+"""What the rows of a table were run with: shared settings, the paper's scale, where rows differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chimera.check import plain
+from chimera.compose import compose, groups
+from chimera.experiment import jobs
+from chimera.record import NOT_IDENTITY, flat
+from chimera.report.cells import Cell
+from chimera.report.summary import Summary
+
+#: What is shown of a run whether or not its rows differ in it, in this order.
+SHOWN = (
+    "choices.task",
+    "choices.data",
+    "data.max_bytes",
+    "choices.tokenizer",
+    "tokenizer.vocab_size",
+    "model.dim",
+    "model.depth",
+    "model.loops",
+    "model.heads",
+    "model.max_len",
+    "data.batch_size",
+    "trainer.accumulate_grad_batches",
+    "trainer.max_steps",
+    "optim.lr",
+    "precision",
+)
+#: Names of runs and tables, which differ by nature.
+NAMES = ("name", "seed", "choices.preset", "choices.scale", "table", *NOT_IDENTITY)
+
+
+def shared(summary: Summary) -> list[tuple[str, str, str]]:
+    """(key, here, at the paper's scale); `by row` where rows differ."""
+    here = [flat(cell.config) for cell in summary.cells]
+    paper = list(at_paper_scale(summary).values())
+    return [(_name(key), _one(key, here), _one(key, paper)) for key in SHOWN]
+
+
+def differing(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
+    """Keys that all rows have and not all set alike, and each row's values of them."""
+    first: dict[str, Cell] = {}
+    for cell in summary.cells:
+        first.setdefault(cell.row, cell)
+    configs = {row: flat(cell.config) for row, cell in first.items()}
+    every = [key for key in next(iter(configs.values()), {}) if _counts(key)]
+    keys = [
+        key
+        for key in every
+        if all(key in config for config in configs.values())
+        and len({str(config[key]) for config in configs.values()}) > 1
+    ]
+    keys.sort(key=lambda key: (not key.startswith("choices."), key))
+    values = {row: [_text(config[key]) for key in keys] for row, config in configs.items()}
+    return [_name(key) for key in keys], values
+
+
+def trained_on(summary: Summary) -> list[str]:
+    """What the runs' own records say of their training data, each once."""
+    found = []
+    for cell in summary.cells:
+        train = cell.record.get("data", {}).get("splits", {}).get("train", {})
+        if train:
+            facts = (f"{train[k]:,} {k}" for k in ("documents", "bytes", "tokens") if k in train)
+            found.append(f"{cell.config['choices']['data']}: {', '.join(facts)}")
+    return list(dict.fromkeys(found))
+
+
+def at_paper_scale(summary: Summary) -> dict[str, dict[str, Any]]:
+    """Flat configuration of each row as it would be at scale=paper."""
+    if "paper" not in groups().get("scale", []):
+        return {line.name: {} for line in summary.lines}
+    words = [word for word in summary.words if not word.startswith("scale=")]
+    found = jobs(summary.table, [*words, "scale=paper"], summary.seeds[:1])
+    return {job.row: flat(plain(compose(job.overrides))) for job in found}
+
+
+def _counts(key: str) -> bool:
+    parts = key.split(".")
+    above = {".".join(parts[: i + 1]) for i in range(len(parts))}
+    return parts[-1] not in ("_target_", "_partial_") and (
+        (key.startswith("choices.") and key not in NAMES) or above.isdisjoint(NAMES)
+    )
+
+
+def _one(key: str, configs: list[dict[str, Any]]) -> str:
+    values = list(dict.fromkeys(_text(config.get(key)) for config in configs))
+    return values[0] if len(values) == 1 else "by row" if values else ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _name(key: str) -> str:
+    return key.removeprefix("choices.")

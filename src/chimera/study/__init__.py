@@ -1,0 +1,1 @@
+"""Small experiments that need no model: each module runs with `python -m`."""

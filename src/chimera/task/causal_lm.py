@@ -1,0 +1,160 @@
+"""Causal language modelling (SPEC D1; SAIDL 2.3): predict each token from those before it.
+
+L = −(1/n) Σ_i log p(x_{i+1} | x_{≤i}),   PPL = exp(L)
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+from torchmetrics import MeanMetric
+
+from chimera.data import causal
+from chimera.data.corpus import Data
+from chimera.data.loader import ResumableLoader
+from chimera.data.prepare import Prepared
+from chimera.data.unigram import unigram_perplexity
+from chimera.model.language import LanguageModel, Prediction
+from chimera.settings import Optim
+from chimera.task.base import Task
+from chimera.task.cost import cost
+from chimera.types import NonNegativeFloat, PositiveInt
+
+Batch = dict[str, Any]
+
+
+class Meter(nn.Module):
+    """Loss per token, its exponential, and the share of tokens that were guessed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss, self.accuracy = MeanMetric(), MeanMetric()
+
+    def update(self, out: Prediction, tokens: int) -> None:
+        self.loss.update(out.loss, weight=tokens)
+        self.accuracy.update(out.accuracy, weight=tokens)
+
+    def compute_and_reset(self) -> dict[str, float]:
+        loss, accuracy = float(self.loss.compute()), float(self.accuracy.compute())
+        self.loss.reset()
+        self.accuracy.reset()
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
+
+
+class CausalLM(Task):
+    """Cross entropy of the next token, everywhere; perplexity is its exponential.
+
+    Args:
+        name: of the task, in names and records.
+        weights: factor on each auxiliary loss by key (TITAN eq. 51).
+        logits_at_once: logits held at one time; more are computed in parts, twice.
+        longer: multiples of data.seq_len at which the trained model is validated, too, on the same
+            tokens (SAIDL Fig. 5): `val/loss_2x`, `val/perplexity_2x`.
+        cost_at: lengths at which a training step and a pass of the trained model are timed, batch 1
+            (SAIDL Table 16): `cost/tokens_per_second@4096`, `latency_ms`, `peak_mb`.
+    """
+
+    causal = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optim: Optim,
+        total_steps: int,
+        vocab_size: int,
+        *,
+        name: str = "causal_lm",
+        weights: dict[str, NonNegativeFloat] | None = None,
+        logits_at_once: PositiveInt = 1 << 25,
+        longer: list[PositiveInt] | None = None,
+        cost_at: list[PositiveInt] | None = None,
+    ) -> None:
+        super().__init__(model, optim, total_steps, weights or {})
+        self.name, self.vocab_size, self.logits_at_once = name, vocab_size, logits_at_once
+        self.longer, self.cost_at = longer or [], cost_at or []
+        self.meters = nn.ModuleDict({stage: Meter() for stage in ("val", "test")})
+
+    def loaders(
+        self, data: Prepared, settings: Data, seed: int
+    ) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
+        # What would be refused after hours of training is refused before.
+        furthest = [settings.seq_len, *(settings.seq_len * n for n in self.longer), *self.cost_at]
+        cast(LanguageModel, self.model).check_reach(max(furthest))
+        return causal.loaders(data, settings, seed)
+
+    def save_test(self, test: ResumableLoader, file: Path) -> None:
+        causal.save_test(test, file)
+
+    def load_test(self, file: Path, settings: Data) -> ResumableLoader:
+        return causal.load_test(file, settings)
+
+    def baselines(
+        self, data: Prepared, valid: ResumableLoader, batches: int | None
+    ) -> dict[str, float]:
+        """Perplexity of guessing by word frequency, of the very tokens that were validated."""
+        targets = torch.cat([b["targets"] for b in islice(valid, batches)]).numpy()
+        counts = data.splits["train"].ids
+        found = unigram_perplexity(counts, targets, data.tokenizer.vocab_size)
+        return {"val/unigram_perplexity": found}
+
+    def further(self, trainer: pl.Trainer, data: Prepared, settings: Data) -> dict[str, float]:
+        """Validation at longer lengths, and what passes at given lengths cost."""
+        found: dict[str, float] = {}
+        for factor in self.longer:
+            # As many tokens a batch, so that a limit on batches reaches as far in the text.
+            long = causal.lengthened(settings, settings.seq_len * factor)
+            row = causal.loader(data.splits["valid"], long, name="the valid split")
+            measured = trainer.validate(self, row, verbose=False)[0]
+            found |= {f"{key}_{factor}x": value for key, value in measured.items()}
+        for length in self.cost_at:
+            measured = cost(self.model, length, self.vocab_size, self.logits_at_once)
+            found |= {f"cost/{key}@{length}": value for key, value in measured.items()}
+        return found
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        out = self._predict(batch)
+        return {
+            "loss": self.weigh(out.loss, out.aux),
+            "task_loss": out.loss.detach(),
+            "accuracy": out.accuracy,
+            "aux": {key: value.detach() for key, value in out.aux.items()},
+            "stats": out.stats,
+        }
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._meter("val").update(self._predict(batch), len(batch["targets"]))
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._meter("test").update(self._predict(batch), len(batch["targets"]))
+
+    def on_validation_epoch_end(self) -> None:
+        self._summarise("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._summarise("test")
+
+    def _predict(self, batch: Batch) -> Prediction:
+        out = self.model(
+            batch["ids"],
+            batch["mask"],
+            index=batch["index"],
+            targets=batch["targets"],
+            at_once=self.logits_at_once,
+        )
+        assert isinstance(out, Prediction)
+        return out
+
+    def _summarise(self, stage: Literal["val", "test"]) -> None:
+        found = self._meter(stage).compute_and_reset()
+        self.log_dict({f"{stage}/{key}": value for key, value in found.items()})
+
+    def _meter(self, stage: str) -> Meter:
+        meter = self.meters[stage]
+        assert isinstance(meter, Meter)
+        return meter

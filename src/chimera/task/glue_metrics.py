@@ -1,0 +1,99 @@
+"""GLUE's official metrics by torchmetrics (SPEC D2; arXiv 1804.07461), a set for each part.
+
+    MCC = (TP·TN − FP·FN) / √((TP+FP)(TP+FN)(TN+FP)(TN+FN)),   F1 = 2·TP / (2·TP + FP + FN)
+
+F1 is that of class 1. A correlation with a constant is undefined; it counts as 0, as MCC's does.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.classification import (
+    BinaryF1Score,
+    MulticlassAccuracy,
+    MulticlassMatthewsCorrCoef,
+)
+from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
+
+#: Metric to its torchmetrics form, given the number of classes.
+METRICS: dict[str, Callable[[int], Metric]] = {
+    "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro", validate_args=False),
+    "f1": lambda classes: BinaryF1Score(validate_args=False),
+    "mcc": lambda classes: MulticlassMatthewsCorrCoef(classes, validate_args=False),
+    "pearson": lambda classes: PearsonCorrCoef(),
+    "spearman": lambda classes: SpearmanCorrCoef(),
+}
+
+
+class Scores(nn.Module):
+    """Loss and metrics of one part.
+
+    Args:
+        metrics: names of the official ones.
+        classes: how many, 0 for a regression.
+    """
+
+    def __init__(self, metrics: Sequence[str], classes: int) -> None:
+        super().__init__()
+        names = dict.fromkeys((*metrics, *(("accuracy",) if classes else ())))
+        self.official = tuple(metrics)
+        with warnings.catch_warnings():  # of Spearman's memory: a few thousand numbers
+            warnings.simplefilter("ignore", UserWarning)
+            self.metrics = nn.ModuleDict({name: METRICS[name](classes) for name in names})
+        # Sums of squares of thousands of scores lose digits in float32.
+        for metric in self.metrics.values():
+            if isinstance(metric, PearsonCorrCoef | SpearmanCorrCoef):
+                metric.set_dtype(torch.float64)
+        self.loss = MeanMetric()
+        self.count = 0
+
+    def update(self, loss: Tensor, predicted: Tensor, targets: Tensor) -> None:
+        """Add predictions, classes or scores, and what they should have been."""
+        self.loss.update(loss, weight=len(targets))
+        for metric in self.metrics.values():
+            assert isinstance(metric, Metric)
+            is_score = predicted.is_floating_point()
+            metric.update(
+                *((predicted.double(), targets.double()) if is_score else (predicted, targets))
+            )
+        self.count += len(targets)
+
+    def compute_and_reset(self) -> dict[str, float]:
+        """The numbers by name, the official ones' mean as `score`; empty if nothing was added."""
+        found: dict[str, float] = {}
+        if self.count:
+            found = {name: _number(metric) for name, metric in self.metrics.items()}
+            found["score"] = sum(found[name] for name in self.official) / len(self.official)
+            found["loss"] = _number(self.loss)
+        for metric in (*self.metrics.values(), self.loss):
+            assert isinstance(metric, Metric)
+            metric.reset()
+        self.count = 0
+        return found
+
+
+def _number(metric: nn.Module) -> float:
+    assert isinstance(metric, Metric)
+    with warnings.catch_warnings():  # of a correlation with a constant
+        warnings.simplefilter("ignore", UserWarning)
+        value = float(metric.compute())
+    return 0.0 if math.isnan(value) else value
+
+
+def labelled(labels: Float[Tensor, " b"]) -> Bool[Tensor, " b"]:
+    """Which examples have a label."""
+    return ~labels.isnan()
+
+
+def targets_of(
+    labels: Float[Tensor, " b"], classes: int
+) -> Int[Tensor, " b"] | Float[Tensor, " b"]:
+    """Classes as integers, scores as they are."""
+    return labels.long() if classes else labels

@@ -1,0 +1,99 @@
+"""Which run a student learns from (QDYT 4.2, TernaryBERT's row), and whether it is there yet.
+
+`task.teacher` is a run's directory, or `row:<paper>/<table>/<row>`: that row's run with the words
+of this one, hence of its scale and seed. What decides the student's numbers is `task.teacher_run`,
+the teacher's identity, which the composition fills in. Free of torch.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from chimera.errors import UserError, unknown
+from chimera.record import RunDir, identity
+
+ROW = "row:"
+#: Words about where a run goes, or about the student alone.
+NOT_THE_TEACHERS = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil")
+
+
+def words_of(teacher: str, words: list[str]) -> list[str]:
+    """The command line that trains the teacher of a run that `words` start.
+
+    Raises:
+        UserError: no such row.
+    """
+    from chimera.compose import EXPERIMENTS
+    from chimera.experiment import load
+
+    table, _, row = teacher.removeprefix(ROW).rpartition("/")
+    rows = [r.name for r in load(table).rows]
+    if row not in rows:
+        raise unknown(f"the row of task.teacher={teacher}, {table}", row, rows)
+    papers = {path.name for path in EXPERIMENTS.iterdir()}
+    shared = [
+        word
+        for word in words
+        if word.lstrip("+").partition("=")[0].partition("/")[0] not in papers
+        and not word.lstrip("+").startswith(NOT_THE_TEACHERS)
+    ]
+    return [f"+{table}={row}", *shared]
+
+
+def identity_of(teacher: str, words: list[str]) -> str:
+    """The teacher's identity, for a run that `words` start.
+
+    Raises:
+        UserError: no such row, or a directory that is no run's.
+    """
+    if not teacher.startswith(ROW):
+        return identity(RunDir(Path(teacher)).config())
+    from chimera.check import plain
+    from chimera.compose import compose
+
+    return identity(plain(compose(words_of(teacher, words))))
+
+
+def directory_of(config: dict[str, Any]) -> RunDir | None:
+    """Where the teacher of a composed run is, or will be; None without a teacher."""
+    task = config["task"]
+    if not task.get("teacher"):
+        return None
+    return locate(task["teacher"], task["teacher_run"])
+
+
+def locate(teacher: str, teacher_run: str) -> RunDir:
+    """The directory of a teacher by its name in `task.teacher` and its identity."""
+    if not teacher.startswith(ROW):
+        return RunDir(Path(teacher))
+    from chimera.record import runs_root
+
+    there = sorted(runs_root().glob(f"*-{teacher_run}"))
+    return RunDir(there[0] if there else runs_root() / f"teacher-{teacher_run}")
+
+
+def await_teacher(config: dict[str, Any], words: list[str], *, every: float = 2.0) -> None:
+    """Return when the teacher is trained; wait for one that is being trained just now.
+
+    Raises:
+        UserError: it is not trained, nor is anybody at it; the message says how to train it.
+    """
+    waiting = False
+    while (directory := directory_of(config)) is not None:
+        if directory.status().get("state") == "DONE":
+            return
+        if not directory.alive():
+            teacher = config["task"]["teacher"]
+            how = (
+                f"python train.py {' '.join(words_of(teacher, words))}"
+                if teacher.startswith(ROW)
+                else "the command in its overrides.txt"
+            )
+            raise UserError(f"task.teacher={teacher} is not trained yet; train it first: {how}")
+        if not waiting:
+            print(f"waiting for the teacher in {directory.path}", file=sys.stderr, flush=True)
+            waiting = True
+        time.sleep(every)

@@ -1,0 +1,154 @@
+"""AdaLoRA's importance, masks and rank pattern are peft's over 200 steps (SPEC A2, E9)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import peft
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimera.adapter.adalora import SVDLike, adalora
+from chimera.callback.adalora import RankBudget
+from chimera.errors import UserError
+from tests.adapter.kit import TARGETS, batches, bert, theirs, updates
+from tests.kit import close
+
+STEPS, START, STOP, EVERY = 200, 20, 150, 3
+
+
+def pair() -> tuple[nn.Module, nn.Module]:
+    ours = adalora(bert(), r=6, alpha=8.0, targets=TARGETS, train=["classifier"])
+    config = peft.AdaLoraConfig(
+        init_r=6, target_r=3, lora_alpha=8, target_modules=["query", "value"], tinit=START,
+        tfinal=STEPS - STOP, deltaT=EVERY, total_step=STEPS, orth_reg_weight=0.5,
+        modules_to_save=["classifier"],
+    )  # fmt: skip
+    other = peft.get_peft_model(bert(), config)
+    for name, update in updates(ours).items():
+        for part in ("A", "B"):
+            theirs(other, name, part).data.copy_(getattr(update, part))
+    return ours.train(), other.train()
+
+
+def budget(model: nn.Module) -> RankBudget:
+    callback = RankBudget(
+        target_r=3, initial=START / STEPS, final=(STEPS - STOP) / (STEPS - START), every=EVERY,
+        penalty="norm",
+    )  # fmt: skip
+    callback.begin(model, STEPS)
+    return callback
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """On all that is trained but peft's `ranknum`, a constant that it leaves trainable."""
+    trained = [p for n, p in model.named_parameters() if p.requires_grad and "ranknum" not in n]
+    return torch.optim.AdamW(trained, lr=5e-3)
+
+
+def test_200_steps_equal_pefts() -> None:
+    ours, other = pair()
+    callback = budget(ours)
+    assert (callback.start, callback.stop) == (START, STOP)
+    allocator = other.base_model.rankallocator
+    optimizers = adam(ours), adam(other)
+    budgets = []
+    for step, batch in enumerate(batches(STEPS)):
+        for model, optimizer in zip((ours, other), optimizers, strict=True):
+            optimizer.zero_grad()
+            # Its penalty is in the forward pass of what is inside, which without a task type is
+            # passed over.
+            (model if model is ours else other.base_model)(**batch).loss.backward()
+            if model is ours:
+                callback.penalise()
+            optimizer.step()
+        callback.allocate(step)
+        other.base_model.update_and_allocate(step)
+        assert callback.budget(step) == allocator.budget_schedule(step)[0]
+        budgets.append(callback.budget(step))
+        pattern = other.peft_config["default"].rank_pattern or {}
+        for name, update in updates(ours).items():
+            assert isinstance(update, SVDLike)
+            close(update.E[:, None], theirs(other, name, "E").data, 1e-9)
+            for part in ("A", "B", "E") if step < STOP else ():
+                key = f"{name}.lora_{part}.default"
+                for mine, its in (("mean", "exp_avg_ipt"), ("spread", "exp_avg_unc")):
+                    got, want = getattr(update, f"{mine}_{part}"), getattr(allocator, its)[key]
+                    close(got, want.view_as(got), 1e-9)
+            if pattern:
+                its_mask = pattern[f"{name}.lora_E.default"]
+                assert update.kept.tolist() == torch.tensor(its_mask).flatten().tolist()
+    ranks = [int(u.kept.sum()) for u in updates(ours).values()]
+    assert sum(ranks) == 4 * 3
+    assert len(set(ranks)) > 1  # reallocated: the layers differ
+    assert budgets[START] == 24
+    assert budgets[STOP] == 12
+    close(ours(**batch).logits, other(**batch).logits, 1e-9)
+
+
+@pytest.mark.parametrize("form", ["squared", "norm"])
+def test_the_gradient_of_the_penalty(form: str) -> None:
+    """Squared as the paper writes it, where the authors' code takes the norm (SPEC E9)."""
+    torch.manual_seed(0)
+    update = SVDLike(nn.Linear(7, 5).double(), 4, 8.0, 0.0)
+    nn.init.normal_(update.A)
+    nn.init.normal_(update.B)
+    power = 2 if form == "squared" else 1
+    eye = torch.eye(4, dtype=torch.float64)
+
+    def penalty(a: Tensor, b: Tensor) -> Tensor:
+        return (a @ a.mT - eye).norm() ** power + (b.mT @ b - eye).norm() ** power
+
+    wanted = torch.autograd.grad(0.3 * penalty(update.A, update.B), [update.A, update.B])
+    for factor in (update.A, update.B):
+        factor.grad = torch.zeros_like(factor)
+    close(update.add_penalty(0.3, form), penalty(update.A, update.B).detach(), 1e-12)
+    close([update.A.grad, update.B.grad], list(wanted), 1e-12)
+
+
+def test_a_resumed_run_goes_on_with_the_same_numbers() -> None:
+    def run(first: int, last: int, state: dict[str, Tensor] | None, optim: object) -> nn.Module:
+        model = pair()[0]
+        optimizer = adam(model)
+        if state is not None:
+            model.load_state_dict(state)
+            optimizer.load_state_dict(optim)
+        callback = budget(model)
+        for step, batch in enumerate(batches(last)):
+            if step >= first:
+                optimizer.zero_grad()
+                model(**batch).loss.backward()
+                callback.penalise()
+                optimizer.step()
+                callback.allocate(step)
+        model.optimizer = SimpleNamespace(state=optimizer.state_dict())
+        return model
+
+    whole = run(0, 180, None, None)
+    for cut in (31, 160):
+        half = run(0, cut, None, None)
+        state = {k: v.clone() for k, v in half.state_dict().items()}
+        again = run(cut, 180, state, half.optimizer.state)
+        close(list(again.state_dict().values()), list(whole.state_dict().values()), 0.0)
+
+
+def test_more_is_asked_for_than_there_is() -> None:
+    model = adalora(bert(), r=6, targets=TARGETS)
+    with pytest.raises(UserError, match=r"target_r=7 is above adapter.r=6"):
+        RankBudget(target_r=7).begin(model, 10)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 10])
+def test_even_a_short_run_arrives_at_its_budget(steps: int) -> None:
+    model = adalora(bert(), r=6, targets=TARGETS, train=["classifier"])
+    callback, optimizer = RankBudget(target_r=2), adam(model)
+    callback.begin(model, steps)
+    for step, batch in enumerate(batches(steps)):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        callback.penalise()
+        optimizer.step()
+        callback.allocate(step)
+    if steps > 1:  # with one there is nothing to choose by
+        assert sum(int(u.alive().sum()) for u in updates(model).values()) == 8

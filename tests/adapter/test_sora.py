@@ -1,0 +1,120 @@
+"""SoRA's gates: what each update rule does, and that they are an optimiser group (SPEC A3, E5)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chimera.adapter.lora import lora
+from chimera.adapter.sora import SoRA, sora
+from chimera.errors import UserError
+from chimera.ops.low_rank import entropy_rank, singular_values, soft_threshold
+from tests.adapter.kit import TARGETS, batches, bert, updates
+from tests.kit import close
+
+
+@pytest.mark.parametrize("t", [0.0, 3e-4, 0.015, 2.0])
+def test_the_proximal_operator_equals_numpy(t: float) -> None:
+    z = np.random.default_rng(0).normal(size=1000)
+    z[:3] = (0.0, t, -t)
+    wanted = np.sign(z) * np.maximum(np.abs(z) - t, 0.0)
+    got = soft_threshold(torch.from_numpy(z), t).numpy()
+    assert np.abs(got - wanted).max() <= 1e-12
+    assert ((got == 0) == (np.abs(z) <= t)).all()
+
+
+def test_the_proximal_operator_minimises() -> None:
+    """½(u − z)² + t|u| is nowhere lower, on a fine grid."""
+    u = torch.linspace(-3, 3, 6001, dtype=torch.float64)
+    for z in (-2.0, -0.4, 0.0, 0.3, 1.7):
+        best = soft_threshold(torch.tensor([z], dtype=torch.float64), 0.5)
+        at = u[(0.5 * (u - z) ** 2 + 0.5 * u.abs()).argmin()]
+        assert abs(float(best) - float(at)) <= 1e-3
+
+
+def layer(**options: object) -> SoRA:
+    torch.manual_seed(0)
+    made = SoRA(nn.Linear(6, 5).double(), 4, 2.0, 0.0, **options)
+    nn.init.normal_(made.B)
+    return made
+
+
+def test_forward_is_the_equation() -> None:
+    made, x = layer(), torch.randn(3, 6, dtype=torch.float64)
+    wanted = 2.0 * torch.stack([made.B @ (made.gate.g * (made.A @ row)) for row in x])
+    close(made(x), wanted, 1e-12)
+    close(made(x), x @ made.delta().T, 1e-12)
+
+
+def step(made: SoRA, lr: float = 0.1) -> tuple[Tensor, Tensor]:
+    """One step of gradient descent; the gates before, and as they are without any penalty."""
+    before = made.gate.g.detach().clone()
+    made(torch.ones(2, 6, dtype=torch.float64)).square().sum().backward()
+    smooth = before - lr * made.gate.g.grad
+    made.gate.before_step(8)
+    torch.optim.SGD(made.parameters(), lr=lr).step()
+    made.gate.after_step(lr)
+    return before, smooth
+
+
+def test_proximal_thresholds_by_rate_times_lambda() -> None:
+    made = layer(l1=0.5)
+    _, smooth = step(made)
+    close(made.gate.g.data, soft_threshold(smooth, 0.1 * 0.5), 1e-12)
+
+
+def test_xi_thresholds_by_itself() -> None:
+    made = layer(threshold="xi", xi=0.2, l1=9.0)
+    _, smooth = step(made)
+    close(made.gate.g.data, soft_threshold(smooth, 0.2), 1e-12)
+
+
+def test_sgd_l1_steps_along_the_subgradient_and_thresholds_nothing() -> None:
+    made = layer(update="sgd_l1", l1=0.5)
+    before, smooth = step(made)
+    close(made.gate.g.data, smooth - 0.1 * 0.5 * before.sign(), 1e-12)
+
+
+def test_the_authors_penalty_is_the_mean_over_all_gates() -> None:
+    made = layer(threshold="xi", xi=0.0, penalty=0.4)
+    before, smooth = step(made)
+    close(made.gate.g.data, smooth - 0.1 * 0.4 * before.sign() / 8, 1e-12)
+
+
+def test_a_step_left_out_thresholds_nothing() -> None:
+    made = layer(l1=0.5)
+    before = made.gate.g.detach().clone()
+    made.gate.before_step(8)
+    made.gate.after_step(0.1)
+    close(made.gate.g.data, before, 0.0)
+
+
+def test_what_excludes_each_other() -> None:
+    with pytest.raises(UserError, match=r"belongs to adapter\.update=proximal"):
+        sora(bert(), update="sgd_l1", threshold="xi")
+
+
+def test_with_gates_of_one_it_is_lora() -> None:
+    one, other = (make(bert(), targets=TARGETS) for make in (lora, sora))
+    for mine, its in zip(updates(one).values(), updates(other).values(), strict=True):
+        nn.init.ones_(its.gate.g)
+        nn.init.normal_(mine.B)
+        its.A.data.copy_(mine.A)
+        its.B.data.copy_(mine.B)
+    batch = next(batches(1))
+    close(one.eval()(**batch).logits, other.eval()(**batch).logits, 1e-12)
+
+
+def test_entropy_rank() -> None:
+    torch.manual_seed(0)
+    b, a = torch.randn(9, 4, dtype=torch.float64), torch.randn(4, 7, dtype=torch.float64)
+    s = torch.linalg.svdvals(b @ a)[:4]
+    close(singular_values(b, a), s, 1e-10)
+    p = (s / s.sum()).numpy()
+    assert float(entropy_rank(b, a)) == pytest.approx(float(np.exp(-(p * np.log(p)).sum())))
+    eye = torch.eye(4, 6)
+    assert float(entropy_rank(torch.eye(9, 4), eye)) == pytest.approx(4.0)
+    assert float(entropy_rank(torch.eye(9, 4)[:, :1], eye[:1])) == pytest.approx(1.0)
+    assert float(entropy_rank(torch.zeros(9, 4), eye)) == 0.0

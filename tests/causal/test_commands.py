@@ -1,0 +1,99 @@
+"""train.py, eval.py at another length and generate.py, one after the other on one small run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimera.check import check_settings, plain
+from chimera.compose import ROOT, compose
+from chimera.experiment import load, tables
+from tests.data.kit import sentences
+
+SAIDL = [f"{name}={row.name}" for name in tables() if name.startswith("saidl/")
+         for row in load(name).rows]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "text.txt").write_text("\n\n".join(sentences(400)))
+    words = ["task=causal_lm", "scale=smoke", "model.dim=32", "model.depth=1", "mixer=gqa"]
+    words += ["data=text", f"data.path={folder / 'text.txt'}", f"data.cache_dir={folder / 'cache'}"]
+    words += ["tokenizer.vocab_size=80", "tokenizer.byte_fallback=false", "logger=none"]
+    words += ["position=rope", "task.longer=[2]", "task.cost_at=[16]", f"run_dir={folder / 'run'}"]
+    done = command("train.py", *words)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def command(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / script), *words], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_run_records_what_else_was_measured(run: Path) -> None:
+    metrics = json.loads((run / "run.json").read_text())["metrics"]
+    assert {"val/loss", "val/perplexity", "test/perplexity", "val/unigram_perplexity"} <= set(
+        metrics
+    )
+    assert {"val/loss_2x", "val/perplexity_2x", "cost/latency_ms@16"} <= set(metrics)
+
+
+def test_eval_at_the_runs_own_and_at_another_length(run: Path) -> None:
+    own, longer = command("eval.py", f"run={run}"), command("eval.py", f"run={run}", "length=128")
+    assert own.returncode == longer.returncode == 0, own.stderr + longer.stderr
+    shown = json.loads(own.stdout)["test/loss"]
+    assert shown["now"] == pytest.approx(shown["recorded"], rel=1e-6)
+    kept = json.loads((run / "eval-128.json").read_text())
+    assert kept["test/loss"] == json.loads(longer.stdout)["test/loss"]["now"]
+    assert kept["length"] == 128
+
+
+def test_text_is_the_same_each_time_and_alone_as_in_a_batch(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_text("the cat\nthe old red fox ran\n")
+    words = [f"run={run}", "max_new=12", "seed=3", "temperature=0.9", "top_k=20"]
+    alone = command("generate.py", *words, "prompt=the cat")
+    both = command("generate.py", *words, f"prompts={tmp_path / 'prompts'}")
+    assert alone.returncode == both.returncode == 0, alone.stderr + both.stderr
+    assert alone.stdout == both.stdout.splitlines(keepends=True)[0]
+    assert alone.stdout.startswith("the cat")
+    assert len(both.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["eval.py", "length=0"], "length=0 is not allowed"),
+        (["generate.py", "max_new=-1"], "max_new=-1 is not allowed"),
+        (["generate.py", "prompts=nowhere.txt"], "prompts=nowhere.txt is not there"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(run: Path, words: list[str], line: str) -> None:
+    done = command(words[0], f"run={run}", *words[1:])
+    assert done.returncode == 2
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "none"])
+@pytest.mark.parametrize("row", SAIDL)
+def test_every_row_composes_at_every_scale(row: str, scale: str, tmp_path: Path) -> None:
+    path = ["data=pydocs", "tokenizer=sentencepiece"] if scale == "none" else []
+    config = plain(compose([f"+{row}", f"scale={scale}", f"run_dir={tmp_path / 'x'}", *path]))
+    check_settings(config)
+    assert config["data"]["seq_len"] <= config["model"]["max_len"]
+    assert config["task"]["longer"] is None or config["choices"]["position"] != "learned"
+
+
+@pytest.mark.parametrize("scale", ["small", "none"])
+def test_grouped_and_multi_query_are_two_things(scale: str) -> None:
+    config = plain(compose(["+saidl/attention=gqa", f"scale={scale}"]))
+    assert config["model"]["heads"] == 8
+    near = plain(compose(["+saidl/attention=sliding_window", f"scale={scale}"]))
+    assert near["mixer"]["window"] * 2 == near["data"]["seq_len"]

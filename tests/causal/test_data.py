@@ -1,0 +1,96 @@
+"""Blocks of next-token prediction: every token once, whatever the length; stop and go on."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chimera.data import causal
+from chimera.data.corpus import Data
+from chimera.data.prepare import prepare
+from chimera.errors import UserError
+from tests.data.kit import Toy, packed, small_piece
+
+
+def settings(**change: Any) -> Data:
+    return Data(**{"batch_size": 3, "seq_len": 7, **change})
+
+
+@pytest.mark.parametrize("length", [1, 7, 10, 50, 99, 100, 400])
+def test_every_token_but_the_first_is_predicted_once(tmp_path: Path, length: int) -> None:
+    row = packed(tmp_path, np.arange(100))
+    got, before = [], []
+    for batch in causal.loader(row, settings(seq_len=length), name="x"):
+        real = batch["ids"].flatten() if batch["index"] is None else batch["ids"][batch["mask"]]
+        before += real.tolist()
+        got += batch["targets"].tolist()
+    assert got == list(range(1, 100))
+    assert before == list(range(99))
+
+
+def test_only_the_end_of_the_row_is_padded(tmp_path: Path) -> None:
+    row = packed(tmp_path, np.arange(100))
+    *whole, last = causal.loader(row, settings(seq_len=20), name="x")
+    assert all(batch["mask"] is None and batch["index"] is None for batch in whole)
+    assert last["mask"].sum(1).tolist() == [20, 19]
+    assert torch.equal(last["index"], last["mask"].flatten().nonzero()[:, 0])
+
+
+def test_training_takes_whole_blocks_in_a_new_order_each_epoch(tmp_path: Path) -> None:
+    row = packed(tmp_path, np.arange(101))
+    train = causal.loader(row, settings(batch_size=2, seq_len=10), train=True, name="x")
+    epochs = [[b["indices"].tolist() for b in train] for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    for epoch in epochs:
+        assert sorted(i for batch in epoch for i in batch) == list(range(10))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_goes_on_with_the_very_next_batch(tmp_path: Path, workers: int) -> None:
+    row = packed(tmp_path, np.arange(200))
+
+    def fresh() -> Any:
+        given = settings(batch_size=2, seq_len=5, num_workers=workers)
+        return causal.loader(row, given, train=True, seed=4, name="x")
+
+    whole = [b["ids"] for loader in [fresh()] for _ in range(2) for b in loader]
+    first = fresh()
+    begun = [b["ids"] for b in islice(first, 5)]
+    second = fresh()
+    second.load_state_dict(first.state_dict())
+    rest = [b["ids"] for _ in range(2) for b in second]
+    assert all(torch.equal(a, b) for a, b in zip(whole, begun + rest, strict=True))
+
+
+def test_documents_are_packed_with_their_end_between(tmp_path: Path) -> None:
+    data = prepare(Toy(count=60), small_piece(), tmp_path)
+    given = settings(batch_size=4, seq_len=16)
+    _, valid, _ = causal.loaders(data, given, seed=0)
+    targets = torch.cat([b["targets"] for b in valid])
+    ends = int((targets == data.tokenizer.sep_id).sum())
+    assert ends == data.report["splits"]["valid"]["documents"]
+
+
+def test_the_test_is_repeated_from_its_file_at_any_length(tmp_path: Path) -> None:
+    row = packed(tmp_path, np.arange(100))
+    test = causal.loader(row, settings(), name="x")
+    causal.save_test(test, tmp_path / "test.npz")
+    for length in (7, 33):
+        again = causal.load_test(tmp_path / "test.npz", settings(seq_len=length))
+        assert torch.equal(torch.cat([b["targets"] for b in again]), torch.arange(1, 100))
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_a_row_that_predicts_nothing_is_refused(tmp_path: Path, tokens: int) -> None:
+    row = packed(tmp_path, np.arange(100)[:tokens]) if tokens else _Empty()
+    with pytest.raises(UserError, match="0 sequences"):
+        causal.loader(row, settings(), name="the test split")
+
+
+class _Empty:
+    ids = np.empty(0, dtype=np.uint16)

@@ -1,0 +1,160 @@
+"""Checkpoint files: at any moment a valid one, damage seen, tiers by what is there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from chimera.checkpoint import files
+from chimera.checkpoint.files import Facts, Found, Invalid, newest, sidecar
+from chimera.checkpoint.io import CheckedIO, finite, load
+
+
+def save(folder: Path, name: str, step: int, **more: object) -> Path:
+    """A checkpoint as Lightning would have it written."""
+    path = folder / f"{name}.ckpt"
+    content = {"global_step": step, "epoch": 0, "chimera": more}
+    CheckedIO().save_checkpoint({**content, "state_dict": {"w": torch.full((64,), step)}}, path)
+    return path
+
+
+def test_what_is_written_is_read_and_nothing_is_left_over(tmp_path: Path) -> None:
+    path = save(tmp_path, "rolling-3", 3, loss=1.5)
+    assert load(path)["state_dict"]["w"].tolist() == [3] * 64
+    facts = files.verify(path)
+    assert (facts.step, facts.loss, facts.resumable) == (3, 1.5, True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["rolling-3.ckpt", "rolling-3.ckpt.json"]
+
+
+def test_the_newest_is_by_step_and_not_by_time(tmp_path: Path) -> None:
+    save(tmp_path, "rolling-10", 10)
+    save(tmp_path, "epoch-0", 9)
+    save(tmp_path, "best-2", 2)
+    assert newest(tmp_path).path == tmp_path / "rolling-10.ckpt"
+    assert newest(tmp_path / "nowhere") == Found(None, 0)
+
+
+def test_one_that_cannot_be_gone_on_from_is_left_out(tmp_path: Path) -> None:
+    save(tmp_path, "rolling-1", 1)
+    save(tmp_path, "emergency", 2, resumable=False)
+    assert newest(tmp_path).step == 1
+    assert newest(tmp_path, resumable=False).step == 2
+
+
+def test_damage_is_named_set_aside_and_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, "rolling-1", 1)
+    flipped, bare, gone = (save(tmp_path, f"rolling-{n}", n) for n in (2, 3, 4))
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 1
+    flipped.write_bytes(data)
+    sidecar(bare).unlink()
+    gone.unlink()
+    found = files.prepare(tmp_path)
+    assert found.step == 1
+    assert found.passed_over == {
+        "rolling-2.ckpt": "its bytes do not match its checksum",
+        "rolling-3.ckpt": "no checksum beside it",
+        "rolling-4.ckpt": "missing",
+    }
+    assert "\n" not in str(found)
+    assert newest(tmp_path) == Found(tmp_path / "rolling-1.ckpt", 1)
+    assert (tmp_path / "rolling-2.ckpt.invalid").exists()
+
+
+def test_a_sidecar_that_is_no_json(tmp_path: Path) -> None:
+    path = save(tmp_path, "rolling-1", 1)
+    for text in ("", "{", '{"step": 1, "colour": 2}', "[1]"):
+        sidecar(path).write_text(text)
+        with pytest.raises(Invalid, match="cannot be read"):
+            files.facts(path)
+
+
+def test_a_kill_while_one_replaces_another_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, "rolling-1", 1)
+    before = path.read_bytes()
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(os, "link", killed)  # the new checksum is there, the new file is not
+    with pytest.raises(Killed):
+        save(tmp_path, "rolling-1", 1, loss=2.0)
+    assert path.read_bytes() == before
+    assert newest(tmp_path).step == 1
+
+
+def test_a_full_disk_leaves_the_old_one_and_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, "rolling-1", 1)
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for name in ("rolling-1", "rolling-2"):
+        with pytest.raises(OSError, match="No space"):
+            save(tmp_path, name, 2)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["rolling-1.ckpt", "rolling-1.ckpt.json"]
+
+
+def test_two_names_share_their_bytes(tmp_path: Path) -> None:
+    first, other = save(tmp_path, "rolling-4", 4), tmp_path / "epoch-0.ckpt"
+    files.publish(first, other, files.facts(first))
+    assert os.path.samefile(first, other)
+    files.remove(first)
+    assert newest(tmp_path).path == other
+
+
+def test_links_lead_to_the_right_ones(tmp_path: Path) -> None:
+    for step in (1, 2):
+        files.point(tmp_path / "last.ckpt", save(tmp_path, f"rolling-{step}", step))
+    assert load(tmp_path / "last.ckpt")["global_step"] == 2
+
+
+def test_the_best_by_what_is_in_the_folder(tmp_path: Path) -> None:
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        save(tmp_path, f"best-{step}", step, loss=loss)
+    assert [(loss, p.name) for loss, p in files.best(tmp_path)] == [
+        (1.0, "best-2.ckpt"),
+        (2.0, "best-3.ckpt"),
+        (3.0, "best-1.ckpt"),
+    ]
+
+
+def test_starting_over_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
+    save(tmp_path, "rolling-1", 1)
+    (tmp_path / ".write-rolling-2.ckpt.123").write_bytes(b"half")
+    assert files.prepare(tmp_path, fresh=True) == Found(None, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    path = tmp_path / "rolling-1.ckpt"
+    torch.save({"global_step": 1, "epoch": 0, "harm": Facts(1)}, path)
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
+        CheckedIO().load_checkpoint(path, weights_only=False)
+
+
+def test_finite(tmp_path: Path) -> None:
+    path = tmp_path / "x.ckpt"
+    for value, good in ((1.0, True), (math.nan, False), (math.inf, False)):
+        torch.save({"state_dict": {"w": torch.tensor([0.0, value])}}, path)
+        assert finite(path) is good
+
+
+def test_the_sidecar_is_plain(tmp_path: Path) -> None:
+    known = json.loads(sidecar(save(tmp_path, "rolling-1", 1)).read_text())
+    assert set(known) == {"step", "epoch", "resumable", "loss", "sha256"}

@@ -1,0 +1,56 @@
+"""What is read from the source of a slow class is what importing it says."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import get_type_hints
+
+import pytest
+import yaml
+from hydra.utils import get_object
+
+from chimera import schema
+from chimera.compose import CONF
+
+
+def targets() -> list[str]:
+    """Every class that conf/ names and that stands on Lightning."""
+    found: set[str] = set()
+
+    def walk(node: object) -> None:
+        if isinstance(node, dict):
+            if str(node.get("_target_")).startswith(schema.SLOW):
+                found.add(node["_target_"])
+            for inner in node.values():
+                walk(inner)
+
+    for file in CONF.rglob("*.yaml"):
+        walk(yaml.safe_load(file.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("target", targets())
+def test_reading_is_as_good_as_importing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = get_object(target)
+    hints = get_type_hints(known.__init__, include_extras=True)
+    expected = {
+        p.name: hints[p.name]
+        for p in inspect.signature(known).parameters.values()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert schema.keywords(target) is None  # imported by now
+    monkeypatch.delitem(sys.modules, target.rpartition(".")[0])
+    assert schema.keywords(target) == expected
+    if hasattr(known, "causal"):
+        assert schema.attribute(target, "causal") is known.causal
+
+
+def test_checking_a_task_and_its_callbacks_imports_no_lightning() -> None:
+    code = (
+        "import sys; from chimera.check import check, plain; from chimera.compose import compose;"
+        "check(plain(compose(['mixer=retnet', 'norm=qdyt', 'quant=bitnet158'])));"
+        "sys.exit('lightning' in sys.modules or 'torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,141 @@
+"""Distillation: what the student is held against, who the teacher is, and where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chimera.check import plain
+from chimera.cli import train
+from chimera.compose import compose
+from chimera.record import RunDir, identity
+from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
+from chimera.teacher import words_of
+from tests import zoo
+
+STUDENT = "+bitnet_qdyt/main=ternary_bert"
+TEACHER = "+bitnet_qdyt/main=bert_base"
+
+
+def config(*words: str) -> dict[str, Any]:
+    return plain(compose([*words, "scale=smoke"]))
+
+
+def test_hidden_states_are_the_embeddings_and_each_blocks_output() -> None:
+    model = zoo.model()
+    ids = zoo.tokens()
+    with hidden_states(model) as states:
+        out = model.backbone(ids)
+    assert len(states) == 1 + len(model.backbone.blocks)
+    torch.testing.assert_close(model.backbone.norm(states[-1]), out.y)
+    model.backbone(ids)
+    assert len(states) == 1 + len(model.backbone.blocks)  # the hooks are gone
+
+
+def test_losses_by_hand() -> None:
+    ours, theirs = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    by_hand = sum(((ours[b, t] - theirs[b, t]) ** 2).mean() for b, t in ((0, 0), (0, 1), (1, 0)))
+    torch.testing.assert_close(hidden_loss([ours, ours], [theirs, ours], mask), by_hand / 3)
+    torch.testing.assert_close(
+        hidden_loss([ours], [theirs], None), torch.nn.functional.mse_loss(ours, theirs)
+    )
+    s, t = torch.randn(5, 7), torch.randn(5, 7)
+    kl = torch.nn.functional.kl_div(
+        (s / 2).log_softmax(-1), (t / 2).log_softmax(-1), log_target=True, reduction="batchmean"
+    )
+    entropy = -((t / 2).softmax(-1) * (t / 2).log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(logit_loss(s, t, 2.0), 4 * (kl + entropy))
+
+
+def test_the_identity_is_the_teachers_not_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = config(STUDENT)
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    assert identity(config(STUDENT)) == identity(one)
+    assert one["task"]["teacher_run"] == identity(config(TEACHER))
+    assert config(STUDENT, "seed=1")["task"]["teacher_run"] == identity(config(TEACHER, "seed=1"))
+    assert identity(config(STUDENT, "task.teacher_run=deadbeef")) == identity(one)
+    table = config("+bitnet_qdyt=main", STUDENT, "run_dir=x", "name=y", "task.distil_weight=0.5")
+    assert table["task"]["teacher_run"] == one["task"]["teacher_run"]
+
+
+def test_the_words_of_the_teacher() -> None:
+    mine = [STUDENT, "+bitnet_qdyt=main", "scale=small", "seed=2", "run_dir=x", "workers=2"]
+    found = words_of("row:bitnet_qdyt/main/bert_base", mine)
+    assert found[0] == TEACHER
+    assert {"scale=small", "seed=2"} <= set(found)
+    assert not [word for word in found if word.startswith(("run_dir", STUDENT, "+bitnet_qdyt="))]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Words for a corpus that a test makes itself, and for a run of seconds."""
+    folder = tmp_path_factory.mktemp("text")
+    lines = [f"The {a} sees the {b} near house number {i}.\n" for i in range(40) for a, b in (
+        ("cat", "dog"), ("bird", "child"), ("dog", "bird"))]  # fmt: skip
+    (folder / "text.txt").write_text("\n".join(lines))
+    return [
+        "scale=smoke",
+        "logger=none",
+        "data=text",
+        f"data.path={folder / 'text.txt'}",
+        f"data.cache_dir={folder / 'cache'}",
+        "trainer.max_steps=2",
+        "trainer.progress=none",
+        "model.dim=32",
+    ]
+
+
+def test_teacher_then_student(
+    text: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    assert train([STUDENT, *text]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert f"train it first: python train.py {TEACHER} scale=smoke" in line
+    assert list(tmp_path.iterdir()) == []
+
+    assert train([TEACHER, *text]) == 0
+    assert train([STUDENT, *text]) == 0
+    teacher, student = (RunDir.of(plain(compose([w, *text]))) for w in (TEACHER, STUDENT))
+    assert student.record()["choices"]["quant"] == "ternary_weight"
+
+    def saved(directory: RunDir) -> dict[str, Any]:
+        loaded = torch.load(directory.checkpoints / "last.ckpt", weights_only=True)
+        assert isinstance(loaded, dict)
+        return loaded
+
+    weights = saved(student)["state_dict"]
+    assert not [key for key in weights if "teacher" in key]
+    assert set(saved(teacher)["state_dict"]) <= set(weights)
+
+    fresh = zoo_of(student)
+    held = Teacher(teacher, fresh, teacher.record()["tokenizer"]["vocab_size"])
+    assert not held.model.training
+    assert not any(p.requires_grad for p in held.model.parameters())
+    held.initialise(fresh)
+    for name, parameter in fresh.named_parameters():
+        torch.testing.assert_close(
+            parameter.detach(), saved(teacher)["state_dict"][f"model.{name}"], rtol=0, atol=0
+        )
+    # Two small steps away from the teacher, not from a start of its own.
+    moved = max(
+        float((weights[f"model.{n}"] - p.detach()).abs().max()) for n, p in fresh.named_parameters()
+    )
+    assert 0 < moved < 0.05
+
+
+def zoo_of(directory: RunDir) -> Any:
+    """An untrained model as the run's configuration has it."""
+    from chimera.run import make_task
+
+    return make_task(directory.config(), directory.record()["tokenizer"]["vocab_size"]).model

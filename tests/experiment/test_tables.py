@@ -1,0 +1,183 @@
+"""Every table of `experiments/`: found, complete beside what was published, runnable row by row."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from chimera.check import check, plain
+from chimera.cli import train
+from chimera.compose import EXPERIMENTS, compose, groups
+from chimera.errors import UserError
+from chimera.experiment import Job, jobs, load, tables, title_of
+from chimera.record import RunDir, identity
+
+#: Rows of a table, so that one that is lost, or one too many, is noticed.
+ROWS = {
+    "bitnet_qdyt/main": 6,
+    "bitnet_qdyt/hadamard": 3,
+    "bitnet_qdyt/norms": 3,
+    "bitnet_qdyt/norms_extra": 4,
+    "bitnet_qdyt/ste": 2,
+    "bitnet_qdyt/ffn": 2,
+    "titan/config": 3,
+    "titan/parameters": 2,
+    "titan/pattern": 7,
+    "titan/ablations": 5,
+}
+#: What a machine without a GPU, a hub and 30,000 pieces of vocabulary says to get through.
+HERE = {"paper": ["data=pydocs", "tokenizer=sentencepiece", "precision=fp32"]}
+
+
+def composed(job: Job) -> dict[str, object]:
+    return plain(compose(job.overrides))
+
+
+def test_rows_are_counted() -> None:
+    # Other papers may come; those that are here stay whole.
+    assert {name: len(load(name).rows) for name in ROWS} == ROWS
+    assert set(ROWS) <= set(tables())
+
+
+@pytest.mark.parametrize("name", tables())
+def test_the_table_is_whole(name: str) -> None:
+    table = load(name)
+    rows = {row.name for row in table.rows}
+    assert table.path == name
+    assert table.reference in rows
+    assert table.better in ("lower", "higher")
+    assert table.title
+    assert table.source
+    assert {p.row for p in table.published} <= rows
+    assert rows == set(groups()[name])  # what Hydra's glob(*) finds
+    assert all(title_of(EXPERIMENTS / name / f"{row}.yaml") != row for row in rows)
+    params = (EXPERIMENTS / f"{name}.yaml").read_text()
+    assert f"+{name}: glob(*)" in params
+
+
+@pytest.mark.parametrize("name", [n for n in tables() if (EXPERIMENTS / f"{n}.csv").exists()])
+def test_published_numbers_parse(name: str) -> None:
+    with (EXPERIMENTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        lines = list(reader)
+    assert reader.fieldnames == ["row", "column", "value", "unit", "source", "note"]
+    assert lines
+    found = load(name).published
+    assert [(p.row, p.column, p.value) for p in found] == [
+        (line["row"], line["column"], float(line["value"])) for line in lines
+    ]
+    assert len({(p.row, p.column) for p in found}) == len(found)
+    assert all(p.source for p in found)
+
+
+@pytest.mark.parametrize(
+    "scale",
+    ["smoke", *(pytest.param(s, marks=pytest.mark.slow) for s in ("small", "paper"))],
+)
+@pytest.mark.parametrize("name", tables())
+def test_rows_compose_check_and_build(name: str, scale: str) -> None:
+    table = load(name)
+    found = jobs(table, [f"scale={scale}", *HERE.get(scale, [])], [0])
+    configs = {job.row: composed(job) for job in found}
+    for row, config in configs.items():
+        assert config["table"] == {"name": name, "row": row}
+        check(config)  # builds on the meta device, too
+    # Every row is a run of its own.
+    assert len({identity(config) for config in configs.values()}) == len(table.rows)
+
+
+def test_tables_share_the_rows_that_are_the_same_run() -> None:
+    def of(row: str) -> str:
+        return identity(plain(compose([f"+{row}", "scale=small"])))
+
+    full = ["main=bitnet_qdyt_base", "hadamard=all", "norms=qdyt", "ste=lsq", "ffn=swiglu"]
+    assert len({of(f"bitnet_qdyt/{row}") for row in full}) == 1
+    stable = ["ablations=full", "pattern=stable", "config=titan_bert_ultra"]
+    assert len({of(f"titan/{row}") for row in stable}) == 1
+    assert of("titan/ablations=single_mixer") == of("titan/pattern=titan_attention")
+
+
+def test_the_published_configuration_is_the_presets() -> None:
+    for line in load("titan/config").published:
+        if line.column == "parameters":
+            continue
+        node: object = plain(compose([f"preset={line.row}"]))
+        for key in line.column.split("."):
+            assert isinstance(node, dict)
+            node = node[key]
+        assert node == line.value, line
+
+
+def test_jobs_are_rows_by_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    found = jobs(load("bitnet_qdyt/norms"), ["scale=smoke"], [0, 1])
+    assert [(job.row, job.seed) for job in found] == [
+        (row, seed) for row in ("layernorm", "static_tanh", "qdyt") for seed in (0, 1)
+    ]
+    assert len({RunDir.of(composed(job)).path for job in found}) == 6
+    with pytest.raises(UserError, match="seeds of a table"):
+        jobs(load("bitnet_qdyt/norms"), ["seed=3"], [0])
+
+
+def test_an_unknown_table_names_near_ones() -> None:
+    with pytest.raises(UserError, match=r"did you mean 'bitnet_qdyt/norms'"):
+        load("bitnet_qdyt/norm")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["+bitnet_qdyt=norms"], "is a table"),
+        (["+bitnet_qdyt/norms=layernrm"], "did you mean 'layernorm'"),
+        (["bitnet_qdyt/norms=layernorm"], "write +"),
+        (["preset=bert"], "preset=bert is not known"),
+    ],
+)
+def test_a_wrong_row_is_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(words) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert says in line
+
+
+def test_a_key_that_a_row_misspells_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of another folder of experiments: `quant.hadamrd` under a preset that has hadamard."""
+    import chimera.compose as module
+
+    row = tmp_path / "paper" / "table"
+    row.mkdir(parents=True)
+    (row / "typo.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /preset: bitnet_qdyt_base\n"
+        "quant:\n  hadamrd: none\n"
+    )
+    monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
+    module.groups.cache_clear()
+    module._known.cache_clear()
+    try:
+        with pytest.raises(UserError, match=r"quant\.hadamrd.*quant\.hadamard"):
+            compose(["+paper/table=typo"])
+    finally:
+        module.groups.cache_clear()
+        module._known.cache_clear()
+
+
+@pytest.mark.slow
+def test_every_table_runs_at_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    started: set[str] = set()
+    for name in tables():
+        for job in jobs(load(name), ["scale=smoke", "logger=none", "trainer.progress=none"], [0]):
+            config = composed(job)
+            digits = identity(config)
+            if digits in started:
+                continue
+            started.add(digits)
+            assert train(job.overrides) == 0, job
+            assert load(name).metric in RunDir.of(config).record()["metrics"]
+    assert len(started) >= 24

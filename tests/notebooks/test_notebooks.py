@@ -1,0 +1,56 @@
+"""Every notebook runs, keeps no output in git, and defines nothing of its own."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from chimera.compose import ROOT
+from tests.report.runs import make
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_kept_without_outputs(path: Path) -> None:
+    for cell in code(nbformat.read(path, as_version=4)):
+        assert cell.outputs == []
+        assert cell.execution_count is None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_imports_and_defines_nothing(path: Path) -> None:
+    tree = ast.parse("\n".join(cell.source for cell in code(nbformat.read(path, as_version=4))))
+    own = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    assert not [node for node in ast.walk(tree) if isinstance(node, own)]
+    modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert any(str(module).startswith("chimera") for module in modules)
+
+
+def test_tables_redraws_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    for name, value in (("TABLE", "bitnet_qdyt/norms"), ("SCALE", "smoke"), ("SEEDS", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    make("bitnet_qdyt/norms", {("qdyt", 0): 425.2, ("qdyt", 1): 422.8, ("layernorm", 0): 431.2})
+    notebook = nbformat.read(ROOT / "notebooks/tables.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown = [o for cell in code(notebook) for o in cell.outputs]
+    assert not [o for o in shown if o.output_type in ("error", "stream")]
+    pictures = [o.data["image/png"] for o in shown if "image/png" in o.get("data", {})]
+    assert len(pictures) == 2
+    assert all(base64.b64decode(p).startswith(b"\x89PNG") for p in pictures)
+    text = "\n".join(str(o.data.get("text/markdown", "")) for o in shown)
+    assert "424.0 ± 1.7" in text
+    assert "| layernorm | 0 | done | 431.20 |" in text
+    assert "| static_tanh | 1 | missing |  |" in text

@@ -1,0 +1,244 @@
+"""A report of made-up runs: what it shows, what it says of what is missing, how it repeats."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera.compose import ROOT
+from chimera.experiment import load
+from chimera.record import RunDir, process_start
+from chimera.report import Summary, summarise, write
+from tests.report.runs import ENVIRONMENT, make
+
+TABLE, WORDS, SEEDS = "bitnet_qdyt/norms", ["scale=smoke"], [0, 1, 2]
+#: The paper has qdyt < static_tanh < layernorm; here the tanh is best, beyond the spread of seeds.
+VALUES = {
+    ("layernorm", 0): 431.2,
+    ("layernorm", 1): 428.9,
+    ("layernorm", 2): 433.5,
+    ("static_tanh", 0): 421.2,
+    ("static_tanh", 1): 418.9,
+    ("static_tanh", 2): 423.6,
+    ("qdyt", 0): 425.2,
+    ("qdyt", 1): 422.8,
+    ("qdyt", 2): 427.7,
+}
+FILES = ("report.md", "report.csv", "report.tex", "report.png", "curves.png")
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Path]:
+    """The report of a table of which all is done."""
+    root = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHIMERA_RUNS", str(root / "runs"))
+        make(TABLE, VALUES)
+        return write(TABLE, WORDS, SEEDS, root / "out"), root / "out"
+
+
+def lines(out: Path) -> dict[str, dict[str, str]]:
+    with (out / "report.csv").open(encoding="utf-8") as file:
+        return {line["row"]: line for line in csv.DictReader(file)}
+
+
+def test_every_file_is_there(whole: tuple[Summary, Path]) -> None:
+    assert sorted(path.name for path in whole[1].iterdir()) == sorted(FILES)
+    assert all((whole[1] / name).stat().st_size for name in FILES)
+
+
+def test_published_beside_mean_and_spread(whole: tuple[Summary, Path]) -> None:
+    found = lines(whole[1])
+    published = {p.row: p.value for p in load(TABLE).published if p.column == "val/perplexity"}
+    assert {row: float(line["published"]) for row, line in found.items()} == published
+    row = found["layernorm"]
+    assert float(row["mean"]) == pytest.approx(431.2)
+    assert float(row["std"]) == pytest.approx(2.3)
+    assert (row["n"], row["seeds"], row["state"]) == ("3", "0;1;2", "done;done;done")
+    assert (row["parameters"], row["bytes_packed"]) == ("1234567.0", "400000.0")
+    assert (row["tokens_per_second"], row["seconds"]) == ("12345.6", "194.0")
+    text = (whole[1] / "report.md").read_text(encoding="utf-8")
+    assert "| 431.2 ± 2.3 |" in text
+    assert "| 1.23 M | 400 kB | 12,346 | 3:14 |" in text
+
+
+def test_difference_to_the_reference_is_paired(whole: tuple[Summary, Path]) -> None:
+    found = lines(whole[1])
+    assert float(found["static_tanh"]["difference"]) == pytest.approx(-4.0)
+    assert float(found["static_tanh"]["difference_std"]) == pytest.approx(0.1)
+    assert float(found["static_tanh"]["p"]) < 0.001
+    assert found[load(TABLE).reference]["difference"] == ""
+
+
+def test_an_inverted_pair_is_named(whole: tuple[Summary, Path]) -> None:
+    against = [pair for pair in whole[0].pairs if not pair.agrees]
+    assert [(pair.first.name, pair.second.name) for pair in against] == [("qdyt", "static_tanh")]
+    text = (whole[1] / "report.md").read_text(encoding="utf-8")
+    assert "2 stand in the paper's order (2 of them beyond the paired test" in text
+    (said,) = [line for line in text.splitlines() if line.startswith("- The paper has")]
+    assert said.startswith("- The paper has `qdyt` (19.3) before `static_tanh` (21.2); here `qdyt`")
+    assert said.endswith("beyond the paired test, p = <0.001.")
+    assert "not beyond" not in said
+
+
+def test_scale_data_origin_and_command_are_said(whole: tuple[Summary, Path]) -> None:
+    text = (whole[1] / "report.md").read_text(encoding="utf-8")
+    table = load(TABLE)
+    assert table.source in text
+    assert "| data | pydocs |" in text
+    assert "A unigram model has 622.2 on the same validation tokens." in text
+    assert "Seconds on a CPU" in text  # what the scale says of itself
+    assert "Trained on pydocs: 10 documents, 1,000 bytes, 300 tokens." in text
+    assert f"- code {'a' * 40}: 9 runs" in text
+    assert "- machine Test CPU, 2 cores, no GPU" in text
+    assert "python train.py -m +bitnet_qdyt=norms scale=smoke seed=0,1,2" in text
+    assert "python -m chimera.report bitnet_qdyt/norms scale=smoke seed=0,1,2" in text
+    assert "| `norm` | layernorm | static_tanh | qdyt |" in text
+
+
+def test_latex_is_escaped_and_rectangular(whole: tuple[Summary, Path]) -> None:
+    text = (whole[1] / "report.tex").read_text(encoding="utf-8")
+    inside = text.partition("\\toprule")[2].partition("\\bottomrule")[0]
+    rows = [line for line in inside.splitlines() if line.endswith("\\\\")]
+    assert len(rows) == 4
+    assert len({row.count("&") for row in rows}) == 1
+    assert "static\\_tanh" in text
+    assert "$\\pm$" in text
+
+
+def test_the_same_runs_give_the_same_bytes(
+    whole: tuple[Summary, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(whole[1].parent / "runs"))
+    write(TABLE, WORDS, SEEDS, tmp_path)
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (whole[1] / name).read_bytes(), name
+
+
+def test_an_empty_table_is_all_missing(runs: Path, tmp_path: Path) -> None:
+    summary = write(TABLE, WORDS, [0], tmp_path / "out")
+    assert [cell.state for cell in summary.cells] == ["missing"] * 3
+    text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert text.count("| missing |") >= 3
+    assert "3 of 3 runs:" in text
+    assert not runs.exists()  # a report starts nothing
+
+
+def test_what_is_not_done_says_why(runs: Path, tmp_path: Path) -> None:
+    me = {"pid": os.getpid(), "process": process_start(os.getpid()), "host": os.uname().nodename}
+    gone = {**me, "process": "0"}
+    at = {"step": 3, "max_steps": 12}
+    states: dict[tuple[str, int], dict[str, Any]] = {
+        ("layernorm", 0): {"state": "FAILED", "why": "NotFiniteError: loss is nan\nat step 3"},
+        ("layernorm", 1): {"state": "RUNNING", **me, **at},
+        ("static_tanh", 0): {"state": "RUNNING", **gone, **at},
+        ("static_tanh", 1): {"state": "STOPPED", "why": "stopped at step 3, saved in x"},
+    }
+    make(TABLE, {("qdyt", 0): 9.0, ("qdyt", 1): 8.0}, states=states)
+    summary = write(TABLE, WORDS, SEEDS, tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert "- `layernorm`, seed 0: failed: NotFiniteError: loss is nan at step 3" in text
+    assert "- `layernorm`, seed 1: running: step 3 of 12" in text
+    assert "- `static_tanh`, seed 0: cut off: step 3 of 12" in text
+    assert "- `static_tanh`, seed 1: stopped: stopped at step 3" in text
+    assert "| 1 failed, 1 running, 1 missing |" in text
+    assert "| 8.50 ± 0.71 (2 of 3 seeds; 1 missing) |" in text
+    assert "No two ranked rows are done yet." in text
+    assert summary.lines[0].ours is None
+
+
+def test_a_number_that_is_not_finite_is_no_result(runs: Path) -> None:
+    make(TABLE, {("qdyt", 0): float("nan")})
+    found = {cell.row: cell for cell in summarise(TABLE, WORDS, [0]).cells}["qdyt"]
+    assert (found.state, found.value) == ("failed", None)
+    assert "no finite val/perplexity" in found.why
+
+
+def test_several_commits_are_all_listed(runs: Path, tmp_path: Path) -> None:
+    make(TABLE, {("qdyt", 0): 9.0})
+    other = {**ENVIRONMENT, "git": {"commit": "b" * 40, "changed": True}, "cpus": 8}
+    make(TABLE, {("layernorm", 0): 8.0}, environment=other)
+    write(TABLE, WORDS, [0], tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert f"- code {'a' * 40}: 1 runs" in text
+    assert f"- code {'b' * 40} with changes not committed: 1 runs" in text
+    assert "8 cores" in text
+    assert "one seed, no test" in text
+
+
+def test_another_identity_is_another_run(runs: Path) -> None:
+    make(TABLE, {("qdyt", 0): 9.0})
+    words = [*WORDS, "optim.lr=0.01"]
+    assert {cell.state for cell in summarise(TABLE, words, [0]).cells} == {"missing"}
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "chimera.report", *words], capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def test_the_command_line(runs: Path, tmp_path: Path) -> None:
+    make(TABLE, VALUES)
+    made = command(TABLE, "scale=smoke", "seed=0,1,2", f"out={tmp_path / 'out'}")
+    assert made.returncode == 0, made.stderr
+    assert "431.2 ± 2.3" in made.stdout
+    assert (tmp_path / "out/report.md").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bitnet_qdyt/norm", "scale=smoke"],
+        [],
+        [TABLE, "seed=a"],
+        [TABLE, "scale=smoke", "optim.lrr=1"],
+        [TABLE, "scale=smal"],
+    ],
+)
+def test_bad_words_are_one_line(words: list[str], tmp_path: Path) -> None:
+    found = command(*words, f"out={tmp_path / 'out'}")
+    assert found.returncode == 2
+    assert found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_report_needs_no_torch() -> None:
+    code = "import sys, chimera.report.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_the_viewer_gathers_offline_runs(runs: Path) -> None:
+    from chimera.errors import UserError
+    from chimera.report.look import gather
+
+    with pytest.raises(UserError, match="no W&B run in"):
+        gather(runs)
+    for run in ("a", "b"):
+        (runs / run / "wandb" / f"offline-run-{run}").mkdir(parents=True)
+    shutil.rmtree(runs / "b" / "wandb" / "offline-run-b")
+    assert [link.name for link in gather(runs).iterdir()] == ["offline-run-a"]
+    assert [link.name for link in gather(runs).iterdir()] == ["offline-run-a"]  # and once more
+
+
+def test_made_up_runs_are_read_as_runs(runs: Path) -> None:
+    make(TABLE, {("qdyt", 0): 9.0})
+    (cell,) = [c for c in summarise(TABLE, WORDS, [0]).cells if c.row == "qdyt"]
+    assert RunDir(cell.directory).status() == {"state": "DONE"}
+    record = json.loads((cell.directory / "run.json").read_text())
+    assert record["metrics"]["val/perplexity"] == 9.0

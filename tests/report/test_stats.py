@@ -1,0 +1,62 @@
+"""The paired test against scipy's own, and where it has nothing to say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats as oracle
+
+from chimera.report import digits
+from chimera.report.stats import Difference, Spread, paired, spread
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 12])
+def test_paired_t_test_is_scipys(n: int) -> None:
+    draw = np.random.default_rng(n)
+    a, b = draw.normal(1.0, 2.0, n), draw.normal(0.0, 2.0, n)
+    found = paired(dict(enumerate(a)), dict(enumerate(b)))
+    assert found is not None
+    expected = oracle.ttest_rel(a, b)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-12)
+    assert found.mean == pytest.approx(np.mean(a - b), rel=1e-12)
+    assert found.std == pytest.approx(np.std(a - b, ddof=1), rel=1e-12)
+
+
+def test_only_shared_seeds_are_paired() -> None:
+    found = paired({0: 5.0, 1: 7.0, 9: 100.0}, {0: 4.0, 1: 5.0, 8: -100.0})
+    assert found is not None
+    assert (found.mean, found.n) == (1.5, 2)
+    assert paired({0: 1.0}, {1: 1.0}) is None
+
+
+def test_one_seed_has_no_spread_and_no_test() -> None:
+    assert spread([]) is None
+    assert spread([3.0]) == Spread(3.0, None, 1)
+    assert paired({0: 3.0}, {0: 1.0}) == Difference(2.0, None, 1, None)
+
+
+def test_the_same_numbers_twice() -> None:
+    same = paired({0: 3.0, 1: 4.0}, {0: 3.0, 1: 4.0})
+    assert same is not None
+    assert same.p == 1.0
+    assert not same.beyond
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (Spread(189.7342, 2.345, 3), "189.7 ± 2.3"),
+        (Spread(189.7342, 0.0342, 3), "189.734 ± 0.034"),
+        (Spread(1897.342, 123.4, 3), "1,897 ± 123"),
+        (Spread(189.7342, None, 1), "189.7"),
+        (Spread(0.51234567, 0.0123, 3), "0.512 ± 0.012"),
+    ],
+)
+def test_digits_end_where_the_spread_begins(of: Spread, text: str) -> None:
+    assert digits.spread(of) == text
+
+
+def test_sizes_and_times() -> None:
+    assert [digits.count(n) for n in (999, 12_800_000, 303e6)] == ["999", "12.8 M", "303 M"]
+    assert [digits.clock(s) for s in (9.6, 194, 7325)] == ["0:10", "3:14", "2:02:05"]
+    assert [digits.number(x) for x in (0, 18.9, 12345.6)] == ["0", "18.90", "12,346"]

@@ -1,0 +1,84 @@
+"""A job's W&B run, read back from the offline file by W&B's own tool."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera.compose import ROOT
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Records of one row of a table, with experts in it, trained for a few steps."""
+    root = tmp_path_factory.mktemp("runs")
+    text = root / "text.txt"
+    text.write_text("\n".join(f"The cat number {i} sees house {i % 7}.\n" for i in range(400)))
+    words = ["+bitnet_qdyt/norms=qdyt", "ffn=moe", "scale=smoke", "seed=3", "model.dim=32"]
+    words += ["data=text", f"data.path={text}", f"data.cache_dir={root / 'cache'}"]
+    words += ["trainer.max_steps=4", "model.depth=1", "tokenizer=sentencepiece"]
+    environment = os.environ | {"CHIMERA_RUNS": str(root / "runs"), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (file,) = (root / "runs").glob("*/wandb/offline-run-*/*.wandb")
+    return inspect(file)
+
+
+def inspect(file: Path) -> list[dict[str, Any]]:
+    viewer = str(Path(sys.executable).with_name("wandb"))
+    words = [viewer, "leet", "inspect", "--json", str(file)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+def of(records: list[dict[str, Any]], kind: str) -> list[Any]:
+    return [record[kind] for record in records if record["type"] == kind]
+
+
+def test_a_job_says_what_it_is_a_row_of(records: list[dict[str, Any]]) -> None:
+    (run,) = of(records, "run")
+    assert run["run_group"] == "bitnet_qdyt/norms"
+    assert run["job_type"] == "qdyt"
+    config = run["config"]["update"]
+    expected = {"table": "bitnet_qdyt/norms", "row": "qdyt", "seed": 3, "norm": "qdyt"}
+    expected |= {"ffn": "moe", "mixer": "attention", "scale": "smoke", "trainer.max_steps": 4}
+    assert {key: config[key] for key in expected} == expected
+    assert config["parameters"] == config["parameters.total"] > 0
+    assert config["bytes"] == config["bytes.total.packed"] > 0
+    assert run["display_name"].endswith(config["identity"])
+    nested = [k for k, v in config.items() if isinstance(v, dict) and v and k != "_wandb"]
+    assert not nested  # W&B groups and filters by flat keys only
+
+
+def test_a_job_is_finished(records: list[dict[str, Any]]) -> None:
+    (end,) = of(records, "exit")
+    assert end.get("exit_code", 0) == 0
+
+
+def test_charts_of_gradients_rates_experts_and_skipped_steps(
+    records: list[dict[str, Any]],
+) -> None:
+    points = [point["item"] for point in of(records, "history")]
+    training = [point for point in points if "train/loss" in point]
+    assert [point["trainer/global_step"] for point in training] == [1, 2, 3, 4]
+    for point in training:
+        by_component = [v for k, v in point.items() if k.startswith("grad_norm/")]
+        assert len(by_component) > 3
+        total = sum(norm**2 for norm in by_component) ** 0.5
+        assert total == pytest.approx(point["train/grad_norm"], rel=1e-4)
+        assert {k.removeprefix("grad_norm/") for k in point if k.startswith("grad_norm/")} == {
+            k.removeprefix("lr/") for k in point if k.startswith("lr/")
+        }
+        assert any("load" in k for k in point if k.startswith("stats/"))
+        assert point["guard/skipped"] == point["guard/scaler_skipped"] == 0

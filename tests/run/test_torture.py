@@ -1,0 +1,42 @@
+"""The promises of `make torture`, a few cases of each; one process forks all that it kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimera.compose import ROOT
+
+FEW = {
+    "kills": "[resume.single(folder, *case) for case in"
+    " [('micro-batch', 7, 0), ('save, between', 5, 2), ('validation', 2, 0)]]",
+    "corruptions": "[corruption.case(folder, name) for name in"
+    " ['bit flipped in a weight', 'torn save']]",
+    "not finite": "[nan.case(folder, 'loss', math.inf, 'fp32')]",
+    "broken weight": "[nan.case(folder, 'weight', math.nan, 'fp16')]",
+    "skipping": "[limits.skip(folder), limits.too_many(folder)]",
+    "full disk": "[limits.full(folder, 'checkpoint', 4), limits.full(folder, 'row', 5)]",
+    "exception": "[limits.crash(folder)]",
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_nothing_is_lost(name: str, tmp_path: Path) -> None:
+    program = (
+        "import json, math, pathlib\n"
+        "from tests.torture import corruption, limits, nan, resume\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        f"print(json.dumps({FEW[name]}))\n"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    for wrong in json.loads(done.stdout.splitlines()[-1]):
+        assert not wrong

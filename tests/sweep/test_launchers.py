@@ -1,0 +1,125 @@
+"""What a job's process is given, on this machine and by way of submitit."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chimera.compose import ROOT
+from chimera.errors import UserError
+from chimera.sweep import local, slurm
+
+
+def wait(handle: local.Handle) -> int:
+    deadline = time.monotonic() + 60
+    while (code := handle.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return code
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def test_a_job_is_one_run() -> None:
+    # Lightning's strategies start sys.argv again: under -m that would be another sweep.
+    words = local.command(["mixer=retnet", "seed=1"])
+    assert words == [sys.executable, str(ROOT / "train.py"), "mixer=retnet", "seed=1"]
+
+
+def test_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    threads = [local.environment_of(0, n, None, 0)["OMP_NUM_THREADS"] for n in (1, 2, 3, 16)]
+    assert threads == ["8", "4", "2", "1"]
+    assert local.environment_of(0, 2, None, 0)["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert local.environment_of(0, 2, None, 0)["OMP_NUM_THREADS"] == "3"
+    assert local.environment_of(0, 2, 5, 0)["OMP_NUM_THREADS"] == "5"
+
+
+def test_gpus_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    given = [local.environment_of(slot, 3, 1, 1)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
+    assert given == ["4", "6", "4"]
+    for gpus in (0, 2):  # none, or several: the run chooses among all
+        assert local.environment_of(1, 3, 1, gpus)["CUDA_VISIBLE_DEVICES"] == "4,6"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("pass", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)],
+)
+def test_exit_codes(
+    script: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "command", lambda words: python(words[0]))
+    log = tmp_path / "log.txt"
+    log.write_text("before\n")
+    said = f"print('said', flush=True); {script}"
+    assert wait(local.Local(threads=1).start([said], log, 0, 1, 0)) == code
+    assert log.read_text() == "before\nsaid\n"
+
+
+def test_submitit_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "command", lambda words: python(words[0]))
+    launcher = slurm.Submitit(cluster="local", timeout_min=1)
+    launcher.check()
+    (tmp_path / "run").mkdir()
+    log = tmp_path / "run" / "log.txt"
+    # The command is pickled by reference: the allocation has the real one, of train.py.
+    handle = launcher.start(["nothing=1"], log, 0, 1, 0)
+    assert wait(handle) == 2
+    assert log.read_text().startswith("error: nothing is no key")
+    assert not (tmp_path / "run" / "submitit").exists()
+
+
+def test_submitit_is_told_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = slurm.Submitit(partition="long", timeout_min=30, setup=["module load x"], grace=60)
+    assert asked._asked(gpus=2) == {
+        "name": "chimera",
+        "timeout_min": 30,
+        "cpus_per_task": 8,
+        "gpus_per_node": 2,
+        "slurm_setup": ["module load x"],
+        "slurm_partition": "long",
+        "slurm_signal_delay_s": 60,
+    }
+    assert slurm.Submitit(gpus=0)._asked(gpus=2)["gpus_per_node"] == 0
+
+
+def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('saved')));"
+    save += "print('ready', flush=True); time.sleep(60)"
+    monkeypatch.setattr(slurm, "command", lambda words: python(words[0]))
+    log = tmp_path / "log.txt"
+    job = slurm.Command((save,), log, 1, 30.0)
+
+    def preempted(_: float) -> None:
+        if "ready" in log.read_text():
+            queued.append(job.checkpoint())
+
+    queued: list[object] = []
+    sleep = time.sleep
+    monkeypatch.setattr(slurm.time, "sleep", lambda s: (sleep(s), queued or preempted(s)))
+    job()
+    assert log.read_text() == "ready\nsaved\n"
+    again = queued[0].function  # type: ignore[attr-defined]
+    assert (again.words, again.log) == (job.words, log)
+
+
+def test_a_missing_library_and_a_missing_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm.shutil, "which", lambda _: None)
+    with pytest.raises(UserError, match="no sbatch here"):
+        slurm.Submitit().check()
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"chimera\[slurm\]"):
+        slurm.Submitit().check()

@@ -1,0 +1,96 @@
+"""Jobs are composed, checked and named before any of them starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chimera.errors import UserError
+from chimera.record import identity
+from chimera.sweep.engine import Engine
+from chimera.sweep.main import Batches, _return, sweep
+from chimera.sweep.plan import label, plan
+from tests.sweep.kit import Scripts, Silent, job
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+
+
+def test_labels_are_the_words_that_vary() -> None:
+    rows = [
+        ["+p/norms=qdyt", "scale=small", "seed=0"],
+        ["+p/norms=layernorm", "scale=small", "seed=0"],
+    ]
+    assert label(rows) == ["qdyt", "layernorm"]
+    assert label([["optim.lr=1", "seed=0"], ["optim.lr=2", "seed=1"]]) == [
+        "optim.lr=1 seed=0",
+        "optim.lr=2 seed=1",
+    ]
+    assert label([["mixer=retnet"]]) == ["mixer=retnet"]
+
+
+def test_a_job_is_what_its_words_compose_to(tmp_path: Path) -> None:
+    first, second = plan([["scale=smoke", "seed=0"], ["scale=smoke", "seed=1"]])
+    assert first.config["seed"] == 0
+    assert first.identity == identity(first.config) != second.identity
+    assert first.directory.path.parent == tmp_path / "runs"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_kind_of_mistake_is_a_line() -> None:
+    batch = [["optim.lr=1", "seed=0"], ["optim.lr=-1", "seed=0"], ["optim.lr=-1", "seed=1"]]
+    batch.append(["optim.lr=fast", "seed=0"])
+    with pytest.raises(UserError) as error:
+        plan(batch)
+    first, second = str(error.value).split("\nerror: ")
+    assert "optim.lr=-1 is not allowed" in first
+    assert "[optim.lr=-1 seed=0 and 1 more]" in first
+    assert "optim.lr=fast" in second
+
+
+def test_several_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
+    to = f"run_dir={tmp_path / 'one'}"
+    with pytest.raises(UserError, match="several jobs"):
+        plan([["seed=0", to], ["seed=1", to]])
+    assert len(plan([["seed=0", to], ["seed=0", to]])) == 2  # the same run twice is one
+
+
+def test_a_student_without_its_teacher_is_refused() -> None:
+    rows = ["bert_base", "ternary_bert"]
+    batch = [[f"+bitnet_qdyt/main={row}", "scale=smoke"] for row in rows]
+    teacher, student = plan(batch)
+    assert student.needs == teacher.identity
+    with pytest.raises(UserError, match="not trained yet"):
+        plan(batch[1:])
+
+
+def test_a_sweeper_gets_the_metric_or_an_error(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b", "sys.exit(1)")]
+    work = Engine(jobs, Scripts(), 1, Silent())
+    work.run()
+    good, bad = (_return(one, work.work[one.key]) for one in jobs)
+    assert good.return_value == 7.0
+    with pytest.raises(RuntimeError, match="b: exit code 1"):
+        _ = bad.return_value
+
+
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        (["seed=range(0,3)", "norm=glob(*norm)"], 6),
+        (["+bitnet_qdyt=norms", "scale=smoke", "seed=0,1"], 6),
+        (["mixer=retnet"], 1),
+    ],
+)
+def test_hydra_says_which_jobs(
+    words: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = []
+    monkeypatch.setattr(Batches, "run", lambda self, batch: batches.extend(batch) or [])
+    with pytest.raises(UserError, match="no jobs"):  # since we ran none
+        sweep(words)
+    assert len(batches) == jobs
+    assert all("-m" not in batch for batch in batches)
