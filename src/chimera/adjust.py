@@ -61,6 +61,11 @@ def bound(cfg: DictConfig, asked: Set[str]) -> None:
         value = node[leaf]
         if value is None or (isinstance(value, int | float) and value > most):
             node[leaf] = most
+    # What it says of other presets is no matter of this run, and names keys that it has not.
+    for of_presets in (cfg.scale.presets, cfg.scale.get("preset_values", {})):
+        with open_dict(cfg.scale):
+            for name in [n for n in of_presets if n != cfg.choices.preset]:
+                del of_presets[name]
 
 
 def _preset(name: str, conf: Path) -> tuple[dict[str, str], list[str]]:
