@@ -1,0 +1,168 @@
+"""An exported folder gives the logits of the run it came from, by either way of loading it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
+
+from chimera.adapter.low_rank import adapted
+from chimera.cli import export, train
+from chimera.data.tokenizer import load as load_tokenizer
+from chimera.export import load
+from chimera.export.folder import _trained
+from chimera.record import RunDir
+from tests.glue.kit import cola
+from tests.hf.kit import folder
+
+QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
+SMALL = ["model.dim=32", "model.depth=2", "model.max_len=32"]
+TUNE = ["preset=finetune", "data=glue", "trainer.max_steps=2", "trainer.val_check_interval=1"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of every kind that is exported: a language model, classifiers, adapters, a body."""
+    root = tmp_path_factory.mktemp("export")
+    cola(root / "data")
+    folder("bert", root / "bert")
+    (root / "text.txt").write_text("\n".join(["the cat sees a big red dog under one tree"] * 300))
+    text = ["data=text", f"data.path={root}/text.txt", "tokenizer=word", "trainer.max_steps=2"]
+    tune = [*TUNE, f"data.path={root}/data", "optim.lr=0.1"]
+    ternary = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "position=none"]
+    # Every weight of an adapter is away from its start after a step of 0.1.
+    kinds: dict[str, list[str]] = {
+        "lm": [*text, *SMALL, *ternary],
+        "rope": [*text, *SMALL, "position=rope", "mixer=interleaved"],
+        "classes": [*tune, *SMALL, "tokenizer=word", "mixer=mamba", "position=none"],
+        "body": [*tune, f"init_from={root}/bert", "model.max_len=32"],
+        "body_lora": [*tune, f"init_from={root}/bert", "model.max_len=32", "adapter=lora"],
+        "ternary_lora": [*tune, f"init_from={root}/lm", "adapter=lora"],
+    }
+    for name, words in kinds.items():
+        more = [f"data.cache_dir={root}/cache", f"run_dir={root}/{name}"]
+        assert train([*words, *QUIET, *more]) == 0, name
+    return root
+
+
+def answer(model: Any, vocab_size: int) -> torch.Tensor:
+    torch.manual_seed(1)
+    ids = torch.randint(4, vocab_size, (3, 9))
+    mask = torch.arange(9) < torch.tensor([9, 6, 4])[:, None]
+    with torch.no_grad():
+        logits = model(ids, mask).logits
+    return logits if logits.ndim == 2 else logits[mask]
+
+
+def of_run(path: Path) -> torch.Tensor:
+    run = RunDir(path)
+    vocab_size = load_tokenizer(run.tokenizer).vocab_size
+    return answer(_trained(run, run.config(), vocab_size)[0], vocab_size)
+
+
+@pytest.mark.parametrize("name", ["lm", "rope", "classes", "body"])
+def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
+    assert export([f"run={runs}/{name}", f"to={tmp_path}/out"]) == 0
+    found = load(tmp_path / "out")
+    wanted = of_run(runs / name)
+    assert torch.equal(answer(found.model, found.tokenizer.vocab_size), wanted)
+    theirs = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert torch.equal(answer(theirs, found.tokenizer.vocab_size), wanted)
+    about = json.loads((tmp_path / "out/config.json").read_text())
+    assert about["label2id"] == ({} if wanted.shape[-1] > 2 else {"0": 0, "1": 1})
+    card = (tmp_path / "out/README.md").read_text()
+    record = json.loads((runs / name / "run.json").read_text())
+    assert record["identity"] in card
+    assert all(f"| {metric} |" in card for metric in record["metrics"])
+
+
+def test_ternary_weights_are_packed_to_the_same_logits(runs: Path, tmp_path: Path) -> None:
+    for pack in ("false", "true"):
+        assert export([f"run={runs}/lm", f"to={tmp_path}/{pack}", f"packed={pack}"]) == 0
+    plain, packed = (tmp_path / p / "model.safetensors" for p in ("false", "true"))
+    found = load(tmp_path / "true")
+    close = torch.allclose(
+        answer(found.model, found.tokenizer.vocab_size), of_run(runs / "lm"), atol=1e-5
+    )
+    assert close
+    # 1.6 bits in place of 32, of the part that is ternary.
+    ternary = sum(t.numel() for n, t in load_file(plain).items() if ".mixer." in n and t.ndim == 2)
+    saved = plain.stat().st_size - packed.stat().st_size
+    assert saved > 0.9 * ternary * (4 - 0.2)
+
+
+def test_an_adapter_is_merged_kept_or_alone(runs: Path, tmp_path: Path) -> None:
+    wanted = of_run(runs / "body_lora")
+    for how in ("merge", "keep", "alone"):
+        assert export([f"run={runs}/body_lora", f"to={tmp_path}/{how}", f"adapter={how}"]) == 0
+    merged, kept = load(tmp_path / "merge"), load(tmp_path / "keep")
+    size = merged.tokenizer.vocab_size
+    assert not adapted(merged.model)
+    assert adapted(kept.model)
+    torch.testing.assert_close(answer(merged.model, size), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(answer(kept.model, size), wanted)
+    assert not (tmp_path / "merge/adapter").exists()
+    assert not (tmp_path / "alone/model.safetensors").exists()
+    assert (tmp_path / "alone/adapter/adapter_model.safetensors").exists()
+
+
+def test_what_cannot_be_merged_stays_beside(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export([f"run={runs}/ternary_lora", f"to={tmp_path}/out", "packed=true"]) == 0
+    assert "kept beside their layer" in capsys.readouterr().out
+    found = load(tmp_path / "out")
+    assert adapted(found.model)
+    got = answer(found.model, found.tokenizer.vocab_size)
+    torch.testing.assert_close(got, of_run(runs / "ternary_lora"), atol=1e-5, rtol=1e-5)
+
+
+def test_training_starts_from_an_exported_folder(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune = [*TUNE, f"data.path={runs}/data", f"data.cache_dir={runs}/cache", *QUIET]
+    for name in ("lm", "body_lora"):
+        assert export([f"run={runs}/{name}", f"to={tmp_path}/{name}"]) == 0
+        start = [f"init_from={tmp_path}/{name}", f"run_dir={tmp_path}/run_{name}"]
+        assert train([*tune, *start]) == 0
+    record = json.loads((tmp_path / "run_body_lora/run.json").read_text())
+    assert record["choices"]["model"] == "hf"
+    export([f"run={runs}/lm", f"to={tmp_path}/packed", "packed=true"])
+    capsys.readouterr()
+    assert train([*tune, f"init_from={tmp_path}/packed", f"run_dir={tmp_path}/x"]) == 2
+    assert "is packed: its weights cannot be trained on" in capsys.readouterr().err
+
+
+def test_their_tokenizer_gives_our_ids(runs: Path, tmp_path: Path) -> None:
+    assert export([f"run={runs}/classes", f"to={tmp_path}/out"]) == 0
+    ours = load(tmp_path / "out").tokenizer
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "the cat sees one house"
+    ids = theirs(text, text)["input_ids"]
+    middle = ours.encode([text])[0].tolist()
+    assert ids == [ours.cls_id, *middle, ours.sep_id, *middle, ours.sep_id]
+    assert theirs.pad_token_id == ours.pad_id
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run={runs}/lm"], "write python export.py run="),
+        (["run={runs}/lm", "to={to}", "packed=maybe"], "[packed=true|false]"),
+        (["run={runs}/data", "to={to}"], "holds no config.yaml"),
+        (["run={runs}/lm", "to={runs}"], "holds other files"),
+        (["run={runs}/rope", "to={to}", "packed=true"], "has no ternary weights"),
+        (["run={runs}/lm", "to={to}", "adapter=alone"], "this run has no adapter"),
+    ],
+)
+def test_what_cannot_be(
+    words: list[str], says: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export([word.format(runs=runs, to=tmp_path / "out") for word in words]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out/config.json").exists()

@@ -1,0 +1,71 @@
+"""Small folders in GLUE's layout, and a tokenizer of plain words, that tests make themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from chimera.data.tokenizer import Tokenizer
+from chimera.data.word import Words
+
+SHARED = Path("/work/shared/data")
+WORDS = ["the", "a", "cat", "dog", "sees", "likes", "big", "red", "one", "house", "tree", "and"]
+WORDS += ["under", "runs", "sleeps"]
+
+
+def sentence(rng: np.random.Generator, least: int = 3, most: int = 12) -> str:
+    return " ".join(rng.choice(WORDS, rng.integers(least, most)))
+
+
+def tokenizer(**settings: int) -> Tokenizer:
+    return Words(**settings).build([" ".join(WORDS)])  # type: ignore[arg-type]
+
+
+def cola(folder: Path, rows: int = 80) -> Path:
+    """A root with CoLA in it: a sentence with «cat» is acceptable."""
+    rng = np.random.default_rng(0)
+    place = folder / "CoLA"
+    place.mkdir(parents=True)
+    for part, count in (("train", rows), ("dev", rows // 4)):
+        lines = []
+        for _ in range(count):
+            text = sentence(rng)
+            lines.append(f'gj04\t{int("cat" in text)}\t\t{text} "')
+        (place / f"{part}.tsv").write_text("\n".join(lines) + "\n")
+    tests = [f"{i}\t{sentence(rng)}" for i in range(7)]
+    (place / "test.tsv").write_text("\n".join(["index\tsentence", *tests]) + "\n")
+    return folder
+
+
+def stsb(folder: Path, rows: int = 60) -> Path:
+    """A root with STS-B in it."""
+    rng = np.random.default_rng(1)
+    place = folder / "STS-B"
+    place.mkdir(parents=True)
+    for part, count in (("train", rows), ("dev", rows // 4)):
+        head = "index\tsentence1\tsentence2\tscore"
+        lines = [
+            f"{i}\t{sentence(rng)}\t{sentence(rng)}\t{rng.random() * 5:.3f}" for i in range(count)
+        ]
+        (place / f"{part}.tsv").write_text("\n".join([head, *lines]) + "\n")
+    return folder
+
+
+def mnli(folder: Path, rows: int = 60) -> Path:
+    """A root with MNLI in it: two dev parts and two test parts."""
+    rng = np.random.default_rng(2)
+    labels = ("entailment", "neutral", "contradiction")
+    place = folder / "MNLI"
+    place.mkdir(parents=True)
+    parts = {"train": rows, "dev_matched": 9, "dev_mismatched": 6}
+    for part, count in parts.items():
+        lines = [f"{i}\t{sentence(rng)}\t{sentence(rng)}\t{labels[i % 3]}" for i in range(count)]
+        head = "index\tsentence1\tsentence2\tgold_label"
+        (place / f"{part}.tsv").write_text("\n".join([head, *lines]) + "\n")
+    for part, count in {"test_matched": 5, "test_mismatched": 4}.items():
+        lines = [f"{i}\t{sentence(rng)}\t{sentence(rng)}" for i in range(count)]
+        (place / f"{part}.tsv").write_text(
+            "\n".join(["index\tsentence1\tsentence2", *lines]) + "\n"
+        )
+    return folder

@@ -1,0 +1,243 @@
+"""GLUE's files: what is read, what is refused in one line, how rows become tokens and batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chimera.data.acceptability import Acceptability
+from chimera.data.classification import Example, encode, evenly, frame, prepare_examples
+from chimera.data.classification_batches import (
+    BucketedLoader,
+    Collate,
+    Rows,
+    load_parts,
+    loader,
+    save_parts,
+)
+from chimera.data.glue import Glue, SpanishGlue
+from chimera.data.glue_files import parts_of_hub, read
+from chimera.data.glue_tasks import SPECS
+from chimera.data.tokenizer import Template
+from chimera.data.word import Words
+from chimera.errors import UserError
+from tests.glue.kit import SHARED, cola, mnli, sentence, stsb, tokenizer
+
+#: Rows of the official parts; of those that are only sampled in the shared folder, none.
+OFFICIAL = {
+    "cola": {"train": 8551, "valid": 1043, "test": 1063},
+    "sst2": {"train": 67349, "valid": 872, "test": 1821},
+    "mrpc": {"train": 3668, "valid": 408, "test": 1725},
+    "stsb": {"train": 5749, "valid": 1500, "test": 1379},
+    "qnli": {"valid": 5463, "test": 5463},
+    "rte": {"train": 2490, "valid": 277, "test": 3000},
+    "wnli": {"train": 635, "valid": 71, "test": 146},
+    "mnli": {"ax": 1104},
+    "xnli_es": {"valid": 2490, "test": 5010},
+    "pawsx_es": {"valid": 2000},
+    "stsb_es": {"train": 5749, "valid": 1500, "test": 1379},
+}
+
+
+@pytest.mark.parametrize("task", [*OFFICIAL])
+def test_the_files_have_the_official_number_of_rows(task: str, tmp_path: Path) -> None:
+    spanish = task.endswith("_es")
+    root = SHARED / ("es_glue" if spanish else "glue")
+    if not root.is_dir():  # a machine without the shared data: the same reading, of a file of ours
+        assert len(Glue(task="cola", path=str(cola(tmp_path))).examples()["train"]) == 80
+        return
+    more = {"train_file": "dev.tsv"} if task == "pawsx_es" else {}
+    found = (SpanishGlue if spanish else Glue)(task=task, path=str(root), **more).examples()  # type: ignore[arg-type]
+    assert OFFICIAL[task].items() <= {part: len(rows) for part, rows in found.items()}.items()
+    labels = {e.label for e in found["valid"]}
+    assert None not in labels
+    assert not SPECS[task].labels or labels == set(range(len(SPECS[task].labels)))
+
+
+def test_a_lone_quote_ends_no_field_and_a_comma_in_quotes_none(tmp_path: Path) -> None:
+    rows = Glue(task="cola", path=str(cola(tmp_path))).examples()["train"]
+    assert len(rows) == 80
+    assert all(e.first.endswith(' "') for e in rows)
+    csv = tmp_path / "train.csv"
+    csv.write_text('"Uno, dos.",Tres.,2.5\r\n"Él dijo ""sí"".",No.,0\r\n')
+    found = read(csv, SPECS["stsb_es"], labelled=True)
+    assert found[0] == Example("Uno, dos.", "Tres.", 2.5, 0)
+    assert found[1].first == 'Él dijo "sí".'
+
+
+def broken(folder: Path, name: str, text: str) -> Path:
+    (folder / "CoLA").mkdir(exist_ok=True)
+    (folder / "CoLA" / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sentence\tother\nA cat.\t1\n", "has no column label; it has sentence, other"),
+        ("label\tother\n1\tA cat.\n", "has no column sentence; it has label, other"),
+        ("x\ty\n", "has no column sentence; its first row is x, y"),
+        ("sentence\tlabel\nA cat.\t7\n", "line 2: label '7' is none of 0, 1"),
+        ("sentence\tlabel\nA cat.\n", "line 2 has 1 fields, 2 are needed"),
+        ("sentence\tlabel\n", "holds no rows"),
+    ],
+)
+def test_what_is_not_right_is_said_in_one_line(text: str, says: str, tmp_path: Path) -> None:
+    cola(tmp_path)
+    broken(tmp_path, "train.tsv", text)
+    with pytest.raises(UserError, match=says) as error:
+        Glue(task="cola", path=str(tmp_path)).examples()
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_names_those_there_are_and_another_may_be_taken(tmp_path: Path) -> None:
+    cola(tmp_path)
+    (tmp_path / "CoLA/train.tsv").rename(tmp_path / "CoLA/mine.tsv")
+    with pytest.raises(UserError, match=r"no train.tsv or train_9k.tsv \(it has dev.tsv, mine"):
+        Glue(task="cola", path=str(tmp_path)).check()
+    mine = Glue(task="cola", path=str(tmp_path / "CoLA"), train_file="mine.tsv")
+    assert len(mine.examples()["train"]) == 80
+    with pytest.raises(UserError, match="is no folder"):
+        Glue(task="cola", path=str(tmp_path / "nowhere")).check()
+
+
+def test_a_score_out_of_range_and_a_broken_row_of_qqp(tmp_path: Path) -> None:
+    file = tmp_path / "f.tsv"
+    file.write_text("sentence1\tsentence2\tscore\na\tb\t5.5\n")
+    with pytest.raises(UserError, match=r"score '5\.5' is no number from 0 to 5"):
+        read(file, SPECS["stsb"], labelled=True)
+    file.write_text("question1\tquestion2\tis_duplicate\na\tb\t1\ntorn\nc\td\t0\n")
+    assert [e.label for e in read(file, SPECS["qqp"], labelled=True)] == [1, 0]
+
+
+class HubRows(list):  # type: ignore[type-arg]
+    """As much of a hub's data set as is read of it."""
+
+    column_names = ("premise", "hypothesis", "label", "idx")
+
+
+def test_rows_of_the_hub() -> None:
+    rows = HubRows([{"premise": "p", "hypothesis": "h", "label": i, "idx": 9} for i in (2, -1)])
+    found = list(parts_of_hub(rows, SPECS["mnli"], "here"))
+    assert found == [Example("p", "h", 2, 9), Example("p", "h", None, 9)]
+    rows.column_names = ("premise", "label")
+    with pytest.raises(UserError, match="here has no column sentence2 or hypothesis"):
+        list(parts_of_hub(rows, SPECS["mnli"], "here"))
+
+
+def test_pairs_are_framed_and_the_longer_text_gives_way() -> None:
+    template = Template((1,), (2, 2), (3,))
+    a, b = np.arange(10, 20), np.arange(30, 34)
+    row, second = frame(a, b, template, 100)
+    assert row.tolist() == [1, *range(10, 20), 2, 2, *range(30, 34), 3]
+    assert second == 5
+    for length in range(6, 18):
+        row, second = frame(a, b, template, length)
+        firsts = [i for i in row if 10 <= i < 20]
+        seconds = [i for i in row if i >= 30]
+        assert len(row) == length
+        assert second == len(seconds) + 1
+        # The shorter text is cut only once both have the same length.
+        assert len(seconds) == min(4, (length - 4) // 2)
+        assert len(firsts) == length - 4 - len(seconds)
+    assert frame(b, a, template, 12)[0].tolist() == [1, *b, 2, 2, *a[:4], 3]
+    assert frame(a, None, template, 5)[0].tolist() == [1, 10, 11, 12, 3]
+    with pytest.raises(UserError, match="leaves no room"):
+        frame(a, b, template, 4)
+
+
+def test_a_batch_is_padded_to_its_longest_and_knows_its_segments() -> None:
+    made = encode(
+        [Example("the cat", "a dog", 1, 0), Example("the big red dog", "a cat", 0, 1)],
+        tokenizer(),
+        32,
+    )
+    batch = Collate(0)([Rows([made])[0, i] for i in range(2)])
+    assert batch["ids"].shape == (2, 9)
+    assert batch["mask"].tolist() == [[True] * 7 + [False] * 2, [True] * 9]
+    assert batch["segments"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 0, 0], [0] * 6 + [1] * 3]
+    assert batch["labels"].tolist() == [1, 0]
+
+
+def parts(count: int = 1000) -> Rows:
+    rng = np.random.default_rng(0)
+    rows = [Example(sentence(rng, 3, 60), None, int(i % 2), i) for i in range(count)]
+    return Rows([encode(rows, tokenizer(), 128)])
+
+
+def test_bucketing_pads_little_repeats_itself_and_goes_on_where_it_stopped() -> None:
+    held = parts()
+    make = lambda: BucketedLoader(held, 8, Collate(0), seed=3)  # noqa: E731
+    whole = [batch["indices"].tolist() for batch in make()]
+    assert [b["indices"].tolist() for b in make()] == whole
+    assert sorted(i for batch in whole for i in batch) == list(range(1000))
+    first = make()
+    iterator = iter(first)
+    seen = [next(iterator)["indices"].tolist() for _ in range(40)]
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert seen + [b["indices"].tolist() for b in second] == whole
+    padded = sum(batch["ids"].numel() for batch in make())
+    plain = loader(held.parts, type("S", (), {"batch_size": 8, "num_workers": 0}), 0, name="x")  # type: ignore[arg-type]
+    unsorted = sum(batch["ids"].numel() for batch in plain)
+    real = int(held.lengths.sum())
+    assert padded - real < 0.15 * (unsorted - real)
+    again = iter(first)
+    assert {tuple(b["indices"].tolist()) for b in again} != set(map(tuple, whole))  # epoch 2
+
+
+def test_parts_are_kept_in_a_file(tmp_path: Path) -> None:
+    held = parts(20).parts[0]
+    save_parts({"test": held, "ax": held}, tmp_path / "t.npz")
+    back = load_parts(tmp_path / "t.npz")
+    assert list(back) == ["test", "ax"]
+    assert all(np.array_equal(held.row(i), back["ax"].row(i)) for i in range(20))
+
+
+def test_prepared_examples_come_from_the_cache(tmp_path: Path, monkeypatch) -> None:
+    corpus = Glue(task="mnli", path=str(mnli(tmp_path / "g")), cache_dir=str(tmp_path / "c"))
+    first = prepare_examples(corpus, Words())
+    assert {p: len(s) for p, s in first.splits.items()} == {
+        "train": 60,
+        "valid": 9,
+        "valid_mismatched": 6,
+        "test": 5,
+        "test_mismatched": 4,
+    }
+    assert np.isnan(first.splits["test"].labels).all()
+
+    def never(self: Glue) -> None:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr(Glue, "examples", never)
+    second = prepare_examples(corpus, Words())
+    assert np.array_equal(first.splits["train"].ids, second.splits["train"].ids)
+
+
+def test_a_bound_takes_rows_from_everywhere(tmp_path: Path) -> None:
+    rows = [Example("x" * 10, None, int(i >= 50), i) for i in range(100)]
+    kept = evenly(rows, 200)
+    assert len(kept) == 20
+    assert sum(e.label for e in kept) == 10  # type: ignore[misc]
+    assert evenly(rows, None) is rows
+    scores = Glue(task="stsb", path=str(stsb(tmp_path)))
+    assert len(scores.examples()["valid"]) == 15
+
+
+def test_acceptability_is_made_of_twins_that_stay_together(tmp_path: Path) -> None:
+    corpus = Acceptability(pairs=300)
+    found = corpus.examples()
+    assert {p: len(rows) for p, rows in found.items()} == {"train": 600, "valid": 62, "test": 62}
+    for rows in found.values():
+        for good, bad in zip(rows[::2], rows[1::2], strict=True):
+            assert (good.label, bad.label) == (1, 0)
+            assert good.first != bad.first
+            words = set(good.first.lower()[:-1].split())
+            assert len(set(bad.first.lower()[:-1].split()) - words) <= 1
+    texts = [{e.first for e in rows} for rows in found.values()]
+    assert not texts[0] & (texts[1] | texts[2])
+    assert not texts[1] & texts[2]
+    assert corpus.examples() == found
+    assert Acceptability(pairs=300, twin_seed=1).examples() != found

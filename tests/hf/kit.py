@@ -1,0 +1,84 @@
+"""Tiny Hugging Face folders with fresh weights and a tokenizer of their own kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer as Fast
+from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+from transformers import models as theirs
+
+WORDS = ["the", "a", "cat", "dog", "sees", "likes", "big", "red", "one", "house", "tree", "and"]
+WORDS += ["under", "runs", "sleeps"]
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 66,
+}
+#: Kind → configuration, model, what stands around texts: start, middle, end.
+KINDS: dict[str, tuple[Any, Any, tuple[str, str, str]]] = {
+    "bert": (
+        theirs.bert.BertConfig,
+        theirs.bert.BertForMaskedLM,
+        ("[CLS]", "[SEP]", "[SEP]"),
+    ),
+    "roberta": (
+        theirs.roberta.RobertaConfig,
+        theirs.roberta.RobertaForMaskedLM,
+        ("<s>", "</s> </s>", "</s>"),
+    ),
+    "deberta": (
+        theirs.deberta_v2.DebertaV2Config,
+        theirs.deberta_v2.DebertaV2ForMaskedLM,
+        ("[CLS]", "[SEP]", "[SEP]"),
+    ),
+    "llama": (theirs.llama.LlamaConfig, theirs.llama.LlamaForCausalLM, ("<s>", "<s>", "")),
+}
+ENCODERS = ("bert", "roberta", "deberta")
+MORE: dict[str, dict[str, Any]] = {
+    "deberta": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 8,
+        "type_vocab_size": 0,
+    },
+    "roberta": {"type_vocab_size": 1},
+    "llama": {"num_key_value_heads": 1},
+}
+
+
+def folder(kind: str, to: Path) -> Path:
+    """A model of this kind, as its users have it on disk."""
+    config, model, around = KINDS[kind]
+    special = ["<pad>", "<unk>", *dict.fromkeys(" ".join(around).split())]
+    special += [] if kind == "llama" else ["<mask>"]
+    vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
+    fast = Fast(models.WordLevel(vocabulary, unk_token="<unk>"))
+    fast.normalizer = normalizers.Lowercase()
+    fast.pre_tokenizer = pre_tokenizers.Whitespace()
+    start, middle, end = around
+    fast.post_processor = TemplateProcessing(
+        single=f"{start} $A {end}".strip(),
+        pair=f"{start} $A {middle} $B:1 {f'{end}:1' if end else ''}".strip(),
+        special_tokens=[(token, vocabulary[token]) for token in special],
+    )
+    names: dict[str, str] = {"pad_token": "<pad>", "unk_token": "<unk>"}
+    if kind == "llama":
+        names |= {"bos_token": "<s>"}
+    else:
+        names |= {"cls_token": start, "sep_token": end, "mask_token": "<mask>"}
+    PreTrainedTokenizerFast(tokenizer_object=fast, **names).save_pretrained(to)
+    torch.manual_seed(0)
+    shape = {**SHAPE, **MORE.get(kind, {}), "vocab_size": len(vocabulary), "pad_token_id": 0}
+    made = model(config(**shape))
+    for parameter in made.parameters():  # fresh ones are so small that mistakes would not show
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    made.save_pretrained(to)
+    return to
