@@ -1,0 +1,135 @@
+"""Where a Hugging Face model has attention, and how its projections are laid out (SPEC A4).
+
+A site is recognised by its parts, not by its class: three projections and one for the output
+(Llama, Mistral, Qwen, OLMo, OLMoE, Gemma), or one that gives q, k and v side by side and one for
+the output (OpenELM, whose layers differ in their heads; Phi, GPT-2).
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from chimera.errors import UserError
+
+SEPARATE = ("q_proj", "k_proj", "v_proj")
+FUSED = ("qkv_proj", "c_attn")
+OUT = ("o_proj", "out_proj", "c_proj")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The projections of one attention module.
+
+    Args:
+        inputs: names of those for q, k, v, or of the one that gives all three.
+        out: name of the output projection.
+        heads: query heads h.
+        kv_heads: key-value heads g, a divisor of h.
+        head_dim: width k of a head.
+    """
+
+    inputs: tuple[str, ...]
+    out: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All projections."""
+        return (*self.inputs, self.out)
+
+    def split(self, outputs: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """q [b t h·k], k and v [b t g·k] from what the input projections gave."""
+        if len(outputs) == 1:
+            g = self.kv_heads * self.head_dim
+            q, k, v = outputs[0].split([self.heads * self.head_dim, g, g], dim=-1)
+        else:
+            q, k, v = outputs
+        return q, k, v
+
+
+def sites(model: nn.Module) -> dict[str, Layout]:
+    """Every attention module by name, with its layout.
+
+    Raises:
+        UserError: there is none, or one whose projections are not understood.
+    """
+    found = {}
+    for name, module in model.named_modules():
+        children = dict(module.named_children())
+        out = next((o for o in OUT if o in children), None)
+        fused = next((f for f in FUSED if f in children), None)
+        if out and (fused or set(SEPARATE) <= set(children)):
+            found[name] = _layout(name, module, (fused,) if fused else SEPARATE, out)
+    if not found:
+        raise UserError(
+            f"adapter=liza finds no attention in {type(model).__name__}: it looks for modules with"
+            f" {', '.join(SEPARATE)} or {' or '.join(FUSED)}, and {' or '.join(OUT)}"
+        )
+    return found
+
+
+def decoder(model: nn.Module, names: list[str]) -> nn.Module:
+    """The innermost module that holds all sites and is given the padding mask.
+
+    Raises:
+        UserError: no module takes an `attention_mask` for all of them, as Hugging Face's do.
+    """
+    inside = [
+        module
+        for name, module in model.named_modules()
+        if all(n.startswith(f"{name}." if name else "") and n != name for n in names)
+        and "attention_mask" in inspect.signature(module.forward).parameters
+    ]
+    if not inside:
+        raise UserError(
+            "adapter=liza grafts onto Hugging Face causal models (model=hf), which take an"
+            " attention_mask; a model of ours has mixer=liza instead"
+        )
+    return inside[-1]
+
+
+def _layout(name: str, module: nn.Module, inputs: tuple[str, ...], out: str) -> Layout:
+    config = getattr(module, "config", None)
+    if len(inputs) == 1:
+        heads = _first(module, config, "num_q_heads", "num_heads", "num_attention_heads")
+        kv_heads = _first(module, config, "num_k_heads", "num_key_value_heads") or heads
+        head_dim = _first(module, config, "head_dim") or _width(module, inputs[0]) // max(
+            1, heads + 2 * kv_heads
+        )
+    else:
+        head_dim = _first(module, config, "head_dim")
+        if not head_dim:
+            heads = _first(module, config, "num_heads", "num_attention_heads")
+            head_dim = _width(module, inputs[0]) // max(1, heads)
+        heads = _width(module, inputs[0]) // max(1, head_dim)
+        kv_heads = _width(module, inputs[1]) // max(1, head_dim)
+    given = sum(_width(module, i) for i in inputs)
+    if not kv_heads or heads % kv_heads or given != (heads + 2 * kv_heads) * head_dim:
+        raise UserError(
+            f"adapter=liza does not understand {name}: {', '.join(inputs)} give {given} channels,"
+            f" which are no {heads} + 2·{kv_heads} heads of {head_dim}"
+        )
+    return Layout(inputs, out, heads, kv_heads, head_dim)
+
+
+def _width(module: nn.Module, name: str) -> int:
+    """Channels that a projection gives; GPT-2's has another name for them."""
+    layer = module.get_submodule(name)
+    given: Any = getattr(layer, "out_features", None) or getattr(layer, "nf", 0)
+    return int(given)
+
+
+def _first(module: nn.Module, config: object, *names: str) -> int:
+    """The first of these attributes that the module or its configuration has as a number; or 0."""
+    for name in names:
+        for holder in (module, config):
+            value = getattr(holder, name, None)
+            if isinstance(value, int):
+                return value
+    return 0

@@ -1,0 +1,86 @@
+"""The schedule of LiZAttention's mixing weight α (SPEC T7; TPTT 4.2, «LiZA callback»).
+
+    constant    α is what the component says
+    gradual     α(s) = start + (end − start)·min(s/steps, 1)
+    cyclic      α(s) = values[s mod n]
+
+s is the optimiser step, so that a resumed run has the same α, and the weight itself is a buffer:
+each checkpoint holds the one that it was trained with last. A component's own YAML brings this
+callback along. It knows its modules by what they can do, not by class.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from chimera.types import Fraction, PositiveInt
+
+
+@runtime_checkable
+class Mixed(Protocol):
+    """A module that mixes two branches by a weight that is set from outside."""
+
+    mag_weight: Tensor
+
+    def set_mag_weight(self, weight: float) -> None: ...
+
+
+class MagSchedule(Callback):
+    """Sets α before each training step.
+
+    Args:
+        schedule: see above.
+        start: α of the gradual schedule at step 0.
+        end: α that it arrives at.
+        steps: optimiser steps until it does; half of the run's, if that is shorter.
+        values: α of the cyclic schedule, one a step.
+        evaluate: α in validation, test and checkpoints after training; null: that of the last step.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: Literal["constant", "gradual", "cyclic"] = "constant",
+        start: Fraction = 0.01,
+        end: Fraction = 0.5,
+        steps: PositiveInt = 100,
+        values: list[Fraction] | None = None,
+        evaluate: Fraction | None = None,
+    ) -> None:
+        self.schedule, self.start, self.end, self.steps = schedule, start, end, steps
+        self.values = values or [0.0, 0.5, 1.0]
+        self.evaluate = evaluate
+        self._modules: list[Mixed] = []
+
+    def weight(self, step: int, total: int) -> float | None:
+        """α at an optimiser step of a run of `total`; None leaves it as it is."""
+        if self.schedule == "gradual":
+            length = min(self.steps, max(1, total // 2))
+            return self.start + (self.end - self.start) * min(step / length, 1.0)
+        if self.schedule == "cyclic":
+            return self.values[step % len(self.values)]
+        return None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._modules = [module for module in pl_module.modules() if isinstance(module, Mixed)]
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._set(self.weight(trainer.global_step, trainer.max_steps))
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._set(self.evaluate)
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._set(self.evaluate)
+
+    def _set(self, weight: float | None) -> None:
+        if weight is None:
+            return
+        for module in self._modules:
+            module.set_mag_weight(weight)

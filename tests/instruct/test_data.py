@@ -1,0 +1,142 @@
+"""Instructions: records from files and from nothing, tokens and the places that are learnt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chimera.data.instruct import Instruct, Record, check_instructions, prompt
+from chimera.data.instruct_batches import Collate, example, load, loader, save
+from chimera.data.pydocs import PyDocs
+from chimera.data.tokenizer import Template
+from chimera.errors import UserError
+
+ALPACA = Path("/work/shared/data/instruct/alpaca_2000.json")
+
+
+class Letters:
+    """A token a letter; 0 pads, 1 begins, 2 ends."""
+
+    sep_id, pad_id, template = 2, 0, Template((1,), (2,), (2,))
+
+    def encode(self, texts: list[str]) -> list[np.ndarray]:
+        return [np.array([ord(c) for c in text], dtype=np.int64) for text in texts]
+
+
+def made(count: int) -> list[dict[str, str]]:
+    return [
+        {"instruction": f"Do {i}.", "input": "x" * (i % 3), "output": f"{i}"} for i in range(count)
+    ]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "some.json").write_text(json.dumps(made(60)))
+    return tmp_path / "some.json"
+
+
+def test_the_template() -> None:
+    assert prompt("Add.") == "### Instruction:\nAdd.\n\n### Response:\n"
+    assert prompt("Add.", "1, 2") == (
+        "### Instruction:\nAdd.\n\n### Input:\n1, 2\n\n### Response:\n"
+    )
+
+
+def test_splits_are_apart_and_do_not_depend_on_order(file: Path) -> None:
+    corpus = Instruct(path=str(file), samples=40, held_out=5)
+    found = corpus.records()
+    assert {split: len(records) for split, records in found.items()} == {
+        "train": 40,
+        "valid": 5,
+        "test": 5,
+    }
+    assert len({record for records in found.values() for record in records}) == 50
+    before = corpus.fingerprint()
+    file.write_text("\n".join(json.dumps(row) for row in reversed(made(60))))
+    assert Instruct(path=str(file), samples=40, held_out=5).records() == found  # JSON lines, too
+    assert Instruct(path=str(file), samples=40, held_out=5).fingerprint() != before
+    assert len(Instruct(path=str(file), samples=999, held_out=99).records()["valid"]) == 6
+
+
+def test_only_the_answer_is_learnt() -> None:
+    record = Record("ask:", "ok")
+    one = example(7, record, Letters(), 100, (1,))  # type: ignore[arg-type]
+    row = [1, *map(ord, "ask:ok"), 2]
+    assert one.ids.tolist() == row[:-1]
+    assert one.positions.tolist() == [4, 5, 6]  # the prompt's last token gives the answer's first
+    assert one.targets.tolist() == [ord("o"), ord("k"), 2]
+    long = example(7, record, Letters(), 6, (1,))  # type: ignore[arg-type]
+    assert long.ids.tolist() == row[:6]
+    assert long.targets.tolist() == [ord("o"), ord("k")]
+    tiny = example(7, record, Letters(), 3, (1,))  # type: ignore[arg-type]
+    assert tiny.ids.tolist() == [1, ord(":"), ord("o")][: len(tiny.ids)]
+    assert tiny.targets.tolist()[0] == ord("o")
+
+
+def test_batches_and_the_kept_test(tmp_path: Path) -> None:
+    records = [Record("a:" * (i + 1), "yes" * (3 - i)) for i in range(3)]
+    found = [example(i, r, Letters(), 50, (1,)) for i, r in enumerate(records)]  # type: ignore[arg-type]
+    batch: dict[str, Any] = Collate(0)(found)
+    assert batch["ids"].shape == batch["mask"].shape
+    flat = batch["ids"].flatten()
+    told = [flat[i + 1] for i in batch["index"] if i + 1 < len(flat)]
+    same = [t == s for t, s in zip(batch["targets"], told, strict=False) if s]
+    assert sum(same) >= len(same) - 3  # but the end token, which is no input
+    assert batch["targets"].tolist() == [t for r in records for t in (*map(ord, r.answer), 2)]
+    save(found, 0, tmp_path / "test.npz")
+    again, pad = load(tmp_path / "test.npz")
+    assert pad == 0
+    for a, b in zip(again, found, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    settings = Instruct(batch_size=2)
+    batches = list(loader(again, settings, pad, name="it"))
+    assert [len(b["ids"]) for b in batches] == [2, 1]
+    assert torch.equal(torch.cat([b["indices"] for b in batches]), torch.arange(3))
+
+
+def test_out_of_nothing(tmp_path: Path) -> None:
+    corpus = Instruct(cache_dir=str(tmp_path))
+    corpus.check()
+    found = corpus.records()
+    assert {split: len(records) for split, records in found.items()} == {
+        "train": 500,
+        "valid": 100,
+        "test": 100,
+    }
+    for record in found["valid"]:
+        assert "### Input:\ndef " in record.prompt
+        assert record.answer.endswith(".")
+        assert "\n" not in record.answer
+    answers = {r.answer for r in found["train"]}
+    assert not answers & {r.answer for r in found["valid"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[{"instruction": "x"}]', "record 1 has no output"),
+        ('[{"instruction": "x", "output": "y"}]', "1 records with an answer"),
+        ('[{"instruction": ', "is no JSON"),
+        ("[3]", "record 1 has no instruction and no output"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=says):
+        Instruct(path=str(tmp_path / "a.json")).records()
+    with pytest.raises(UserError, match="is not there"):
+        Instruct(path=str(tmp_path / "b.json")).check()
+    with pytest.raises(UserError, match="use data=instruct or data=alpaca"):
+        check_instructions(PyDocs())
+
+
+def test_real_records(file: Path) -> None:
+    corpus = Instruct(path=str(ALPACA if ALPACA.exists() else file), samples=40, held_out=5)
+    records = corpus.records()["train"]
+    assert len(records) == 40
+    assert all(r.prompt.startswith("### Instruction:\n") and r.answer for r in records)

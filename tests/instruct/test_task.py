@@ -1,0 +1,200 @@
+"""Instruction tuning from the command line: a graft is trained, resumed, examined, kept."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from chimera.check import check_settings, plain
+from chimera.compose import CONF, EXPERIMENTS, ROOT, compose
+from chimera.data.own import from_transformers
+from chimera.errors import UserError
+from chimera.experiment import load
+from chimera.mmlu.__main__ import main as mmlu
+from chimera.mmlu.answer import answer, greedy
+from chimera.mmlu.questions import Question, made_of
+from chimera.model.hf import HuggingFaceModel
+from tests.liza_adapter.kit import causal_model
+
+SHAPE = ROOT / "experiments/tptt/shapes/meta-llama/Llama-3.2-1B"
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("records") / "some.json"
+    made = [
+        {"instruction": f"Repeat {i}.", "input": "", "output": f"It is {i}, {i}."}
+        for i in range(60)
+    ]
+    file.write_text(json.dumps(made))
+    return file
+
+
+def words(records: Path, to: Path, *more: str) -> list[str]:
+    return [
+        sys.executable,
+        str(ROOT / "train.py"),
+        "+tptt/variants=derivative_n2_gradual",
+        "scale=smoke",
+        f"data.path={records}",
+        f"data.cache_dir={records.parent}",
+        f"model.name={SHAPE}",
+        "task.mmlu_limit=3",
+        "logger=none",
+        f"run_dir={to}",
+        *more,
+    ]
+
+
+def run(line: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    return subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "steps.csv").open() as file:
+        return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
+
+
+def test_a_run_and_one_that_was_interrupted(records: Path, tmp_path: Path) -> None:
+    more = ["trainer.checkpoint_every_n_steps=1"]
+    done = run(words(records, tmp_path / "whole", *more))
+    assert done.returncode == 0, done.stderr
+    measured = json.loads((tmp_path / "whole/run.json").read_text())["metrics"]
+    wanted = {p.column for table in ("training", "mmlu") for p in load(f"tptt/{table}").published}
+    assert wanted <= set(measured)  # every published column is measured
+    tokens = measured["train/flops"] / 6
+    assert tokens > 0
+    assert measured["train/seconds"] * measured["train/steps_per_second"] == pytest.approx(12)
+
+    line, broken = words(records, tmp_path / "broken", *more), tmp_path / "broken"
+    process = subprocess.Popen(line, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (broken / "steps.csv").exists() or len(rows(broken)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    resumed = run(line)
+    assert resumed.returncode == 0, resumed.stderr
+    assert rows(broken) == rows(tmp_path / "whole")
+    first, second = (
+        torch.load(d / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
+        for d in (tmp_path / "whole", broken)
+    )
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    weights = {float(v) for k, v in first.items() if k.endswith("mag_weight")}
+    assert weights == {0.5}  # arrived at half of the run
+
+    asked = tmp_path / "mmlu"
+    for part in ("dev", "test"):
+        (asked / part).mkdir(parents=True)
+        (asked / f"{part}/art_{part}.csv").write_text("Who?,a,b,c,d,A\nWhat?,a,b,c,d,D\n")
+    assert mmlu([f"run={broken}", f"data={asked}"]) == 0
+    kept = json.loads((broken / "mmlu.json").read_text())
+    assert set(kept) >= {"trained", "base"}
+    assert len(kept["base"]["said"]) == 2
+    with pytest.raises(UserError, match="'limits=3' is not understood; did you mean 'limit'"):
+        mmlu([f"run={broken}", "limits=3"])
+
+
+def test_data_without_answers_are_refused(records: Path, tmp_path: Path) -> None:
+    line = [w for w in words(records, tmp_path / "x")[2:] if not w.startswith("data.path")]
+    with pytest.raises(UserError, match="task=instruct needs instructions with answers"):
+        check_settings(plain(compose([*line, "data=pydocs"])))
+
+
+def test_fifteen_variants_say_what_table_1_says() -> None:
+    table = load("tptt/variants")
+    assert len(table.rows) == 15
+    published = {(p.row, p.column): p.value for p in table.published}
+    default = yaml.safe_load((CONF / "adapter/liza.yaml").read_text(encoding="utf-8"))
+    for row in table.rows:
+        file = EXPERIMENTS / f"tptt/variants/{row.name}.yaml"
+        own = yaml.safe_load(file.read_text(encoding="utf-8")).get("adapter", {})
+        adapter = {**default, **own}
+        assert adapter["order"] == published[row.name, "n_h"]
+        schedule = adapter["callbacks"]["mag"]["schedule"]
+        if (row.name, "α") in published:
+            assert adapter["mag_weight"] == published[row.name, "α"]
+            assert schedule == "constant"
+        else:
+            assert schedule in row.name
+        symbols = {"derivative": "Δ, k", "rotary": "Θ, k", "both": "(Δ, Θ)", "none": ""}
+        assert row.title.startswith(symbols[adapter["trick"]])
+        assert ("⊙" in row.title) == (adapter["mag"] == "cross_gate")
+        assert ("LoRA-" in row.title) == (adapter["train"] == "projections")
+        assert ("GELU" in row.title) == (adapter["nonlinearity"] == "gelu")
+
+
+def test_greedy_answers_are_generates_own() -> None:
+    model = causal_model()
+    ours, prompts = HuggingFaceModel(model, causal=True).eval(), [[5, 9, 7], [8] * 11, [4]]
+
+    class Ids:
+        pad_id, sep_id = 0, 2
+
+    said = greedy(ours, prompts, Ids(), 6)  # type: ignore[arg-type]
+    for ids, got in zip(prompts, said, strict=True):
+        alone = torch.tensor([ids])
+        mask = torch.ones_like(alone)
+        want = model.generate(alone, attention_mask=mask, max_new_tokens=6, do_sample=False)
+        row = want[0, len(ids) :].tolist()
+        assert got == (row[: row.index(2)] if 2 in row else row)
+
+
+def test_answers_come_in_the_order_of_the_questions() -> None:
+    tokenizer = from_transformers(str(SHAPE))
+    said = {"which one": "B", "who": "A"}
+
+    class Told(torch.nn.Module):
+        """Says the letter that belongs to a question of its prompt, then a line and more."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def init_state(self, batch: int) -> int:
+            return 0
+
+        def forward(self, ids, mask, *, index, state):  # type: ignore[no-untyped-def]
+            if state == 0:
+                rows = [tokenizer.decode(row[row < 256].tolist()) for row in ids]
+                self.letters = [next(v for k, v in said.items() if k in r) for r in rows]
+            texts = [f" {letter}\nmore" for letter in self.letters]
+            tokens = [int(tokenizer.encode([t])[0][min(state, 6)]) for t in texts]
+            logits = torch.nn.functional.one_hot(torch.tensor(tokens), 259)
+            return type("P", (), {"logits": logits, "state": state + 1})()
+
+    asked = [
+        (Question("x", "which one", ("1", "2", "3", "4"), "B"), None),
+        (Question("x", "who " + "is it " * 9, ("1", "2", "3", "4"), "C"), None),
+    ]
+    found = answer(Told(), tokenizer, asked, length=500, batch=1)
+    assert found.said == ["B", "A"]
+    assert [one["em"] for one in found.scores] == [1.0, 0.0]
+    assert answer(Told(), tokenizer, asked[:1], length=40).shortened == 1
+
+
+def test_questions_out_of_nothing() -> None:
+    class Record:
+        def __init__(self, i: int) -> None:
+            self.prompt, self.answer = f"p{i}", f"a{i}"
+
+    asked = made_of([Record(i) for i in range(9)])  # type: ignore[misc]
+    assert len(asked) == 8
+    for i, (question, example) in enumerate(asked):
+        assert question.choices["ABCD".index(question.gold)] == f"a{i}"
+        assert len(set(question.choices)) == 4
+        assert example is not None
+        assert example.text == "p8"

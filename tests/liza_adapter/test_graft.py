@@ -1,0 +1,257 @@
+"""The graft on models of transformers: the base itself at α = 0, the paper's equations else."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import DynamicCache
+
+from chimera import graft
+from chimera.adapter.liza import liza
+from chimera.adapter.none import no_adapter
+from chimera.errors import UserError
+from tests.kit import close
+from tests.liza_adapter.kit import OpenELMLike, causal_model, families, tokens, trained
+from tests.reference.liza import linear_branch
+
+OPTIONS: list[dict[str, Any]] = [
+    {"order": 1, "trick": "none"},
+    {"order": 1, "trick": "none", "nonlinearity": "gelu", "chunk": 7},
+    {"order": 2, "trick": "derivative", "gate": "v"},
+    {"order": 3, "trick": "derivative", "gate": "kv", "mag": "cross_gate"},
+    {"order": 2, "trick": "rotary", "nonlinearity": "tanh", "chunk": 5},
+    {"order": 2, "trick": "both"},
+]
+options = pytest.mark.parametrize("said", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
+
+
+def grafted(model: Any, **said: Any) -> Any:
+    return graft.liza(model, **{"lora": None, **said})
+
+
+@families
+def test_at_weight_0_the_base_speaks_to_the_bit(family: str) -> None:
+    base = causal_model(family)
+    model = grafted(copy.deepcopy(base), mag_weight=0.0)
+    ids = tokens(2, 23)
+    assert torch.equal(model(ids).logits, base(ids).logits)
+    said = {"max_new_tokens": 20, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    assert torch.equal(model.generate(ids, **said), base.generate(ids, **said))
+    graft.set_weight(model, 0.5)
+    assert (model(ids).logits - base(ids).logits).abs().max() > 0.1
+
+
+def test_at_weight_0_the_trained_model_tells_the_same_story() -> None:
+    base = trained()
+    model = grafted(copy.deepcopy(base), mag_weight=0.0)
+    ids = tokens(1, 300)
+    assert torch.equal(model(ids).logits, base(ids).logits)
+    start = torch.ones(1, 1, dtype=torch.long)
+    said = {"max_new_tokens": 120, "do_sample": False}
+    assert torch.equal(model.generate(start, **said), base.generate(start, **said))
+
+
+def test_weights_are_untouched_and_keep_their_names() -> None:
+    base = causal_model()
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    model = grafted(base)
+    assert model is base
+    after = model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert {n.rpartition("liza.")[2] for n in after.keys() - before.keys()} == {
+        "mag_weight",
+        "linear.norm.weight",
+    }
+
+
+@options
+@families
+def test_the_linear_branch_is_the_naive_recurrence(family: str, said: dict[str, Any]) -> None:
+    """What reaches the output projection, from what the projections give, in float64."""
+    model = grafted(causal_model(family).double(), **said)
+    graft.set_weight(model, 0.3)
+    memory = graft.memories(model)[1]
+    module = next(m for m in model.modules() if getattr(m, "liza", None) is memory)
+    at, seen = memory.layout, {}
+    for name in at.inputs:
+        module.get_submodule(name).register_forward_hook(
+            lambda _m, _a, out, name=name: seen.__setitem__(name, out.detach())
+        )
+    out = module.get_submodule(at.out)
+    out.register_forward_hook(lambda _m, args, _o: seen.__setitem__("mixed", args[0].detach()))
+    ids = tokens(2, 23)
+    model(ids)
+    mixed = seen["mixed"]
+    graft.set_weight(model, 0.0)
+    # The layers before it must give the same: only this one is the base again.
+    for other in graft.memories(model):
+        other.set_mag_weight(0.3 if other is not memory else 0.0)
+    model(ids)
+    base = seen["mixed"]
+    q, k, v = at.split([seen[name] for name in at.inputs])
+    q, k, v = (x.unflatten(-1, (-1, at.head_dim)).transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(at.heads // at.kv_heads, 1) for x in (k, v))
+    phi = {"none": lambda h: h, "gelu": F.gelu, "tanh": torch.tanh}[
+        said.get("nonlinearity", "none")
+    ]
+    y, _ = linear_branch(
+        q,
+        k,
+        v,
+        order=said["order"],
+        trick=said["trick"],
+        gate=said.get("gate", "k"),
+        phi=phi,
+        chunk=said.get("chunk", 64),
+    )
+    y = (y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt()).transpose(1, 2).flatten(2)
+    base, lin = 0.7 * base, 0.3 * y
+    cross = base * lin if said.get("mag") == "cross_gate" else 0
+    close(mixed, base + lin + cross)
+
+
+@options
+@families
+def test_decoding_token_by_token_is_the_full_pass(family: str, said: dict[str, Any]) -> None:
+    model, ids = grafted(causal_model(family).double(), **said), tokens(2, 31)
+    want = model(ids, use_cache=False).logits
+    close(model(ids, use_cache=True).logits, want)
+    cache = DynamicCache(config=model.config)
+    got, at = [], 0
+    for width in (9, 3, *[1] * 19):
+        part = ids[:, at : at + width]
+        got.append(model(part, past_key_values=cache, use_cache=True).logits)
+        at += width
+    close(torch.cat(got, 1), want)
+
+
+@families
+@pytest.mark.parametrize("bound", [None, 1, 5])
+def test_left_padding_and_a_bounded_cache(family: str, bound: int | None) -> None:
+    model = grafted(causal_model(family).double(), max_cache=bound, order=3, gate="kv")
+    alone, mask = tokens(1, 20), torch.ones(2, 20, dtype=torch.long)
+    mask[0, :8] = 0
+    ids = alone.repeat(2, 1)
+    ids[0] = torch.cat([torch.zeros(8, dtype=torch.long), alone[0, :12]])
+    position = (mask.cumsum(1) - 1).clamp(min=0)
+    said = {"attention_mask": mask, "position_ids": position}
+    both = model(ids, use_cache=False, **said).logits
+    close(both[1], model(alone).logits[0])
+    close(both[0, 8:], model(alone[:, :12]).logits[0])
+    long = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    got = model.generate(ids, attention_mask=mask, **long)
+    assert torch.equal(got[1:], model.generate(alone, attention_mask=mask[1:], **long))
+    short = torch.ones(1, 12, dtype=torch.long)
+    assert torch.equal(got[:1, 8:], model.generate(alone[:, :12], attention_mask=short, **long))
+
+
+@pytest.mark.parametrize("bound", [1, 4])
+def test_the_bounded_cache_stays_bounded(bound: int) -> None:
+    model = grafted(causal_model(), max_cache=bound, mag_weight=1.0 if bound == 1 else 0.5)
+    sizes = []
+    for length in (20, 120):
+        cache = DynamicCache(config=model.config)
+        model(tokens(1, length), past_key_values=cache)
+        model(tokens(1, 1), past_key_values=cache)
+        assert cache.get_seq_length() == length + 1
+        held = [x for at in cache.layers for x in (at.keys, at.values, *at.linear)]
+        sizes.append(sum(x.untyped_storage().nbytes() for x in held))
+    assert sizes[0] == sizes[1]
+    assert cache.layers[0].keys.shape[2] == bound - 1
+
+
+def test_beams_and_rows_keep_their_own_memory() -> None:
+    model, ids = grafted(causal_model().double()), tokens(2, 9)
+    mask = torch.ones_like(ids)
+    said = {"max_new_tokens": 12, "num_beams": 3, "do_sample": False, "attention_mask": mask}
+    with_cache = model.generate(ids, use_cache=True, **said)
+    assert torch.equal(with_cache, model.generate(ids, use_cache=False, **said))
+
+
+def test_the_fused_projections_of_openelm() -> None:
+    torch.manual_seed(0)
+    base, ids = OpenELMLike().double().eval(), tokens(2, 23)
+    want = base(ids).logits
+    model = grafted(base, mag_weight=0.0)
+    assert [m.layout.heads for m in graft.memories(model)] == [2, 4]
+    assert [m.layout.kv_heads for m in graft.memories(model)] == [1, 2]
+    assert torch.equal(model(ids).logits, want)
+    graft.set_weight(model, 1.0)
+    later = ids.clone()
+    later[:, 15:] = 3
+    close(model(later).logits[:, :15], model(ids).logits[:, :15])  # no token looks ahead
+    assert (model(ids).logits - want).abs().max() > 1e-3
+
+
+def test_gradients_reach_lora_through_both_branches() -> None:
+    """LoRA's gain is in the queries, keys and values that the memory reads, too."""
+    model = graft.liza(causal_model().double(), lora=4, lora_dropout=0.0, mag_weight=1.0)
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    assert len(trained) == 2 * 4 * 2  # A and B beside four projections in two layers
+    ids = tokens(2, 23)
+
+    def loss() -> Tensor:
+        return F.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    loss().backward()
+    assert all(p.grad is not None for p in trained.values())
+    assert all(p.grad.abs().max() > 0 for n, p in trained.items() if n.endswith("B"))
+    name = next(n for n in trained if "k_proj" in n and n.endswith("B"))
+    parameter, step = trained[name], 1e-3
+    with torch.no_grad():
+        parameter[0, 0] += step
+        up = loss()
+        parameter[0, 0] -= 2 * step
+        down = loss()
+    close(parameter.grad[0, 0], (up - down) / (2 * step), 1e-3)  # their norms are float32
+
+
+def test_checkpointed_layers_have_the_same_gradients() -> None:
+    model, ids = graft.liza(causal_model().double(), lora_dropout=0.0), tokens(2, 23)
+    mask = torch.ones_like(ids)
+    mask[0, 15:] = 0
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1)
+    found = []
+    for checkpointing in (False, True):
+        model.train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.zero_grad()
+        model(ids, attention_mask=mask, labels=ids, use_cache=False).loss.backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    close(found[0], found[1])
+
+
+def test_projections_only() -> None:
+    model = graft.liza(causal_model(), lora=None, train="projections")
+    names = {n.split(".")[-2] for n, p in model.named_parameters() if p.requires_grad}
+    assert names == {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trick": "none"}, "order=2 needs virtual tokens"),
+        ({"model": torch.nn.Linear(2, 2)}, "finds no attention in Linear"),
+        ({"model": OpenELMLike().layers[0]["attn"]}, "grafts onto Hugging Face causal models"),
+    ],
+)
+def test_what_cannot_be_is_said(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        liza(**{"model": causal_model(), "inner": no_adapter, **change})
+
+
+def test_twice_is_refused_and_so_are_masks_made_beforehand() -> None:
+    model = grafted(causal_model())
+    with pytest.raises(UserError, match="has LiZAttention already"):
+        grafted(model)
+    with pytest.raises(ValueError, match=r"\[batch, tokens\] or none"):
+        model(tokens(1, 3), attention_mask=torch.ones(1, 1, 3, 3, dtype=torch.bool))
+    assert model(tokens(1, 3)).logits.isfinite().all()  # and nothing is left hanging

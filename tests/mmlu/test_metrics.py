@@ -1,0 +1,93 @@
+"""MMLU's metrics against their definitions, the article that is a letter, questions from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chimera.errors import UserError
+from chimera.mmlu.metrics import METRICS, normalise, score, summary
+from chimera.mmlu.questions import prompt, read
+
+MMLU = Path("/work/shared/data/mmlu")
+
+
+@pytest.mark.parametrize(
+    ("gold", "said", "right"),
+    [
+        ("B", "B", "em pem qem pqem"),
+        ("B", " B \n", "em pem qem pqem"),
+        ("B", "B. because", "pem pqem"),
+        ("B", "b", "qem pqem"),
+        ("B", "B.", "pem qem pqem"),
+        ("B", "(B) is it", "pqem"),
+        ("B", "The B", "qem pqem"),  # articles are taken out
+        ("B", "It is B", ""),  # partial is the beginning, not any part
+        ("C", "A C", "qem pqem"),
+        ("Paris", "paris, of course", "pqem"),
+    ],
+)
+def test_definitions(gold: str, said: str, right: str) -> None:
+    found = score(gold, said)
+    assert {name for name in ("em", "pem", "qem", "pqem") if found[name]} == set(right.split())
+
+
+def test_e4_the_gold_a_is_an_article() -> None:
+    assert normalise("A") == ""
+    assert normalise("A", keep_articles=True) == "a"
+    wrong = score("A", "D, I am sure")
+    assert wrong["pqem"] == 1  # as published: every answer begins with nothing
+    assert wrong["pqem_articles_kept"] == wrong["pem"] == wrong["em"] == 0
+    assert score("A", "a)")["pqem_articles_kept"] == 1
+    others = [score(gold, "D, I am sure") for gold in "BC"]
+    assert not any(one["pqem"] or one["pqem_articles_kept"] for one in others)
+
+
+def test_bootstrap_deviations() -> None:
+    rng = np.random.default_rng(1)
+    scores = [dict.fromkeys(METRICS, float(x)) for x in rng.random(400) < 0.3]
+    mean, deviation = summary(scores)["em"]
+    assert mean == np.mean([one["em"] for one in scores])
+    assert deviation == pytest.approx(np.sqrt(mean * (1 - mean) / 400), rel=0.1)
+    assert summary(scores) == summary(scores)
+    assert summary(scores[:1])["em"][1] == 0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for part in ("dev", "test"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "dev/fine_art_dev.csv").write_text('"Who, then?",one,two,three,four,C\n')
+    rows = "".join(f"Which of {i}?,w,x,y,z,{'ABCD'[i % 4]}\n" for i in range(6))
+    (tmp_path / "test/fine_art_test.csv").write_text(rows)
+    return tmp_path
+
+
+def test_one_shot_prompts(folder: Path) -> None:
+    asked = read(str(folder), "test", None, 5)
+    assert [question.gold for question, _ in asked] == list("ABCDA")
+    assert prompt(*asked[1]) == (
+        "The following are multiple choice questions (with answers) about fine art.\n\n"
+        "Who, then?\nA. one\nB. two\nC. three\nD. four\nAnswer: C\n\n"
+        "Which of 1?\nA. w\nB. x\nC. y\nD. z\nAnswer:"
+    )
+
+
+def test_what_is_wrong_is_said(folder: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'fine_art'"):
+        read(str(folder), "test", ["fine_arts"], None)
+    with pytest.raises(UserError, match="holds no val/"):
+        read(str(folder), "val", None, None)
+    (folder / "test/fine_art_test.csv").write_text("q,a,b,c,d,E\n")
+    with pytest.raises(UserError, match="row 1 is no question"):
+        read(str(folder), "test", None, None)
+
+
+def test_whole_files(folder: Path) -> None:
+    """The real ones where they are."""
+    root, rows = (MMLU, 2526) if MMLU.is_dir() else (folder, 6)
+    asked = read(str(root), "test", None, None)
+    assert len(asked) == rows
+    assert all(example is not None and example.subject == q.subject for q, example in asked)
