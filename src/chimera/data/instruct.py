@@ -45,6 +45,7 @@ class Instruct(Data):
         held_out: records for validation, and as many for the test; a tenth of all at most.
     """
 
+    batch_size: PositiveInt = 2
     path: str | None = None
     samples: PositiveInt = 500
     held_out: PositiveInt = 100
