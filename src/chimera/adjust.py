@@ -5,12 +5,14 @@ Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
+
+from chimera.errors import unknown
 
 
 def drop_leftovers(cfg: DictConfig, preset: str, known: Set[str], conf: Path) -> None:
@@ -62,10 +64,37 @@ def bound(cfg: DictConfig, asked: Set[str]) -> None:
         if value is None or (isinstance(value, int | float) and value > most):
             node[leaf] = most
     # What it says of other presets is no matter of this run, and names keys that it has not.
-    for of_presets in (cfg.scale.presets, cfg.scale.get("preset_values", {})):
+    groups = ("presets", "preset_values", "preset_choices")
+    for of_presets in (cfg.scale.get(group, {}) for group in groups):
         with open_dict(cfg.scale):
             for name in [n for n in of_presets if n != cfg.choices.preset]:
                 del of_presets[name]
+
+
+def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Every key of a composed configuration, dotted."""
+    for key in map(str, cfg):
+        if key == "hydra" and not prefix:
+            continue
+        yield f"{prefix}{key}"
+        node = cfg._get_node(key)
+        if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
+            yield from keys_of(node, f"{prefix}{key}.")
+
+
+def missing_members(cfg: DictConfig, known: Sequence[str]) -> list[str]:
+    """Overrides that bring in mixers which a composite's `cycle` names and does not hold yet."""
+    mixer: Any = cfg.get("mixer") or {}
+    if "cycle" not in mixer or "members" not in mixer:
+        return []
+    for name in mixer.cycle:
+        if name not in known:
+            raise unknown("mixer.cycle", str(name), known)
+    return [
+        f"+mixer@mixer.members.{n}={n}"
+        for n in dict.fromkeys(mixer.cycle)
+        if n not in mixer.members
+    ]
 
 
 def _preset(name: str, conf: Path) -> tuple[dict[str, str], list[str]]:

@@ -149,6 +149,7 @@ def check_settings(config: dict[str, Any]) -> None:
     Raises:
         UserError: one line.
     """
+    from chimera import inherit
     from chimera.record import RunDir
     from chimera.settings import Run
 
@@ -157,7 +158,9 @@ def check_settings(config: dict[str, Any]) -> None:
         check_value(key, config[key], hint)
     for group in LIGHT:
         check_node(group, config[group])
-    for group in ("trainer", "model", "data", "tokenizer"):
+    # The tokenizer of a row that is trained first is not there yet.
+    later = inherit.awaited(config) and config["choices"]["tokenizer"] == "own"
+    for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
         _instantiate(config[group]).check()
     if not schema.attribute(config["task"]["_target_"], "plain_text", True):
         _check_corpus(config)

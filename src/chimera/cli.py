@@ -85,11 +85,11 @@ def _one(overrides: list[str]) -> int:
     """Compose, check, run."""
     from chimera.check import check, plain
     from chimera.compose import compose
-    from chimera.teacher import await_teacher
+    from chimera.needs import await_all
 
     config = plain(compose(overrides))
     check(config)
-    await_teacher(config, overrides)
+    await_all(config, overrides)
     from chimera.run import Interrupted, run
 
     try:

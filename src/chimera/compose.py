@@ -6,7 +6,7 @@ traceback, a list where one name belongs) is refused here. Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from chimera import schema
-from chimera.adjust import bound, drop_leftovers
+from chimera.adjust import bound, drop_leftovers, keys_of, missing_members
 from chimera.errors import UserError, nearest, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,8 +71,10 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
 
     parsed = check_choices(overrides)
     asked: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
-    brought = tuple(inherit.words(asked.get("init_from"), asked, str(asked.get("model"))))
-    own = (line for line, o in zip(overrides, parsed, strict=True) if _is_group(o))
+    own = tuple(line for line, o in zip(overrides, parsed, strict=True) if _is_group(o))
+    with _hydra(conf):
+        start = asked["init_from"] if "init_from" in asked else _start(own, conf)
+    brought = tuple(inherit.words(start, asked, str(asked.get("model")), overrides))
     chosen = (*brought, *own)
     with _hydra(conf):
         scaled, known_keys = _known(chosen, conf)
@@ -81,7 +83,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
                 _check_key(override, known_keys)
         words = [*scaled, *brought, *overrides]
         cfg = _hydra_compose(words)
-        while missing := _missing_members(cfg):
+        while missing := missing_members(cfg, groups()["mixer"]):
             words = [*missing, *words]
             cfg = _hydra_compose(words)
     selected = _selected(cfg)
@@ -90,14 +92,15 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         del cfg["hydra"]
         cfg.choices = {g: c for g, c in selected.items() if _top_level(g) and not _is_experiment(g)}
         cfg.table = _table(selected, cfg.table)
-    unknown_keys = set(_keys(cfg)) - known_keys - {"choices"}
+    unknown_keys = set(keys_of(cfg)) - known_keys - {"choices"}
     for key in sorted(unknown_keys):
         if not key.startswith(("choices.", "table.", "mixer.members")):
             raise UserError(
                 f"an experiment file sets {key}, which no chosen part has{_hint(key, known_keys)}"
             )
     bound(cfg, set(asked))
-    inherit.take_over(cfg, asked)
+    cfg.init_from = start
+    inherit.take_over(cfg, asked, overrides)
     if cfg.task.get("teacher"):
         from chimera.teacher import identity_of  # which composes the teacher's run in its turn
 
@@ -140,9 +143,11 @@ def _known(chosen: tuple[str, ...], conf: Path) -> tuple[tuple[str, ...], frozen
     node = yaml.safe_load((conf / "scale" / f"{scale}.yaml").read_text(encoding="utf-8"))
     scaled = tuple(f"{g}={c}" for g, c in node["choices"].items() if g not in asked)
     cfg = _hydra_compose([*scaled, *chosen])
+    more = node.get("preset_choices", {}).get(_selected(cfg)["preset"], {})
     if scaled and not schema.attribute(cfg.task._target_, "plain_text", True):
         # Text stands in for text; labelled examples have no stand-in.
         scaled = tuple(line for line in scaled if not line.startswith(("data=", "tokenizer=")))
+        scaled += tuple(f"{g}={c}" for g, c in more.items() if g not in asked)
         cfg = _hydra_compose([*scaled, *chosen])
     selected = _selected(cfg)
     if selected["preset"] != "none" or any(map(_is_experiment, selected)):
@@ -157,7 +162,24 @@ def _known(chosen: tuple[str, ...], conf: Path) -> tuple[tuple[str, ...], frozen
         ]
         if inner:
             cfg = _hydra_compose([*top, *inner])
-    return scaled, frozenset(_keys(cfg))
+    return scaled, frozenset(keys_of(cfg))
+
+
+@cache
+def _start(chosen: tuple[str, ...], conf: Path) -> str | None:
+    """What an experiment or a preset starts from, at this scale; nothing where a model is chosen.
+
+    Args:
+        chosen: the choices of the command line.
+        conf: folder of the configuration.
+    """
+    keys = {key.lstrip("+") for key, _, _ in (line.partition("=") for line in chosen)}
+    if "model" in keys or not ("preset" in keys or any("/" in key for key in keys)):
+        return None
+    cfg = _hydra_compose(list(chosen))
+    own = cfg.scale.get("preset_values", {}).get(_selected(cfg)["preset"]) or {}
+    start = own.get("init_from", cfg.init_from)
+    return None if start is None else str(start)
 
 
 def _is_experiment(group: str) -> bool:
@@ -271,28 +293,3 @@ def _hint(key: str, known: Set[str]) -> str:
 
 def _shown(value: object) -> str:
     return str(value).replace("'", "")
-
-
-def _keys(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in map(str, cfg):
-        if key == "hydra" and not prefix:
-            continue
-        yield f"{prefix}{key}"
-        node = cfg._get_node(key)
-        if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
-            yield from _keys(node, f"{prefix}{key}.")
-
-
-def _missing_members(cfg: DictConfig) -> list[str]:
-    """Overrides that bring in mixers which a composite's `cycle` names and does not hold yet."""
-    mixer: Any = cfg.get("mixer") or {}
-    if "cycle" not in mixer or "members" not in mixer:
-        return []
-    for name in mixer.cycle:
-        if name not in groups()["mixer"]:
-            raise unknown("mixer.cycle", str(name), groups()["mixer"])
-    return [
-        f"+mixer@mixer.members.{n}={n}"
-        for n in dict.fromkeys(mixer.cycle)
-        if n not in mixer.members
-    ]

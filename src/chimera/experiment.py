@@ -19,6 +19,9 @@ import yaml
 from chimera.compose import EXPERIMENTS
 from chimera.errors import UserError, unknown
 
+#: What a reference to a row of a table begins with.
+ROW = "row:"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -123,6 +126,23 @@ def jobs(table: Table, words: list[str], seeds: list[int]) -> list[Job]:
         for row in table.rows
         for seed in seeds
     ]
+
+
+def row_word(reference: str, where: str) -> str:
+    """The word that chooses the row `row:<paper>/<table>/<row>`.
+
+    Args:
+        reference: to a row.
+        where: the key that says so, for the message.
+
+    Raises:
+        UserError: no such table or row.
+    """
+    table, _, row = reference.removeprefix(ROW).rpartition("/")
+    rows = [r.name for r in load(table).rows]
+    if row not in rows:
+        raise unknown(f"the row of {where}={reference}, {table}", row, rows)
+    return f"+{table}={row}"
 
 
 def listing() -> str:

@@ -3,7 +3,8 @@
 `init_from` is a run's directory (its best checkpoint), one of its checkpoint files, a folder that
 `export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three bring all that
 makes up the model; a word of the command line overrules it, and whether the weights still fit is
-seen when they are loaded. The last two are `model=hf model.name=`. Free of torch.
+seen when they are loaded. The last two are `model=hf model.name=`. `row:<paper>/<table>/<row>` is
+that row's run at the same scale, which a sweep trains first where it is not there. Free of torch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera.data import hub
 from chimera.errors import UserError
-from chimera.record import RunDir, identity
+from chimera.record import RunDir, identity, runs_root
 
 #: Groups whose nodes come with a model.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
+#: Words that a row which is trained first has from the run that starts from it.
+SHARED = ("scale=", "logger", "launcher", "trainer.progress=", "data.cache_dir=")
+_ROW = "row:"
 _TAKES = "a run's directory, one of its checkpoints, an exported folder, or a Hugging Face model"
 
 
@@ -43,46 +48,91 @@ class Source:
     run: str
 
 
-def source(init_from: str) -> Source | None:
+def words_of(row: str, words: Iterable[str]) -> list[str]:
+    """The command line that trains the row which a run that `words` start begins with.
+
+    Raises:
+        UserError: no such row.
+    """
+    from chimera.experiment import row_word
+
+    return [row_word(row, "init_from"), *(w for w in words if w.startswith(SHARED))]
+
+
+def place(config: Mapping[str, Any]) -> str | None:
+    """What a composed run starts from, a row as the directory of its run."""
+    start = config.get("init_from")
+    if not start or not str(start).startswith(_ROW):
+        return start
+    there = sorted(runs_root().glob(f"*-{config['init_run']}"))
+    return str(there[0] if there else runs_root() / f"start-{config['init_run']}")
+
+
+def awaited(config: Mapping[str, Any]) -> RunDir | None:
+    """The run of the row that a composed run starts from; None if it is done or none is meant."""
+    start, where = config.get("init_from"), place(config)
+    if where is None or where == start:
+        return None
+    run = RunDir(Path(where))
+    return None if run.status().get("state") == "DONE" else run
+
+
+@cache
+def _row(words: tuple[str, ...]) -> dict[str, Any]:
+    from chimera.check import plain
+    from chimera.compose import compose
+
+    return plain(compose(list(words)))
+
+
+def source(init_from: str, words: Iterable[str] = ()) -> Source | None:
     """Where a model of ours is; None where a Hugging Face model is meant.
+
+    Args:
+        init_from: what a run starts from.
+        words: that start this run, which a row has some of.
 
     Raises:
         UserError: there is neither, or it is not trained yet.
     """
-    place = Path(init_from).expanduser()
-    if place.is_file():
-        folder = place.resolve().parent.parent
+    if init_from.startswith(_ROW):
+        config = _row(tuple(words_of(init_from, words)))
+        run = RunDir.of(config)
+        return Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
+    path = Path(init_from).expanduser()
+    if path.is_file():
+        folder = path.resolve().parent.parent
         if not (folder / "config.yaml").is_file():
             raise UserError(
                 f"init_from={init_from} is a file outside a run's checkpoints/; give {_TAKES}"
             )
-        return _of_run(RunDir(folder), place.resolve())
-    if (place / "config.yaml").is_file():
-        run = RunDir(place)
+        return _of_run(RunDir(folder), path.resolve())
+    if (path / "config.yaml").is_file():
+        run = RunDir(path)
         state = run.status().get("state", "not started")
         if state != "DONE":
             raise UserError(
                 f"init_from={init_from} is not finished ({state}); let it finish, or name one of"
-                f" its checkpoints, {place / 'checkpoints'}/…"
+                f" its checkpoints, {path / 'checkpoints'}/…"
             )
         best = run.checkpoints / "best.ckpt"
         return _of_run(run, best if best.exists() else run.checkpoints / "last.ckpt")
-    if (place / "config.json").is_file():
-        about = json.loads((place / "config.json").read_text(encoding="utf-8"))
+    if (path / "config.json").is_file():
+        about = json.loads((path / "config.json").read_text(encoding="utf-8"))
         if "chimera" not in about:
             return None
-        if (place / "adapter").is_dir():
+        if (path / "adapter").is_dir():
             raise UserError(
                 f"init_from={init_from} holds an adapter beside its weights ({about['adapter']});"
                 " start from the model that it was put on"
             )
-        if (place / "body").is_dir():
-            about["chimera"]["model"] |= {"name": str(place / "body"), "pretrained": False}
+        if (path / "body").is_dir():
+            about["chimera"]["model"] |= {"name": str(path / "body"), "pretrained": False}
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
         if about["packed"]:
             raise UserError(f"init_from={init_from} is packed: its weights cannot be trained on")
-        return Source(about["chimera"], place / "model.safetensors", place / "tokenizer", digest)
-    if place.exists() or not hub.is_id(init_from):
+        return Source(about["chimera"], path / "model.safetensors", path / "tokenizer", digest)
+    if path.exists() or not hub.is_id(init_from):
         raise UserError(f"init_from={init_from} is no model; give {_TAKES}")
     return None
 
@@ -103,16 +153,19 @@ def _of_run(run: RunDir, checkpoint: Path) -> Source:
     return Source(config, checkpoint, run.tokenizer, which)
 
 
-def words(init_from: str | None, asked: Iterable[str], model: str) -> list[str]:
+def words(
+    init_from: str | None, asked: Iterable[str], model: str, line: Iterable[str] = ()
+) -> list[str]:
     """Choices that go before those of the command line.
 
     Args:
         init_from: what the run starts from.
         asked: groups that the command line chooses.
         model: the choice of `model=`.
+        line: the whole command line.
     """
     found: dict[str, str] = {}
-    ours = source(init_from) if init_from else None
+    ours = source(init_from, line) if init_from else None
     if ours is not None:
         chosen = ours.config["choices"]
         found = {group: chosen[group] for group in PARTS} | {"tokenizer": "own"}
@@ -122,15 +175,16 @@ def words(init_from: str | None, asked: Iterable[str], model: str) -> list[str]:
     return [f"{group}={choice}" for group, choice in found.items() if group not in asked]
 
 
-def take_over(cfg: DictConfig, asked: Mapping[str, Any]) -> None:
+def take_over(cfg: DictConfig, asked: Mapping[str, Any], line: Iterable[str] = ()) -> None:
     """Put the nodes of the source into a composed and bounded configuration, in place.
 
     Args:
         cfg: has `init_from`.
         asked: keys and groups of the command line, with what was said of them.
+        line: the whole command line.
     """
     start = cfg.get("init_from")
-    ours = source(start) if start else None
+    ours = source(start, line) if start else None
     with open_dict(cfg):
         if ours is not None:
             for group in PARTS:

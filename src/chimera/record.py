@@ -76,6 +76,8 @@ def identity(config: dict[str, Any]) -> str:
             kept.get(node, {}).pop(rest[0], None)
         else:
             kept.pop(node, None)
+    if kept.get("init_run") and "path" in kept["tokenizer"]:
+        del kept["tokenizer"]["path"]  # the folder of the run that it starts from
     return hashlib.sha256(json.dumps(_said(kept), sort_keys=True).encode()).hexdigest()[:8]
 
 

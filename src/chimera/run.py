@@ -35,7 +35,7 @@ from chimera.checkpoint import files
 from chimera.checkpoint.io import CheckedIO, load
 from chimera.data.prepare import Prepared
 from chimera.errors import FULL, UserError
-from chimera.inherit import causal_of
+from chimera.inherit import causal_of, place
 from chimera.loggers import finish, make_loggers
 from chimera.optim.groups import groups
 from chimera.outcome import report
@@ -45,6 +45,7 @@ from chimera.record import RunDir, identity, write_json
 from chimera.settings import Measured
 from chimera.settings import Trainer as TrainerSettings
 from chimera.task.base import Task
+from chimera.traces import epochs
 from chimera.weights import start_from
 
 
@@ -169,6 +170,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         "wall_seconds": steps.wall_seconds,
         "steps": trainer.global_step,
         "validations": checkpoints.validations,
+        "epochs": epochs(directory.steps, checkpoints.validations, checkpoints.scores),
         "skipped": {"not_finite": guard.skipped, "scaler": guard.scaler_skipped},
         "checkpoints": {
             "saves": len(checkpoints.stalls),
@@ -200,7 +202,7 @@ def make_task(config: dict[str, Any], vocab_size: int, *, start: bool = False) -
         adapt=False,
     )
     if start:
-        start_from(model, config.get("init_from"))
+        start_from(model, place(config))
     optim = instantiate(config["optim"], _convert_="all")
     factory = instantiate(config["task"], _convert_="all")
     task = factory(model, optim, config["trainer"]["max_steps"] or 1, vocab_size)
@@ -249,12 +251,15 @@ def make_trainer(
 def describe(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]:
     """The facts of a run that are known before training."""
     by_component = summary.parameters_by_component(task.model)
+    total = sum(by_component.values())
+    trained = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
     return {
         "name": config["name"],
         "identity": identity(config),
         "choices": config["choices"],
         "seed": config["seed"],
-        "parameters": {"total": sum(by_component.values()), **by_component},
+        "parameters": {"total": total, **by_component},
+        "trained": {"parameters": trained, "share": trained / total},
         "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},
         "tokenizer": {"sha256": data.tokenizer.sha256, "vocab_size": data.tokenizer.vocab_size},
         "data": data.report,

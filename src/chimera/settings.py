@@ -36,7 +36,7 @@ class Run:
         overwrite: start over in a directory that holds a finished run.
         workers: jobs of a sweep at a time.
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
-            model (`chimera.inherit`).
+            model, or `row:<paper>/<table>/<row>` (`chimera.inherit`).
         init_run: the identity of the run among them, which the composition fills in.
     """
 
@@ -223,6 +223,7 @@ class Scale:
         preset_values: by preset, values that stand in for those above.
         choices: group to the choice that stands in for a preset's or an experiment's, unless the
             command line chooses that group itself.
+        preset_choices: by preset, choices besides those.
     """
 
     bounds: dict[str, Bound] = field(default_factory=dict)
@@ -232,6 +233,7 @@ class Scale:
         default_factory=dict
     )
     choices: dict[str, str] = field(default_factory=dict)
+    preset_choices: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,11 @@ the teacher's identity, which the composition fills in. Free of torch.
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from chimera.errors import UserError, unknown
 from chimera.record import RunDir, identity
 
-ROW = "row:"
 #: Words about where a run goes, or about the student alone.
 NOT_THE_TEACHERS = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil")
 
@@ -27,12 +23,9 @@ def words_of(teacher: str, words: list[str]) -> list[str]:
         UserError: no such row.
     """
     from chimera.compose import EXPERIMENTS
-    from chimera.experiment import load
+    from chimera.experiment import row_word
 
-    table, _, row = teacher.removeprefix(ROW).rpartition("/")
-    rows = [r.name for r in load(table).rows]
-    if row not in rows:
-        raise unknown(f"the row of task.teacher={teacher}, {table}", row, rows)
+    chosen = row_word(teacher, "task.teacher")
     papers = {path.name for path in EXPERIMENTS.iterdir()}
     shared = [
         word
@@ -40,7 +33,7 @@ def words_of(teacher: str, words: list[str]) -> list[str]:
         if word.lstrip("+").partition("=")[0].partition("/")[0] not in papers
         and not word.lstrip("+").startswith(NOT_THE_TEACHERS)
     ]
-    return [f"+{table}={row}", *shared]
+    return [chosen, *shared]
 
 
 def identity_of(teacher: str, words: list[str]) -> str:
@@ -49,7 +42,7 @@ def identity_of(teacher: str, words: list[str]) -> str:
     Raises:
         UserError: no such row, or a directory that is no run's.
     """
-    if not teacher.startswith(ROW):
+    if not teacher.startswith("row:"):
         return identity(RunDir(Path(teacher)).config())
     from chimera.check import plain
     from chimera.compose import compose
@@ -67,33 +60,9 @@ def directory_of(config: dict[str, Any]) -> RunDir | None:
 
 def locate(teacher: str, teacher_run: str) -> RunDir:
     """The directory of a teacher by its name in `task.teacher` and its identity."""
-    if not teacher.startswith(ROW):
+    if not teacher.startswith("row:"):
         return RunDir(Path(teacher))
     from chimera.record import runs_root
 
     there = sorted(runs_root().glob(f"*-{teacher_run}"))
     return RunDir(there[0] if there else runs_root() / f"teacher-{teacher_run}")
-
-
-def await_teacher(config: dict[str, Any], words: list[str], *, every: float = 2.0) -> None:
-    """Return when the teacher is trained; wait for one that is being trained just now.
-
-    Raises:
-        UserError: it is not trained, nor is anybody at it; the message says how to train it.
-    """
-    waiting = False
-    while (directory := directory_of(config)) is not None:
-        if directory.status().get("state") == "DONE":
-            return
-        if not directory.alive():
-            teacher = config["task"]["teacher"]
-            how = (
-                f"python train.py {' '.join(words_of(teacher, words))}"
-                if teacher.startswith(ROW)
-                else "the command in its overrides.txt"
-            )
-            raise UserError(f"task.teacher={teacher} is not trained yet; train it first: {how}")
-        if not waiting:
-            print(f"waiting for the teacher in {directory.path}", file=sys.stderr, flush=True)
-            waiting = True
-        time.sleep(every)

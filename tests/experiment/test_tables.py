@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from chimera.cli import train
 from chimera.compose import EXPERIMENTS, compose, groups
 from chimera.errors import UserError
 from chimera.experiment import Job, jobs, load, tables, title_of
+from chimera.inherit import awaited, words_of
 from chimera.record import RunDir, identity
+from tests.experiment.kit import everything, here
 
 #: Rows of a table, so that one that is lost, or one too many, is noticed.
 ROWS = {
@@ -26,13 +29,25 @@ ROWS = {
     "titan/parameters": 2,
     "titan/pattern": 7,
     "titan/ablations": 5,
+    "titan/baselines": 3,
+    "titan/spanish": 15,
+    "bitnet_qdyt/glue": 8,
+    "saidl/adapters": 9,
+    "saidl/backbone": 1,
+    "saidl/epochs": 3,
+    "saidl/lambda": 10,
+    "saidl/targets": 5,
+    "saidl/tasks": 5,
 }
-#: What a machine without a GPU, a hub and 30,000 pieces of vocabulary says to get through.
-HERE = {"paper": ["data=pydocs", "tokenizer=sentencepiece", "precision=fp32"]}
 
 
-def composed(job: Job) -> dict[str, object]:
+def composed(job: Job) -> dict[str, Any]:
     return plain(compose(job.overrides))
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return everything(tmp_path_factory.mktemp("labelled"))
 
 
 def test_rows_are_counted() -> None:
@@ -77,10 +92,12 @@ def test_published_numbers_parse(name: str) -> None:
     ["smoke", *(pytest.param(s, marks=pytest.mark.slow) for s in ("small", "paper"))],
 )
 @pytest.mark.parametrize("name", tables())
-def test_rows_compose_check_and_build(name: str, scale: str) -> None:
+def test_rows_compose_check_and_build(name: str, scale: str, labelled: Path) -> None:
     table = load(name)
-    found = jobs(table, [f"scale={scale}", *HERE.get(scale, [])], [0])
-    configs = {job.row: composed(job) for job in found}
+    configs = {}
+    for job in jobs(table, [f"scale={scale}"], [0]):
+        words = here(composed(job), scale, labelled)
+        configs[job.row] = plain(compose([*job.overrides, *words]))
     for row, config in configs.items():
         assert config["table"] == {"name": name, "row": row}
         check(config)  # builds on the meta device, too
@@ -168,16 +185,22 @@ def test_a_key_that_a_row_misspells_is_refused(
 
 
 @pytest.mark.slow
-def test_every_table_runs_at_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_table_runs_at_smoke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labelled: Path
+) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
     started: set[str] = set()
     for name in tables():
         for job in jobs(load(name), ["scale=smoke", "logger=none", "trainer.progress=none"], [0]):
-            config = composed(job)
+            words = [*job.overrides, *here(composed(job), "smoke", labelled)]
+            config = plain(compose(words))
             digits = identity(config)
             if digits in started:
                 continue
             started.add(digits)
-            assert train(job.overrides) == 0, job
+            before = awaited(config)
+            if before is not None:
+                assert train(words_of(config["init_from"], words)) == 0, job
+            assert train(words) == 0, job
             assert load(name).metric in RunDir.of(config).record()["metrics"]
     assert len(started) >= 24

@@ -62,7 +62,7 @@ def test_a_student_without_its_teacher_is_refused() -> None:
     rows = ["bert_base", "ternary_bert"]
     batch = [[f"+bitnet_qdyt/main={row}", "scale=smoke"] for row in rows]
     teacher, student = plan(batch)
-    assert student.needs == teacher.identity
+    assert student.needs == (teacher.identity,)
     with pytest.raises(UserError, match="not trained yet"):
         plan(batch[1:])
 

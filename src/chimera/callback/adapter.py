@@ -31,10 +31,10 @@ class Ranked(Protocol):
 class AdapterLog(Callback):
     """Logs the rank of each update, and saves the adapter alone.
 
-    At each validation: `val/entropy_rank` and `val/rank`, the means over all adapted layers of the
-    entropy rank and of the directions that are not zero; `rank/<layer>` and `alive/<layer>` of each
-    one, `rank/layer_<n>` the mean of a block. After the final test: `adapter/` in the run's
-    directory, as it was tested.
+    At each validation: `val/adapted`, how many layers are, `val/entropy_rank` and `val/rank`, the
+    means over them of the entropy rank and of the directions that are not zero; `rank/<layer>` and
+    `alive/<layer>` of each one, `rank/layer_<n>` the mean of a block. After the final test:
+    `adapter/` in the run's directory, as it was tested.
 
     Args:
         save: write the files.
@@ -71,6 +71,7 @@ def ranks(model: nn.Module) -> dict[str, float]:
             blocks[block[1]].append(entropy)
     log |= {f"rank/layer_{n}": sum(of) / len(of) for n, of in blocks.items()}
     means = [sum(column) / len(table) for column in zip(*table, strict=True)]
+    log["val/adapted"] = float(len(found))
     return {"val/entropy_rank": means[0], "val/rank": means[1], **log}
 
 

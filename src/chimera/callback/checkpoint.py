@@ -53,6 +53,7 @@ class Checkpoints(Callback):
         self._sign = {"lower": 1.0, "higher": -1.0}[better]
         self.schedule, self.boundary = schedule, boundary
         self.validations: list[tuple[int, float]] = []
+        self.scores: list[tuple[int, float]] = []  # by what they are monitored, if not by loss
         self.stalls: list[float] = []
         self._step = -1
         self._facts: dict[str, Any] = {}
@@ -64,10 +65,14 @@ class Checkpoints(Callback):
         return found[0][1] if found else None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"validations": [list(v) for v in self.validations]}
+        return {
+            "validations": [list(v) for v in self.validations],
+            "scores": [list(s) for s in self.scores],
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.validations = [(step, loss) for step, loss in state_dict["validations"]]
+        self.scores = [(step, score) for step, score in state_dict.get("scores", [])]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -90,6 +95,8 @@ class Checkpoints(Callback):
             return
         found = trainer.callback_metrics
         self.validations.append((trainer.global_step, float(found["val/loss"])))
+        if self.monitor != "val/loss":
+            self.scores.append((trainer.global_step, float(found[self.monitor])))
         # Kept as a loss, whatever it is: the lowest is best.
         self._finish(trainer, self._sign * float(found[self.monitor]))
 

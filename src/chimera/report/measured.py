@@ -1,7 +1,9 @@
-"""What was measured at several lengths: a grid for each quantity, and lengths.png.
+"""What was measured besides a table's metric, the paper's numbers in brackets.
 
 A metric `val/perplexity_4x` is that of four times the training length, `cost/latency_ms@1024` that
-of 1024 tokens (SAIDL Figures 1, 2 and 5, Table 16). Tables without such metrics have none of this.
+of 1024 tokens, `rank/layer_3` that of a block (SAIDL Figures 1, 2, 5 and 8, Table 16): of those
+there is a grid for each quantity, and lengths.png. What else a paper prints and a run has under the
+same name is one grid.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from chimera.report.summary import Line, Summary
 
-_TIMES, _AT = re.compile(r"(.+)_(\d+)x"), re.compile(r"(.+)@(\d+)")
+_TIMES, _AT = re.compile(r"(.+)_(\d+)x"), re.compile(r"(.+)(?:@|(?<=/layer)_)(\d+)")
 #: In a grid but not in the figure, where perplexity says the same, or in neither.
 NOT_DRAWN, NOT_SHOWN = ("loss",), ("accuracy",)
 
@@ -40,6 +42,18 @@ def families(summary: Summary) -> dict[str, dict[int, str]]:
     }
 
 
+def columns(summary: Summary) -> list[str]:
+    """What the paper prints of rows, besides the metric and lengths, and our runs have."""
+    by_length = {key for by in families(summary).values() for key in by.values()}
+    return [c for c in summary.columns if c not in by_length and _has(summary, c)]
+
+
+def beside(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of these: a line for each."""
+    body = [[c, *(_cell(summary, line, c) for line in summary.lines)] for c in columns(summary)]
+    return ["measured", *(line.name for line in summary.lines)], body
+
+
 def grids(summary: Summary) -> list[tuple[str, list[str], list[list[str]]]]:
     """Title, head and cells of each quantity: ours, the paper's number in brackets behind it."""
     tables = []
@@ -50,7 +64,7 @@ def grids(summary: Summary) -> list[tuple[str, list[str], list[list[str]]]]:
             [line.name, *(_cell(summary, line, key) for key in by.values())]
             for line in summary.lines
         ]
-        what = "multiples of the trained length" if times else "tokens"
+        what = "multiples of the trained length" if times else _unit(base)
         tables.append((f"{base}, by {what}", head, body))
     return tables
 
@@ -69,8 +83,9 @@ def figure(summary: Summary) -> Figure | None:
         for i, line in enumerate(summary.lines):
             _line(axis, {n: _mean(line, key) for n, key in by.items()}, i, line.name)
             _line(axis, {n: _published(summary, line, key) for n, key in by.items()}, i, None)
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
+        if _unit(base) == "tokens":
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
         axis.set_xticks(list(by), [f"{n} ×" if base in by.values() else str(n) for n in by])
         axis.set_title(base, fontsize=10)
         axis.grid(alpha=0.3)
@@ -78,6 +93,10 @@ def figure(summary: Summary) -> Figure | None:
     made.axes[0].legend(frameon=False, fontsize=8)
     made.suptitle(f"{summary.table.title}; dashed: {summary.table.source}", fontsize=10)
     return made
+
+
+def _unit(base: str) -> str:
+    return "block" if base.endswith("/layer") else "tokens"
 
 
 def _line(axis: Any, points: dict[int, float | None], number: int, label: str | None) -> None:

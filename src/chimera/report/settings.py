@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from chimera.check import plain
 from chimera.compose import compose, groups
+from chimera.errors import UserError
 from chimera.experiment import jobs
 from chimera.record import NOT_IDENTITY, flat
 from chimera.report.cells import Cell
@@ -14,6 +16,8 @@ from chimera.report.summary import Summary
 #: What is shown of a run whether or not its rows differ in it, in this order.
 SHOWN = (
     "choices.task",
+    "init_from",
+    "model.name",
     "choices.data",
     "data.max_bytes",
     "choices.tokenizer",
@@ -70,12 +74,15 @@ def trained_on(summary: Summary) -> list[str]:
 
 
 def at_paper_scale(summary: Summary) -> dict[str, dict[str, Any]]:
-    """Flat configuration of each row as it would be at scale=paper."""
-    if "paper" not in groups().get("scale", []):
-        return {line.name: {} for line in summary.lines}
-    words = [word for word in summary.words if not word.startswith("scale=")]
-    found = jobs(summary.table, [*words, "scale=paper"], summary.seeds[:1])
-    return {job.row: flat(plain(compose(job.overrides))) for job in found}
+    """Flat configuration of each row as it would be at scale=paper; empty where a word does not fit
+    the parts that it has there."""
+    found: dict[str, dict[str, Any]] = {line.name: {} for line in summary.lines}
+    if "paper" in groups().get("scale", []):
+        words = [word for word in summary.words if not word.startswith("scale=")]
+        for job in jobs(summary.table, [*words, "scale=paper"], summary.seeds[:1]):
+            with suppress(UserError):
+                found[job.row] = flat(plain(compose(job.overrides)))
+    return found
 
 
 def _counts(key: str) -> bool:

@@ -54,7 +54,8 @@ def markdown(summary: Summary) -> str:
 def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """Head and cells of the table, as text; columns that would be empty are left out."""
     head = ["row", "published", "ours", "difference", "p", "parameters", "size"]
-    columns = summary.columns if len(summary.columns) <= WIDEST else []
+    columns = _only_printed(summary)
+    columns = columns if len(columns) <= WIDEST else []
     head += ["FLOPs", "tokens/s", "time", *(f"published {c}" for c in columns)]
     body = [[*_row(summary, line), *(_other(line, c) for c in columns)] for line in summary.lines]
     always = 3
@@ -110,7 +111,7 @@ def _against(pair: Pair) -> str:
     return (
         f"- The paper has `{first.name}` ({first.published.value:g}) before `{second.name}`"
         f" ({second.published.value:g}); here {how}"
-        f" ({mine}): {verdict}{f', p = {p}' if p else ''}."
+        f" ({mine}): {verdict}{f', p {p if p[0] == '<' else f'= {p}'}' if p else ''}."
     )
 
 
@@ -146,9 +147,20 @@ def _row(summary: Summary, line: Line) -> list[str]:
 
 
 def _measured(summary: Summary) -> list[str]:
-    """What was measured at several lengths, the paper's numbers in brackets."""
+    """What was measured besides, the paper's numbers in brackets."""
+    found = []
+    if measured.columns(summary):
+        found += ["## What else was measured", grid(*measured.beside(summary))]
     parts = [f"{title}:\n\n{grid(head, body)}" for title, head, body in measured.grids(summary)]
-    return ["## By length", *parts, "![by length](lengths.png)"] if parts else []
+    layers = all("/layer, by" in title for title, _, _ in measured.grids(summary))
+    name = "layer" if layers else "length"
+    return [*found, *([f"## By {name}", *parts, f"![by {name}](lengths.png)"] if parts else [])]
+
+
+def _only_printed(summary: Summary) -> list[str]:
+    """Columns that our runs have nothing of."""
+    ours = measured.columns(summary)
+    return [column for column in summary.columns if column not in ours]
 
 
 def _printed(summary: Summary) -> list[str]:
@@ -157,11 +169,12 @@ def _printed(summary: Summary) -> list[str]:
     Few columns are in the table itself.
     """
     parts = []
-    if len(summary.columns) > WIDEST:
+    columns = _only_printed(summary)
+    if len(columns) > WIDEST:
         ours = settings.at_paper_scale(summary)
         body = [
             [c, *(_with_ours(_other(line, c), ours[line.name].get(c)) for line in summary.lines)]
-            for c in summary.columns
+            for c in columns
         ]
         parts += [
             "In brackets what our configuration has at scale=paper, where it has a key of that"

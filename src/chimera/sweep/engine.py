@@ -164,9 +164,9 @@ class Engine:
 
     def _cannot(self, work: Work) -> str:
         """Why the job will never run: it just failed under other hands, or what it needs did."""
-        needed = self._needed(work)
-        if needed is not None and needed.state is State.FAILED:
-            return f"needs {needed.job.label}, which failed"
+        for needed in self._needed(work):
+            if needed.state is State.FAILED:
+                return f"needs {needed.job.label}, which failed"
         status = work.status
         if work.state is not State.ELSEWHERE or status.get("state") != "FAILED":
             return ""
@@ -174,15 +174,12 @@ class Engine:
         return f"elsewhere: {status.get('why', 'failed')}" if since > self.began else ""
 
     def _must_wait(self, work: Work) -> bool:
-        needed = self._needed(work)
-        return needed is not None and needed.state is not State.DONE
+        return any(needed.state is not State.DONE for needed in self._needed(work))
 
-    def _needed(self, work: Work) -> Work | None:
-        """The job of this sweep that has to be done before, if there is one."""
+    def _needed(self, work: Work) -> list[Work]:
+        """The jobs of this sweep that have to be done before."""
         needs = work.job.needs
-        if needs is None:
-            return None
-        return next((one for one in self.work.values() if one.job.identity == needs), None)
+        return [one for one in self.work.values() if one.job.identity in needs]
 
     def _start(self, work: Work) -> None:
         if work.job.directory.alive():

@@ -25,7 +25,7 @@ from chimera.errors import UserError
 from chimera.sweep.board import Board
 from chimera.sweep.engine import Engine, State, Work
 from chimera.sweep.local import Launcher
-from chimera.sweep.plan import Job, plan
+from chimera.sweep.plan import Job, before, plan
 
 
 class JobFailedError(RuntimeError):
@@ -89,7 +89,7 @@ class Batches:
         if not batch:
             return []
         jobs = plan(batch)
-        engine = Engine(jobs, self.launcher, self.workers, Board())
+        engine = Engine([*before(jobs), *jobs], self.launcher, self.workers, Board())
         self.jobs += jobs
         self.work += engine.run()
         if engine.stops:

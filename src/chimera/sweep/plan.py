@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 from chimera.check import check_parts, check_settings, plain
 from chimera.compose import compose
 from chimera.errors import UserError
+from chimera.inherit import awaited, words_of
+from chimera.needs import await_all, identities
 from chimera.record import RunDir, identity
-from chimera.teacher import await_teacher, directory_of
+from chimera.teacher import directory_of
 
 #: What a job is judged by where no table says otherwise; sweepers that search minimise it.
 METRIC = "val/perplexity"
@@ -41,9 +43,9 @@ class Job:
         return self.directory.path.resolve()
 
     @property
-    def needs(self) -> str | None:
-        """Identity of the run that has to be done before: the teacher that is distilled from."""
-        return self.config["task"].get("teacher_run")
+    def needs(self) -> tuple[str, ...]:
+        """Identities of the runs that have to be done before: a teacher, a model to start from."""
+        return identities(self.config)
 
     @property
     def metric(self) -> str:
@@ -67,8 +69,31 @@ def plan(batch: Sequence[Sequence[str]]) -> list[Job]:
     _one_run_a_directory(jobs)
     found.of(configs, check_parts)
     there = {job.identity for job in jobs}
-    found.of(jobs, lambda job: None if job.needs in there else _check_teacher(job))
+    found.of(jobs, lambda job: _check_teacher(job, there))
     return jobs
+
+
+def before(jobs: Sequence[Job]) -> list[Job]:
+    """Rows that jobs of a sweep start from and that are not there: they are trained first.
+
+    Raises:
+        UserError: one of them cannot be.
+    """
+    there = {job.identity for job in jobs}
+    wanted = {
+        str(job.config["init_run"]): tuple(words_of(job.config["init_from"], job.words))
+        for job in jobs
+        if awaited(job.config) is not None and job.config["init_run"] not in there
+    }
+    found = Checks([f"{words[0].lstrip('+')}, to start from" for words in wanted.values()])
+    configs = found.of(list(wanted.values()), lambda words: plain(compose(list(words))))
+    found.of(configs, check_settings)
+    found.of(configs, check_parts)
+    first = [
+        Job(words, name, config, RunDir.of(config), identity(config))
+        for words, name, config in zip(wanted.values(), found.labels, configs, strict=True)
+    ]
+    return [*before(first), *first] if first else []
 
 
 Subject = TypeVar("Subject")
@@ -109,11 +134,12 @@ def _short(word: str) -> str:
     return value if key.startswith("+") and "/" in key else word
 
 
-def _check_teacher(job: Job) -> None:
+def _check_teacher(job: Job, there: set[str]) -> None:
     """Of a job that no other one of the sweep teaches: its teacher is trained, or in training."""
     teacher = directory_of(job.config)
-    if teacher is not None and not teacher.alive():
-        await_teacher(job.config, list(job.words))
+    taught = job.config["task"].get("teacher_run") in there
+    if teacher is not None and not taught and not teacher.alive():
+        await_all({**job.config, "init_from": None}, list(job.words))
 
 
 def _line(error: str, names: list[str]) -> str:

@@ -1,0 +1,150 @@
+"""Tables of fine-tuning: the row that a run starts from, and what the papers' counts want."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chimera.adapter.low_rank import adapted
+from chimera.check import plain
+from chimera.cli import train
+from chimera.compose import compose
+from chimera.errors import UserError
+from chimera.experiment import load
+from chimera.record import RunDir, identity
+from chimera.report.measured import beside, columns, families
+from chimera.report.summary import summarise
+from chimera.report.text import markdown
+from chimera.run import make_task
+from chimera.sweep.plan import before, plan
+from chimera.traces import epochs
+from tests.experiment.kit import everything, here
+
+LORA, BODY = "+saidl/adapters=lora", "+saidl/backbone=mlm"
+
+
+def config(*words: str) -> dict[str, Any]:
+    return plain(compose(list(words)))
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return everything(tmp_path_factory.mktemp("labelled"))
+
+
+def test_a_row_starts_from_another_row_at_its_own_scale() -> None:
+    one, body = config(LORA, "scale=small"), config(BODY, "scale=small")
+    assert one["init_from"] == "row:saidl/backbone/mlm"
+    assert one["init_run"] == identity(body)
+    assert one["model"] == body["model"]
+    assert one["choices"]["mixer"] == body["choices"]["mixer"]
+    assert one["choices"]["tokenizer"] == "own"
+    assert config(LORA, "scale=small", "seed=2")["init_run"] == identity(body)
+    assert config(LORA, "scale=smoke")["init_run"] == identity(config(BODY, "scale=smoke"))
+    assert config(LORA, "scale=paper")["model"]["name"] == "microsoft/deberta-v3-base"
+    assert config("+bitnet_qdyt/glue=bert_base_mnli")["init_run"] == identity(
+        config("+bitnet_qdyt/main=bert_base")
+    )
+
+
+def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
+    theirs = config(LORA, "scale=small", "model=hf", "model.name=someone/something")
+    assert theirs["init_from"] is None
+    assert theirs["model"]["name"] == "someone/something"
+    fresh = config(LORA, "scale=small", "init_from=null", "model=encoder_small")
+    assert fresh["init_run"] is None
+    real = config(LORA, "scale=small", "data=glue", f"data.path={tmp_path}")
+    assert real["data"]["task"] == "cola"
+    assert config(LORA, "scale=small")["choices"]["data"] == "acceptability"
+    assert real["trainer"]["max_epochs"] == 5
+    assert real["optim"]["rates"]["adapter"] == 10
+    with pytest.raises(UserError, match="did you mean"):
+        compose([LORA, "scale=small", "init_from=row:saidl/backbone/mlmm"])
+
+
+def test_where_it_is_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = identity(config(LORA, "scale=small"))
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    assert identity(config(LORA, "scale=small")) == one
+
+
+def test_a_sweep_trains_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    shared = ["scale=smoke", "logger=none", "trainer.progress=none"]
+    words = [LORA, *shared, "data.pairs=20", "trainer.max_steps=3"]
+    assert train(words) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert f"train it first: python train.py {BODY} scale=smoke" in line
+    assert list(tmp_path.iterdir()) == []
+
+    jobs = plan([[*words, "seed=0"], [*words, "seed=1"]])
+    first = before(jobs)
+    assert [list(job.words) for job in first] == [[BODY, *shared]]
+    assert all(first[0].identity in job.needs for job in jobs)
+    assert before(plan([[BODY, *shared], [*words]])) == []  # it is in the sweep already
+
+    assert train(list(first[0].words)) == 0
+    assert before(plan([words])) == []
+    assert train(words) == 0
+    run = RunDir.of(plain(compose(words)))
+    record = run.record()
+    body = first[0].directory.record()
+    assert record["tokenizer"] == body["tokenizer"]
+    counts = record["parameters"]
+    assert record["trained"]["parameters"] == counts["adapter"] + counts["head"]
+    assert record["trained"]["share"] == pytest.approx(
+        record["trained"]["parameters"] / counts["total"]
+    )
+    made = record["epochs"]["1"]
+    assert made["step"] == 3
+    assert made["score"] == pytest.approx(record["metrics"]["val/mcc"])
+    assert made["train_loss"] > 0
+
+    # What the paper prints and the run has, side by side.
+    summary = summarise("saidl/adapters", [w for w in words if w != LORA], [0])
+    assert {"trained.parameters", "val/entropy_rank", "val/loss"} <= set(columns(summary))
+    head, rows = beside(summary)
+    shown = dict(zip(head, next(r for r in rows if r[0] == "trained.parameters"), strict=True))
+    assert shown["lora"].endswith("(296450)")
+    assert shown["adalora"] == "– (1.18195e+06)"
+    assert set(families(summary)["rank/layer"]) == set(range(len(families(summary)["rank/layer"])))
+    assert "## By layer" in markdown(summary)
+
+
+@pytest.mark.parametrize("row", [row.name for row in load("saidl/targets").rows])
+def test_the_papers_counts(row: str, labelled: Path) -> None:
+    """Trained parameters of Table 10 and adapted layers of Table 7, to the last one."""
+    shape = json.loads((labelled / "shape/config.json").read_text())
+    shape |= {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}
+    (labelled / "shape/config.json").write_text(json.dumps(shape | {"num_attention_heads": 12}))
+    line = f"+saidl/adapters={row}"
+    words = [line, "scale=paper"]
+    words += here(config(*words), "paper", labelled)
+    with torch.device("meta"):
+        model = make_task(config(*words), 259).model
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    printed = {
+        (p.row, p.column): p.value
+        for name in ("adapters", "targets")
+        for p in load(f"saidl/{name}").published
+    }
+    assert trained == printed[row, "trained.parameters"]
+    assert len(adapted(model)) == printed[row, "val/adapted"]
+
+
+def test_traces_by_hand(tmp_path: Path) -> None:
+    log = tmp_path / "steps.csv"
+    rows = [f"2026-01-01T00:00:0{n}+00:00,{n},{n / 2}" for n in range(1, 7)]
+    log.write_text("\n".join(["timestamp,global_step,loss", *rows]) + "\n")
+    found = epochs(log, [(2, 0.5), (6, 0.25)], [(2, 0.1), (6, 0.3)])
+    assert found == {
+        "1": {"step": 2, "loss": 0.5, "score": 0.1, "train_loss": 0.75, "seconds": 1.0},
+        "2": {"step": 6, "loss": 0.25, "score": 0.3, "train_loss": 2.25, "seconds": 5.0},
+    }
