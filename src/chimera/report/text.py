@@ -104,6 +104,8 @@ def _against(pair: Pair) -> str:
         n = pair.difference.n
         how = f"`{first.name}` is worse by {worse} over {n} seed{'s' * (n != 1)} of both"
     p = digits.p_value(pair.difference)
+    if p:
+        p = f"p {p}" if p.startswith("<") else f"p = {p}"
     mine = f"{digits.spread(first.ours)} against {digits.spread(second.ours)}"
     verdict = "beyond the paired test" if pair.difference.beyond else "not beyond the paired test"
     if not p:
@@ -111,7 +113,7 @@ def _against(pair: Pair) -> str:
     return (
         f"- The paper has `{first.name}` ({first.published.value:g}) before `{second.name}`"
         f" ({second.published.value:g}); here {how}"
-        f" ({mine}): {verdict}{f', p {p if p[0] == '<' else f'= {p}'}' if p else ''}."
+        f" ({mine}): {verdict}{f', {p}' if p else ''}."
     )
 
 
