@@ -21,8 +21,8 @@ def report(record: dict[str, Any], directory: RunDir, console: Console) -> None:
         f"{headline(record['metrics'])}\n"
         f"{record['tokens_per_second']:,.0f} tokens/s, peak memory"
         f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all\n"
-        f"{saves['saves']} checkpoint{'s' * (saves['saves'] != 1)} in {saves['seconds']:.2f} s, the longest"
-        f" {saves['longest']:.2f} s{left_out}\n"
+        f"{saves['saves']} checkpoint{'s' * (saves['saves'] != 1)} in {saves['seconds']:.2f} s,"
+        f" the longest {saves['longest']:.2f} s{left_out}\n"
         f"{directory.path}",
         highlight=False,
         soft_wrap=True,
