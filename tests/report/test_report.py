@@ -91,7 +91,7 @@ def test_an_inverted_pair_is_named(whole: tuple[Summary, Path]) -> None:
     assert "2 stand in the paper's order (2 of them beyond the paired test" in text
     (said,) = [line for line in text.splitlines() if line.startswith("- The paper has")]
     assert said.startswith("- The paper has `qdyt` (19.3) before `static_tanh` (21.2); here `qdyt`")
-    assert said.endswith("beyond the paired test, p = <0.001.")
+    assert said.endswith("beyond the paired test, p <0.001.")
     assert "not beyond" not in said
 
 
