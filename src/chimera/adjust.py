@@ -71,6 +71,32 @@ def bound(cfg: DictConfig, asked: Set[str]) -> None:
                 del of_presets[name]
 
 
+def held_back(config: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+    """A line for each `key=value` of a command line that a bound of the scale has cut.
+
+    Args:
+        config: composed of these words, as a plain dictionary.
+        words: of the command line.
+    """
+    scale = config["scale"]
+    lines = []
+    for key, _, asked in (word.partition("=") for word in words):
+        if key not in {
+            **scale["bounds"],
+            **(scale["presets"].get(config["choices"]["preset"]) or {}),
+        }:
+            continue
+        node: Any = config
+        for part in key.split("."):
+            node = node[part]
+        if yaml.safe_load(asked) != node:
+            name = config["choices"]["scale"]
+            lines.append(
+                f"scale={name} bounds {key}: {node}, not {asked}; scale=none has no bounds"
+            )
+    return lines
+
+
 def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
     """Every key of a composed configuration, dotted."""
     for key in map(str, cfg):

@@ -83,12 +83,15 @@ def _train(argv: list[str]) -> int:
 
 def _one(overrides: list[str]) -> int:
     """Compose, check, run."""
+    from chimera.adjust import held_back
     from chimera.check import check, plain
     from chimera.compose import compose
     from chimera.needs import await_all
 
     config = plain(compose(overrides))
     check(config)
+    for line in held_back(config, overrides):
+        print(line, file=sys.stderr)
     await_all(config, overrides)
     from chimera.run import Interrupted, run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chimera.adjust import held_back
 from chimera.check import plain
 from chimera.compose import compose
 from chimera.errors import UserError
@@ -18,6 +19,15 @@ def test_bounds_win_over_the_row_and_the_command_line(scale: str) -> None:
         bounds = cfg["scale"]["bounds"]
         assert cfg["trainer"]["max_steps"] == bounds["trainer.max_steps"]
         assert cfg["model"]["dim"] == bounds["model.dim"]
+
+
+def test_what_a_bound_cuts_is_said() -> None:
+    words = [ROW, "scale=small", "trainer.max_steps=50000", "model.dim=64", "optim.lr=1"]
+    (line,) = held_back(plain(compose(words)), words)
+    assert line.startswith("scale=small bounds trainer.max_steps: 1000, not 50000;")
+    assert not held_back(plain(compose([ROW, "trainer.max_steps=50000"])), words)
+    row = ["+saidl/positions=rope", "scale=small", "trainer.max_steps=900"]
+    assert "not 900" in held_back(plain(compose(row)), row)[0]  # a bound of its preset
 
 
 def test_a_choice_of_the_scale_wins_over_the_presets_and_loses_to_the_command_line() -> None:

@@ -19,6 +19,7 @@ from hydra.utils import instantiate
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from chimera.adjust import held_back
 from chimera.check import check_settings, plain
 from chimera.compose import CONF, check_choices, compose, groups, register_experiments
 from chimera.errors import UserError
@@ -44,8 +45,11 @@ def sweep(words: list[str]) -> int:
     """
     parsed = check_choices(words)
     _refuse(parsed)
-    first = plain(compose(_first(words, parsed)))  # what all jobs have wrong, in our own words
+    alone = _first(words, parsed)
+    first = plain(compose(alone))  # what all jobs have wrong, in our own words
     check_settings(first)
+    for line in held_back(first, alone):
+        print(line, file=sys.stderr)
     launcher = instantiate(first["launcher"], _convert_="all")
     launcher.check()
     batches = Batches(launcher, first["workers"])
