@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,57 @@ def ragged(lengths: Iterable[int], *, left: bool) -> Tensor:
     width = max(lengths)
     rows = [[False] * (width - n) + [True] * n for n in lengths]
     return torch.tensor([row if left else row[::-1] for row in rows])
+
+
+def in_pieces(mixer: nn.Module, x: Tensor, widths: Iterable[int]) -> tuple[Tensor, list[Any]]:
+    """The output of a text given piece by piece, up to its end, and the state after each."""
+    state, outputs, states, start = mixer.init_state(len(x)), [], [], 0
+    for width in widths:
+        if n := min(width, x.shape[1] - start):
+            out = mixer(x[:, start : start + n], ctx(tokens=n, start=start), state)
+            state, start = out.state, start + n
+            outputs.append(out.y)
+            states.append(state)
+    return torch.cat(outputs, 1), states
+
+
+def continues(
+    mixer: nn.Module,
+    lengths: Sequence[int],
+    new: int,
+    *,
+    left: bool,
+    want: Callable[[Tensor], Tensor] | None = None,
+    tol: float = 1e-9,
+) -> Any:
+    """Checks padded prompts that go on token by token against each text alone, and its beginnings.
+
+    Args:
+        mixer: in float64, 32 wide.
+        lengths: of the prompts.
+        new: tokens after them.
+        left: the side that is padded.
+        want: what a text alone is to give; None: the mixer in one pass.
+        tol: as of `close`.
+
+    Returns:
+        The last state.
+    """
+    mask = ragged(lengths, left=left)
+    x, more = (torch.randn(len(lengths), n, 32).double() for n in (mask.shape[1], new))
+    out = mixer(x, ctx(mask), mixer.init_state(len(lengths)))
+    assert out.y.isfinite().all()
+    ys = [out.y]
+    for i in range(new):
+        out = mixer(more[:, i : i + 1], Ctx(mask.sum(1, keepdim=True) + i), out.state)
+        ys.append(out.y)
+    for row, length in enumerate(lengths):
+        alone = torch.cat([x[row][mask[row]], more[row]])[None]
+        got = torch.cat([ys[0][row][mask[row]], *(y[row] for y in ys[1:])])
+        for n in range(length, length + new + 1):
+            text = alone[:, :n]
+            close(got[:n], (want(text) if want else mixer(text, ctx(tokens=n)).y)[0], tol)
+    return out.state
 
 
 def grads(loss: Tensor, of: nn.Module | Iterable[Tensor]) -> list[Tensor]:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from chimera.data.collate import Collate, Example
 from chimera.data.masking import Masking
-from chimera.data.mlm import Collate, Example, MaskedBlocks, load_test, loaders, save_test
+from chimera.data.mlm import MaskedBlocks, load_test, loaders, save_test
 from chimera.data.prepare import Prepared
 from chimera.data.streams import Purpose, stream
 from chimera.data.unigram import unigram_perplexity

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from chimera.data.collate import Collate
 from chimera.data.instruct import Instruct, Record, check_instructions, prompt
-from chimera.data.instruct_batches import Collate, example, load, loader, save
+from chimera.data.instruct_batches import example, load, loader, save
 from chimera.data.pydocs import PyDocs
 from chimera.data.tokenizer import Template
 from chimera.errors import UserError

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Ctx
 from chimera.errors import UserError
 from chimera.mixer.aft import AFT
 from chimera.ops import aft
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import close, continues, ctx, double, grads, in_pieces, parts, ragged, site
 from tests.reference import aft as reference
 
 WINDOW = 5
@@ -81,28 +80,13 @@ def test_padding_changes_nothing(form: str, causal: bool, left: bool) -> None:
 def test_any_cut_gives_the_full_pass(form: str, cuts: list[int]) -> None:
     mixer = build(form)
     x = torch.randn(2, 23, 32, dtype=torch.float64)
-    state, done, rows = mixer.init_state(2), 0, []
-    for n in cuts:
-        out = mixer(x[:, done : done + n], ctx(tokens=n, start=done), state)
-        state, done = out.state, done + n
-        rows.append(out.y)
-    close(torch.cat(rows, 1), mixer(x, ctx(tokens=23)).y)
+    close(in_pieces(mixer, x, cuts)[0], mixer(x, ctx(tokens=23)).y)
 
 
 @FORMS
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_a_padded_prefill_continues(form: str, left: bool) -> None:
-    mixer, lengths = build(form), [13, 4, 1]
-    mask = ragged(lengths, left=left)
-    x, more = torch.randn(3, 13, 32).double(), torch.randn(3, 9, 32).double()
-    state = mixer(x, ctx(mask), mixer.init_state(3)).state
-    seen = torch.tensor(lengths)[:, None]
-    for i in range(9):
-        out = mixer(more[:, i : i + 1], Ctx(seen + i), state)
-        state = out.state
-        for row in range(3):
-            whole = torch.cat([x[row][mask[row]], more[row, : i + 1]])[None]
-            close(out.y[row, 0], mixer(whole, ctx(tokens=whole.shape[1])).y[0, -1])
+    continues(build(form), [13, 4, 1], 9, left=left)
 
 
 @pytest.mark.parametrize("form", ["local", "simple"])

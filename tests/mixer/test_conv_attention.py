@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from chimera.contract import Ctx
 from chimera.mixer.attention import Attention
 from chimera.mixer.conv_attention import ConvAttention
 from chimera.mixer.sparse_block import SparseBlock
-from tests.kit import close, ctx, double, parts, ragged, site
+from tests.kit import close, continues, ctx, double, parts, ragged, site
 
 
 def build(causal: bool = True, inner: Any = Attention, **options: Any) -> Any:
@@ -58,15 +57,7 @@ def test_padding_changes_nothing(causal: bool, left: bool, inner: Any) -> None:
 
 @pytest.mark.parametrize("inner", [Attention, partial(SparseBlock, block=4)])
 def test_prefill_and_decode_give_the_full_pass(inner: Any) -> None:
-    mixer, mask = build(inner=inner), ragged([6, 1], left=True)
-    x, more = torch.randn(2, 6, 32).double(), torch.randn(2, 5, 32).double()
-    state = mixer(x, ctx(mask), mixer.init_state(2)).state
-    for i in range(5):
-        out = mixer(more[:, i : i + 1], Ctx(mask.sum(1, keepdim=True) + i), state)
-        state = out.state
-        for row in range(2):
-            whole = torch.cat([x[row][mask[row]], more[row, : i + 1]])[None]
-            close(out.y[row, 0], mixer(whole, ctx(tokens=whole.shape[1])).y[0, -1])
+    continues(build(inner=inner), [6, 1], 5, left=True)
 
 
 def test_parameters_are_those_of_the_paper() -> None:

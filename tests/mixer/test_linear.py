@@ -13,7 +13,7 @@ from torch import Tensor
 from chimera.mixer.linear import LinearAttention
 from chimera.position.hope import Hope
 from chimera.position.rope import Rotary
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import close, ctx, double, grads, in_pieces, parts, ragged, site
 
 LENGTHS = (1, 2, 63, 64, 65, 257)
 
@@ -65,15 +65,8 @@ def test_three_forms_agree(t: int, position: Any) -> None:
         out = m(x, ctx(tokens=t), m.init_state(2))
         close(m(x, ctx(tokens=t)).y, out.y)
         found.append((out.y, tuple(out.state), *grads(out.y.sin().sum(), [x, *m.parameters()])))
-    state, outputs, start = m.init_state(2), [], 0
-    for n in (1, 2, 1, 60, 1, 192):
-        n = min(n, t - start)
-        if n:
-            out = m(x[:, start : start + n], ctx(tokens=n, start=start), state)
-            state, start = out.state, start + n
-            outputs.append(out.y)
-    y = torch.cat(outputs, 1)
-    found.append((y, tuple(state), *grads(y.sin().sum(), [x, *m.parameters()])))
+    y, states = in_pieces(m, x, (1, 2, 1, 60, 1, 192))
+    found.append((y, tuple(states[-1]), *grads(y.sin().sum(), [x, *m.parameters()])))
     close(found[1], found[0])
     close(found[2], found[0])
 

@@ -10,11 +10,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Position
+from chimera.contract import Position
 from chimera.mixer.sliding_window import BLOCK, SlidingWindow
 from chimera.mixer.sparse_block import SparseBlock
 from chimera.ops import local
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import close, continues, ctx, double, grads, in_pieces, parts, ragged, site
 from tests.reference import local as reference
 
 WINDOW = 5
@@ -126,30 +126,16 @@ def test_padding_in_the_middle_changes_nothing(kind: Any) -> None:
 def test_any_cut_gives_the_full_pass(kind: Any, position: Any, cuts: list[int]) -> None:
     mixer = kind(True, **({"position": position} if position else {}))
     x = torch.randn(2, 23, 32, dtype=torch.float64)
-    state, done, rows = mixer.init_state(2), 0, []
-    for n in cuts:
-        out = mixer(x[:, done : done + n], ctx(tokens=n, start=done), state)
-        assert [a.shape for a in out.state] == [a.shape for a in mixer.init_state(2)]
-        state, done = out.state, done + n
-        rows.append(out.y)
-    close(torch.cat(rows, 1), mixer(x, ctx(tokens=23)).y)
+    y, states = in_pieces(mixer, x, cuts)
+    sizes = [part.shape for part in mixer.init_state(2)]
+    assert all([part.shape for part in state] == sizes for state in states)
+    close(y, mixer(x, ctx(tokens=23)).y)
 
 
 @BOTH_KINDS
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_a_padded_prefill_continues(kind: Any, left: bool) -> None:
-    mixer, lengths = kind(True), [13, 4, 1]
-    mask = ragged(lengths, left=left)
-    x = torch.randn(3, 13, 32, dtype=torch.float64)
-    more = torch.randn(3, 9, 32, dtype=torch.float64)
-    state = mixer(x, ctx(mask), mixer.init_state(3)).state
-    seen = torch.tensor(lengths)[:, None]
-    for i in range(9):
-        out = mixer(more[:, i : i + 1], Ctx(seen + i), state)
-        state = out.state
-        for row in range(3):
-            whole = torch.cat([x[row][mask[row]], more[row, : i + 1]])[None]
-            close(out.y[row, 0], mixer(whole, ctx(tokens=whole.shape[1])).y[0, -1])
+    continues(kind(True), [13, 4, 1], 9, left=left)
 
 
 @DIRECTIONS

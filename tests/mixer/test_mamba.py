@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -83,17 +81,12 @@ def test_initial_values_are_those_of_the_paper() -> None:
     assert ssm.dt_weight.abs().max() <= 2**-0.5
 
 
-@pytest.mark.parametrize("cuts", [[0, 1, 2, 3, 30], [0, 17, 18, 30], [0, 30]])
+@pytest.mark.parametrize("cuts", [[1, 1, 1, 27], [17, 1, 12], [30]])
 def test_prefill_and_decode_are_the_whole(cuts: list[int]) -> None:
     mixer = _mamba()
     x = torch.randn(2, 30, 32, dtype=torch.float64, requires_grad=True)
     want = _run(mixer, x)
-    state, ys = mixer.init_state(2), []
-    for start, end in pairwise(cuts):
-        out = mixer(x[:, start:end], kit.ctx(tokens=end - start, start=start), state)
-        state = out.state
-        ys.append(out.y)
-    got = torch.cat(ys, 1)
+    got, _ = kit.in_pieces(mixer, x, cuts)
     kit.close(got, want, 1e-10)
     weights = torch.randn(got.shape, dtype=got.dtype)
     a, b = (kit.grads((y * weights).sum(), [x, *mixer.parameters()]) for y in (got, want))
@@ -102,18 +95,7 @@ def test_prefill_and_decode_are_the_whole(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("left", [True, False])
 def test_padding_gives_the_unpadded_numbers_and_state(left: bool) -> None:
-    mixer = _mamba()
-    lengths = [30, 17, 1]
-    mask = kit.ragged(lengths, left=left)
-    x = torch.randn(3, 30, 32, dtype=torch.float64)
-    out = mixer(x, kit.ctx(mask), mixer.init_state(3))
-    assert out.y.isfinite().all()
-    more = torch.randn(3, 1, 32, dtype=torch.float64)
-    then = mixer(more, kit.ctx(tokens=1), out.state).y
-    for i, n in enumerate(lengths):
-        alone = torch.cat([x[i, mask[i]], more[i]])[None]
-        want = _run(mixer, alone)[0]
-        kit.close((out.y[i, mask[i]], then[i]), (want[:n], want[n:]), 1e-10)
+    kit.continues(_mamba(), [30, 17, 1], 1, left=left, tol=1e-10)
 
 
 def test_decoding_keeps_no_more_with_every_token() -> None:

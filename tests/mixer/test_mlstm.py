@@ -11,9 +11,8 @@ from torch import nn
 from xlstm.blocks.mlstm.backends import parallel_stabilized_simple
 from xlstm.blocks.mlstm.layer import mLSTMLayer, mLSTMLayerConfig
 
-from chimera.contract import Ctx
 from chimera.mixer.mlstm import MLSTM
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import close, continues, ctx, double, grads, parts, site
 
 
 def randomise(module: nn.Module) -> None:
@@ -73,19 +72,7 @@ def test_equals_the_authors_layer(t: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"qkv_block": None, "expand": 1, "conv": 1, "bias": True}])
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_a_padded_prefill_continues(left: bool, options: dict[str, Any]) -> None:
-    mixer, lengths = build(chunk=8, **options), [19, 2, 9]
-    mask = ragged(lengths, left=left)
-    x, more = torch.randn(3, 19, 32).double(), torch.randn(3, 4, 32).double()
-    out = mixer(x, ctx(mask), mixer.init_state(3))
-    ys = [out.y]
-    for i in range(4):
-        pos = torch.tensor(lengths)[:, None] + i
-        out = mixer(more[:, i : i + 1], Ctx(pos), out.state)
-        ys.append(out.y)
-    for row in range(3):
-        whole = torch.cat([x[row][mask[row]], more[row]])[None]
-        got = torch.cat([ys[0][row][mask[row]], *(y[row] for y in ys[1:])])
-        close(got, mixer(whole, ctx(tokens=whole.shape[1])).y[0])
+    continues(build(chunk=8, **options), [19, 2, 9], 4, left=left)
 
 
 def test_starts_as_the_authors() -> None:

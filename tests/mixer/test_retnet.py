@@ -14,7 +14,7 @@ from chimera.contract import Ctx
 from chimera.mixer.retnet import Retention
 from chimera.position.hope import Hope
 from chimera.position.rope import Rotary
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import close, ctx, double, grads, in_pieces, parts, ragged, site
 
 LENGTHS = (1, 2, 63, 64, 65, 257)
 
@@ -113,15 +113,8 @@ def test_recurrent_equals_parallel(t: int) -> None:
     whole = m(x, ctx(tokens=t), m.init_state(2))
     close(whole.y, m(x, ctx(tokens=t)).y)
     assert m(x, ctx(tokens=t)).state is None
-    state, outputs, start = m.init_state(2), [], 0
-    for n in (1, 2, 1, 60, 1, 192):
-        n = min(n, t - start)
-        if n:
-            out = m(x[:, start : start + n], ctx(tokens=n, start=start), state)
-            state, start = out.state, start + n
-            outputs.append(out.y)
-    y = torch.cat(outputs, 1)
-    close((y, state), (whole.y, whole.state))
+    y, states = in_pieces(m, x, (1, 2, 1, 60, 1, 192))
+    close((y, states[-1]), (whole.y, whole.state))
     over = [x, *m.parameters()]
     close(grads(y.sin().sum(), over), grads(whole.y.sin().sum(), over))
 

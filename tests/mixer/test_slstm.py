@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from xlstm.blocks.slstm.layer import sLSTMLayer, sLSTMLayerConfig
 
-from chimera.contract import Ctx
 from chimera.mixer.slstm import SLSTM
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import close, continues, ctx, double, grads, parts, site
 
 E = 8
 
@@ -85,15 +84,4 @@ def test_starts_as_the_authors(layer: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"headwise": False, "conv": 1}])
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_a_padded_prefill_continues(left: bool, options: dict[str, Any]) -> None:
-    mixer, lengths = build(**options), [9, 2, 5]
-    mask = ragged(lengths, left=left)
-    x, more = torch.randn(3, 9, 32).double(), torch.randn(3, 4, 32).double()
-    out = mixer(x, ctx(mask), mixer.init_state(3))
-    ys = [out.y]
-    for i in range(4):
-        out = mixer(more[:, i : i + 1], Ctx(torch.tensor(lengths)[:, None] + i), out.state)
-        ys.append(out.y)
-    for row in range(3):
-        whole = torch.cat([x[row][mask[row]], more[row]])[None]
-        got = torch.cat([ys[0][row][mask[row]], *(y[row] for y in ys[1:])])
-        close(got, mixer(whole, ctx(tokens=whole.shape[1])).y[0])
+    continues(build(**options), [9, 2, 5], 4, left=left)

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from chimera.contract import Ctx
 from chimera.mixer.attention import Attention
 from chimera.mixer.titan_attention import TitanAttention
 from chimera.position.hope import Hope
-from tests.kit import close, ctx, double, parts, ragged, site
+from tests.kit import close, continues, ctx, double, parts, ragged, site
 from tests.reference.decay import both_sides, recurrence
 
 WAYS = pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
@@ -55,16 +54,7 @@ def test_memory_adds_its_read(causal: bool) -> None:
 
 @pytest.mark.parametrize("memory", [True, False])
 def test_prefill_and_decode_equal_the_full_pass(memory: bool) -> None:
-    m = build(memory=memory)
-    mask = ragged([6, 1], left=True)
-    x, more = torch.randn(2, 6, 32).double(), torch.randn(2, 4, 32).double()
-    state = m(x, ctx(mask), m.init_state(2)).state
-    for i in range(4):
-        out = m(more[:, i : i + 1], Ctx(mask.sum(1, keepdim=True) + i), state)
-        state = out.state
-        for row in range(2):
-            whole = torch.cat([x[row][mask[row]], more[row, : i + 1]])[None]
-            close(out.y[row, 0], m(whole, ctx(tokens=whole.shape[1])).y[0, -1])
+    continues(build(memory=memory), [6, 1], 4, left=True)
 
 
 @WAYS

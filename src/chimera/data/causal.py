@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from chimera.data.collate import mask_of, padded
 from chimera.data.corpus import Data
 from chimera.data.loader import Batch, Key, ResumableLoader
 from chimera.data.prepare import Prepared
-
-Ids = npt.NDArray[np.int64]
+from chimera.data.tokenizer import Ids
 
 
 class Example(NamedTuple):
@@ -70,17 +70,12 @@ class Collate:
         self.pad_id = pad_id
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
-        lengths = np.array([len(example.ids) - 1 for example in examples])
-        width = int(lengths.max())
-        ids = np.full((len(examples), width), self.pad_id, dtype=np.int64)
-        for row, example in zip(ids, examples, strict=True):
-            row[: len(example.ids) - 1] = example.ids[:-1]
-        real = np.arange(width) < lengths[:, None]
-        padded = not real.all()
+        ids, real = padded([example.ids[:-1] for example in examples], self.pad_id)
+        mask = mask_of(real)
         return {
             "ids": torch.from_numpy(ids),
-            "mask": torch.from_numpy(real) if padded else None,
-            "index": torch.from_numpy(np.flatnonzero(real)) if padded else None,
+            "mask": mask,
+            "index": None if mask is None else torch.from_numpy(np.flatnonzero(real)),
             "targets": torch.from_numpy(np.concatenate([e.ids[1:] for e in examples])),
             "indices": torch.tensor([example.number for example in examples]),
         }
@@ -98,14 +93,12 @@ def loader(
     name: str,
 ) -> ResumableLoader:
     """A loader of one split: shuffled whole blocks to train on, or all tokens in order."""
-    return ResumableLoader(
+    return ResumableLoader.of(
         TokenBlocks(row, settings.seq_len, tail=not train),
-        settings.batch_size,
+        settings,
         Collate(pad_id),
+        train=train,
         seed=seed,
-        shuffle=train,
-        drop_last=train,
-        num_workers=settings.num_workers,
         rank=rank,
         world_size=world_size,
         name=name,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from chimera.data.classification import Encoded
+from chimera.data.collate import mask_of, padded
 from chimera.data.corpus import Data
 from chimera.data.loader import Batch, Key, ResumableLoader
 from chimera.data.streams import Purpose, stream
@@ -61,17 +62,12 @@ class Collate:
         self.pad_id = pad_id
 
     def __call__(self, rows: Sequence[Row]) -> Batch:
-        lengths = np.array([len(row.ids) for row in rows])
-        seconds = np.array([row.seconds for row in rows])
-        place = np.arange(lengths.max())
-        ids = np.full((len(rows), len(place)), self.pad_id, dtype=np.int64)
-        for line, row in zip(ids, rows, strict=True):
-            line[: len(row.ids)] = row.ids
-        real = place < lengths[:, None]
-        segments = real & (place >= (lengths - seconds)[:, None])
+        ids, real = padded([row.ids for row in rows], self.pad_id)
+        starts = real.sum(1) - np.array([row.seconds for row in rows])
+        segments = real & (np.arange(ids.shape[1]) >= starts[:, None])
         return {
             "ids": torch.from_numpy(ids),
-            "mask": None if real.all() else torch.from_numpy(real),
+            "mask": mask_of(real),
             "segments": torch.from_numpy(segments.astype(np.int64)),
             "labels": torch.tensor([row.label for row in rows]),
             "parts": torch.tensor([row.part for row in rows]),
@@ -103,15 +99,8 @@ def loader(
 ) -> ResumableLoader:
     """A loader of parts: bucketed and shuffled with a seed; in order, and all of it, without."""
     kind = ResumableLoader if seed is None else BucketedLoader
-    return kind(
-        Rows(parts),
-        settings.batch_size,
-        Collate(pad_id),
-        seed=seed or 0,
-        shuffle=seed is not None,
-        drop_last=seed is not None,
-        num_workers=settings.num_workers,
-        name=name,
+    return kind.of(
+        Rows(parts), settings, Collate(pad_id), train=seed is not None, seed=seed or 0, name=name
     )
 
 

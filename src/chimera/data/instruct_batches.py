@@ -8,25 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from chimera.data.collate import Collate, Example
 from chimera.data.corpus import Data
 from chimera.data.instruct import Record
-from chimera.data.loader import Batch, Key, ResumableLoader
-from chimera.data.masking import Ids
+from chimera.data.loader import Key, ResumableLoader
 from chimera.data.tokenizer import Tokenizer
-
-
-class Example(NamedTuple):
-    """A record in tokens: all but the last, where the answer is predicted, and what it is."""
-
-    number: int
-    ids: Ids
-    positions: Ids
-    targets: Ids
 
 
 def example(
@@ -57,29 +46,6 @@ class Samples:
         return self.examples[key[1]]
 
 
-class Collate:
-    """Examples to a batch, padded on the right."""
-
-    def __init__(self, pad_id: int) -> None:
-        self.pad_id = pad_id
-
-    def __call__(self, examples: Sequence[Example]) -> Batch:
-        lengths = np.array([len(example.ids) for example in examples])
-        width = int(lengths.max())
-        ids = np.full((len(examples), width), self.pad_id, dtype=np.int64)
-        for row, one in zip(ids, examples, strict=True):
-            row[: len(one.ids)] = one.ids
-        real = np.arange(width) < lengths[:, None]
-        index = [row * width + one.positions for row, one in enumerate(examples)]
-        return {
-            "ids": torch.from_numpy(ids),
-            "mask": None if real.all() else torch.from_numpy(real),
-            "index": torch.from_numpy(np.concatenate(index)),
-            "targets": torch.from_numpy(np.concatenate([one.targets for one in examples])),
-            "indices": torch.tensor([one.number for one in examples]),
-        }
-
-
 def loader(
     examples: Sequence[Example],
     settings: Data,
@@ -90,15 +56,8 @@ def loader(
     name: str,
 ) -> ResumableLoader:
     """Shuffled batches to train on, or all in order."""
-    return ResumableLoader(
-        Samples(examples),
-        settings.batch_size,
-        Collate(pad_id),
-        seed=seed,
-        shuffle=train,
-        drop_last=train,
-        num_workers=settings.num_workers,
-        name=name,
+    return ResumableLoader.of(
+        Samples(examples), settings, Collate(pad_id), train=train, seed=seed, name=name
     )
 
 

@@ -9,13 +9,14 @@ Lightning fetches none ahead itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from chimera.data.corpus import Data
 from chimera.data.streams import Purpose, stream
 from chimera.errors import UserError
 
@@ -89,6 +90,39 @@ class ResumableLoader:
             pin_memory=torch.cuda.is_available(),
             # Of its own: it would draw from torch's global one and so shift the model's dropout.
             generator=torch.Generator(),
+        )
+
+    @classmethod
+    def of(
+        cls,
+        samples: Samples[Any],
+        settings: Data,
+        collate: Callable[[list[Any]], Batch],
+        *,
+        train: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        name: str,
+    ) -> Self:
+        """A loader as `settings` want it: to train on, whole batches, shuffled; else all in order.
+
+        Args:
+            samples, collate, seed, rank, world_size, name: as of the constructor.
+            settings: a choice of `data=`.
+            train: see above.
+        """
+        return cls(
+            samples,
+            settings.batch_size,
+            collate,
+            seed=seed,
+            shuffle=train,
+            drop_last=train,
+            num_workers=settings.num_workers,
+            rank=rank,
+            world_size=world_size,
+            name=name,
         )
 
     @property

@@ -7,16 +7,14 @@ was there, and `indices` int64 [b], the samples' numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from chimera.data.collate import Collate, Example, padded
 from chimera.data.corpus import Data
-from chimera.data.loader import Batch, Key, ResumableLoader
-from chimera.data.masking import Ids, Masking
+from chimera.data.loader import Key, ResumableLoader
+from chimera.data.masking import Masking
 from chimera.data.packing import PackedTokens
 from chimera.data.prepare import Prepared
 from chimera.data.streams import Purpose, stream
@@ -25,15 +23,6 @@ from chimera.errors import UserError
 #: Validation and test are masked as of this epoch, which no training reaches, under this seed: the
 #: same holes at every validation and in every run, so that runs answer the same questions.
 FIXED_EPOCH, FIXED_SEED = 1 << 62, 0
-
-
-class Example(NamedTuple):
-    """A masked block, and which one."""
-
-    number: int
-    ids: Ids
-    positions: Ids
-    targets: Ids
 
 
 class MaskedBlocks:
@@ -86,29 +75,6 @@ class StoredBlocks:
         )
 
 
-class Collate:
-    """Examples to a batch, padded on the right where they differ in length."""
-
-    def __init__(self, pad_id: int) -> None:
-        self.pad_id = pad_id
-
-    def __call__(self, examples: Sequence[Example]) -> Batch:
-        lengths = [len(example.ids) for example in examples]
-        width = max(lengths)
-        ids = np.full((len(examples), width), self.pad_id, dtype=np.int64)
-        for row, example in zip(ids, examples, strict=True):
-            row[: len(example.ids)] = example.ids
-        real = np.arange(width) < np.array(lengths)[:, None]
-        index = [row * width + example.positions for row, example in enumerate(examples)]
-        return {
-            "ids": torch.from_numpy(ids),
-            "mask": None if min(lengths) == width else torch.from_numpy(real),
-            "index": torch.from_numpy(np.concatenate(index)),
-            "targets": torch.from_numpy(np.concatenate([e.targets for e in examples])),
-            "indices": torch.tensor([example.number for example in examples]),
-        }
-
-
 def loaders(
     data: Prepared,
     settings: Data,
@@ -136,14 +102,12 @@ def loaders(
         )
         if np.isin(tokens.ids[: 1 << 20], data.tokenizer.special_ids).all():
             raise UserError(f"the {split} split holds no known word to mask; give more text")
-        return ResumableLoader(
+        return ResumableLoader.of(
             blocks,
-            settings.batch_size,
+            settings,
             Collate(data.tokenizer.pad_id),
+            train=train,
             seed=seed,
-            shuffle=train,
-            drop_last=train,
-            num_workers=settings.num_workers,
             rank=rank,
             world_size=world_size,
             name=f"the {split} split",
@@ -155,14 +119,11 @@ def loaders(
 def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:
     """Write the samples of a loader whose masks are fixed, so that a test can be repeated."""
     examples = [loader.samples[0, index] for index in range(len(loader.samples))]
-    lengths = np.array([len(example.ids) for example in examples])
-    ids = np.full((len(examples), lengths.max()), pad_id, dtype=np.uint32)
-    for row, example in zip(ids, examples, strict=True):
-        row[: len(example.ids)] = example.ids
+    ids, real = padded([example.ids for example in examples], pad_id)
     np.savez_compressed(
         file,
-        ids=ids,
-        lengths=lengths,
+        ids=ids.astype(np.uint32),
+        lengths=real.sum(1),
         counts=np.array([len(example.positions) for example in examples]),
         positions=np.concatenate([e.positions for e in examples]).astype(np.uint32),
         targets=np.concatenate([e.targets for e in examples]).astype(np.uint32),
@@ -171,12 +132,4 @@ def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:
 
 def load_test(file: Path, settings: Data, pad_id: int = 0) -> ResumableLoader:
     """A loader of what `save_test` wrote."""
-    return ResumableLoader(
-        StoredBlocks(file),
-        settings.batch_size,
-        Collate(pad_id),
-        shuffle=False,
-        drop_last=False,
-        num_workers=settings.num_workers,
-        name=str(file),
-    )
+    return ResumableLoader.of(StoredBlocks(file), settings, Collate(pad_id), name=str(file))

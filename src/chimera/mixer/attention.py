@@ -9,16 +9,16 @@ Both directions are its own: causal by mask, bidirectional by none.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from einops import rearrange
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
-from chimera.ops.attention import Heads, KVCache, attend
+from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.ops.attention import KVCache
+from chimera.ops.softmax import SoftmaxMixer
 
 
-class Attention(Mixer):
+class Attention(SoftmaxMixer):
     """Softmax attention.
 
     Args:
@@ -27,8 +27,6 @@ class Attention(Mixer):
         bias: biases on the four projections (a quantiser without biases ignores it).
     """
 
-    component = "attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
     forms = ("parallel", "recurrent")
     source = "M1, M2; arXiv 1706.03762, 2305.13245"
     cost = "t²·d"
@@ -43,41 +41,11 @@ class Attention(Mixer):
         kv_heads: PositiveInt | Literal["quarter"] | None = None,
         bias: bool = False,
     ) -> None:
-        super().__init__()
-        h = heads or site.heads
-        if site.dim % h:
-            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.heads = Heads.of(h, kv_heads)
-        self.causal, self.dropout = site.causal, site.dropout
-        k = self.head_dim = site.dim // h
-        self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")
-        self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.o_proj = parts.linear(h * k, site.dim, bias=bias, role="out")
-        self.position = parts.position(site, h, k)
+        super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
 
     def init_state(self, batch: int) -> KVCache:
-        like = self.q_proj.weight
-        return KVCache.empty(batch, self.heads.g, self.head_dim, self.head_dim, like)
+        return self.cache(batch)
 
     def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
-        q = self.heads.split(self.q_proj(x), self.heads.h)
-        k = self.heads.split(self.k_proj(x), self.heads.g)
-        v = self.heads.split(self.v_proj(x), self.heads.g)
-        q, k = self.position.rotate(q, k, ctx.pos)
-        pos, mask = ctx.pos, ctx.mask
-        if state is not None:
-            state = state.extend(k, v, ctx.pos, ctx.mask)
-            k, v, pos, mask = state
-            if bool(mask.all()):
-                mask = None
-        y = attend(
-            q,
-            k,
-            v,
-            mask=mask,
-            bias=self.position.bias(ctx.pos, pos),
-            causal=self.causal,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        return Out(self.o_proj(rearrange(y, "b h t k -> b t (h k)")), state)
+        y, state = self.everywhere(*self.project(x), ctx.pos, ctx.mask, state)
+        return Out(self.output(y), state)

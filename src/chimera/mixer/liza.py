@@ -13,17 +13,16 @@ reads both ways. x [b t d]; q [b h t k]; k, v [b g t k]; y = W_o O.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
-from chimera.contract import Ctx, Fraction, Hook, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import Ctx, Fraction, Out, Parts, PositiveInt, Site
 from chimera.ops import local
-from chimera.ops.attention import Heads, KVCache, attend
+from chimera.ops.attention import KVCache
 from chimera.ops.liza import Gate, LinearBranch, LinearState, Nonlinearity, Trick
+from chimera.ops.softmax import SoftmaxMixer
 
 #: Queries in a block of bounded attention.
 BLOCK = 128
@@ -36,7 +35,7 @@ class LiZAState(NamedTuple):
     linear: LinearState
 
 
-class LiZAttention(Mixer):
+class LiZAttention(SoftmaxMixer):
     """Softmax attention with a linear memory as gate. [b t d] to [b t d].
 
     Args:
@@ -53,8 +52,6 @@ class LiZAttention(Mixer):
         max_cache: tokens, its own among them, that the softmax branch sees; None for all before.
     """
 
-    component = "attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
     forms = ("parallel", "recurrent")
     source = "M12; TPTT 3.5 (LiZAttention)"
     cost = "t²·d + order·t·(k + 64)·d"
@@ -77,22 +74,17 @@ class LiZAttention(Mixer):
         chunk: PositiveInt = 64,
         max_cache: PositiveInt | None = None,
     ) -> None:
-        super().__init__()
-        h = heads or site.heads
-        if site.dim % h:
-            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
+        super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
         if max_cache and not site.causal:
             raise ValueError(f"max_cache={max_cache} bounds a decoder's cache; an encoder has none")
-        self.heads, self.causal, self.dropout = Heads(h, kv_heads or h), site.causal, site.dropout
         self.window, self.cross = max_cache or 0, mag == "cross_gate"
-        k = self.head_dim = site.dim // h
-        self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")
-        self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.o_proj = parts.linear(h * k, site.dim, bias=bias, role="out")
-        self.position = parts.position(site, h, k)
         self.linear = LinearBranch(
-            k, order=order, trick=trick, gate=gate, nonlinearity=nonlinearity, chunk=chunk
+            self.head_dim,
+            order=order,
+            trick=trick,
+            gate=gate,
+            nonlinearity=nonlinearity,
+            chunk=chunk,
         )
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
@@ -104,26 +96,20 @@ class LiZAttention(Mixer):
         self.mag_weight.fill_(weight)
 
     def init_state(self, batch: int) -> LiZAState:
-        like, g, k = self.q_proj.weight, self.heads.g, self.head_dim
-        if not self.window:
-            cache = KVCache.empty(batch, g, k, k, like)
-        else:
-            cache = local.fresh(batch, g, self.window - 1, k, like)
-        return LiZAState(cache, self.linear.init_state(batch, g, like))
+        cache = self.cache(batch, slots=self.window - 1 if self.window else None)
+        memory = self.linear.init_state(batch, self.heads.g, self.q_proj.weight)
+        return LiZAState(cache, memory)
 
     def forward(self, x: Tensor, ctx: Ctx, state: LiZAState | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
-        x = tokens.take(x)
-        q = self.heads.split(self.q_proj(x), self.heads.h)
-        k = self.heads.split(self.k_proj(x), self.heads.g)
-        v = self.heads.split(self.v_proj(x), self.heads.g)
+        q, k, v = self.project(tokens.take(x))
         cache, memory = state or (None, None)
         lin, memory = self.linear(q, k, v, tokens.mask, memory, causal=self.causal)
         base, cache = self.softmax(q, k, v, tokens, cache)
         base, lin = (1 - self.mag_weight) * base, self.mag_weight * lin
         y = base + lin + base * lin if self.cross else base + lin
-        y = self.o_proj(tokens.restore(rearrange(y, "b h t k -> b t (h k)")))
-        return Out(y, None if cache is None or memory is None else LiZAState(cache, memory))
+        kept = None if cache is None or memory is None else LiZAState(cache, memory)
+        return Out(self.output(y, tokens), kept)
 
     def near(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
         """True where bounded attention looks."""
@@ -133,18 +119,7 @@ class LiZAttention(Mixer):
         self, q: Tensor, k: Tensor, v: Tensor, tokens: local.Aligned, cache: KVCache | None
     ) -> tuple[Tensor, KVCache | None]:
         """The softmax branch, before the output projection, and its cache."""
-        q, k = self.position.rotate(q, k, tokens.pos)
-        dropout = self.dropout if self.training else 0.0
         if w := self.window:
-            keys, cache = local.extend(k, v, tokens, cache)
-            look = partial(local.attend, block=min(BLOCK, w), reach=w - 1, causal=True)
-            bias = self.position.bias
-            return look(q, keys, tokens.pos, rule=self.near, bias=bias, dropout=dropout), cache
-        pos, mask = tokens.pos, tokens.mask
-        if cache is not None:
-            cache = cache.extend(k, v, pos, mask)
-            k, v, pos, mask = cache
-            if bool(mask.all()):
-                mask = None
-        scores = self.position.bias(tokens.pos, pos)
-        return attend(q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout), cache
+            block, reach = min(BLOCK, w), w - 1
+            return self.nearby(q, k, v, tokens, cache, block=block, reach=reach, rule=self.near)
+        return self.everywhere(q, k, v, tokens.pos, tokens.mask, cache)

@@ -22,22 +22,22 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.util import find_spec
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
 from chimera.errors import UserError
-from chimera.ops.attention import Heads, KVCache, attend
+from chimera.ops.attention import KVCache
 from chimera.ops.rk4 import CLASSIC, THREE_EIGHTHS, solve, solve_adjoint
+from chimera.ops.softmax import SoftmaxMixer
 
 #: One cache per evaluation of f: its keys and values are of the state at that stage.
 Caches = tuple[KVCache, ...]
 
 
-class ODEAttention(Mixer):
+class ODEAttention(SoftmaxMixer):
     """Attention integrated over a continuous depth of one. [b t d] to [b t d], aux `ode`.
 
     Args:
@@ -50,7 +50,6 @@ class ODEAttention(Mixer):
     """
 
     component = "ode"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
     forms = ("parallel", "recurrent")
     source = "M7; TITAN 4.3; arXiv 1806.07366"
     cost = "4·steps·t²·d"
@@ -68,30 +67,19 @@ class ODEAttention(Mixer):
         omega: float = 1.0,
         backprop: Literal["direct", "checkpoint", "adjoint"] = "direct",
     ) -> None:
-        super().__init__()
-        h = heads or site.heads
-        if site.dim % h:
-            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
+        # No dropout inside f: see above.
+        super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=False, dropout=0.0)
         if backprop == "adjoint" and find_spec("torchdiffeq") is None:
             raise UserError(
                 "backprop=adjoint needs torchdiffeq, which is not installed; install chimera[ode]"
                 " or use backprop=direct or checkpoint"
             )
-        self.heads, self.steps, self.backprop = Heads(h, kv_heads or h), steps, backprop
-        self.causal = site.causal
-        k = self.head_dim = site.dim // h
-        self.q_proj = parts.linear(site.dim, h * k, bias=False, role="qkv")
-        self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=False, role="qkv")
-        self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=False, role="qkv")
-        self.o_proj = parts.linear(h * k, site.dim, bias=False, role="out")
+        self.steps, self.backprop = steps, backprop
         self.alpha = nn.Parameter(torch.full((4,), float(alpha)))
         self.omega = nn.Parameter(torch.full((4,), float(omega)))
-        self.position = parts.position(site, h, k)
 
     def init_state(self, batch: int) -> Caches:
-        g, k = self.heads.g, self.head_dim
-        empty = KVCache.empty(batch, g, k, k, self.q_proj.weight)
-        return (empty,) * (4 * self.steps)
+        return (self.cache(batch),) * (4 * self.steps)
 
     def forward(self, x: Tensor, ctx: Ctx, state: Caches | None = None) -> Out:
         start = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -129,16 +117,11 @@ class ODEAttention(Mixer):
         q = self.heads.split(self.q_proj(x) * by_q, self.heads.h)
         k = self.heads.split(self.k_proj(x) * by_k, self.heads.g)
         v = self.heads.split(self.v_proj(x) * by_v, self.heads.g)
-        q, k = self.position.rotate(q, k, ctx.pos)
-        pos, mask = ctx.pos, ctx.mask
-        if caches is not None:
-            caches[call] = caches[call].extend(k, v, ctx.pos, ctx.mask)
-            k, v, pos, mask = caches[call]
-            if bool(mask.all()):
-                mask = None
-        bias = self.position.bias(ctx.pos, pos)
-        y = attend(q, k, v, mask=mask, bias=bias, causal=self.causal)
-        return (self.o_proj(rearrange(y, "b h t k -> b t (h k)")) * by_o).to(z.dtype)
+        cache = None if caches is None else caches[call]
+        y, cache = self.everywhere(q, k, v, ctx.pos, ctx.mask, cache)
+        if caches is not None and cache is not None:
+            caches[call] = cache
+        return (self.output(y) * by_o).to(z.dtype)
 
 
 def energy(slope: Tensor, mask: Tensor | None) -> Tensor:

@@ -10,17 +10,15 @@ within a layer. O(t·B) time and memory. q [b h t k], k and v [b g t k].
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from einops import rearrange
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
 from chimera.ops import local
-from chimera.ops.attention import Heads, KVCache
+from chimera.ops.attention import KVCache
+from chimera.ops.softmax import SoftmaxMixer
 
 
-class SparseBlock(Mixer):
+class SparseBlock(SoftmaxMixer):
     """Block-diagonal attention; its cache holds the last B − 1 tokens, the current block in them.
 
     Args:
@@ -30,8 +28,6 @@ class SparseBlock(Mixer):
         bias: biases on the four projections (a quantiser without biases ignores it).
     """
 
-    component = "attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
     forms = ("parallel", "chunkwise", "recurrent")
     source = "M4; SAIDL 2.5"
     cost = "t·B·d"
@@ -47,22 +43,11 @@ class SparseBlock(Mixer):
         kv_heads: PositiveInt | None = None,
         bias: bool = False,
     ) -> None:
-        super().__init__()
-        h = heads or site.heads
-        if site.dim % h:
-            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.heads = Heads(h, kv_heads or h)
-        self.block, self.causal, self.dropout = block, site.causal, site.dropout
-        k = self.head_dim = site.dim // h
-        self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")
-        self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.o_proj = parts.linear(h * k, site.dim, bias=bias, role="out")
-        self.position = parts.position(site, h, k)
+        super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
+        self.block = block
 
     def init_state(self, batch: int) -> KVCache:
-        slots = self.block - 1
-        return local.fresh(batch, self.heads.g, slots, self.head_dim, self.q_proj.weight)
+        return self.cache(batch, slots=self.block - 1)
 
     def together(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
         """True where the query may look at the key."""
@@ -71,23 +56,13 @@ class SparseBlock(Mixer):
 
     def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
-        x = tokens.take(x)
-        q = self.heads.split(self.q_proj(x), self.heads.h)
-        k = self.heads.split(self.k_proj(x), self.heads.g)
-        v = self.heads.split(self.v_proj(x), self.heads.g)
-        q, k = self.position.rotate(q, k, tokens.pos)
-        keys, cache = local.extend(k, v, tokens, state)
-        y = local.attend(
-            q,
-            keys,
-            tokens.pos,
+        y, cache = self.nearby(
+            *self.project(tokens.take(x)),
+            tokens,
+            state,
             block=self.block,
             # After a state, a block of this call's tokens is not a block of the sequence's.
             reach=0 if state is None else self.block - 1,
-            causal=self.causal,
             rule=self.together,
-            bias=self.position.bias,
-            dropout=self.dropout if self.training else 0.0,
         )
-        y = tokens.restore(rearrange(y, "b h t k -> b t (h k)"))
-        return Out(self.o_proj(y), cache)
+        return Out(self.output(y, tokens), cache)

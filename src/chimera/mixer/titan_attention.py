@@ -11,15 +11,15 @@ attention's output, ahead of W_o: context from beyond what the softmax attends t
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
-from chimera.ops.attention import Heads, KVCache, attend
+from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.ops.attention import KVCache
 from chimera.ops.memory import FastWeightMemory, OpenFraction
+from chimera.ops.softmax import SoftmaxMixer
 
 
 class TitanState(NamedTuple):
@@ -29,7 +29,7 @@ class TitanState(NamedTuple):
     memory: Float[Tensor, "b h k v"]
 
 
-class TitanAttention(Mixer):
+class TitanAttention(SoftmaxMixer):
     """Grouped-query softmax attention, with a fast-weight memory beside it by option.
 
     Args:
@@ -41,8 +41,6 @@ class TitanAttention(Mixer):
         chunk_size: tokens per chunk of the memory's chunkwise form.
     """
 
-    component = "attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
     forms = ("parallel", "recurrent")
     source = "M10; TITAN 4.5, eq. 31-33"
     cost = "t²·d"
@@ -60,66 +58,31 @@ class TitanAttention(Mixer):
         alpha: OpenFraction = 0.9,
         chunk_size: PositiveInt = 64,
     ) -> None:
-        super().__init__()
-        h = heads or site.heads
-        if site.dim % h:
-            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.heads = Heads.of(h, kv_heads)
-        self.causal, self.dropout = site.causal, site.dropout
-        k = self.head_dim = site.dim // h
-        self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")
-        self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
-        self.o_proj = parts.linear(h * k, site.dim, bias=bias, role="out")
-        self.position = parts.position(site, h, k)
+        super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
         self.memory = None
         if memory:
             self.memory = FastWeightMemory(
                 site.dim,
                 site.dim,
                 parts.linear,
-                heads=h,
+                heads=self.heads.h,
                 alpha=alpha,
                 chunk=chunk_size,
                 causal=site.causal,
             )
 
     def init_state(self, batch: int) -> TitanState:
-        like, k = self.q_proj.weight, self.head_dim
-        cache = KVCache.empty(batch, self.heads.g, k, k, like)
+        cache = self.cache(batch)
         if self.memory is None:
-            return TitanState(cache, like.new_zeros(0, self.heads.h, k, k))
+            none = cache.k.new_zeros(0, self.heads.h, self.head_dim, self.head_dim)
+            return TitanState(cache, none)
         return TitanState(cache, self.memory.init_state(batch))
 
     def forward(self, x: Tensor, ctx: Ctx, state: TitanState | None = None) -> Out:
-        y, cache = self._attend(x, ctx, None if state is None else state.cache)
-        memory = None if state is None else state.memory
+        cache, memory = state or (None, None)
+        y, cache = self.everywhere(*self.project(x), ctx.pos, ctx.mask, cache)
         if self.memory is not None:
             r, memory = self.memory(x, ctx.mask, memory)
-            y = y + r
+            y = y + self.heads.split(r, self.heads.h)
         kept = None if cache is None or memory is None else TitanState(cache, memory)
-        return Out(self.o_proj(y), kept)
-
-    def _attend(
-        self, x: Tensor, ctx: Ctx, cache: KVCache | None
-    ) -> tuple[Float[Tensor, "b t d"], KVCache | None]:
-        q = self.heads.split(self.q_proj(x), self.heads.h)
-        k = self.heads.split(self.k_proj(x), self.heads.g)
-        v = self.heads.split(self.v_proj(x), self.heads.g)
-        q, k = self.position.rotate(q, k, ctx.pos)
-        pos, mask = ctx.pos, ctx.mask
-        if cache is not None:
-            cache = cache.extend(k, v, ctx.pos, ctx.mask)
-            k, v, pos, mask = cache
-            if bool(mask.all()):
-                mask = None
-        y = attend(
-            q,
-            k,
-            v,
-            mask=mask,
-            bias=self.position.bias(ctx.pos, pos),
-            causal=self.causal,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        return rearrange(y, "b h t k -> b t (h k)"), cache
+        return Out(self.output(y), kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import lightning.pytorch as pl
 import torch
@@ -19,6 +19,8 @@ from chimera.errors import NotFiniteError
 from chimera.optim.groups import groups
 from chimera.optim.schedule import warmup_cosine
 from chimera.settings import Optim
+
+Stage = Literal["val", "test"]
 
 
 class Guard(Protocol):
@@ -104,6 +106,55 @@ class Task(pl.LightningModule):
                 loss = loss + self.weights[key] * value
         self._losses.append(loss.detach().float())
         return loss
+
+    def outcome(
+        self,
+        loss: Tensor,
+        accuracy: Tensor,
+        aux: dict[str, Tensor],
+        stats: dict[str, Tensor],
+        *,
+        total: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """What a training step returns.
+
+        Args:
+            loss: of the task, as it is logged.
+            accuracy: of the task.
+            aux: auxiliary losses, still to be weighed.
+            stats: scalars worth a chart.
+            total: what is trained on, before the auxiliary losses, if it is not `loss`.
+        """
+        return {
+            "loss": self.weigh(loss if total is None else total, aux),
+            "task_loss": loss.detach(),
+            "accuracy": accuracy,
+            "aux": {key: value.detach() for key, value in aux.items()},
+            "stats": stats,
+        }
+
+    def evaluate(self, batch: dict[str, Any], stage: Stage) -> Any:
+        """Put a batch into the meters of a stage."""
+        raise NotImplementedError
+
+    def measured(self, stage: Stage) -> dict[str, float]:
+        """What the meters of a stage say, which then begin anew."""
+        raise NotImplementedError
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.evaluate(batch, "val")
+
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self.evaluate(batch, "test")
+
+    def on_validation_epoch_end(self) -> None:
+        self._summarise("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._summarise("test")
+
+    def _summarise(self, stage: Stage) -> None:
+        self.log_dict({f"{stage}/{key}": value for key, value in self.measured(stage).items()})
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         options = [group.options() for group in groups(self.model, self.optim)]

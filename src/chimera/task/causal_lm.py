@@ -5,13 +5,10 @@ L = −(1/n) Σ_i log p(x_{i+1} | x_{≤i}),   PPL = exp(L)
 
 from __future__ import annotations
 
-import math
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import lightning.pytorch as pl
-import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
@@ -19,35 +16,15 @@ from chimera.data import causal
 from chimera.data.corpus import Data
 from chimera.data.loader import ResumableLoader
 from chimera.data.prepare import Prepared
-from chimera.data.unigram import unigram_perplexity
 from chimera.model.language import LanguageModel, Prediction
 from chimera.settings import Optim
-from chimera.task.base import Task
+from chimera.task.base import Stage
 from chimera.task.cost import cost
+from chimera.task.language import Batch, LanguageTask
 from chimera.types import NonNegativeFloat, PositiveInt
 
-Batch = dict[str, Any]
 
-
-class Meter(nn.Module):
-    """Loss per token, its exponential, and the share of tokens that were guessed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loss, self.accuracy = MeanMetric(), MeanMetric()
-
-    def update(self, out: Prediction, tokens: int) -> None:
-        self.loss.update(out.loss, weight=tokens)
-        self.accuracy.update(out.accuracy, weight=tokens)
-
-    def compute_and_reset(self) -> dict[str, float]:
-        loss, accuracy = float(self.loss.compute()), float(self.accuracy.compute())
-        self.loss.reset()
-        self.accuracy.reset()
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
-
-
-class CausalLM(Task):
+class CausalLM(LanguageTask):
     """Cross entropy of the next token, everywhere; perplexity is its exponential.
 
     Args:
@@ -75,10 +52,9 @@ class CausalLM(Task):
         longer: list[PositiveInt] | None = None,
         cost_at: list[PositiveInt] | None = None,
     ) -> None:
-        super().__init__(model, optim, total_steps, weights or {})
-        self.name, self.vocab_size, self.logits_at_once = name, vocab_size, logits_at_once
+        super().__init__(model, optim, total_steps, weights or {}, vocab_size, MeanMetric)
+        self.name, self.logits_at_once = name, logits_at_once
         self.longer, self.cost_at = longer or [], cost_at or []
-        self.meters = nn.ModuleDict({stage: Meter() for stage in ("val", "test")})
 
     def loaders(
         self, data: Prepared, settings: Data, seed: int
@@ -93,15 +69,6 @@ class CausalLM(Task):
 
     def load_test(self, file: Path, settings: Data) -> ResumableLoader:
         return causal.load_test(file, settings)
-
-    def baselines(
-        self, data: Prepared, valid: ResumableLoader, batches: int | None
-    ) -> dict[str, float]:
-        """Perplexity of guessing by word frequency, of the very tokens that were validated."""
-        targets = torch.cat([b["targets"] for b in islice(valid, batches)]).numpy()
-        counts = data.splits["train"].ids
-        found = unigram_perplexity(counts, targets, data.tokenizer.vocab_size)
-        return {"val/unigram_perplexity": found}
 
     def further(self, trainer: pl.Trainer, data: Prepared, settings: Data) -> dict[str, float]:
         """Validation at longer lengths, and what passes at given lengths cost."""
@@ -119,25 +86,13 @@ class CausalLM(Task):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         out = self._predict(batch)
-        return {
-            "loss": self.weigh(out.loss, out.aux),
-            "task_loss": out.loss.detach(),
-            "accuracy": out.accuracy,
-            "aux": {key: value.detach() for key, value in out.aux.items()},
-            "stats": out.stats,
-        }
+        return self.outcome(out.loss, out.accuracy, out.aux, out.stats)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._meter("val").update(self._predict(batch), len(batch["targets"]))
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._meter("test").update(self._predict(batch), len(batch["targets"]))
-
-    def on_validation_epoch_end(self) -> None:
-        self._summarise("val")
-
-    def on_test_epoch_end(self) -> None:
-        self._summarise("test")
+    def evaluate(self, batch: Batch, stage: Stage) -> None:
+        out = self._predict(batch)
+        meter, tokens = self.meter(stage), len(batch["targets"])
+        meter.loss.update(out.loss, weight=tokens)
+        meter.accuracy.update(out.accuracy, weight=tokens)
 
     def _predict(self, batch: Batch) -> Prediction:
         out = self.model(
@@ -149,12 +104,3 @@ class CausalLM(Task):
         )
         assert isinstance(out, Prediction)
         return out
-
-    def _summarise(self, stage: Literal["val", "test"]) -> None:
-        found = self._meter(stage).compute_and_reset()
-        self.log_dict({f"{stage}/{key}": value for key, value in found.items()})
-
-    def _meter(self, stage: str) -> Meter:
-        meter = self.meters[stage]
-        assert isinstance(meter, Meter)
-        return meter

@@ -24,7 +24,7 @@ from chimera.data.prepare import Prepared
 from chimera.data.tokenizer import TokenizerSettings
 from chimera.model.classifier import Classifier
 from chimera.settings import Optim
-from chimera.task.base import Task
+from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of
 from chimera.types import NonNegativeFloat, ProperFraction
 
@@ -129,29 +129,15 @@ class Judging(Task):
         loss = self._loss(out.logits, targets)
         predicted = self._predict(out.logits.detach())
         near = predicted == targets if self.classes else (predicted - targets).abs() <= 0.5
-        return {
-            "loss": self.weigh(loss, out.aux),
-            "task_loss": loss.detach(),
-            "accuracy": near.float().mean(),  # of a score: within half a point
-            "aux": {key: value.detach() for key, value in out.aux.items()},
-            "stats": out.stats,
-        }
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, "val")
+        # Of a score: within half a point.
+        return self.outcome(loss, near.float().mean(), out.aux, out.stats)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        predicted = self._evaluate(batch, "test").tolist()
+        predicted = self.evaluate(batch, "test").tolist()
         self.predictions |= dict(zip(batch["indices"].tolist(), predicted, strict=True))
 
     def on_test_epoch_start(self) -> None:
         self.predictions = {}
-
-    def on_validation_epoch_end(self) -> None:
-        self._summarise("val")
-
-    def on_test_epoch_end(self) -> None:
-        self._summarise("test")
 
     def finish(self, directory: Path) -> None:
         """Write the predictions of the last test, a file per part, as GLUE's server takes them."""
@@ -184,7 +170,7 @@ class Judging(Task):
             return F.cross_entropy(logits.float(), targets, weight)
         return F.mse_loss(self._predict(logits), targets.float())
 
-    def _evaluate(self, batch: Batch, stage: str) -> Tensor:
+    def evaluate(self, batch: Batch, stage: Stage) -> Tensor:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
         predicted, known = self._predict(out.logits), labelled(batch["labels"])
         for number, part in enumerate(self.parts[stage]):
@@ -196,8 +182,8 @@ class Judging(Task):
                 scores.update(self._loss(out.logits[here], targets), predicted[here], targets)
         return predicted
 
-    def _summarise(self, stage: str) -> None:
-        """Log each part's numbers; the score is the mean over the parts, as GLUE's of MNLI is."""
+    def measured(self, stage: Stage) -> dict[str, float]:
+        """Each part's numbers; the score is the mean over the parts, as GLUE's of MNLI is."""
         found: dict[str, float] = {}
         scores = []
         for part in self.parts[stage]:
@@ -206,10 +192,10 @@ class Judging(Task):
             numbers = held.compute_and_reset()
             scores += [numbers.pop("score")] if numbers else []
             suffix = f"_{part.partition('_')[2]}" if "_" in part else ""
-            found |= {f"{stage}/{name}{suffix}": value for name, value in numbers.items()}
+            found |= {f"{name}{suffix}": value for name, value in numbers.items()}
         if scores:
-            found[f"{stage}/score"] = sum(scores) / len(scores)
-        self.log_dict(found)
+            found["score"] = sum(scores) / len(scores)
+        return found
 
     def _spelt(self, value: float) -> str:
         if self.classes:

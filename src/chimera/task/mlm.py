@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from chimera.data import mlm
 from chimera.data.corpus import Data
 from chimera.data.loader import ResumableLoader
 from chimera.data.prepare import Prepared
-from chimera.data.unigram import unigram_perplexity
 from chimera.model.language import LanguageModel
 from chimera.settings import Optim
-from chimera.task.base import Task
+from chimera.task.base import Stage
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
+from chimera.task.language import Batch, LanguageTask
 from chimera.teacher import locate
 from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
 
-Batch = dict[str, Any]
 
-
-class Meter(nn.Module):
-    """Loss per masked token, its exponential, and the share of tokens that were guessed.
-
-    Perplexity comes from the mean loss and not from torchmetrics' own metric, which would take the
-    softmax over the vocabulary a second time; a test holds the two equal.
-    """
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.loss = MeanMetric()
-        self.accuracy = MulticlassAccuracy(vocab_size, average="micro", validate_args=False)
-
-    def update(self, loss: Tensor, logits: Tensor, targets: Tensor) -> None:
-        self.loss.update(loss, weight=len(targets))
-        self.accuracy.update(logits, targets)
-
-    def compute_and_reset(self) -> dict[str, float]:
-        loss, accuracy = float(self.loss.compute()), float(self.accuracy.compute())
-        self.loss.reset()
-        self.accuracy.reset()
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
-
-
-class MaskedLM(Task):
+class MaskedLM(LanguageTask):
     """Cross entropy at the masked positions; perplexity is its exponential.
 
     With a teacher the loss is (1 − w)·cross entropy + w·distillation (`chimera.task.distil`).
@@ -86,10 +59,9 @@ class MaskedLM(Task):
         distil_weight: Fraction = 1.0,
         distil_temperature: PositiveFloat = 1.0,
     ) -> None:
-        super().__init__(model, optim, total_steps, weights or {})
+        accuracy = partial(MulticlassAccuracy, vocab_size, average="micro", validate_args=False)
+        super().__init__(model, optim, total_steps, weights or {}, vocab_size, accuracy)
         self.name, self.mask_ratio = name, mask_ratio
-        self.meters = nn.ModuleDict({stage: Meter(vocab_size) for stage in ("val", "test")})
-        self.vocab_size = vocab_size
         self.teacher_dir = locate(teacher, teacher_run or "") if teacher else None
         self.teacher_init = teacher_init
         self.distil_weight, self.distil_temperature = distil_weight, distil_temperature
@@ -118,15 +90,6 @@ class MaskedLM(Task):
     def load_test(self, file: Path, settings: Data) -> ResumableLoader:
         return mlm.load_test(file, settings)
 
-    def baselines(
-        self, data: Prepared, valid: ResumableLoader, batches: int | None
-    ) -> dict[str, float]:
-        """Perplexity of guessing by word frequency, at the very positions that were validated."""
-        targets = torch.cat([b["targets"] for b in islice(valid, batches)]).numpy()
-        counts = data.splits["train"].ids
-        found = unigram_perplexity(counts, targets, data.tokenizer.vocab_size)
-        return {"val/unigram_perplexity": found}
-
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         if self.teacher is None:
             loss, logits, aux, stats = self._predict(batch)
@@ -141,39 +104,14 @@ class MaskedLM(Task):
             stats = {**stats, "distil_hidden": near.detach(), "distil_logits": alike.detach()}
         with torch.no_grad():
             accuracy = (logits.argmax(-1) == batch["targets"]).float().mean()
-        return {
-            "loss": self.weigh(total, aux),
-            "task_loss": loss.detach(),
-            "accuracy": accuracy,
-            "aux": {key: value.detach() for key, value in aux.items()},
-            "stats": stats,
-        }
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, "val")
-
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        self._evaluate(batch, "test")
-
-    def on_validation_epoch_end(self) -> None:
-        self._summarise("val")
-
-    def on_test_epoch_end(self) -> None:
-        self._summarise("test")
+        return self.outcome(loss, accuracy, aux, stats, total=total)
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
         out = self.model(batch["ids"], batch["mask"], index=batch["index"])
         return F.cross_entropy(out.logits.float(), batch["targets"]), out.logits, out.aux, out.stats
 
-    def _evaluate(self, batch: Batch, stage: Literal["val", "test"]) -> None:
+    def evaluate(self, batch: Batch, stage: Stage) -> None:
         loss, logits, _, _ = self._predict(batch)
-        self._meter(stage).update(loss, logits, batch["targets"])
-
-    def _summarise(self, stage: Literal["val", "test"]) -> None:
-        found = self._meter(stage).compute_and_reset()
-        self.log_dict({f"{stage}/{key}": value for key, value in found.items()})
-
-    def _meter(self, stage: str) -> Meter:
-        meter = self.meters[stage]
-        assert isinstance(meter, Meter)
-        return meter
+        meter, targets = self.meter(stage), batch["targets"]
+        meter.loss.update(loss, weight=len(targets))
+        meter.accuracy.update(logits, targets)

@@ -1,0 +1,128 @@
+"""What the softmax attentions share: projections into heads, a position, a cache, the look.
+
+    q, k, v = W_q x, W_k x, W_v x;   O_i = softmax_{j ∈ N(i)}(q_i·k_j/√k + bias_ij) v_j;   y = W_o O
+
+with h query heads on g key-value heads (SPEC M1, M2; arXiv 1706.03762, 2305.13245). N(i) is all
+there is (`everywhere`, by a cache that grows) or what a rule allows nearby (`nearby`, by one of a
+fixed number of places). x [b t d]; q [b h t k]; k, v [b g t k]; O [b h t k].
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from chimera.contract import Hook, Mixer, Parts, Site
+from chimera.ops import local
+from chimera.ops.attention import Heads, KVCache, attend
+
+
+class SoftmaxMixer(Mixer):
+    """A mixer with the four projections of attention.
+
+    Args:
+        site, parts: as of every mixer.
+        heads: query heads h; None takes the model's.
+        kv_heads: key-value heads g, a divisor of h; None means h, `quarter` h/4.
+        bias: biases on the four projections.
+        dropout: of the weights; None takes the site's.
+    """
+
+    component = "attention"
+    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        heads: int | None,
+        kv_heads: int | Literal["quarter"] | None,
+        bias: bool,
+        dropout: float | None = None,
+    ) -> None:
+        super().__init__()
+        h = heads or site.heads
+        if site.dim % h:
+            raise ValueError(f"heads={h} does not divide the model width {site.dim}")
+        self.heads, self.causal = Heads.of(h, kv_heads), site.causal
+        self.dropout = site.dropout if dropout is None else dropout
+        k = self.head_dim = site.dim // h
+        self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")
+        self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
+        self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
+        self.o_proj = parts.linear(h * k, site.dim, bias=bias, role="out")
+        self.position = parts.position(site, h, k)
+
+    def cache(self, batch: int, slots: int | None = None) -> KVCache:
+        """An empty cache: of so many places, or one that grows."""
+        like, g, k = self.q_proj.weight, self.heads.g, self.head_dim
+        if slots is None:
+            return KVCache.empty(batch, g, k, k, like)
+        return local.fresh(batch, g, slots, k, like)
+
+    def project(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v in heads, not turned yet."""
+        q = self.heads.split(self.q_proj(x), self.heads.h)
+        k = self.heads.split(self.k_proj(x), self.heads.g)
+        v = self.heads.split(self.v_proj(x), self.heads.g)
+        return q, k, v
+
+    def everywhere(
+        self,
+        q: Float[Tensor, "b h t k"],
+        k: Float[Tensor, "b g t k"],
+        v: Float[Tensor, "b g t k"],
+        pos: Int[Tensor, "#b t"],
+        mask: Bool[Tensor, "b t"] | None,
+        cache: KVCache | None,
+    ) -> tuple[Float[Tensor, "b h t k"], KVCache | None]:
+        """Attention on these tokens and all that a cache holds, and the cache with them."""
+        q, k = self.position.rotate(q, k, pos)
+        of_keys = pos
+        if cache is not None:
+            cache = cache.extend(k, v, pos, mask)
+            k, v, of_keys, mask = cache
+            if bool(mask.all()):
+                mask = None
+        scores, dropout = self.position.bias(pos, of_keys), self._dropout()
+        return attend(q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout), cache
+
+    def nearby(
+        self,
+        q: Float[Tensor, "b h t k"],
+        k: Float[Tensor, "b g t k"],
+        v: Float[Tensor, "b g t k"],
+        tokens: local.Aligned,
+        cache: KVCache | None,
+        *,
+        block: int | None,
+        reach: int,
+        rule: local.Rule,
+    ) -> tuple[Float[Tensor, "b h t k"], KVCache | None]:
+        """Attention on what `rule` allows; `block` and `reach` as of `local.attend`."""
+        q, k = self.position.rotate(q, k, tokens.pos)
+        keys, cache = local.extend(k, v, tokens, cache)
+        y = local.attend(
+            q,
+            keys,
+            tokens.pos,
+            block=block,
+            reach=reach,
+            causal=self.causal,
+            rule=rule,
+            bias=self.position.bias,
+            dropout=self._dropout(),
+        )
+        return y, cache
+
+    def output(self, y: Float[Tensor, "b h t k"], tokens: local.Aligned | None = None) -> Tensor:
+        """W_o O; `tokens`, if their order was changed."""
+        y = rearrange(y, "b h t k -> b t (h k)")
+        return self.o_proj(y if tokens is None else tokens.restore(y))
+
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
