@@ -21,7 +21,14 @@ python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<tab
 python train.py replay=<run>/nan_report-<step>.json    repeat a step that was not finite
 python eval.py run=<dir>                               repeat a run's final test
 python eval.py run=<dir> length=1024                   the same text in sequences of this length
-python generate.py run=<dir> prompt="..."              continue a text; more: generate.py --help"""
+python generate.py run=<dir> prompt="..."              continue a text; more: generate.py --help
+python export.py run=<dir> to=<folder>                 weights, tokenizer, model card"""
+EVAL = "python eval.py run=<directory of a run> [length=<tokens>]"
+EXPORT = (
+    "python export.py run=<directory of a run> to=<folder>"
+    " [packed=true|false] [adapter=merge|keep|alone]"
+)
+_HELP = {"-h", "--help"}
 
 
 def train(argv: Sequence[str]) -> int:
@@ -51,7 +58,7 @@ def export(argv: Sequence[str]) -> int:
 
 def _train(argv: list[str]) -> int:
     flags = [word for word in argv if word.startswith("-")]
-    if set(flags) & {"-h", "--help"}:
+    if set(flags) & _HELP:
         print(_help())
         return 0
     if argv == ["list"]:
@@ -113,9 +120,12 @@ def _table(argv: list[str]) -> int:
 
 
 def _evaluate(argv: list[str]) -> int:
+    if set(argv) & _HELP:
+        print(EVAL)
+        return 0
     words = dict(word.partition("=")[::2] for word in argv)
     if "run" not in words or set(words) - {"run", "length"}:
-        raise UserError("write python eval.py run=<directory of a run> [length=<tokens>]")
+        raise UserError(f"write {EVAL}")
     length = words.get("length")
     if length is not None and not (length.isdecimal() and int(length)):
         raise UserError(f"length={length} is not allowed; it takes an integer of at least 1")
@@ -133,7 +143,7 @@ def _evaluate(argv: list[str]) -> int:
 def _generate(argv: list[str]) -> int:
     from chimera.generate.settings import describe, parse
 
-    if set(argv) & {"-h", "--help"}:
+    if set(argv) & _HELP:
         print(describe())
         return 0
     how = parse(argv)
@@ -144,12 +154,14 @@ def _generate(argv: list[str]) -> int:
 
 
 def _export(argv: list[str]) -> int:
+    if set(argv) & _HELP:
+        print(EXPORT)
+        return 0
     words = {"packed": "false", "adapter": "merge"}
     words |= dict(word.partition("=")[::2] for word in argv)
     fine = {"packed": ("true", "false"), "adapter": ("merge", "keep", "alone")}
     if set(words) != {"run", "to", *fine} or any(words[k] not in v for k, v in fine.items()):
-        options = " ".join(f"[{key}={'|'.join(values)}]" for key, values in fine.items())
-        raise UserError(f"write python export.py run=<directory of a run> to=<folder> {options}")
+        raise UserError(f"write {EXPORT}")
     from chimera.record import RunDir
 
     run = RunDir(Path(words["run"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.cli import train
+from chimera.cli import evaluate, export, train
 from chimera.compose import ROOT
 
 #: A command line, and what its one line has to say.
@@ -100,3 +100,11 @@ def test_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert train(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("mixer", "retnet", "train.py -m", "scale", "smoke"))
+
+
+def test_the_small_commands_say_how_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, option in ((evaluate, "length="), (export, "adapter=merge|keep|alone")):
+        assert command(["--help"]) == 0
+        assert option in capsys.readouterr().out
+        assert command(["somewhere"]) == 2
+        assert option in capsys.readouterr().err

@@ -15,7 +15,7 @@ from chimera.adapter.low_rank import adapted
 from chimera.cli import export, train
 from chimera.data.tokenizer import load as load_tokenizer
 from chimera.export import load
-from chimera.export.folder import _trained
+from chimera.export.folder import trained
 from chimera.record import RunDir
 from tests.glue.kit import cola
 from tests.hf.kit import folder
@@ -62,7 +62,7 @@ def answer(model: Any, vocab_size: int) -> torch.Tensor:
 def of_run(path: Path) -> torch.Tensor:
     run = RunDir(path)
     vocab_size = load_tokenizer(run.tokenizer).vocab_size
-    return answer(_trained(run, run.config(), vocab_size)[0], vocab_size)
+    return answer(trained(run, run.config(), vocab_size)[0], vocab_size)
 
 
 @pytest.mark.parametrize("name", ["lm", "rope", "classes", "body"])

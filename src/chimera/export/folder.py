@@ -66,7 +66,7 @@ def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge")
     if to.exists() and any(to.iterdir()) and not (to / "README.md").exists():
         raise UserError(f"to={to} holds other files; name a new or empty folder")
     tokenizer = load_tokenizer(run.tokenizer)
-    model, task = _trained(run, config, tokenizer.vocab_size)
+    model, task = trained(run, config, tokenizer.vocab_size)
     sizes = byte_report(model)["total"]
     said = _adapter(model, adapter)
     if to.exists():
@@ -141,7 +141,8 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
     return model
 
 
-def _trained(run: RunDir, config: dict[str, Any], vocab_size: int) -> tuple[nn.Module, Any]:
+def trained(run: RunDir, config: dict[str, Any], vocab_size: int) -> tuple[nn.Module, Any]:
+    """The model of a run with the weights that its final test was made with, and its task."""
     from chimera.run import make_task
 
     task = make_task(config, vocab_size)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _TIMES, _AT = re.compile(r"(.+)_(\d+)x"), re.compile(r"(.+)(?:@|(?<=/layer)_)(\d+)")
 #: In a grid but not in the figure, where perplexity says the same, or in neither.
 NOT_DRAWN, NOT_SHOWN = ("loss",), ("accuracy",)
+#: What a panel is called, where its key says too little.
+NAMES = {"rank/layer": "entropy rank of a block's updates, mean"}
 
 
 def families(summary: Summary) -> dict[str, dict[int, str]]:
@@ -76,22 +78,25 @@ def figure(summary: Summary) -> Figure | None:
     drawn = {b: by for b, by in families(summary).items() if not b.endswith(NOT_DRAWN)}
     if not drawn:
         return None
-    made = _figure(5.2 * len(drawn), 4.6)
+    made, dashed = _figure(5.2 * len(drawn), 4.6), False
     for axis, (base, by) in zip(
         made.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
     ):
         for i, line in enumerate(summary.lines):
             _line(axis, {n: _mean(line, key) for n, key in by.items()}, i, line.name)
-            _line(axis, {n: _published(summary, line, key) for n, key in by.items()}, i, None)
+            theirs = {n: _published(summary, line, key) for n, key in by.items()}
+            dashed |= _line(axis, theirs, i, None)
         if _unit(base) == "tokens":
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
         axis.set_xticks(list(by), [f"{n} ×" if base in by.values() else str(n) for n in by])
-        axis.set_title(base, fontsize=10)
+        axis.set_title(NAMES.get(base, base), fontsize=10)
+        axis.set_xlabel("trained lengths" if base in by.values() else _unit(base), fontsize=9)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     made.axes[0].legend(frameon=False, fontsize=8)
-    made.suptitle(f"{summary.table.title}; dashed: {summary.table.source}", fontsize=10)
+    source = f"; dashed: {summary.table.source}" if dashed else ""
+    made.suptitle(f"{summary.table.title}{source}", fontsize=10)
     return made
 
 
@@ -99,11 +104,13 @@ def _unit(base: str) -> str:
     return "block" if base.endswith("/layer") else "tokens"
 
 
-def _line(axis: Any, points: dict[int, float | None], number: int, label: str | None) -> None:
+def _line(axis: Any, points: dict[int, float | None], number: int, label: str | None) -> bool:
+    """Draw what is there, and say whether anything is."""
     kept = [(n, value) for n, value in points.items() if value]
     if kept:
         style = "-o" if label else "--"
         axis.plot(*zip(*kept, strict=True), style, color=f"C{number % 10}", ms=3, label=label)
+    return bool(kept)
 
 
 def _mean(line: Line, key: str) -> float | None:
