@@ -60,6 +60,14 @@ def test_scores(seed: int) -> None:
         assert found[name] == pytest.approx(ORACLES[name](y, p), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("y", "p"), [([0, 1, 1, 1], [1, 1, 1, 1]), ([1, 1, 1], [0, 1, 1]), ([1, 1], [1, 1])]
+)
+def test_a_constant_has_no_mcc_however_uneven_the_classes(y: list[int], p: list[int]) -> None:
+    found = scored(("mcc",), 2, np.array(y), np.array(p))
+    assert found["mcc"] == theirs.matthews_corrcoef(y, p) == 0.0
+
+
 def test_what_is_undefined_counts_as_nothing() -> None:
     y = np.array([0, 1, 1, 0])
     assert scored(("mcc",), 2, y, np.ones(4, dtype=np.int64))["mcc"] == 0.0

@@ -22,11 +22,25 @@ from torchmetrics.classification import (
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
+
+class Matthews(MulticlassMatthewsCorrCoef):
+    """MCC that is 0 where one class is all that is predicted, or all that there is.
+
+    torchmetrics' own is √ε·(TP − FP)/√(…) there, which grows with the imbalance: always saying
+    «acceptable» would reach 0.026 on CoLA. The benchmark's, scikit-learn's, is 0.
+    """
+
+    def compute(self) -> Tensor:
+        if any(int((self.confmat.sum(axis) > 0).sum()) < 2 for axis in (0, 1)):
+            return torch.zeros((), device=self.device)
+        return super().compute()
+
+
 #: Metric to its torchmetrics form, given the number of classes.
 METRICS: dict[str, Callable[[int], Metric]] = {
     "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro", validate_args=False),
     "f1": lambda classes: BinaryF1Score(validate_args=False),
-    "mcc": lambda classes: MulticlassMatthewsCorrCoef(classes, validate_args=False),
+    "mcc": lambda classes: Matthews(classes, validate_args=False),
     "pearson": lambda classes: PearsonCorrCoef(),
     "spearman": lambda classes: SpearmanCorrCoef(),
 }
