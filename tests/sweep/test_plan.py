@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from chimera.check import plain
+from chimera.compose import compose
 from chimera.errors import UserError
 from chimera.record import identity
 from chimera.sweep.engine import Engine
@@ -94,3 +96,18 @@ def test_hydra_says_which_jobs(
         sweep(words)
     assert len(batches) == jobs
     assert all("-m" not in batch for batch in batches)
+
+
+def test_a_key_that_only_the_rows_have_reaches_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[list[str]] = []
+
+    def note(batch: list[list[str]]) -> None:
+        batches.extend(batch)
+        raise UserError("seen enough")
+
+    monkeypatch.setattr("chimera.sweep.main.plan", note)
+    with pytest.raises(UserError, match="seen enough"):
+        sweep(["+tptt=variants", "scale=smoke", "task.mmlu_limit=7", "seed=0,1"])
+    assert len(batches) == 30
+    for words in batches[::7]:  # without a row the task asks no questions
+        assert plain(compose(words))["task"]["mmlu_limit"] == 7

@@ -52,14 +52,16 @@ def sweep(words: list[str]) -> int:
         print(line, file=sys.stderr)
     launcher = instantiate(first["launcher"], _convert_="all")
     launcher.check()
-    batches = Batches(launcher, first["workers"])
+    # Hydra would hold them against a configuration without the rows, which may lack such keys.
+    same = [word for word, o in zip(words, parsed, strict=True) if _of_every_job(o)]
+    batches = Batches(launcher, first["workers"], same)
     try:
         with _hydra() as hydra, tempfile.TemporaryDirectory() as scratch:
             hydra.multirun(
                 config_name="config",
                 task_function=batches.run,
                 overrides=[
-                    *words,
+                    *(word for word in words if word not in same),
                     "hydra/launcher=chimera",
                     f"hydra.sweep.dir={scratch}",  # Hydra insists on writing there
                     "hydra/job_logging=none",
@@ -81,10 +83,15 @@ def sweep(words: list[str]) -> int:
 
 
 class Batches:
-    """What the sweeper asks for, batch by batch, and what came of it."""
+    """What the sweeper asks for, batch by batch, and what came of it.
 
-    def __init__(self, launcher: Launcher, workers: int) -> None:
-        self.launcher, self.workers = launcher, workers
+    Args:
+        launcher, workers: start the jobs, so many at a time.
+        same: words of every job that the sweeper does not know of.
+    """
+
+    def __init__(self, launcher: Launcher, workers: int, same: Sequence[str] = ()) -> None:
+        self.launcher, self.workers, self.same = launcher, workers, same
         self.jobs: list[Job] = []
         self.work: list[Work] = []
 
@@ -92,7 +99,7 @@ class Batches:
         """Check all jobs, run what is missing of them, return the metric of each."""
         if not batch:
             return []
-        jobs = plan(batch)
+        jobs = plan([[*words, *self.same] for words in batch])
         engine = Engine([*before(jobs), *jobs], self.launcher, self.workers, Board())
         self.jobs += jobs
         self.work += engine.run()
@@ -144,6 +151,15 @@ def _refuse(parsed: Sequence[Override]) -> None:
             raise UserError("hydra.sweeper.max_batch_size: workers= says how many run at a time")
         if override.key_or_group in ("workers", "launcher") and override.is_sweep_override():
             raise UserError(f"{override.key_or_group} is one for the whole sweep")
+
+
+def _of_every_job(override: Override) -> bool:
+    """Whether it is `key=value`, and neither a choice nor swept nor Hydra's own."""
+    name = override.key_or_group
+    unlike = (override.is_add(), override.is_force_add(), override.is_delete())
+    if any(unlike) or override.is_sweep_override() or name in groups():
+        return False
+    return name.partition(".")[0].partition("/")[0] != "hydra"
 
 
 def _first(words: Sequence[str], parsed: Sequence[Override]) -> list[str]:
