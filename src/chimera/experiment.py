@@ -58,6 +58,7 @@ class Table:
         note: where a row differs from the paper's setting, and why.
         rows: in the order of the published numbers, then by name.
         published: the paper's numbers.
+        also: metrics that are shown besides those that the paper prints.
     """
 
     paper: str
@@ -70,6 +71,7 @@ class Table:
     note: str
     rows: tuple[Row, ...]
     published: tuple[Published, ...]
+    also: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:

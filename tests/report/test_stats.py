@@ -50,6 +50,7 @@ def test_the_same_numbers_twice() -> None:
         (Spread(1897.342, 123.4, 3), "1,897 ± 123"),
         (Spread(189.7342, None, 1), "189.7"),
         (Spread(0.51234567, 0.0123, 3), "0.512 ± 0.012"),
+        (Spread(0.691275, 1e-17, 3), "0.6913 ± 0"),  # equal but for rounding
     ],
 )
 def test_digits_end_where_the_spread_begins(of: Spread, text: str) -> None:

@@ -45,9 +45,10 @@ def families(summary: Summary) -> dict[str, dict[int, str]]:
 
 
 def columns(summary: Summary) -> list[str]:
-    """What the paper prints of rows, besides the metric and lengths, and our runs have."""
+    """What the paper prints of rows or the table adds, and our runs have; lengths are apart."""
     by_length = {key for by in families(summary).values() for key in by.values()}
-    return [c for c in summary.columns if c not in by_length and _has(summary, c)]
+    wanted = dict.fromkeys((*summary.columns, *summary.table.also))
+    return [c for c in wanted if c not in by_length and _has(summary, c)]
 
 
 def beside(summary: Summary) -> tuple[list[str], list[list[str]]]:
