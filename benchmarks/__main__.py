@@ -37,6 +37,8 @@ def main(chosen: list[str]) -> int:
     for name in chosen or names():
         print(f"== {name}", flush=True)
         result = importlib.import_module(f"benchmarks.{name}").main()
+        if not result:  # it said what it lacks; what was measured before stays
+            continue
         RESULTS.mkdir(exist_ok=True)
         text = json.dumps({"machine": machine, **result}, indent=2)
         (RESULTS / f"{name}.json").write_text(text + "\n")
