@@ -78,22 +78,18 @@ def held_back(config: Mapping[str, Any], words: Sequence[str]) -> list[str]:
         config: composed of these words, as a plain dictionary.
         words: of the command line.
     """
-    scale = config["scale"]
+    scale, chosen = config["scale"], config["choices"]
+    bounds = {**scale["bounds"], **(scale["presets"].get(chosen["preset"]) or {})}
     lines = []
     for key, _, asked in (word.partition("=") for word in words):
-        if key not in {
-            **scale["bounds"],
-            **(scale["presets"].get(config["choices"]["preset"]) or {}),
-        }:
+        if key not in bounds:
             continue
         node: Any = config
         for part in key.split("."):
             node = node[part]
         if yaml.safe_load(asked) != node:
-            name = config["choices"]["scale"]
-            lines.append(
-                f"scale={name} bounds {key}: {node}, not {asked}; scale=none has no bounds"
-            )
+            said = f"scale={chosen['scale']} bounds {key}: {node}, not {asked}"
+            lines.append(f"{said}; scale=none has no bounds")
     return lines
 
 
