@@ -44,7 +44,7 @@ format: setup ## put the code into shape
 	$(BIN)/ruff format .
 
 zoo: setup ## write the README's tables of components
-	$(BIN)/python -m chimera.zoo
+	$(BIN)/python -m chimera.model.catalog
 
 table: setup ## what is missing of a table, and its report; T=<paper>/<table> SCALE=small SEEDS=3 WORKERS=1
 	@$(BIN)/python -m chimera.sweep $(T) scale=$(SCALE) seed=$(SEED_LIST) workers=$(WORKERS) $(ARGS)

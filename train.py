@@ -1,6 +1,6 @@
 """Train one run: `python train.py mixer=retnet quant=bitnet158 norm=qdyt`; `--help` lists all.
 
-The story of a run is `chimera.run.run`; what is allowed on the command line, `conf/`.
+The story of a run is `chimera.train.run.run`; what is allowed on the command line, `conf/`.
 """
 
 import sys

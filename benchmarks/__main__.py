@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import benchmarks
-from chimera.environment import environment
+from chimera.rundir.environment import environment
 
 RESULTS = Path(__file__).parent / "results"
 HELPERS = {"__main__", "aims", "cost_report", "memory", "mqar_report", "parts", "peers", "timing"}

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.aims import AT, Aim
-from chimera.compose import ROOT
-from chimera.environment import environment
+from chimera.paths import ROOT
+from chimera.rundir.environment import environment
 
 DOCS = ROOT / "docs"
 Rows = dict[str, dict[str, Any]]

@@ -22,11 +22,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.parts import choices, composite, names
 from benchmarks.timing import turns
-from chimera.build import build_model
-from chimera.experiment import load
+from chimera.config.settings import Model
+from chimera.config.tables import load
+from chimera.model.assemble import build_model
 from chimera.model.language import LanguageModel
 from chimera.ops.attention import KVCache
-from chimera.settings import Model
 from chimera.task.cost import work
 
 DIM, DEPTH, HEADS = 256, 6, 8

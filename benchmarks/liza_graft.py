@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera import graft
-from chimera.compose import ROOT
-from chimera.data.own import from_transformers
-from chimera.data.pydocs import PyDocs
+from chimera.adapter.graft import models as graft
+from chimera.data.corpus.pydocs import PyDocs
+from chimera.data.tokenizer.own import from_transformers
+from chimera.paths import ROOT
 
 MODEL = Path(os.environ.get("LIZA_MODEL", ROOT.parent / "shared/data/models/stories260k"))
 STEPS, BATCH, LENGTH, VALID = 200, 4, 128, 64

@@ -25,9 +25,9 @@ from torch import Tensor
 
 from benchmarks.mqar_report import write
 from benchmarks.parts import choices, composite, names, rotates
-from chimera.build import build_model
+from chimera.config.settings import Model
+from chimera.model.assemble import build_model
 from chimera.model.language import LanguageModel
-from chimera.settings import Model
 
 LENGTH, PAIRS, KEYS, VALUES = 64, 8, 16, 16
 QUERIES = LENGTH - 2 * PAIRS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chimera.compose import ROOT
-from chimera.environment import environment
+from chimera.paths import ROOT
+from chimera.rundir.environment import environment
 
 TO = ROOT / "docs" / "mqar.md"
 COMMAND = "python -m benchmarks mqar"

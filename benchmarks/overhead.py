@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from hydra.utils import instantiate
 
-from chimera.check import plain
-from chimera.compose import compose
-from chimera.data.prepare import prepare
+from chimera.config.compose import compose, plain
+from chimera.data.encode.prepare import prepare
 from chimera.optim.groups import groups
-from chimera.run import make_task, run
+from chimera.train.build import make_task
+from chimera.train.run import run
 
 STEPS, TURNS = 16, 5
 MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]

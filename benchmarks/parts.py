@@ -9,13 +9,14 @@ import yaml
 from hydra.utils import get_object
 from torch import Tensor, nn
 
-from chimera.build import Choices, build_model, choose
-from chimera.check import plain
-from chimera.compose import CONF, compose, groups
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups
+from chimera.config.settings import Model
 from chimera.contract import Ctx, Mixer
+from chimera.model.assemble import Choices, build_model, choose
 from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
-from chimera.settings import Model
+from chimera.paths import CONF
 
 #: What a mixer is measured with.
 AROUND = ["norm=layernorm", "quant=none", "adapter=none"]

@@ -16,11 +16,11 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from chimera.adapter.low_rank import adapted
-from chimera.data import classification_batches as batches
-from chimera.data.tokenizer import load as load_tokenizer
+from chimera.data.batch import labelled as batches
+from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.export import export, load
 from chimera.export.folder import trained
-from chimera.record import RunDir
+from chimera.rundir.directory import RunDir
 
 
 def main() -> dict[str, Any]:

@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.timing import turns
-from chimera.build import build_model, choose
-from chimera.check import plain
-from chimera.compose import compose
-from chimera.settings import Model
+from chimera.config.compose import compose, plain
+from chimera.config.settings import Model
+from chimera.model.assemble import build_model, choose
 
 VOCAB, BATCH, LENGTH = 30522, 16, 128
 #: BERT's own parts, and the main job's.

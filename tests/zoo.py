@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chimera.build import ZOO, Choices, build_model, choose
-from chimera.check import plain
-from chimera.compose import compose, groups
+from chimera.config.compose import compose, plain
+from chimera.config.groups import ZOO, groups
+from chimera.config.settings import Model
+from chimera.model.assemble import Choices, build_model, choose
 from chimera.model.language import LanguageModel
-from chimera.settings import Model
 
 #: What the rest of a model is where a test is about one part.
 PLAIN = {

@@ -62,19 +62,19 @@ def _train(argv: list[str]) -> int:
         print(_help())
         return 0
     if argv == ["list"]:
-        from chimera.zoo import show
+        from chimera.model.catalog import show
 
         show()
         return 0
     if argv == ["list", "tables"]:
-        from chimera.experiment import listing
+        from chimera.config.tables import listing
 
         print(listing())
         return 0
     if [word for word in argv if word.startswith("replay=")]:
         if len(argv) > 1:
             raise UserError("replay=<nan_report-*.json> stands alone; the run says the rest")
-        from chimera.replay import find, replay
+        from chimera.train.replay import find, replay
 
         return replay(find(argv[0].partition("=")[2]))
     if flags and set(flags) <= {"-m", "--multirun"}:
@@ -90,17 +90,17 @@ def _train(argv: list[str]) -> int:
 
 def _one(overrides: list[str]) -> int:
     """Compose, check, run."""
-    from chimera.adjust import held_back
-    from chimera.check import check, plain
-    from chimera.compose import compose
-    from chimera.needs import await_all
+    from chimera.config.compose import compose, plain
+    from chimera.config.scale import held_back
+    from chimera.train.check import check
+    from chimera.train.prerequisites import await_all
 
     config = plain(compose(overrides))
     check(config)
     for line in held_back(config, overrides):
         print(line, file=sys.stderr)
     await_all(config, overrides)
-    from chimera.run import Interrupted, run
+    from chimera.train.run import Interrupted, run
 
     try:
         run(config, overrides)
@@ -111,7 +111,7 @@ def _one(overrides: list[str]) -> int:
 
 
 def _table(argv: list[str]) -> int:
-    from chimera.experiment import load, tables
+    from chimera.config.tables import load, tables
 
     if not argv or "=" in argv[0]:
         raise UserError(f"name a table, as in make table T={tables()[0]}: {', '.join(tables())}")
@@ -129,13 +129,13 @@ def _evaluate(argv: list[str]) -> int:
     length = words.get("length")
     if length is not None and not (length.isdecimal() and int(length)):
         raise UserError(f"length={length} is not allowed; it takes an integer of at least 1")
-    from chimera.record import RunDir
+    from chimera.rundir.directory import RunDir
 
     directory = RunDir(Path(words["run"]))
     directory.config()
     if not directory.test_data.exists():
         raise UserError(f"run={directory.path} never came to train: there is nothing to test")
-    from chimera.evaluate import evaluate as test
+    from chimera.evaluate.test import evaluate as test
 
     return test(directory, int(length) if length else None)
 
@@ -162,7 +162,7 @@ def _export(argv: list[str]) -> int:
     fine = {"packed": ("true", "false"), "adapter": ("merge", "keep", "alone")}
     if set(words) != {"run", "to", *fine} or any(words[k] not in v for k, v in fine.items()):
         raise UserError(f"write {EXPORT}")
-    from chimera.record import RunDir
+    from chimera.rundir.directory import RunDir
 
     run = RunDir(Path(words["run"]))
     run.config()
@@ -178,7 +178,9 @@ def _with_hydra(argv: list[str]) -> int:
     import hydra
     from omegaconf import DictConfig
 
-    from chimera.compose import CONF, check_choices, register_experiments
+    from chimera.config.overrides import check_choices
+    from chimera.config.search_path import register_experiments
+    from chimera.paths import CONF
 
     overrides = [word for word in argv if "=" in word or word.startswith("~")]
     check_choices(overrides)
@@ -195,7 +197,8 @@ def _with_hydra(argv: list[str]) -> int:
 
 
 def _help() -> str:
-    from chimera.compose import CONF, groups
+    from chimera.config.groups import groups
+    from chimera.paths import CONF
 
     found = groups()
     parts = [f"  {g:<10} {', '.join(found[g])}" for g in found if (CONF / g).is_dir()]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from chimera.adapter.adalora import SVDLike, adalora
-from chimera.callback.adalora import RankBudget
+from chimera.callback.part.adalora import RankBudget
 from chimera.errors import UserError
 from tests.adapter.kit import TARGETS, batches, bert, theirs, updates
 from tests.kit import close

@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader
 from chimera.adapter.adalora import adalora
 from chimera.adapter.files import load
 from chimera.adapter.sora import sora
-from chimera.callback.adalora import RankBudget
-from chimera.callback.adapter import AdapterLog, ranks
-from chimera.callback.sora import GateUpdate
-from chimera.compose import CONF
+from chimera.callback.part.adalora import RankBudget
+from chimera.callback.part.adapter import AdapterLog, ranks
+from chimera.callback.part.sora import GateUpdate
 from chimera.ops.low_rank import soft_threshold
+from chimera.paths import CONF
 from tests import zoo
 from tests.adapter.kit import batches, bert, stir, updates
 from tests.kit import close

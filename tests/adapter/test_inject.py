@@ -13,10 +13,10 @@ from chimera.adapter.lora import lora
 from chimera.adapter.low_rank import adapted
 from chimera.adapter.merge import merge
 from chimera.adapter.sora import sora
+from chimera.config.settings import Optim
 from chimera.errors import UserError
 from chimera.optim.groups import components, groups
 from chimera.quant.packing import packed
-from chimera.settings import Optim
 from tests import zoo
 from tests.adapter.kit import bert, stir, updates
 from tests.kit import close

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from chimera.callback.progress import ProgressDisplay
+from chimera.callback.log.progress import ProgressDisplay
 from tests.callback.test_step_log import step
 
 

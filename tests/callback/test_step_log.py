@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chimera.callback.step_log import FIELDS, StepLog, read
-from chimera.callback.steps import Step
+from chimera.callback.log.step_log import FIELDS, StepLog
+from chimera.callback.log.steps import Step
+from chimera.rundir.steps import read
 
 
 def step(number: int, **change: float) -> Step:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chimera.check import plain
-from chimera.compose import compose
-from chimera.experiment import jobs, load
-from chimera.record import RunDir
+from chimera.config.compose import compose, plain
+from chimera.config.tables import jobs, load
 from chimera.report import figures, measured, text
 from chimera.report.summary import Summary, summarise
+from chimera.rundir.directory import RunDir
 
 WORDS = ["scale=smoke"]
 

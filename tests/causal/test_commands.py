@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from chimera.check import check_settings, plain
-from chimera.compose import EXPERIMENTS, ROOT, compose
-from chimera.experiment import load, tables
+from chimera.config.compose import compose, plain
+from chimera.config.tables import load, tables
+from chimera.paths import EXPERIMENTS, ROOT
+from chimera.train.check import check_settings
 from tests.data.kit import sentences
 
 #: Rows of decoders; the encoders' are tests/experiment/test_finetuning.py's.

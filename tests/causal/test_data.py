@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data import causal
-from chimera.data.corpus import Data
-from chimera.data.prepare import prepare
+from chimera.data.batch import causal
+from chimera.data.corpus.base import Data
+from chimera.data.encode.prepare import prepare
 from chimera.errors import UserError
 from tests.data.kit import Toy, packed, small_piece
 

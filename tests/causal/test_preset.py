@@ -6,10 +6,9 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from chimera.build import build_model, choose
-from chimera.check import plain
-from chimera.compose import compose
-from chimera.experiment import load
+from chimera.config.compose import compose, plain
+from chimera.config.tables import load
+from chimera.model.assemble import build_model, choose
 
 GPT2 = 50257
 

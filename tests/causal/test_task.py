@@ -12,12 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from chimera.data import causal
-from chimera.data.causal import lengthened
-from chimera.data.corpus import Data
-from chimera.data.prepare import Prepared, prepare
+from chimera.config.settings import Model, Optim
+from chimera.data.batch import causal
+from chimera.data.batch.causal import lengthened
+from chimera.data.corpus.base import Data
+from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
-from chimera.settings import Model, Optim
 from chimera.task.causal_lm import CausalLM
 from tests import zoo
 from tests.data.kit import Toy, small_piece

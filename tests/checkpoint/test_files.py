@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from chimera.checkpoint import files
-from chimera.checkpoint.files import Facts, Found, Invalid, newest, sidecar
-from chimera.checkpoint.io import CheckedIO, finite, load
+from chimera.rundir import checkpoints as files
+from chimera.rundir.checkpoint_io import CheckedIO, finite, load
+from chimera.rundir.checkpoints import Facts, Found, Invalid, newest, sidecar
 
 
 def save(folder: Path, name: str, step: int, **more: object) -> Path:

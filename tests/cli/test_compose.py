@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from chimera.check import describe, plain
-from chimera.compose import CONF, compose, groups
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups
+from chimera.config.schema import describe
 from chimera.errors import UserError
+from chimera.paths import CONF
 from chimera.types import PositiveInt, ProperFraction
 
 

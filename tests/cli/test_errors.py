@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chimera.cli import evaluate, export, train
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 
 #: A command line, and what its one line has to say.
 BAD: list[tuple[list[str], list[str]]] = [

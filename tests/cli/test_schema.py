@@ -11,8 +11,8 @@ import pytest
 import yaml
 from hydra.utils import get_object
 
-from chimera import schema
-from chimera.compose import CONF
+from chimera.config import static as schema
+from chimera.paths import CONF
 
 
 def targets() -> list[str]:
@@ -49,7 +49,8 @@ def test_reading_is_as_good_as_importing(target: str, monkeypatch: pytest.Monkey
 
 def test_checking_a_task_and_its_callbacks_imports_no_lightning() -> None:
     code = (
-        "import sys; from chimera.check import check, plain; from chimera.compose import compose;"
+        "import sys; from chimera.train.check import check;"
+        "from chimera.config.compose import compose, plain;"
         "check(plain(compose(['mixer=retnet', 'norm=qdyt', 'quant=bitnet158'])));"
         "sys.exit('lightning' in sys.modules or 'torch._dynamo' in sys.modules)"
     )

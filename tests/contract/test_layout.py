@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from hydra.utils import get_object
 
-from chimera.check import RESERVED, _arguments, _nodes, check_node
-from chimera.compose import CONF, ROOT, groups
+from chimera.config.groups import groups
+from chimera.config.schema import RESERVED, check_node
+from chimera.paths import CONF, ROOT
 from tests.zoo import ZOO, config, names
 
 SRC = ROOT / "src" / "chimera"
@@ -64,9 +65,9 @@ def test_yaml_names_every_hyperparameter_and_no_other(group: str, name: str) -> 
     node = config(**{group: name})[group]
     check_node(group, node)  # keys known, types and ranges right
     target = get_object(node["_target_"])
-    assert set(node) - RESERVED == set(_arguments(node["_target_"]))
+    assert set(node) - RESERVED == set(arguments(node["_target_"]))
     assert not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(target).parameters.values())
-    assert _nodes(group, node) == [(group, node)]
+    assert nodes(group, node) == [(group, node)]
 
 
 def test_every_group_with_a_folder_has_a_choice() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 
 MIXER = '''
 """Mean of the tokens so far."""

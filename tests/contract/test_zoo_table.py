@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chimera.compose import ROOT
-from chimera.zoo import GROUPS, markdown, rows
+from chimera.model.catalog import GROUPS, markdown, rows
+from chimera.paths import ROOT
 from tests import zoo
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chimera.data.corpus import Data, Splits, divide, fingerprint_of
-from chimera.data.packing import PackedTokens
-from chimera.data.sentence_piece import SentencePiece
-from chimera.data.tokenizer import SpecialIds, Tokenizer
+from chimera.data.corpus.base import Data, Splits, divide, fingerprint_of
+from chimera.data.encode.packing import PackedTokens
+from chimera.data.tokenizer.base import SpecialIds, Tokenizer
+from chimera.data.tokenizer.sentence_piece import SentencePiece
 
 WORDS = [
     "the",

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chimera.data.cache import MANIFEST, entry
-from chimera.data.packing import PackedTokens, dtype, pack
+from chimera.data.encode.packing import PackedTokens, dtype, pack
+from chimera.data.source.cache import MANIFEST, entry
 from chimera.errors import UserError
 from tests.data.kit import Numbers, packed
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.data.corpus import bounded, complete, divide, file_fingerprint, shares_of
+from chimera.data.corpus.base import bounded, complete, divide, file_fingerprint, shares_of
 from chimera.errors import UserError
 from tests.data.kit import sentences
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chimera.data.files import read_text, split_of
-from chimera.data.text import Text, blocks, gather
-from chimera.data.wikitext import WikiText2
+from chimera.data.corpus.text import Text, blocks, gather
+from chimera.data.corpus.wikitext import WikiText2
+from chimera.data.source.files import read_text, split_of
 from chimera.errors import UserError
 from tests.data.kit import sentences
 

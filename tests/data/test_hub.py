@@ -6,9 +6,9 @@ import datasets
 import huggingface_hub
 import pytest
 
-from chimera.data import hub
-from chimera.data.text import Text
-from chimera.data.wikitext import HUB, WikiText2
+from chimera.data.corpus.text import Text
+from chimera.data.corpus.wikitext import HUB, WikiText2
+from chimera.data.source import hub
 from chimera.errors import UserError
 from tests.data.kit import bert_vocabulary, sentences
 

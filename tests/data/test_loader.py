@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from chimera.data.loader import ResumableLoader
-from chimera.data.streams import Purpose, stream
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.batch.streams import Purpose, stream
 from chimera.errors import UserError
 
 

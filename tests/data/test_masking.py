@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data.collate import Collate, Example
-from chimera.data.masking import Masking
-from chimera.data.mlm import MaskedBlocks, load_test, loaders, save_test
-from chimera.data.prepare import Prepared
-from chimera.data.streams import Purpose, stream
-from chimera.data.unigram import unigram_perplexity
+from chimera.data.batch.collate import Collate, Example
+from chimera.data.batch.masking import Masking
+from chimera.data.batch.mlm import MaskedBlocks, load_test, loaders, save_test
+from chimera.data.batch.streams import Purpose, stream
+from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
+from chimera.task.unigram import unigram_perplexity
 from tests.data.kit import Numbers, Toy, packed
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chimera.data.prepare import prepare
-from chimera.data.sentence_piece import SentencePiece
-from chimera.data.wordpiece import WordPiece
+from chimera.data.encode.prepare import prepare
+from chimera.data.tokenizer.sentence_piece import SentencePiece
+from chimera.data.tokenizer.wordpiece import WordPiece
 from tests.data.kit import Toy, bert_vocabulary, small_piece
 
 

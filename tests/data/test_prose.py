@@ -2,7 +2,7 @@
 
 import pytest
 
-from chimera.data.prose import is_prose, paragraphs
+from chimera.data.corpus.prose import is_prose, paragraphs
 
 EVERYTHING = """
     Return the weights of the layer, in the order in which they were added.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chimera.data import pydocs
-from chimera.data.pydocs import PyDocs
+from chimera.data.corpus import pydocs
+from chimera.data.corpus.pydocs import PyDocs
 from chimera.errors import UserError
 
 SHARED = "This paragraph stands in two of the modules and is kept only in one."

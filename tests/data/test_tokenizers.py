@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from chimera.data.byte_bpe import ByteBPE
-from chimera.data.sentence_piece import SentencePiece
-from chimera.data.tokenizer import Tokenizer, load
-from chimera.data.wordpiece import WordPiece
+from chimera.data.tokenizer.base import Tokenizer, load
+from chimera.data.tokenizer.byte_bpe import ByteBPE
+from chimera.data.tokenizer.sentence_piece import SentencePiece
+from chimera.data.tokenizer.wordpiece import WordPiece
 from chimera.errors import UserError
 from tests.data.kit import bert_vocabulary, gpt2_vocabulary, sentences, small_piece
 
@@ -57,9 +57,10 @@ def test_loads_from_its_folder_alone(tokenizer: Tokenizer, tmp_path: Path) -> No
 def test_loading_from_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no saved tokenizer"):
         load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text('{"kind": ["os", "system"]}')
-    with pytest.raises(UserError, match="no part of chimera"):
-        load(tmp_path)
+    for kind in ('["os", "system"]', '"os.system"', '"base.json"', '"base.kind_of"'):
+        (tmp_path / "tokenizer.json").write_text(f'{{"kind": {kind}}}')
+        with pytest.raises(UserError, match="is no tokenizer of chimera"):
+            load(tmp_path)
 
 
 def test_training_twice_gives_the_same_bytes() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from chimera.compose import EXPERIMENTS
-from chimera.data.glue_tasks import SPECS, Spec
+from chimera.data.corpus.glue_tasks import SPECS, Spec
+from chimera.paths import EXPERIMENTS
 from tests.glue.kit import sentence
 
 ROWS = {"train": 40, "valid": 12, "valid_mismatched": 12, "test": 8}

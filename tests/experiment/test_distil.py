@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from chimera.check import plain
 from chimera.cli import train
-from chimera.compose import compose
-from chimera.record import RunDir, identity
+from chimera.config.compose import compose, plain
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import identity
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
-from chimera.teacher import words_of
+from chimera.train.teacher import words_of
 from tests import zoo
 
 STUDENT = "+bitnet_qdyt/main=ternary_bert"
@@ -136,6 +136,6 @@ def test_teacher_then_student(
 
 def zoo_of(directory: RunDir) -> Any:
     """An untrained model as the run's configuration has it."""
-    from chimera.run import make_task
+    from chimera.train.build import make_task
 
     return make_task(directory.config(), directory.record()["tokenizer"]["vocab_size"]).model

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from chimera.adapter.low_rank import adapted
-from chimera.check import plain
 from chimera.cli import train
-from chimera.compose import compose
+from chimera.config.compose import compose, plain
+from chimera.config.tables import load
 from chimera.errors import UserError
-from chimera.experiment import load
-from chimera.record import RunDir, identity
 from chimera.report.measured import beside, columns, families
 from chimera.report.summary import summarise
 from chimera.report.text import markdown
-from chimera.run import make_task
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import identity
+from chimera.rundir.steps import epochs
 from chimera.sweep.plan import before, plan
-from chimera.traces import epochs
+from chimera.train.build import make_task
 from tests.experiment.kit import everything, here
 
 LORA, BODY = "+saidl/adapters=lora", "+saidl/backbone=mlm"

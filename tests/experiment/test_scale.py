@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chimera.adjust import held_back
-from chimera.check import plain
-from chimera.compose import compose
+from chimera.config.compose import compose, plain
+from chimera.config.scale import held_back
 from chimera.errors import UserError
 
 ROW = "+bitnet_qdyt/norms=qdyt"
@@ -87,7 +86,7 @@ def test_what_a_preset_says_of_a_part_goes_with_the_part() -> None:
 
 
 def test_titan_without_a_text_of_ones_own_says_so() -> None:
-    from chimera.check import check
+    from chimera.train.check import check
 
     with pytest.raises(UserError, match=r"data\.path"):
         check(plain(compose(["+titan/ablations=full", "scale=paper"])))

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from chimera.check import check, plain
 from chimera.cli import train
-from chimera.compose import EXPERIMENTS, compose, groups
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups
+from chimera.config.init_from import awaited, words_of
+from chimera.config.tables import Job, jobs, load, tables, title_of
 from chimera.errors import UserError
-from chimera.experiment import Job, jobs, load, tables, title_of
-from chimera.inherit import awaited, words_of
-from chimera.record import RunDir, identity
+from chimera.paths import EXPERIMENTS
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import identity
+from chimera.train.check import check
 from tests.experiment.kit import everything, here
 
 #: Rows of a table, so that one that is lost, or one too many, is noticed.

@@ -13,11 +13,11 @@ from transformers import AutoModel, AutoTokenizer
 
 from chimera.adapter.low_rank import adapted
 from chimera.cli import export, train
-from chimera.data.tokenizer import load as load_tokenizer
+from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.export import load
 from chimera.export.folder import trained
 from chimera.quant.packing import packed as pack_model
-from chimera.record import RunDir
+from chimera.rundir.directory import RunDir
 from tests.glue.kit import cola
 from tests.hf.kit import folder
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from chimera.data.tokenizer import Tokenizer
-from chimera.data.word import Words
+from chimera.data.tokenizer.base import Tokenizer
+from chimera.data.tokenizer.word import Words
 
 SHARED = Path("/work/shared/data")
 WORDS = ["the", "a", "cat", "dog", "sees", "likes", "big", "red", "one", "house", "tree", "and"]

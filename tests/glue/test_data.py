@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chimera.data.acceptability import Acceptability
-from chimera.data.classification import Example, encode, evenly, frame, prepare_examples
-from chimera.data.classification_batches import (
+from chimera.data.batch.labelled import (
     BucketedLoader,
     Collate,
     Rows,
@@ -17,11 +15,13 @@ from chimera.data.classification_batches import (
     loader,
     save_parts,
 )
-from chimera.data.glue import Glue, SpanishGlue
-from chimera.data.glue_files import parts_of_hub, read
-from chimera.data.glue_tasks import SPECS
-from chimera.data.tokenizer import Template
-from chimera.data.word import Words
+from chimera.data.corpus.acceptability import Acceptability
+from chimera.data.corpus.glue import Glue, SpanishGlue
+from chimera.data.corpus.glue_files import parts_of_hub, read
+from chimera.data.corpus.glue_tasks import SPECS
+from chimera.data.encode.examples import Example, encode, evenly, frame, prepare_examples
+from chimera.data.tokenizer.base import Template
+from chimera.data.tokenizer.word import Words
 from chimera.errors import UserError
 from tests.glue.kit import SHARED, cola, mnli, sentence, stsb, tokenizer
 

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.check import plain
-from chimera.checkpoint import files
-from chimera.checkpoint.io import load
 from chimera.cli import evaluate, train
-from chimera.compose import compose
-from chimera.data.classification import Example, class_counts, encode
+from chimera.config.compose import compose, plain
+from chimera.data.encode.examples import Example, class_counts, encode
 from chimera.errors import UserError
-from chimera.record import identity
+from chimera.rundir import checkpoints as files
+from chimera.rundir.checkpoint_io import load
+from chimera.rundir.identity import identity
 from tests.glue.kit import cola, mnli, stsb, tokenizer
 
 QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu"]

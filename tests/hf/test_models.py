@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from chimera.data.classification import Example, encode
-from chimera.data.own import Own
-from chimera.data.tokenizer import load
+from chimera.data.encode.examples import Example, encode
+from chimera.data.tokenizer.base import load
+from chimera.data.tokenizer.own import Own
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier, pooled
 from chimera.model.hf import HuggingFaceModel

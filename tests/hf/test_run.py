@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from chimera.checkpoint.io import load
 from chimera.cli import evaluate, train
+from chimera.rundir.checkpoint_io import load
 from tests.glue.kit import cola, mnli
 from tests.hf.kit import KINDS, folder
 

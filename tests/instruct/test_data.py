@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data.collate import Collate
-from chimera.data.instruct import Instruct, Record, check_instructions, prompt
-from chimera.data.instruct_batches import example, load, loader, save
-from chimera.data.pydocs import PyDocs
-from chimera.data.tokenizer import Template
+from chimera.data.batch.collate import Collate
+from chimera.data.batch.instruct import example, load, loader, save
+from chimera.data.corpus.instruct import Instruct, Record, check_instructions, prompt
+from chimera.data.corpus.pydocs import PyDocs
+from chimera.data.tokenizer.base import Template
 from chimera.errors import UserError
 
 ALPACA = Path("/work/shared/data/instruct/alpaca_2000.json")

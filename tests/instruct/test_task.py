@@ -14,15 +14,16 @@ import pytest
 import torch
 import yaml
 
-from chimera.check import check_settings, plain
-from chimera.compose import CONF, EXPERIMENTS, ROOT, compose
-from chimera.data.own import from_transformers
+from chimera.config.compose import compose, plain
+from chimera.config.tables import load
+from chimera.data.tokenizer.own import from_transformers
 from chimera.errors import UserError
-from chimera.experiment import load
-from chimera.mmlu.__main__ import main as mmlu
-from chimera.mmlu.answer import answer, greedy
-from chimera.mmlu.questions import Question, made_of
+from chimera.evaluate.mmlu import main as mmlu
 from chimera.model.hf import HuggingFaceModel
+from chimera.paths import CONF, EXPERIMENTS, ROOT
+from chimera.task.mmlu.answer import answer, greedy
+from chimera.task.mmlu.questions import Question, made_of
+from chimera.train.check import check_settings
 from tests.liza_adapter.kit import causal_model
 
 SHAPE = ROOT / "experiments/tptt/shapes/meta-llama/Llama-3.2-1B"
@@ -62,7 +63,7 @@ import chimera.check
 import chimera.run
 from transformers import LlamaForCausalLM
 
-from chimera.mmlu.__main__ import main as mmlu
+from chimera.evaluate.mmlu import main as mmlu
 from tests.torture import faults, job
 
 whole, broken, questions, log = json.loads(sys.argv[1])

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from chimera.check import plain
-from chimera.compose import compose
+from chimera.config.compose import compose, plain
 from chimera.mixer.liza import LiZAttention
 from tests.kit import close, ctx, double, grads, parts, ragged, site
 from tests.reference.liza import linear_branch
@@ -73,4 +72,4 @@ def test_both_bring_their_schedule_along() -> None:
     for words in (["mixer=liza"], ["adapter=liza", "task=causal_lm"]):
         group = words[0].partition("=")[0]
         node = plain(compose(words))[group]
-        assert node["callbacks"]["mag"]["_target_"] == "chimera.callback.mag.MagSchedule"
+        assert node["callbacks"]["mag"]["_target_"] == "chimera.callback.part.liza.MagSchedule"

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from chimera import graft
-from chimera.callback.mag import MagSchedule
+from chimera.adapter.graft import models as graft
+from chimera.callback.part.liza import MagSchedule
 from chimera.errors import UserError
 from tests.liza_adapter.kit import causal_model, tokens
 

@@ -9,7 +9,7 @@ from mambapy.mamba import MambaBlock, MambaConfig
 from torch import Tensor, nn
 
 from chimera.mixer.mamba import Mamba
-from chimera.ops.ssm import DT_MAX, DT_MIN
+from chimera.mixer.shared.ssm import DT_MAX, DT_MIN
 from tests import kit
 
 

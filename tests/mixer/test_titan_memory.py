@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.mixer.mamba import Mamba
+from chimera.mixer.shared.memory import FastWeightMemory
 from chimera.mixer.titan_memory import TitanMemory
-from chimera.ops.memory import FastWeightMemory
 from tests import kit
 from tests.reference.memory import fast_weights
 

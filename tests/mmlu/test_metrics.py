@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chimera.errors import UserError
-from chimera.mmlu.metrics import METRICS, normalise, score, summary
-from chimera.mmlu.questions import prompt, read
+from chimera.task.mmlu.metrics import METRICS, normalise, score, summary
+from chimera.task.mmlu.questions import prompt, read
 
 MMLU = Path("/work/shared/data/mmlu")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chimera.check import plain
-from chimera.compose import compose, groups
-from chimera.parameters import PARTS, count, main, published
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups
+from chimera.tables.parameters import PARTS, count, main, published
 
 ULTRA = ["preset=titan_bert_ultra"]
 

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from chimera.callback.qdyt import QDyTSchedule
+from chimera.callback.part.qdyt import QDyTSchedule
 from chimera.norm.qdyt import QDyT
 from tests.kit import close
 

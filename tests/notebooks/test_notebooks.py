@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 from tests.report.runs import make
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -7,8 +7,7 @@ import math
 import pytest
 from hydra.utils import instantiate
 
-from chimera.check import plain
-from chimera.compose import compose
+from chimera.config.compose import compose, plain
 from chimera.optim.groups import components, groups
 from chimera.optim.schedule import warmup_cosine
 from tests import zoo

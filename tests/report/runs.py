@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chimera.callback.step_log import FIELDS
-from chimera.check import plain
-from chimera.compose import compose
-from chimera.experiment import jobs, load
-from chimera.record import RunDir
+from chimera.callback.log.step_log import FIELDS
+from chimera.config.compose import compose, plain
+from chimera.config.tables import jobs, load
+from chimera.rundir.directory import RunDir
 
 #: Where made-up runs say they come from.
 ENVIRONMENT = {

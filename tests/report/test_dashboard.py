@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from chimera.compose import ROOT
-from chimera.record import identity
+from chimera.paths import ROOT
 from chimera.report import Summary, dashboard, summarise
+from chimera.rundir.identity import identity
 from tests.report.runs import make
 
 TABLE, WORDS = "bitnet_qdyt/norms", ["scale=smoke"]

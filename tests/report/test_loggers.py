@@ -7,11 +7,10 @@ from typing import Any
 
 from lightning.pytorch.loggers import WandbLogger
 
-from chimera.check import plain
-from chimera.compose import compose
-from chimera.loggers import finish, make_loggers
-from chimera.record import RunDir
-from chimera.settings import Logger
+from chimera.config.compose import compose, plain
+from chimera.config.settings import Logger
+from chimera.rundir.directory import RunDir
+from chimera.train.loggers import finish, make_loggers
 
 FACTS = {"parameters": {"total": 10}, "bytes": {"total": {"packed": 4}}}
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from chimera.compose import ROOT
-from chimera.experiment import load
-from chimera.record import RunDir, process_start
+from chimera.config.tables import load
+from chimera.paths import ROOT
 from chimera.report import Summary, summarise, write
+from chimera.rundir.directory import RunDir, process_start
 from tests.report.runs import ENVIRONMENT, make
 
 TABLE, WORDS, SEEDS = "bitnet_qdyt/norms", ["scale=smoke"], [0, 1, 2]

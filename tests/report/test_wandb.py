@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from chimera.check import plain
-from chimera.compose import ROOT, compose
-from chimera.environment import environment
+from chimera.config.compose import compose, plain
 from chimera.errors import UserError
-from chimera.record import RunDir, flat, identity, write_atomic, write_json
+from chimera.paths import ROOT
+from chimera.rundir.atomic import write_atomic, write_json
+from chimera.rundir.directory import RunDir
+from chimera.rundir.environment import environment
+from chimera.rundir.identity import flat, identity
 
 
 def config(*overrides: str) -> dict[str, object]:
@@ -112,7 +114,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     run.claim()
     run.mark("RUNNING")
     program = (
-        "import sys; from pathlib import Path; from chimera.record import RunDir\n"
+        "import sys; from pathlib import Path; from chimera.rundir.directory import RunDir\n"
         "RunDir(Path(sys.argv[1])).claim()"
     )
     words = [sys.executable, "-c", program, str(run.path)]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from chimera.callback.step_log import FIELDS
-from chimera.compose import ROOT
+from chimera.callback.log.step_log import FIELDS
+from chimera.paths import ROOT
 
 MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "scale=smoke", "model.dim=32"]
 

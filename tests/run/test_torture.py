@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 
 FEW = {
     "kills": "[resume.single(folder, *case) for case in"

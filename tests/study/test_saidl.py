@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chimera.errors import UserError
-from chimera.study import lasso, proximal
+from chimera.tables import lasso, proximal
 
 UPDATES = ("proximal", "sgd_l1")
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from chimera.record import RunDir
+from chimera.rundir.directory import RunDir
 from chimera.sweep.engine import Engine, Work
 from chimera.sweep.local import LocalJob
 from chimera.sweep.plan import Job

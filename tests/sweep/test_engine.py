@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chimera.record import RunDir, process_start
+from chimera.rundir.directory import RunDir, process_start
 from chimera.sweep.engine import State
 from tests.sweep.kit import BEGIN, DONE, Scripts, Silent, job, run, starts, status
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chimera.compose import ROOT
 from chimera.errors import UserError
+from chimera.paths import ROOT
 from chimera.sweep import local, slurm
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chimera.check import plain
-from chimera.compose import compose
+from chimera.config.compose import compose, plain
 from chimera.errors import UserError
-from chimera.record import identity
+from chimera.rundir.identity import identity
 from chimera.sweep.engine import Engine
 from chimera.sweep.main import Batches, _return, sweep
 from chimera.sweep.plan import label, plan

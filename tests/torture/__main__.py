@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chimera.environment import git_state
+from chimera.rundir.environment import git_state
 
 #: Which function counts a promise: `(good, all)` from a folder to work in.
 PROMISES = {

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 
 #: Seconds in which the line has to be there.
 LIMIT = 3.0

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from chimera.checkpoint.files import sidecar
+from chimera.rundir.checkpoints import sidecar
 from tests.torture import faults, job
 from tests.torture.resume import whole
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chimera.callback.step_log import StepLog
-from chimera.checkpoint import files, io
+from chimera.callback.log.step_log import StepLog
+from chimera.rundir import checkpoint_io as io
+from chimera.rundir import checkpoints as files
 from chimera.task.base import Task
 from chimera.task.mlm import MaskedLM
 

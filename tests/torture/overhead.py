@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import chimera.run
-from chimera.callback.checkpoint import Checkpoints
+
+from chimera.callback.state.checkpoint import Checkpoints
 from tests.torture import job
 
 SHAPE = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "model.dim=256", "model.depth=6"]
@@ -34,7 +35,7 @@ class Clock:
 
     def plant(self) -> None:
         """Wrap the callbacks of the run that this process is about to make."""
-        make = chimera.run.make_trainer
+        make = chimera.train.run.make_trainer
 
         def timed(config: Any, settings: Any, directory: Any, loggers: Any, callbacks: Any) -> Any:
             saves = next(c for c in callbacks if isinstance(c, Checkpoints))
@@ -58,7 +59,7 @@ class Clock:
             last.on_train_batch_end = tick
             return trainer
 
-        chimera.run.make_trainer = timed
+        chimera.train.run.make_trainer = timed
 
     def _wrap(self, callback: Any, hook: str, saves: Checkpoints) -> None:
         function = getattr(callback, hook)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 
 PLANTS = Path(__file__).parent / "plants"
 TABLE = "bitnet_qdyt/main"

@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from chimera.adapter.liza_memory import GraftedMemory, Padding
-from chimera.adapter.liza_sites import decoder, sites
+from chimera.adapter.graft.memory import GraftedMemory, Padding
+from chimera.adapter.graft.sites import decoder, sites
 from chimera.contract import Fraction, PositiveInt
 from chimera.errors import UserError
 from chimera.ops.liza import Gate, Nonlinearity, Trick

@@ -31,7 +31,7 @@ Threshold = Literal["lr_lambda", "xi"]
 
 
 class Gate(nn.Module):
-    """g and how it is made sparse; `chimera.callback.sora` calls it around each optimiser step."""
+    """g and how it is made sparse; `callback.part.sora` calls it around each optimiser step."""
 
     component = "gate"
 

@@ -23,18 +23,18 @@ from torch import Tensor, nn
 from chimera.adapter import files as adapters
 from chimera.adapter.low_rank import Adapted, adapted
 from chimera.adapter.merge import merge, prune
-from chimera.build import build_model, choose
-from chimera.checkpoint.io import load as load_checkpoint
-from chimera.data.tokenizer import Tokenizer
-from chimera.data.tokenizer import load as load_tokenizer
+from chimera.config.init_from import causal_of
+from chimera.data.tokenizer.base import Tokenizer
+from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
 from chimera.export.card import card
 from chimera.export.theirs import AUTO, CODE, write_tokenizer
-from chimera.inherit import causal_of
+from chimera.model.assemble import build_model, choose
 from chimera.model.classifier import Classifier
 from chimera.quant.layers import Ternary
 from chimera.quant.packing import byte_report, packed
-from chimera.record import RunDir
+from chimera.rundir.checkpoint_io import load as load_checkpoint
+from chimera.rundir.directory import RunDir
 
 NO_ADAPTER = {"_target_": "chimera.adapter.none.no_adapter", "_partial_": True}
 
@@ -143,7 +143,7 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
 
 def trained(run: RunDir, config: dict[str, Any], vocab_size: int) -> tuple[nn.Module, Any]:
     """The model of a run with the weights that its final test was made with, and its task."""
-    from chimera.run import make_task
+    from chimera.train.build import make_task
 
     task = make_task(config, vocab_size)
     best = run.checkpoints / "best.ckpt"

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from chimera.data.fast import FastTokenizer
-from chimera.data.tokenizer import Tokenizer
+from chimera.data.tokenizer.base import Tokenizer
+from chimera.data.tokenizer.fast import FastTokenizer
 
 
 class Code(NamedTuple):

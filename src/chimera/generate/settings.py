@@ -8,9 +8,9 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from chimera.check import check_value
+from chimera.config.schema import check_value
+from chimera.config.static import attribute
 from chimera.errors import UserError, nearest
-from chimera.schema import attribute
 from chimera.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 
 USAGE = (
@@ -73,7 +73,7 @@ class Generation:
         Raises:
             UserError: no run, no prompts, or a run of another task.
         """
-        from chimera.record import RunDir
+        from chimera.rundir.directory import RunDir
 
         config = RunDir(Path(self.run)).config()
         if not attribute(config["task"]["_target_"], "causal"):

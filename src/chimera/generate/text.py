@@ -11,15 +11,16 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor
 
-from chimera.checkpoint.io import load
-from chimera.data.tokenizer import Tokenizer
-from chimera.data.tokenizer import load as load_tokenizer
+from chimera.data.tokenizer.base import Tokenizer
+from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
 from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
 from chimera.model.language import LanguageModel
-from chimera.record import RunDir
-from chimera.run import make_task, quiet
+from chimera.rundir.checkpoint_io import load
+from chimera.rundir.directory import RunDir
+from chimera.train.build import make_task
+from chimera.train.trainer import quiet
 
 #: What stands where bytes are no whole character yet.
 UNFINISHED = "\ufffd"

@@ -14,8 +14,8 @@ from typing import Literal
 from torch import Tensor
 
 from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
-from chimera.ops.softmax import SoftmaxMixer
 
 
 class Attention(SoftmaxMixer):

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from chimera.contract import Ctx, Fraction, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
 from chimera.ops.liza import Gate, LinearBranch, LinearState, Nonlinearity, Trick
-from chimera.ops.softmax import SoftmaxMixer
 
 #: Queries in a block of bounded attention.
 BLOCK = 128

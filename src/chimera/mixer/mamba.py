@@ -2,8 +2,9 @@
 
     y = W_out (s ⊙ SiLU(z)),   h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t u_t,   s_t = C_t h_t + D u_t
 
-with u, z, Δ, B, C functions of x: see `chimera.ops.ssm`. Trained by a chunk-parallel scan of linear
-cost that keeps one state in sixteen, decoded by the recurrence itself. [b t d] to [b t d].
+with u, z, Δ, B, C functions of x: see `chimera.mixer.shared.ssm`. Trained by a chunk-parallel scan
+of linear cost that keeps one state in sixteen, decoded by the recurrence itself. [b t d] to
+[b t d].
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
-from chimera.ops.ssm import SelectiveSSM, SSMState
+from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
 
 
 class Mamba(Mixer):

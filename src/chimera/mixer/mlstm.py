@@ -32,8 +32,8 @@ from chimera.contract import (
     PositiveInt,
     Site,
 )
+from chimera.mixer.shared.headwise import HeadNorm, HeadwiseLinear
 from chimera.ops.conv import causal_conv
-from chimera.ops.headwise import HeadNorm, HeadwiseLinear
 from chimera.ops.mlstm import Memory, mlstm
 
 

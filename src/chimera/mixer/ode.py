@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
 from chimera.errors import UserError
+from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
 from chimera.ops.rk4 import CLASSIC, THREE_EIGHTHS, solve, solve_adjoint
-from chimera.ops.softmax import SoftmaxMixer
 
 #: One cache per evaluation of f: its keys and values are of the state at that stage.
 Caches = tuple[KVCache, ...]

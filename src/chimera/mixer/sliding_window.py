@@ -17,9 +17,9 @@ from typing import Literal
 from torch import Tensor
 
 from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
-from chimera.ops.softmax import SoftmaxMixer
 
 #: Queries in a block: fewer compute less outside the band, more copy keys less often.
 BLOCK = 64

@@ -22,8 +22,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chimera.contract import CAUSAL, Ctx, Mixer, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.headwise import HeadNorm, HeadwiseLinear
 from chimera.ops.conv import causal_conv
-from chimera.ops.headwise import HeadNorm, HeadwiseLinear
 from chimera.ops.slstm import Cell, slstm
 
 

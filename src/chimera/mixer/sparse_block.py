@@ -13,9 +13,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
-from chimera.ops.softmax import SoftmaxMixer
 
 
 class SparseBlock(SoftmaxMixer):

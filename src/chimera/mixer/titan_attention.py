@@ -4,8 +4,8 @@
 
 with `kv_heads` = h/4 key-value heads (TITAN: 16 query heads, 4 groups). TITAN
 turns and projects queries and keys by HOPE; here that is the model's choice, `position=hope`, as
-are the others. `memory` adds the read of M9 (`chimera.ops.memory`, its own projections) to the
-attention's output, ahead of W_o: context from beyond what the softmax attends to. [b t d] to
+are the others. `memory` adds the read of M9 (`chimera.mixer.shared.memory`, its own projections) to
+the attention's output, ahead of W_o: context from beyond what the softmax attends to. [b t d] to
 [b t d].
 """
 
@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.memory import FastWeightMemory, OpenFraction
+from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
-from chimera.ops.memory import FastWeightMemory, OpenFraction
-from chimera.ops.softmax import SoftmaxMixer
 
 
 class TitanState(NamedTuple):

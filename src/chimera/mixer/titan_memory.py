@@ -5,8 +5,9 @@
     M_t = α M_{t−1} + (1 − α) k_t v_tᵀ,       r_t = M_tᵀ q_t              (per head)
 
 TITAN says that the read «augments the SSM output»: here it is added to it, ahead of the gate, and
-the values have the SSM's inner width e. s and z are made in `chimera.ops.ssm`; M, its orientation
-and its normalised keys in `chimera.ops.memory`. q, k, v are projections of x. [b t d] to [b t d].
+the values have the SSM's inner width e. s and z are made in `chimera.mixer.shared.ssm`; M, its
+orientation and its normalised keys in `chimera.mixer.shared.memory`. q, k, v are projections of x.
+[b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
-from chimera.ops.memory import FastWeightMemory, OpenFraction
-from chimera.ops.ssm import SelectiveSSM, SSMState
+from chimera.mixer.shared.memory import FastWeightMemory, OpenFraction
+from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
 
 
 class TitanState(NamedTuple):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chimera.data import hub
-from chimera.data.own import need_transformers
+from chimera.data.source import hub
+from chimera.data.tokenizer.own import need_transformers
 from chimera.errors import UserError
 from chimera.types import PositiveInt
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from chimera.config.settings import Model as ModelSettings
 from chimera.contract import FFN, Mixer
-from chimera.settings import Model as ModelSettings
 
 #: Roles of the linear layers that write to the residual stream.
 RESIDUAL = frozenset({"out", "down"})

@@ -13,7 +13,7 @@ perplexity of 142.9 with `token`, 180.6 with `running` and 3e30 with `channel`.
 Padding enters no statistic. A norm that runs several times per forward pass (loops) averages over
 all of its calls; a recomputation by gradient checkpointing counts nothing twice.
 
-What the schedule does to this norm is in `chimera.callback.qdyt`, which the YAML brings along.
+What the schedule does to this norm is in `chimera.callback.part.qdyt`, which the YAML brings along.
 [b t d] to [b t d].
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from chimera.settings import Optim
+from chimera.config.settings import Optim
 
 
 @dataclass(frozen=True)

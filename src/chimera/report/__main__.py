@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from chimera.config.tables import tables
 from chimera.errors import UserError
-from chimera.experiment import tables
 from chimera.report.write import report_folder, show, write
 
 

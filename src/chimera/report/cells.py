@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from chimera.check import plain
-from chimera.compose import compose
-from chimera.experiment import Job, Table, jobs
-from chimera.record import RunDir, flat
+from chimera.config.compose import compose, plain
+from chimera.config.tables import Job, Table, jobs
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import flat
 
 State = Literal["done", "running", "stopped", "cut off", "failed", "missing"]
 

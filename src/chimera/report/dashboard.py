@@ -16,11 +16,12 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces.expr import FilterExpr
 
-from chimera.record import identity, write_json
 from chimera.report.__main__ import arguments, guarded
 from chimera.report.summary import Summary, summarise
 from chimera.report.text import grid, order, rows
 from chimera.report.write import report_folder
+from chimera.rundir.atomic import write_json
+from chimera.rundir.identity import identity
 
 #: What Lightning's logger calls the optimiser step.
 STEP = "trainer/global_step"

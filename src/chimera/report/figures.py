@@ -7,9 +7,9 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chimera.plot import smooth
 from chimera.report import digits
 from chimera.report.text import ours
+from chimera.rundir.steps import smooth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

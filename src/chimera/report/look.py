@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from chimera.errors import UserError
-from chimera.record import runs_root
+from chimera.paths import runs_root
 from chimera.report.__main__ import guarded
 
 

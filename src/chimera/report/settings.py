@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from chimera.check import plain
-from chimera.compose import compose, groups
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups
+from chimera.config.tables import jobs
 from chimera.errors import UserError
-from chimera.experiment import jobs
-from chimera.record import NOT_IDENTITY, flat
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
+from chimera.rundir.identity import NOT_IDENTITY, flat
 
 #: What is shown of a run whether or not its rows differ in it, in this order.
 SHOWN = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from chimera.experiment import Published, Table, load
+from chimera.config.tables import Published, Table, load
 from chimera.report.cells import Cell, cells
 from chimera.report.stats import Difference, Spread, paired, spread
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from chimera.compose import CONF
-from chimera.experiment import title_of
+from chimera.config.tables import title_of
+from chimera.paths import CONF
 from chimera.report import digits, measured, origin, settings
 from chimera.report.cells import Cell, metric
 from chimera.report.stats import LEVEL

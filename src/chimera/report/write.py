@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as Grid
 
-from chimera.compose import ROOT
-from chimera.experiment import Table
-from chimera.record import write_atomic
+from chimera.config.tables import Table
+from chimera.paths import ROOT
 from chimera.report import export, figures, measured, text
 from chimera.report.summary import Summary, summarise
+from chimera.rundir.atomic import write_atomic
 
 
 def report_folder(summary: Summary) -> Path:

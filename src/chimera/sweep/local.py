@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from chimera.compose import ROOT
+from chimera.paths import ROOT
 from chimera.types import NonNegativeFloat, PositiveInt
 
 

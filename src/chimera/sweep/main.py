@@ -19,14 +19,18 @@ from hydra.utils import instantiate
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from chimera.adjust import held_back
-from chimera.check import check_settings, plain
-from chimera.compose import CONF, check_choices, compose, groups, register_experiments
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups
+from chimera.config.overrides import check_choices
+from chimera.config.scale import held_back
+from chimera.config.search_path import register_experiments
 from chimera.errors import UserError
+from chimera.paths import CONF
 from chimera.sweep.board import Board
 from chimera.sweep.engine import Engine, State, Work
 from chimera.sweep.local import Launcher
 from chimera.sweep.plan import Job, before, plan
+from chimera.train.check import check_settings
 
 
 class JobFailedError(RuntimeError):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chimera.check import check_parts, check_settings, plain
-from chimera.compose import compose
+from chimera.config.compose import compose, plain
+from chimera.config.init_from import awaited, words_of
 from chimera.errors import UserError
-from chimera.inherit import awaited, words_of
-from chimera.needs import await_all, identities
-from chimera.record import RunDir, identity
-from chimera.teacher import directory_of
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import identity
+from chimera.train.check import check_parts, check_settings
+from chimera.train.prerequisites import await_all, identities
+from chimera.train.teacher import directory_of
 
 #: What a job is judged by where no table says otherwise; sweepers that search minimise it.
 METRIC = "val/perplexity"

@@ -11,14 +11,14 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from chimera.data.corpus import Data
-from chimera.data.loader import ResumableLoader
-from chimera.data.prepare import Prepared, prepare
-from chimera.data.tokenizer import TokenizerSettings
+from chimera.config.settings import Optim
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.corpus.base import Data
+from chimera.data.encode.prepare import Prepared, prepare
+from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.optim.groups import groups
 from chimera.optim.schedule import warmup_cosine
-from chimera.settings import Optim
 
 Stage = Literal["val", "test"]
 

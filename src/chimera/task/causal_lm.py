@@ -12,12 +12,12 @@ import lightning.pytorch as pl
 from torch import nn
 from torchmetrics import MeanMetric
 
-from chimera.data import causal
-from chimera.data.corpus import Data
-from chimera.data.loader import ResumableLoader
-from chimera.data.prepare import Prepared
+from chimera.config.settings import Optim
+from chimera.data.batch import causal
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.corpus.base import Data
+from chimera.data.encode.prepare import Prepared
 from chimera.model.language import LanguageModel, Prediction
-from chimera.settings import Optim
 from chimera.task.base import Stage
 from chimera.task.cost import cost
 from chimera.task.language import Batch, LanguageTask

@@ -19,11 +19,11 @@ from hydra.utils import instantiate
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.build import build_model, choose
-from chimera.checkpoint.io import load
 from chimera.errors import UserError
+from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel
-from chimera.record import RunDir
+from chimera.rundir.checkpoint_io import load
+from chimera.rundir.directory import RunDir
 
 
 class Teacher:

@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimera.data import classification_batches as batches
-from chimera.data.classification import check_labelled, class_counts, prepare_examples
-from chimera.data.corpus import Data
-from chimera.data.glue_tasks import HIGHEST, LOWEST
-from chimera.data.loader import ResumableLoader
-from chimera.data.prepare import Prepared
-from chimera.data.tokenizer import TokenizerSettings
+from chimera.config.settings import Optim
+from chimera.data.batch import labelled as batches
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.corpus.base import Data
+from chimera.data.corpus.glue_tasks import HIGHEST, LOWEST
+from chimera.data.encode.examples import check_labelled, class_counts, prepare_examples
+from chimera.data.encode.prepare import Prepared
+from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.classifier import Classifier
-from chimera.settings import Optim
 from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of
 from chimera.types import NonNegativeFloat, ProperFraction

@@ -17,16 +17,16 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import nn
 
-from chimera.data import instruct_batches as batches
-from chimera.data.corpus import Data
-from chimera.data.instruct import Instruct as Instructions
-from chimera.data.loader import ResumableLoader
-from chimera.data.prepare import Prepared
-from chimera.mmlu.answer import answer
-from chimera.mmlu.metrics import summary
-from chimera.mmlu.questions import made_of, read
-from chimera.settings import Optim
+from chimera.config.settings import Optim
+from chimera.data.batch import instruct as batches
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.corpus.base import Data
+from chimera.data.corpus.instruct import Instruct as Instructions
+from chimera.data.encode.prepare import Prepared
 from chimera.task.causal_lm import CausalLM
+from chimera.task.mmlu.answer import answer
+from chimera.task.mmlu.metrics import summary
+from chimera.task.mmlu.questions import made_of, read
 from chimera.types import NonNegativeFloat, PositiveInt
 
 
@@ -44,7 +44,7 @@ class Instruct(CausalLM):
 
     causal = True
     plain_text = False
-    wants = "chimera.data.instruct.check_instructions"
+    wants = "chimera.data.corpus.instruct.check_instructions"
 
     def __init__(
         self,

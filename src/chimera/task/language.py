@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric, Metric
 
-from chimera.data.loader import ResumableLoader
-from chimera.data.prepare import Prepared
-from chimera.data.unigram import unigram_perplexity
-from chimera.settings import Optim
+from chimera.config.settings import Optim
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.encode.prepare import Prepared
 from chimera.task.base import Stage, Task
+from chimera.task.unigram import unigram_perplexity
 
 Batch = dict[str, Any]
 

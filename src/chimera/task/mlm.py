@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from chimera.data import mlm
-from chimera.data.corpus import Data
-from chimera.data.loader import ResumableLoader
-from chimera.data.prepare import Prepared
+from chimera.config.settings import Optim
+from chimera.data.batch import mlm
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.corpus.base import Data
+from chimera.data.encode.prepare import Prepared
 from chimera.model.language import LanguageModel
-from chimera.settings import Optim
+from chimera.rundir.directory import locate
 from chimera.task.base import Stage
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
 from chimera.task.language import Batch, LanguageTask
-from chimera.teacher import locate
 from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
 
 

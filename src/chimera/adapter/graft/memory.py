@@ -1,0 +1,129 @@
+"""What LiZAttention adds to an attention that is there: memory, mixture, weight (SPEC A4, M12).
+
+    O = (1−α) O_base + α O_lin (+ (1−α) O_base ⊙ α O_lin)                       (TPTT eq. 7-8)
+
+The base attention runs as it is, with its own weights, positions, masks and cache. While it runs,
+its projections are listened to: q, k and v as they give them (before norms and
+rotation; clipped where a model clips them in place) feed the linear branch, and what arrives at the
+output projection is O_base, which goes on as O: at α = 0 the same, to the bit. The projections are
+looked up by name at each call, so that an adapter may wrap them before or after.
+
+x [b t d]; q [b t h·k], k and v [b t g·k]; O [b t h·k].
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chimera.adapter.graft.cache import remembering
+from chimera.adapter.graft.calls import Call, Padding, Tap, argument, near
+from chimera.adapter.graft.sites import Layout
+from chimera.contract import Ctx
+from chimera.ops import local
+from chimera.ops.liza import LinearBranch, LinearState
+
+
+class GraftedMemory(nn.Module):
+    """The linear branch beside one attention module, and the hooks that connect the two.
+
+    Args:
+        layout: of the attention's projections.
+        padding: shared by all layers.
+        max_cache: tokens, its own among them, that the softmax branch sees; None for all before.
+        causal: False adds a pass over the mirror image (and there is no cache).
+        mag, mag_weight: how the branches are combined, and α to begin with.
+        branch: options of `ops.liza.LinearBranch`.
+    """
+
+    component = "attention"
+
+    def __init__(
+        self,
+        layout: Layout,
+        padding: Padding,
+        *,
+        max_cache: int | None,
+        causal: bool,
+        mag: Literal["additive", "cross_gate"],
+        mag_weight: float,
+        branch: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.layout, self.padding, self.max_cache = layout, padding, max_cache
+        self.causal, self.cross = causal, mag == "cross_gate"
+        self.options = {"mag": mag, "mag_weight": mag_weight, "max_cache": max_cache, **branch}
+        self.linear = LinearBranch(layout.head_dim, **branch)
+        self.mag_weight: Tensor
+        self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
+        self._call: Call | None = None
+
+    def set_mag_weight(self, weight: float) -> None:
+        """Set α, from 0 (the base model's attention) to 1 (linear branch only)."""
+        if not 0 <= weight <= 1:
+            raise ValueError(f"mag_weight={weight} is not from 0 to 1")
+        self.mag_weight.fill_(weight)
+
+    def attach(self, attention: nn.Module) -> None:
+        """Become a part of the attention module and listen to its calls."""
+        attention.add_module("liza", self)
+        attention.register_forward_pre_hook(self.begin, with_kwargs=True)
+        attention.register_forward_hook(self.end, always_call=True)
+
+    def begin(
+        self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Before the base attention: tap its projections, bound what it sees."""
+        past = argument(attention, args, kwargs, "past_key_values", "past_key_value")
+        index = getattr(attention, "layer_idx", 0)
+        layer = None if past is None else remembering(past, index, self.max_cache)
+        self._call = call = Call(layer)
+        for name in self.layout.inputs:
+            tap = Tap(call.outputs, name)
+            call.hooks.append(attention.get_submodule(name).register_forward_hook(tap))
+        out = attention.get_submodule(self.layout.out)
+        call.hooks.append(out.register_forward_pre_hook(self.mix))
+        if self.max_cache is not None:
+            x = argument(attention, args, kwargs, "hidden_states")
+            mask = near(
+                x, layer, argument(attention, args, kwargs, "attention_mask"), self.max_cache
+            )
+            kwargs = {**kwargs, "attention_mask": mask}
+        return args, kwargs
+
+    def end(self, attention: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+        """After it, also when it failed: listen no more."""
+        call, self._call = self._call, None
+        for hook in call.hooks if call else ():
+            hook.remove()
+
+    def mix(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Before the output projection: O in the place of O_base."""
+        call = self._call
+        assert call is not None
+        base, *rest = args
+        state = None if call.layer is None else call.layer.linear
+        q, k, v = self.layout.split([call.outputs[name] for name in self.layout.inputs])
+        if call.layer is not None and state is None:
+            state = self.linear.init_state(len(k), self.layout.kv_heads, k)
+        lin, state = self.read(q, k, v, state)
+        if call.layer is not None:
+            call.layer.linear = state
+        weight = self.mag_weight.to(base.dtype)
+        base, lin = (1 - weight) * base, weight * lin.view(base.shape)
+        return (base + lin + base * lin if self.cross else base + lin, *rest)
+
+    def read(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None
+    ) -> tuple[Float[Tensor, "b t d"], LinearState | None]:
+        """The linear branch's output, and its state."""
+        mask = self.padding.last(q.shape[1])
+        tokens = local.Aligned.of(Ctx(torch.zeros(1, q.shape[1], device=q.device).long(), mask))
+        split = "b t (h k) -> b h t k"
+        q, k, v = (rearrange(tokens.take(x), split, k=self.layout.head_dim) for x in (q, k, v))
+        y, state = self.linear(q, k, v, tokens.mask, state, causal=self.causal)
+        return tokens.restore(rearrange(y, "b h t k -> b t (h k)")), state

@@ -1,0 +1,194 @@
+"""LiZAttention in a pretrained Hugging Face causal model, in one line each way (SPEC A4; TPTT 3.4).
+
+    model = graft.liza("meta-llama/Llama-3.2-1B")      # memory on every attention, LoRA beside it
+    graft.set_weight(model, 0.5)                       # α
+    graft.save(model, "folder")                        # what is new, as safetensors
+    model = graft.load("folder")                       # the base again, and what is new on it
+    model.generate(...)                                # the model's own
+
+The model stays the Hugging Face model that it was, of the same class and with the same names.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
+
+from chimera.adapter.graft.memory import GraftedMemory
+from chimera.adapter.graft.sites import sites
+from chimera.adapter.liza import liza as attach
+from chimera.adapter.lora import lora as low_rank
+from chimera.adapter.low_rank import adapted
+from chimera.adapter.none import no_adapter
+from chimera.errors import UserError
+from chimera.ops.liza import Gate, Nonlinearity, Trick
+
+SETTINGS, NEW, WHOLE = "liza.json", "liza.safetensors", "model.safetensors"
+
+
+def liza(
+    model: str | Path | nn.Module,
+    *,
+    lora: int | None = 8,
+    lora_alpha: float = 16.0,
+    lora_dropout: float = 0.05,
+    train: Literal["inner", "projections"] = "inner",
+    order: int = 2,
+    trick: Trick = "derivative",
+    gate: Gate = "k",
+    mag: Literal["additive", "cross_gate"] = "additive",
+    mag_weight: float = 0.5,
+    nonlinearity: Nonlinearity = "none",
+    chunk: int = 64,
+    max_cache: int | None = None,
+) -> Any:
+    """A pretrained causal model with a linear memory on every attention.
+
+    Args:
+        model: a folder, an id of the hub, or a model of transformers, which is changed in place.
+        lora: rank of the LoRA on the four projections; None for none.
+        lora_alpha, lora_dropout: of it.
+        train, order, trick, gate, mag, mag_weight, nonlinearity, chunk, max_cache: as
+            `chimera.adapter.liza.liza` says.
+
+    Raises:
+        UserError: the model cannot be had, or has no attention that is understood.
+    """
+    base: Any = _pretrained(str(model), None) if isinstance(model, str | Path) else model
+    inner = no_adapter
+    if lora is not None:
+        targets = [f"{name}.{part}" for name, at in sites(base).items() for part in at.names]
+        inner = partial(
+            low_rank, r=lora, alpha=lora_alpha, dropout=lora_dropout, targets=targets, train=None
+        )
+    return attach(
+        base,
+        inner=inner,
+        train=train,
+        order=order,
+        trick=trick,
+        gate=gate,
+        mag=mag,
+        mag_weight=mag_weight,
+        nonlinearity=nonlinearity,
+        chunk=chunk,
+        max_cache=max_cache,
+    )
+
+
+def memories(model: nn.Module) -> list[GraftedMemory]:
+    """The memories of a grafted model, layer by layer.
+
+    Raises:
+        UserError: it has none.
+    """
+    found = [module for module in model.modules() if isinstance(module, GraftedMemory)]
+    if not found:
+        raise UserError(f"this {type(model).__name__} has no LiZAttention; graft.liza makes it")
+    return found
+
+
+def set_weight(model: nn.Module, weight: float) -> None:
+    """Set α of every layer: 0 is the base model, 1 linear attention alone."""
+    for memory in memories(model):
+        memory.set_mag_weight(weight)
+
+
+def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
+    """Write a grafted model as safetensors.
+
+    Args:
+        model: grafted.
+        folder: made if need be.
+        whole: the base's weights and configuration, too; else its name, and what is new or trained.
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    settings = {"base": None if whole else model.name_or_path, "dtype": _dtype(model)}
+    settings |= _options(model)
+    (place / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    if whole:
+        model.config.save_pretrained(place)
+        save_model(model, str(place / WHOLE))
+        return
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    new = {
+        name: tensor.contiguous()
+        for name, tensor in model.state_dict().items()
+        if name in trained or ".liza." in name or ".update." in name
+    }
+    save_file(new, place / NEW)
+
+
+def load(folder: str | Path, base: str | Path | None = None) -> Any:
+    """A grafted model as `save` wrote it, in evaluation mode.
+
+    Args:
+        folder: that it was written to.
+        base: folder or hub id of the base model, if it is not where it was.
+
+    Raises:
+        UserError: no such folder, no base, or one that does not fit.
+    """
+    place = Path(folder)
+    try:
+        settings = json.loads((place / SETTINGS).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{place} holds no {SETTINGS}; graft.save writes it") from error
+    name, dtype = settings.pop("base"), getattr(torch, settings.pop("dtype"))
+    if (place / WHOLE).exists():
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.from_pretrained(place)
+        model = liza(AutoModelForCausalLM.from_config(config, dtype=dtype), **settings)
+        load_model(model, str(place / WHOLE))
+        return model.eval()
+    model = liza(_pretrained(str(base or name), dtype), **settings)
+    new = load_file(place / NEW)
+    own = model.state_dict()
+    misfits = [k for k, v in new.items() if k not in own or own[k].shape != v.shape]
+    if misfits:
+        raise UserError(
+            f"{base or name} is not the base of {place}: it has no {misfits[0]} as there"
+        )
+    model.load_state_dict(new, strict=False)
+    return model.eval()
+
+
+def _options(model: nn.Module) -> dict[str, Any]:
+    """The arguments of `liza` that make such a model."""
+    memory, updates = memories(model)[0], list(adapted(model).values())
+    projection = model.get_submodule(next(iter(sites(model))))
+    weights = [p for n, p in projection.named_parameters() if n.endswith("proj.weight")]
+    lora: dict[str, Any] = {"lora": None}
+    if updates:
+        update = updates[0].update
+        lora = {
+            "lora": update.r,
+            "lora_alpha": update.scale * update.r,
+            "lora_dropout": update.dropout,
+        }
+    trained = any(p.requires_grad for p in weights)
+    return {**memory.options, **lora, "train": "projections" if trained else "inner"}
+
+
+def _pretrained(name: str, dtype: torch.dtype | None) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto")
+    except OSError as error:
+        raise UserError(
+            f"{name} is no folder with a causal model, and the hub does not give one; fetch it once"
+            f" while connected (huggingface-cli download {name}), or name a folder"
+        ) from error
+
+
+def _dtype(model: nn.Module) -> str:
+    return str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -1,0 +1,68 @@
+"""Training metrics to the logger (W&B or CSV), every n-th optimiser step (SPEC T8)."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from lightning.pytorch.loggers import Logger
+
+from chimera.callback.log.steps import Step
+
+Source = Callable[[], Mapping[str, float]]
+
+
+def peak_memory_gb() -> float:
+    """Peak memory in GB (1e9 bytes): allocated on the GPU if there is one, else resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e9
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e9
+
+
+class MetricsLog:
+    """Listens to steps and logs a point every `every` of them.
+
+    Args:
+        loggers: Lightning's; none is fine.
+        every: optimiser steps between points.
+        sources: what else a point shows; each answers with its numbers of now by name.
+    """
+
+    def __init__(
+        self, loggers: Sequence[Logger], every: int, sources: Sequence[Source] = ()
+    ) -> None:
+        self.loggers, self.every = list(loggers), every
+        self.sources = list(sources)
+        self._recent: list[Step] = []
+
+    def __call__(self, step: Step) -> None:
+        self._recent.append(step)
+        if step.global_step % self.every == 0:
+            point = self._point(step)
+            for logger in self.loggers:
+                logger.log_metrics(point, step=step.global_step)
+            self._recent.clear()
+
+    def _point(self, step: Step) -> dict[str, float]:
+        recent = self._recent
+        seconds = sum(s.seconds for s in recent)
+        losses = [s.loss for s in recent if math.isfinite(s.loss)]  # the others were left out
+        loss = sum(losses) / len(losses) if losses else math.nan
+        return {
+            "train/loss": loss,
+            "train/perplexity": math.exp(min(loss, 700.0)),
+            "train/accuracy": sum(s.accuracy for s in recent) / len(recent),
+            "train/grad_norm": step.grad_norm,
+            "train/epoch": step.epoch,
+            "speed/tokens_per_s": sum(s.tokens for s in recent) / seconds,
+            "speed/steps_per_s": len(recent) / seconds,
+            "speed/peak_memory_gb": peak_memory_gb(),
+            **{f"lr/{name}": rate for name, rate in step.rates.items()},
+            **{f"aux/{key}": value for key, value in step.aux.items()},
+            **{f"stats/{key}": value for key, value in step.stats.items()},
+            **{key: value for source in self.sources for key, value in source().items()},
+        }

@@ -1,0 +1,149 @@
+"""AdaLoRA's budget: importance, a cubic schedule, one choice over all layers (SPEC A2).
+
+    b(t) = b₀                                          t ≤ tᵢ
+           b_T + (b₀ − b_T)(1 − (t − tᵢ)/(T − t_f − tᵢ))³      between
+           b_T                                         t ≥ T − t_f, and the choice stays
+
+t counts optimiser steps from 0, T is the length of the run. The adapter brings this along: nobody
+has to call it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+from chimera.callback.part.adapter import add_stats
+from chimera.errors import UserError
+from chimera.types import NonNegativeFloat, PositiveInt, ProperFraction
+
+
+@runtime_checkable
+class Budgeted(Protocol):
+    """An update whose directions can be scored and given up."""
+
+    r: int
+    kept: Tensor
+
+    def add_penalty(self, weight: float, form: Literal["squared", "norm"]) -> Tensor: ...
+
+    def observe(self, beta1: float, beta2: float) -> None: ...
+
+    def scores(self) -> Tensor: ...
+
+    def keep(self, which: Tensor | None = None) -> None: ...
+
+    def forget(self) -> None: ...
+
+
+class RankBudget(Callback):
+    """Shares the rank out among the layers while it shrinks.
+
+    The penalty counts in the gradient norm and its clipping, as a term of the loss would.
+
+    Args:
+        target_r: what is left per layer on average.
+        initial: share of the run's steps before the budget shrinks, tᵢ/T.
+        final: share of the steps after those that train what is left, t_f/(T − tᵢ).
+        every: steps between choices.
+        beta1, beta2: memory of the sensitivity and of its variation.
+        orth: γ, weight of the penalty, which is the mean over all P and Q: where the paper has
+            their sum, γ would depend on how many there are.
+        penalty: `squared` norms, as in the paper, or the `norm` itself, as in the authors' code.
+    """
+
+    def __init__(
+        self,
+        *,
+        target_r: PositiveInt = 8,
+        initial: ProperFraction = 0.1,
+        final: ProperFraction = 0.3,
+        every: PositiveInt = 1,
+        beta1: ProperFraction = 0.85,
+        beta2: ProperFraction = 0.85,
+        orth: NonNegativeFloat = 0.5,
+        penalty: Literal["squared", "norm"] = "squared",
+    ) -> None:
+        self.target_r, self.initial, self.final, self.every = target_r, initial, final, every
+        self.beta1, self.beta2 = beta1, beta2
+        self.orth, self.penalty = orth, penalty
+        self.updates: list[Budgeted] = []
+        self._penalty: Tensor | None = None
+
+    def begin(self, model: nn.Module, steps: int) -> None:
+        """Find the updates and lay the schedule out over this many optimiser steps."""
+        self.updates = [m for m in model.modules() if isinstance(m, Budgeted)]
+        most = min((u.r for u in self.updates), default=self.target_r)
+        if self.target_r > most:
+            raise UserError(
+                f"adapter.callbacks.adalora.target_r={self.target_r} is above adapter.r={most}"
+            )
+        self.start = round(self.initial * steps)
+        self.stop = steps - max(1, round(self.final * (steps - self.start)))
+        self.first = sum(u.r for u in self.updates)
+        self.last = self.target_r * len(self.updates)
+
+    def budget(self, step: int) -> int:
+        """How many directions there may be at this step."""
+        if step <= self.start:
+            return self.first
+        left = max(0.0, 1 - (step - self.start) / (self.stop - self.start))
+        return int((self.first - self.last) * left**3 + self.last)
+
+    def penalise(self) -> None:
+        """Before the optimiser's step: the gradient of the penalty."""
+        weight = self.orth / (2 * len(self.updates)) if self.updates else 0.0
+        if weight:
+            found = [u.add_penalty(weight, self.penalty) for u in self.updates]
+            self._penalty = torch.stack(found).sum() / (2 * len(found))
+
+    def allocate(self, step: int) -> None:
+        """After the optimiser's step, its gradients still there: follow, choose, give up."""
+        if step > self.stop:
+            for update in self.updates:
+                update.keep()
+            return
+        if step < self.stop:
+            for update in self.updates:
+                update.observe(self.beta1, self.beta2)
+        if step == self.stop or (step > self.start and step % self.every == 0):
+            self._choose(self.first - self.budget(step))
+        if step == self.stop:
+            for update in self.updates:
+                update.forget()
+
+    def _choose(self, less: int) -> None:
+        """Give up the `less` directions of lowest importance, over all layers."""
+        scores = [update.scores() for update in self.updates]
+        if less:
+            limit = torch.cat(scores).kthvalue(less).values
+            for update, score in zip(self.updates, scores, strict=True):
+                update.keep(score > limit)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.begin(pl_module, trainer.max_steps)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._before = trainer.global_step
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        self.penalise()
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step > self._before and self.updates:
+            self.allocate(trainer.global_step - 1)
+        stats = {"rank_budget": torch.tensor(float(self.budget(self._before)))}
+        if self._penalty is not None:
+            stats["orthogonality"] = self._penalty.float()
+        add_stats(outputs, stats)

@@ -1,0 +1,71 @@
+"""What SoRA asks of training: a subgradient before a step, a proximal step after it (SPEC A3)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from chimera.callback.part.adapter import add_stats
+
+
+@runtime_checkable
+class Sparse(Protocol):
+    """Gates that know their own update."""
+
+    g: Tensor
+
+    def before_step(self, gates: int) -> None: ...
+
+    def after_step(self, lr: float) -> None: ...
+
+
+class GateUpdate(Callback):
+    """Runs the gates' own update around the optimiser's, with the rate of that very step.
+
+    What is done before a step counts in the gradient norm and its clipping, as a term of the loss
+    would. Shows `gate_sparsity`, the share of zeros, and `gates_alive`, the mean number of others
+    per layer. Holds no state: a resumed run goes on from the gates alone.
+
+    Args:
+        show: put these numbers among the step's.
+    """
+
+    def __init__(self, *, show: bool = True) -> None:
+        self.show = show
+        self._gates: list[Sparse] = []
+        self._count = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._gates = [module for module in pl_module.modules() if isinstance(module, Sparse)]
+        self._count = sum(gate.g.numel() for gate in self._gates)
+        of = {id(p): g for g in trainer.optimizers[0].param_groups for p in g["params"]}
+        self._groups = [of[id(gate.g)] for gate in self._gates]
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._before = trainer.global_step
+        # The schedule moves on right after the step: the rates that it uses are those of now.
+        self._rates = [group["lr"] for group in self._groups]
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        for gate in self._gates:
+            gate.before_step(self._count)
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step > self._before:
+            for gate, rate in zip(self._gates, self._rates, strict=True):
+                gate.after_step(rate)
+        if self.show and self._gates:
+            zeros = torch.cat([gate.g for gate in self._gates]).eq(0).float().mean()
+            alive = (1 - zeros) * (self._count / len(self._gates))
+            add_stats(outputs, {"gate_sparsity": zeros, "gates_alive": alive})

@@ -1,0 +1,249 @@
+"""What was known when a step was not finite: all seven parts of TITAN 8.4.3, and how to repeat it.
+
+`nan_report-<step>.json` for programs and `replay=`, `.md` to be read, `.npz` with the step's
+micro-batches: token ids, masked positions, targets, the samples' numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chimera.rundir.atomic import write_atomic, write_json
+
+LARGE = 1000.0
+#: Nodes of the configuration that decide whether numbers stay finite.
+STABILITY = ("quant", "norm", "mixer", "ffn", "optim", "precision")
+
+
+def collect(
+    trainer: Any,
+    task: Any,
+    batches: Sequence[dict[str, Any]],
+    losses: list[float],
+    grad_norm: float,
+    config: dict[str, Any],
+) -> dict[str, Any]:
+    """The report as plain values."""
+    gradients = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
+    weights = {**dict(task.named_parameters()), **dict(task.named_buffers())}
+    found: dict[str, Any] = {
+        "step": trainer.global_step + 1,
+        "epoch": trainer.current_epoch,
+        "losses": [_plain(loss) for loss in losses],
+        "grad_norm": _plain(grad_norm),
+        "learning_rates": {g["name"]: g["lr"] for g in trainer.optimizers[0].param_groups},
+        "gradients_not_finite": _not_finite(gradients),
+        "gradients_large": _large(gradients),
+        "weights_not_finite": _not_finite(weights),
+        "batch": [
+            {key: _statistics(value) for key, value in batch.items() if isinstance(value, Tensor)}
+            for batch in batches
+        ],
+        "memory": _memory(),
+        "configuration": {
+            "choices": config["choices"],
+            **{key: config[key] for key in STABILITY},
+        },
+        "scaler_scale": _scale(trainer),
+    }
+    micro = trainer.fit_loop.epoch_loop.total_batch_idx
+    found["random"] = {
+        "seed": config["seed"],
+        "micro_batches": list(range(micro - len(batches) + 1, micro + 1)),
+        "rank": trainer.global_rank,
+    }
+    found["absent"] = [[k for k, v in b.items() if v is None] for b in batches]
+    found["batches_an_epoch"] = int(trainer.num_training_batches)
+    found["indices"] = [b["indices"].tolist() for b in batches if "indices" in b]
+    found["kind"], found["what"] = _verdict(found, losses)
+    return found
+
+
+def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, Any]]) -> Path:
+    """Write the three files; returns the JSON."""
+    file = directory / f"nan_report-{facts['step']}.json"
+    arrays = {
+        f"{number}/{key}": _array(value)
+        for number, batch in enumerate(batches)
+        for key, value in batch.items()
+        if isinstance(value, Tensor)
+    }
+    np.savez_compressed(file.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
+    write_atomic(file.with_suffix(".md"), markdown(facts, file))
+    write_json(file, facts)
+    return file
+
+
+def read_batches(report: Path) -> list[dict[str, Any]]:
+    """The micro-batches beside a report."""
+    absent = json.loads(report.read_text(encoding="utf-8"))["absent"]
+    batches: list[dict[str, Any]] = [dict.fromkeys(keys) for keys in absent]
+    with np.load(report.with_suffix(".npz")) as stored:
+        for name in stored.files:
+            number, _, key = name.partition("/")
+            batches[int(number)][key] = torch.from_numpy(stored[name])
+    return batches
+
+
+def markdown(facts: dict[str, Any], file: Path) -> str:
+    """The whole report, to be read."""
+    memory, random = facts["memory"], facts["random"]
+    parts: list[tuple[str, list[str]]] = [
+        ("Learning rates", [f"{k}: {v:.3e}" for k, v in facts["learning_rates"].items()]),
+        ("Gradients that are not finite", _counts(facts["gradients_not_finite"])),
+        (
+            f"Gradients above {LARGE:g}",
+            [f"`{k}`: largest {v:.3e}" for k, v in facts["gradients_large"].items()],
+        ),
+        ("Weights and buffers that are not finite", _counts(facts["weights_not_finite"])),
+        (
+            "Batch",
+            [
+                f"micro-batch {random['micro_batches'][i]}, `{key}`: {s['shape']} {s['dtype']},"
+                f" {s['min']} to {s['max']}, {s['not_finite']} not finite"
+                for i, batch in enumerate(facts["batch"])
+                for key, s in batch.items()
+            ],
+        ),
+        ("Memory", [f"{key}: {value}" for key, value in memory.items()]),
+        (
+            "Configuration that affects stability",
+            [f"{k}: `{v}`" for k, v in facts["configuration"].items()],
+        ),
+    ]
+    head = [
+        f"# {facts['what']} at step {facts['step']}",
+        "",
+        f"Epoch {facts['epoch']}; losses of the micro-batches {facts['losses']}; gradient norm"
+        f" {facts['grad_norm']}; scale of the loss {facts['scaler_scale']:g}. The update was not"
+        " applied.",
+        "",
+        f"State of before: `{facts['state']}`. Samples {facts['indices']}, seed {random['seed']},"
+        f" micro-batches {random['micro_batches']}, rank {random['rank']}.",
+        "",
+        f"Repeat the step: `python train.py replay={file}`",
+    ]
+    for title, lines in parts:
+        head += ["", f"## {title}", "", *(f"- {line}" for line in lines or ["none"])]
+    return "\n".join(head) + "\n"
+
+
+def shortened(facts: dict[str, Any], file: Path) -> str:
+    """What a terminal shows of it."""
+
+    def few(names: dict[str, Any]) -> str:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return (", ".join(list(names)[:3]) or "none") + more
+
+    rates = facts["learning_rates"].values()
+    return "\n".join(
+        [
+            f"{facts['what']} at step {facts['step']}, before the update",
+            f"  losses {facts['losses']}, gradient norm {facts['grad_norm']},"
+            f" rates {min(rates):.1e} to {max(rates):.1e}",
+            f"  gradients not finite: {few(facts['gradients_not_finite'])}",
+            f"  gradients above {LARGE:g}: {few(facts['gradients_large'])}",
+            f"  weights not finite: {few(facts['weights_not_finite'])}",
+            f"  state of before: {facts['state']}",
+            f"  report: {file.with_suffix('.md')}",
+            f"  repeat: python train.py replay={file}",
+        ]
+    )
+
+
+def _verdict(facts: dict[str, Any], losses: list[float]) -> tuple[str, str]:
+    """Which quantity was the first to be not finite, and a line that says so."""
+    if bad := facts["weights_not_finite"]:
+        return "weight", f"{_first(bad)} is not finite in the model's weights"
+    floats = [
+        f"{key} of micro-batch {n}"
+        for n, batch in enumerate(facts["batch"])
+        for key, statistics in batch.items()
+        if statistics["not_finite"]
+    ]
+    if floats:
+        return "input", f"{floats[0]} is not finite in the batch"
+    if any(batch.get("targets", {}).get("shape") == [0] for batch in facts["batch"]):
+        return "input", "a micro-batch has nothing to predict: its loss is not finite"
+    for number, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            return "loss", f"loss of micro-batch {number} is {loss}"
+    bad = facts["gradients_not_finite"]
+    return (
+        "gradient",
+        f"gradient of {_first(bad) if bad else 'all parameters together'} is not finite",
+    )
+
+
+def _first(names: dict[str, int]) -> str:
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{next(iter(names))}{more}"
+
+
+def _not_finite(tensors: dict[str, Tensor]) -> dict[str, int]:
+    """How many values of each are NaN or infinite, of those that have any."""
+    counts = {
+        n: int((~torch.isfinite(t)).sum()) for n, t in tensors.items() if t.is_floating_point()
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _large(gradients: dict[str, Tensor]) -> dict[str, float]:
+    largest = {
+        name: float(torch.nan_to_num(g.detach().float(), 0.0, 0.0, 0.0).abs().max())
+        for name, g in gradients.items()
+        if g.numel()
+    }
+    return {name: value for name, value in largest.items() if value > LARGE}
+
+
+def _statistics(value: Tensor) -> dict[str, Any]:
+    floating = value.is_floating_point()
+    return {
+        "shape": list(value.shape),
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "min": _plain(value.min().item()) if value.numel() else None,
+        "max": _plain(value.max().item()) if value.numel() else None,
+        "not_finite": int((~torch.isfinite(value)).sum()) if floating else 0,
+    }
+
+
+def _memory() -> dict[str, str]:
+    from chimera.callback.log.metrics import peak_memory_gb
+
+    peak = f"{peak_memory_gb():.3f} GB"
+    if not torch.cuda.is_available():
+        return {"gpu": "none", "peak of the process": peak}
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "allocated": f"{torch.cuda.memory_allocated() / 1e9:.3f} GB",
+        "reserved": f"{torch.cuda.memory_reserved() / 1e9:.3f} GB",
+        "peak": peak,
+    }
+
+
+def _scale(trainer: Any) -> float:
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return 1.0 if scaler is None else float(scaler.get_scale())
+
+
+def _plain(value: float) -> float | str:
+    """JSON knows no NaN."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _array(value: Tensor) -> np.ndarray[Any, Any]:
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+def _counts(found: dict[str, int]) -> list[str]:
+    return [f"`{name}`: {count} values" for name, count in found.items()]

@@ -1,0 +1,93 @@
+"""The overrides of a command line: read, and their choices and keys checked."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
+from hydra.errors import HydraException, OverrideParseException
+
+from chimera.config.groups import groups
+from chimera.errors import UserError, nearest, unknown
+from chimera.paths import CONF
+
+
+def check_choices(overrides: list[str]) -> list[Override]:
+    """The overrides, parsed; choices that are single names are checked, sweeps are not yet."""
+    parsed = [_parse(text) for text in overrides]
+    for override in parsed:
+        _check_choice(override)
+    return parsed
+
+
+def _is_experiment(group: str) -> bool:
+    return not (CONF / group.partition("@")[0]).is_dir()
+
+
+def _parse(text: str) -> Override:
+    try:
+        return OverridesParser.create().parse_overrides([text])[0]
+    except (OverrideParseException, HydraException) as error:
+        hint = "" if "=" in text else "; a choice is written group=name, a value key=value"
+        raise UserError(f"cannot read the override '{text}'{hint}") from error
+
+
+def _is_group(override: Override) -> bool:
+    return override.key_or_group in groups()
+
+
+def _names_part(override: Override) -> bool:
+    """Group choices of the run itself; experiments are left out, so that their typos are seen."""
+    return (CONF / override.key_or_group).is_dir()
+
+
+def _check_choice(override: Override) -> None:
+    group = override.key_or_group
+    if override.is_delete():
+        raise UserError(
+            f"~{group} deletes; a part is left out by choosing none, as in adapter=none"
+        )
+    if not _is_group(override):
+        return
+    value = override.value()
+    if isinstance(value, Sweep | Glob):  # `a,b` names options; `glob(*)` finds them itself
+        for name in value.list if isinstance(value, ChoiceSweep) else []:
+            if str(name) not in groups()[group]:
+                raise unknown(group, str(name), groups()[group])
+        return
+    if not isinstance(value, str):
+        raise UserError(
+            f"{group}={_shown(value)} is no single name; choose one of {', '.join(groups()[group])}"
+        )
+    if value not in groups()[group]:
+        raise unknown(group, value, groups()[group])
+    if override.is_add() and _names_part(override) and not override.package:
+        raise UserError(f"+{group}={value}: {group} has a choice already; drop the +")
+    if not override.is_add() and not _names_part(override):
+        raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
+
+
+def _check_key(override: Override, known: Set[str]) -> None:
+    key = override.key_or_group
+    if key not in known and not key.startswith("hydra"):
+        raise UserError(f"{key} is no key of this configuration{_hint(key, known)}")
+    if override.is_add() and not override.is_force_add():
+        raise UserError(f"+{key}: {key} is there already; drop the +")
+
+
+def _hint(key: str, known: Set[str]) -> str:
+    """What was probably meant: the leaf under another parent, a near spelling, or what there is."""
+    parent, _, leaf = key.rpartition(".")
+    elsewhere = sorted(k for k in known if k.rpartition(".")[2] == leaf)
+    if elsewhere:
+        return f"; did you mean '{elsewhere[0]}'?"
+    beside = sorted(k for k in known if k.rpartition(".")[0] == parent and "_target_" not in k)
+    if not parent:
+        return nearest(key, {*known, *groups()}) or f" (top level has {', '.join(beside)})"
+    has = ", ".join(k.rpartition(".")[2] for k in beside)
+    return nearest(key, beside) or nearest(key, known) or (f" ({parent} has {has})" if has else "")
+
+
+def _shown(value: object) -> str:
+    return str(value).replace("'", "")

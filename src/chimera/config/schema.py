@@ -1,0 +1,119 @@
+"""Check a node of the configuration against the constructor that it names: keys, types, ranges.
+
+The constructor's signature is the schema, so a component is described in one place only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from hydra.utils import get_object
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from chimera.config import static
+from chimera.errors import UserError, nearest
+
+#: Keys of a node that are not arguments: Hydra's, and what a component asks of training.
+RESERVED = {"_target_", "_partial_", "callbacks"}
+
+
+def check_node(where: str, node: Mapping[str, Any]) -> None:
+    """Check one `_target_` node and all nodes inside it.
+
+    Raises:
+        UserError: naming `where`, the value, and what the constructor takes.
+    """
+    taken = arguments(node["_target_"])
+    for key, value in node.items():
+        if key in RESERVED:
+            continue
+        if key not in taken:
+            raise UserError(
+                f"{where}.{key} is no key of {where}{nearest(key, taken)}"
+                f" (it has {', '.join(taken) or 'none'})"
+            )
+        if _holds_nodes(value):
+            for path, inner in nodes(f"{where}.{key}", value):
+                check_node(path, inner)
+        else:
+            check_value(f"{where}.{key}", value, taken[key])
+    for name, callback in (node.get("callbacks") or {}).items():
+        check_node(f"{where}.callbacks.{name}", callback)
+
+
+def check_value(where: str, value: Any, hint: Any) -> None:
+    """Check that `value` is of the type and in the range of `hint`."""
+    try:
+        TypeAdapter(
+            hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
+        ).validate_python(value)
+    except ValidationError as error:
+        shown = "null" if value is None else value
+        close = nearest(str(value), map(str, get_args(hint))) if get_origin(hint) is Literal else ""
+        raise UserError(
+            f"{where}={shown} is not allowed; it takes {describe(hint)}{close}"
+        ) from error
+
+
+def describe(hint: Any) -> str:
+    """A type in words: `an integer of at least 1 or null`."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return describe(args[0]) + "".join(_limit(limit) for limit in args[1:])
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin is Union or (args and type(hint).__name__ == "UnionType"):
+        return " or ".join(describe(arg) for arg in args)
+    if origin is list:
+        return f"a list, each {describe(args[0])}"
+    if origin is dict:
+        return f"a mapping, each value {describe(args[1])}"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    return "null" if hint in (None, type(None)) else words.get(hint, str(hint))
+
+
+def _limit(limit: object) -> str:
+    if isinstance(limit, Ge):
+        return f" of at least {limit.ge}"
+    if isinstance(limit, Gt):
+        return f" above {limit.gt}"
+    if isinstance(limit, Le):
+        return f" and at most {limit.le}"
+    if isinstance(limit, Lt):
+        return f" and below {limit.lt}"
+    return ""
+
+
+@cache
+def arguments(path: str) -> dict[str, Any]:
+    """Hyperparameters of a class or function: its arguments but those that the build gives it."""
+    read = static.keywords(path)
+    if read is not None:
+        return read
+    target = get_object(path)
+    call = target.__init__ if inspect.isclass(target) else target
+    hints = get_type_hints(call, include_extras=True)
+    parameters = inspect.signature(target).parameters.values()
+    # Settings are dataclasses, all of whose fields are keys; a component is given its site and its
+    # parts by the build, and only what is keyword-only is chosen.
+    settings = is_dataclass(target)
+    names = [p.name for p in parameters if settings or p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return {name: hints.get(name, Any) for name in names}
+
+
+def _holds_nodes(value: Any) -> bool:
+    return isinstance(value, Mapping) and (
+        "_target_" in value
+        or (bool(value) and all(isinstance(v, Mapping) and "_target_" in v for v in value.values()))
+    )
+
+
+def nodes(where: str, value: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return (
+        [(where, value)] if "_target_" in value else [(f"{where}.{k}", v) for k, v in value.items()]
+    )

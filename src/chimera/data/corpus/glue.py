@@ -1,0 +1,142 @@
+"""GLUE and Spanish tasks, from the hub or from local files (SPEC D2).
+
+Local folders are laid out as GLUE's own download: `<data.path>/CoLA/train.tsv` and so on, or
+`data.path` is the task's folder itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from chimera.data.corpus.base import file_fingerprint, fingerprint_of
+from chimera.data.corpus.glue_files import parts_of_hub, read
+from chimera.data.corpus.glue_tasks import SPECS, Name, SpanishName, Spec
+from chimera.data.encode.examples import Examples, Labelled, evenly
+from chimera.data.source import hub
+from chimera.errors import UserError
+
+log = logging.getLogger("chimera")
+
+_INSTEAD = "data.path=<a folder with GLUE's files>, or take data=acceptability"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tasks(Labelled):
+    """What both groups of tasks share."""
+
+    task: str
+    path: str | None = None
+    train_file: str | None = None
+    valid_file: str | None = None
+    test_file: str | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """Of the chosen task."""
+        return SPECS[self.task]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.spec.labels
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return self.spec.metrics
+
+    @property
+    def submission(self) -> dict[str, str]:
+        return dict(self.spec.submission)
+
+    def check(self) -> None:
+        """See `Corpus.check`."""
+        if self.path is None:
+            hub.check_dataset(*self.spec.hub, _INSTEAD)
+        else:
+            self._files()
+
+    def fingerprint(self) -> str:
+        """Hash of the local files; of the name, on the hub."""
+        source: object = self.spec.hub
+        if self.path is not None:
+            source = [(part, file_fingerprint(file)) for part, file in self._files().items()]
+        return fingerprint_of("glue", 1, self.task, source, self.max_bytes)
+
+    def examples(self) -> Examples:
+        """Every part that there is; of train what `max_bytes` allows, taken evenly."""
+        found = self._from_hub() if self.path is None else self._from_files()
+        return found | {"train": evenly(found["train"], self.max_bytes)}
+
+    def _from_files(self) -> Examples:
+        return {
+            part: read(file, self.spec, labelled=part in ("train", "valid", "valid_mismatched"))
+            for part, file in self._files().items()
+        }
+
+    def _from_hub(self) -> Examples:
+        name, config = self.spec.hub
+        splits = hub.load_splits(name, config, _INSTEAD)
+        missing = [s for p, s in self.spec.splits.items() if p in ("train", "valid")]
+        for split in missing:
+            if split not in splits:
+                raise UserError(f"{name} has no split {split}; it has {', '.join(splits)}")
+        return {
+            part: list(parts_of_hub(splits[split], self.spec, f"{name} ({config}, {split})"))
+            for part, split in self.spec.splits.items()
+            if split in splits
+        }
+
+    def _files(self) -> dict[str, Path]:
+        """Part to file.
+
+        Raises:
+            UserError: no such folder, or no file for what is trained or validated on.
+        """
+        root = Path(str(self.path)).expanduser()
+        folder = root / self.spec.folder if (root / self.spec.folder).is_dir() else root
+        if not folder.is_dir():
+            raise UserError(f"data.path={self.path} is no folder; give {_INSTEAD}")
+        chosen = {"train": self.train_file, "valid": self.valid_file, "test": self.test_file}
+        found: dict[str, Path] = {}
+        for part, names in self.spec.files.items():
+            mine = chosen.get(part)
+            names = (mine,) if mine else names
+            file = next((folder / n for n in names if (folder / n).is_file()), None)
+            if file is None and (mine or part in ("train", "valid")):
+                there = ", ".join(sorted(f.name for f in folder.iterdir())) or "nothing"
+                raise UserError(
+                    f"data.task={self.task}: {folder} has no {' or '.join(names)} (it has {there});"
+                    f" data.{part}_file=<name> takes another file"
+                )
+            if file is not None:
+                found[part] = file
+                if not mine and file.name != names[0]:
+                    log.info("data: %s of %s is %s", part, self.task, file.name)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glue(_Tasks):
+    """A task of GLUE.
+
+    Args:
+        task: which.
+        path: a folder with GLUE's files; None takes them from the hub.
+        train_file, valid_file, test_file: names of files to take in place of the official ones.
+    """
+
+    task: Name = "cola"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanishGlue(_Tasks):
+    """A Spanish task of natural language understanding.
+
+    Args:
+        task: which.
+        path: a folder with the files; None takes them from the hub.
+        train_file, valid_file, test_file: names of files to take in place of the official ones.
+    """
+
+    task: SpanishName = "xnli_es"

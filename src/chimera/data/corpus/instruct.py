@@ -1,0 +1,166 @@
+"""Instructions with answers (SPEC D5; TPTT 5.1): records as Alpaca's; the answer is learnt.
+
+    ### Instruction: … ### Input: … ### Response: answer [SEP]
+
+A record is `{"instruction", "input", "output"}`; `input` may be empty. They come from a JSON file
+(a list, or one record a line), from a data set of the hub, or, without either, from Python's own
+documentation: the signature of a function is the input, the first sentence about it the answer.
+Which records are trained on and which held out goes by their hashes. Free of torch.
+"""
+
+# Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chimera.data.corpus import signatures
+from chimera.data.corpus.base import Data, Split, Splits, file_fingerprint, fingerprint_of
+from chimera.data.source import hub
+from chimera.data.source.files import read_text
+from chimera.errors import UserError
+from chimera.types import PositiveInt
+
+_INSTEAD = "data.path=<a JSON file of records with instruction, input and output>"
+_KEYS = ("instruction", "output")
+
+
+class Record(NamedTuple):
+    """What the model is given and what it is to say."""
+
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruct(Data):
+    """Instructions and answers.
+
+    Args:
+        path: a `.json` or `.jsonl` file, or `owner/name` of a data set on the hub; null makes
+            records from Python's documentation.
+        samples: records that are trained on.
+        held_out: records for validation, and as many for the test; a tenth of all at most.
+    """
+
+    batch_size: PositiveInt = 2
+    path: str | None = None
+    samples: PositiveInt = 500
+    held_out: PositiveInt = 100
+
+    def check(self) -> None:
+        """See `Corpus.check`."""
+        if self.path is None:
+            signatures.check(_INSTEAD)
+        elif self._on_hub():
+            hub.check_dataset(self.path, None, _INSTEAD)
+        elif not Path(self.path).expanduser().is_file():
+            raise UserError(f"data.path={self.path} is not there; give {_INSTEAD}")
+
+    def fingerprint(self) -> str:
+        """Hash of the file; of the name, on the hub; of Python's version, without either."""
+        if self.path is None:
+            source: object = signatures.VERSION
+        elif self._on_hub():
+            source = self.path
+        else:
+            source = file_fingerprint(Path(self.path).expanduser())
+        return fingerprint_of("instruct", 1, source, self.samples, self.held_out)
+
+    def splits(self) -> Splits:
+        """Each record as one document: what a tokenizer learns from."""
+        return {s: [r.prompt + r.answer for r in rs] for s, rs in self.records().items()}
+
+    def records(self) -> dict[Split, list[Record]]:
+        """The records of each split.
+
+        Raises:
+            UserError: too few, or one without what it needs.
+        """
+        where = self.path or "Python's documentation"
+        found = {_digest(r): r for r in map(_record, _checked(where, self._rows())) if r.answer}
+        ordered = [found[key] for key in sorted(found)]
+        aside = min(self.held_out, len(ordered) // 10)
+        if not aside:
+            raise UserError(
+                f"data.path={where} has {len(ordered)} records with an answer, under 10"
+            )
+        return {
+            "train": ordered[2 * aside : 2 * aside + self.samples],
+            "valid": ordered[:aside],
+            "test": ordered[aside : 2 * aside],
+        }
+
+    def _rows(self) -> Iterable[dict[str, Any]]:
+        if self.path is None:
+            return signatures.records(self.cache)
+        if self._on_hub():
+            return hub.load_splits(str(self.path), None, _INSTEAD).get("train", [])
+        return json_rows(Path(self.path).expanduser())
+
+    def _on_hub(self) -> bool:
+        path = str(self.path)
+        return hub.is_id(path) and not Path(path).expanduser().exists()
+
+
+def check_instructions(corpus: object) -> None:
+    """Refuse data that are no instructions.
+
+    Raises:
+        UserError: naming those that are.
+    """
+    if not hasattr(corpus, "records"):
+        kind = type(corpus).__name__.lower()
+        raise UserError(
+            f"task=instruct needs instructions with answers, and data={kind} has none; use"
+            " data=instruct or data=alpaca"
+        )
+
+
+def prompt(instruction: str, given: str = "") -> str:
+    """The text before the answer."""
+    middle = f"### Input:\n{given}\n\n" if given.strip() else ""
+    return f"### Instruction:\n{instruction}\n\n{middle}### Response:\n"
+
+
+def json_rows(file: Path) -> list[dict[str, Any]]:
+    """Records of a JSON list, or of a file with one a line.
+
+    Raises:
+        UserError: it is neither.
+    """
+    text = read_text(file).strip()
+    try:
+        if text.startswith("["):
+            rows = json.loads(text)
+        else:
+            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"data.path={file} is no JSON at line {error.lineno} ({error.msg}); it takes a list of"
+            " records, or one record a line"
+        ) from error
+    return list(rows)
+
+
+def _checked(where: str, rows: Iterable[Any]) -> Iterable[dict[str, str]]:
+    for number, row in enumerate(rows, 1):
+        keys = list(row) if isinstance(row, dict) else []
+        missing = [key for key in _KEYS if not isinstance(row, dict) or key not in row]
+        if missing:
+            raise UserError(
+                f"data.path={where}: record {number} has no {' and no '.join(missing)}"
+                f" (it has {', '.join(keys) or 'no keys'})"
+            )
+        yield row
+
+
+def _record(row: dict[str, str]) -> Record:
+    return Record(prompt(row["instruction"], row.get("input") or ""), row["output"].strip())
+
+
+def _digest(record: Record) -> bytes:
+    return hashlib.sha256("\0".join(record).encode()).digest()

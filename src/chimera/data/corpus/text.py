@@ -1,0 +1,161 @@
+"""Any text: a file, a folder, a glob or a data set of the hub (SPEC D3).
+
+Files are UTF-8 text, JSON lines or Parquet. In a text file the units are what blank lines separate
+or, if it has none, its lines; in the others, rows. Short units that follow each other are gathered
+into documents of at least `SHORTEST` characters. Files whose names speak of train, valid (dev) or
+test are those splits, and what is not named is train; a split that is missing is taken out of train
+by the hashes of its documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from glob import glob
+from itertools import groupby
+from pathlib import Path
+
+from chimera.data.corpus.base import (
+    Data,
+    Split,
+    Splits,
+    bounded,
+    complete,
+    file_fingerprint,
+    fingerprint_of,
+    shares_of,
+)
+from chimera.data.source import hub
+from chimera.data.source.files import read_rows, read_text, split_of
+from chimera.errors import UserError
+
+SHORTEST = 2000
+_SUFFIXES = (".txt", ".jsonl", ".parquet")
+_TAKES = "a file, a folder, a glob, or owner/name of a data set on the hub"
+_INSTEAD = f"data.path=<{_TAKES}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Data):
+    """Text of one's own.
+
+    Args:
+        path: a file, a folder (its .txt, .jsonl and .parquet files), a glob, or `owner/name` of a
+            data set on the hub.
+        valid_path, test_path: files, folders or globs for these splits; None goes by file names.
+        field: what holds the text in JSON lines, Parquet and data sets.
+        config: of the data set, if it has several.
+    """
+
+    path: str | None = None
+    valid_path: str | None = None
+    test_path: str | None = None
+    field: str = "text"
+    config: str | None = None
+
+    def check(self) -> None:
+        """See `Corpus.check`."""
+        if self.path is None:
+            raise UserError(f"data=text needs {_INSTEAD}")
+        self._named()
+        if self._on_hub():
+            hub.check_dataset(self.path, self.config, _INSTEAD)
+        else:
+            _find("data.path", self.path)
+
+    def fingerprint(self) -> str:
+        """Hash of all files; of the name, on the hub."""
+        by_split = {} if self._on_hub() else self._files()
+        contents = [(s, [file_fingerprint(f) for f in by_split[s]]) for s in sorted(by_split)]
+        named = sorted((s, list(map(file_fingerprint, f))) for s, f in self._named().items())
+        source = (self.path, self.config) if self._on_hub() else contents
+        return fingerprint_of("text", 1, source, named, self.field, self.max_bytes)
+
+    def splits(self) -> Splits:
+        """The splits that files, or the data set, come in, completed."""
+        rows: dict[Split, Iterable[str]] = {}
+        if self._on_hub():
+            rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
+        by_split = self._named() if self._on_hub() else self._files()
+        found: dict[Split, list[str]] = {}
+        for split, share in shares_of(rows.keys() | by_split.keys()).items():
+            most = None if self.max_bytes is None else int(self.max_bytes * share)
+            if split in by_split:
+                found[split] = self._read(by_split[split], most)
+            else:
+                found[split] = bounded(gather(rows[split]), most)
+        return complete(found, f"data.path={self.path}")
+
+    def _read(self, files: Sequence[Path], most: int | None) -> list[str]:
+        sizes = [max(1, file.stat().st_size) for file in files]
+        documents: list[str] = []
+        for file, size in zip(files, sizes, strict=True):
+            # Of each file the same part, so that a bound does not leave whole files out.
+            part = None if most is None else -(-most * size // sum(sizes))
+            if file.suffix in (".jsonl", ".parquet"):
+                units: Iterable[str] = read_rows(file, self.field, part)
+            else:
+                units = blocks(read_text(file, part))
+            documents += bounded(gather(units), part)
+        return documents
+
+    def _on_hub(self) -> bool:
+        path = str(self.path)
+        return hub.is_id(path) and not Path(path).exists() and not path.endswith(_SUFFIXES)
+
+    def _named(self) -> dict[Split, list[Path]]:
+        """Files of the splits that have a key of their own."""
+        named: dict[Split, list[Path]] = {}
+        if self.valid_path is not None:
+            named["valid"] = _find("data.valid_path", self.valid_path)
+        if self.test_path is not None:
+            named["test"] = _find("data.test_path", self.test_path)
+        return named
+
+    def _files(self) -> dict[Split, list[Path]]:
+        named = self._named()
+        taken = {file.resolve() for files in named.values() for file in files}
+        files = [f for f in _find("data.path", str(self.path)) if f.resolve() not in taken]
+        found: dict[Split, list[Path]] = {}
+        for file in files:
+            # A file alone is to be trained on, whatever its name.
+            split = (split_of(file) if len(files) > 1 else None) or "train"
+            found.setdefault(split, []).append(file)
+        return found | named
+
+
+def blocks(text: str) -> list[str]:
+    """What blank lines separate; in a text without blank lines, its lines."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    if all(lines):
+        return lines
+    return ["\n".join(group) for full, group in groupby(lines, key=bool) if full]
+
+
+def gather(units: Iterable[str], least: int = SHORTEST) -> Iterator[str]:
+    """Units one after the other, joined until a document has `least` characters."""
+    document, size = [], 0
+    for unit in units:
+        if unit := unit.strip():
+            document.append(unit)
+            size += len(unit)
+        if size >= least:
+            yield "\n".join(document)
+            document, size = [], 0
+    if document:
+        yield "\n".join(document)
+
+
+def _find(key: str, path: str) -> list[Path]:
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
+    if place.is_dir():
+        files = sorted(f for f in place.rglob("*") if f.is_file() and f.suffix in _SUFFIXES)
+        if not files:
+            raise UserError(f"{key}={path} holds no {', '.join(_SUFFIXES)} file; it takes {_TAKES}")
+        return files
+    files = sorted(f for f in map(Path, glob(str(place), recursive=True)) if f.is_file())
+    if not files:
+        raise UserError(f"{key}={path} is not there; it takes {_TAKES}")
+    return files

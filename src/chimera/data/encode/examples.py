@@ -1,0 +1,230 @@
+"""Labelled texts and pairs of texts (SPEC D2), and how they become token ids.
+
+A text becomes start·a·end, a pair start·a·middle·b·end, by its tokenizer's template; for BERT's
+that is [CLS] a [SEP] and [CLS] a [SEP] b [SEP]. What is too long loses tokens at the end of its
+longer text. Ids are kept in the cache under a hash of all that decides them. Free of torch.
+"""
+
+# Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache as once
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chimera.data.corpus.base import Data, Splits, complete, fingerprint_of
+from chimera.data.encode.prepare import Prepared, prepare_tokenizer
+from chimera.data.source import cache
+from chimera.data.tokenizer.base import Ids, Template, Tokenizer, TokenizerSettings
+from chimera.errors import UserError
+
+log = logging.getLogger("chimera")
+
+VERSION = 1
+_AT_ONCE = 4000  # texts encoded in one call
+
+
+class Example(NamedTuple):
+    """A text or a pair; `label` a class, a score or None; `row` as its submission counts it."""
+
+    first: str
+    second: str | None
+    label: float | int | None
+    row: int
+
+
+#: Examples by part: train, valid, test, and a task's own.
+Examples = dict[str, list[Example]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled(Data):
+    """A corpus of labelled examples. Its texts alone are a corpus, too."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their numbers; empty for a score."""
+        raise NotImplementedError
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The official ones; their mean is the score of the task."""
+        raise NotImplementedError
+
+    @property
+    def submission(self) -> dict[str, str]:
+        """Part to the name of its file of predictions."""
+        return {}
+
+    def fingerprint(self) -> str:
+        """See `Corpus.fingerprint`."""
+        raise NotImplementedError
+
+    def examples(self) -> Examples:
+        """The examples of each part; train and valid are always there."""
+        raise NotImplementedError
+
+    def splits(self) -> Splits:
+        """See `Corpus.splits`: the texts, a line each."""
+        found: dict[Any, list[str]] = {
+            part: [t for e in rows for t in (e.first, e.second) if t]
+            for part, rows in self.examples().items()
+            if part in ("train", "valid", "test")
+        }
+        return complete(found, "the data set")
+
+
+def evenly(examples: list[Example], max_bytes: int | None) -> list[Example]:
+    """At most about `max_bytes` of text, taken evenly: files may be in order of their labels."""
+    size = sum(len(e.first.encode()) + len((e.second or "").encode()) for e in examples)
+    if max_bytes is None or size <= max_bytes:
+        return examples
+    count = max(1, len(examples) * max_bytes // size)
+    return [examples[i * len(examples) // count] for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The examples of one part as ids, one after the other.
+
+    Args:
+        ids: [all tokens].
+        ends: [n] where each example ends in them.
+        seconds: [n] tokens at the end of each that belong to its second text.
+        labels: [n] classes or scores; NaN where there is none.
+        index: [n] as the submission wants it.
+    """
+
+    ids: npt.NDArray[Any]
+    ends: Ids
+    seconds: Ids
+    labels: npt.NDArray[np.float64]
+    index: Ids
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @property
+    def lengths(self) -> Ids:
+        """[n] tokens of each."""
+        return np.diff(self.ends, prepend=0)
+
+    def row(self, number: int) -> Ids:
+        """The ids of one example."""
+        start = self.ends[number - 1] if number else 0
+        return self.ids[start : self.ends[number]].astype(np.int64)
+
+
+def prepare_examples(
+    corpus: Labelled, settings: TokenizerSettings, cache_dir: Path | None = None
+) -> Prepared:
+    """Tokenizer and ids of a labelled corpus; `Prepared.splits` holds an `Encoded` per part."""
+    root = cache_dir or corpus.cache
+    corpus_hash = corpus.fingerprint()
+    examples = once(corpus.examples)
+
+    def texts() -> list[str]:
+        return [t for e in examples()["train"] for t in (e.first, e.second) if t]
+
+    tokenizer, seconds = prepare_tokenizer(settings, corpus_hash, texts, root)
+
+    def encode_all(folder: Path) -> dict[str, Any]:
+        began = time.perf_counter()
+        counts = {}
+        for part, rows in examples().items():
+            made = encode(rows, tokenizer, corpus.seq_len)
+            np.savez(folder / f"{part}.npz", **vars(made))
+            counts[part] = {"examples": len(made), "tokens": len(made.ids)}
+        spent = time.perf_counter() - began
+        sizes = ", ".join(f"{part} {count['examples']:,}" for part, count in counts.items())
+        log.info("examples: %s, encoded in %.1f s", sizes, spent)
+        return {"splits": counts, "seconds": spent}
+
+    key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256, corpus.seq_len, tokenizer.template)
+    folder, made = cache.entry(root, "examples", key, encode_all)
+    parts = {part: read_encoded(folder / f"{part}.npz") for part in made["splits"]}
+    report = {
+        "corpus_sha256": corpus_hash,
+        "splits": made["splits"],
+        "tokenizer_seconds": seconds,
+        "packing_seconds": made["seconds"],
+        "cache": str(folder),
+    }
+    return Prepared(tokenizer, parts, report)
+
+
+def encode(examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Encoded:
+    """Token ids of examples, each of at most `length`."""
+    rows: list[Ids] = []
+    seconds = []
+    for start in range(0, len(examples), _AT_ONCE):
+        some = examples[start : start + _AT_ONCE]
+        firsts = tokenizer.encode([e.first for e in some])
+        others = iter(tokenizer.encode([e.second for e in some if e.second is not None]))
+        for example, a in zip(some, firsts, strict=True):
+            b = None if example.second is None else next(others)
+            row, second = frame(a, b, tokenizer.template, length)
+            rows.append(row)
+            seconds.append(second)
+    kept = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
+    return Encoded(
+        np.concatenate(rows).astype(kept),
+        np.cumsum([len(row) for row in rows]),
+        np.array(seconds),
+        np.array([np.nan if e.label is None else e.label for e in examples], dtype=np.float64),
+        np.array([e.row for e in examples], dtype=np.int64),
+    )
+
+
+def frame(a: Ids, b: Ids | None, template: Template, length: int) -> tuple[Ids, int]:
+    """An example with its special tokens, and how many tokens at its end are its second text's.
+
+    Raises:
+        UserError: not even a token of each text would fit.
+    """
+    middle = template.middle if b is not None else ()
+    room = length - len(template.start) - len(middle) - len(template.end)
+    if room < 2:
+        raise UserError(f"data.seq_len={length} leaves no room for text; take more")
+    if b is None:
+        row = np.concatenate([template.start, a[:room], template.end])
+        return row.astype(np.int64), 0
+    if len(a) + len(b) > room:
+        longer = max(room - min(len(a), len(b)), -(-room // 2))
+        a = a[:longer] if len(a) >= len(b) else a[: room - min(longer, len(b))]
+        b = b[: room - len(a)]
+    row = np.concatenate([template.start, a, middle, b, template.end])
+    return row.astype(np.int64), len(b) + len(template.end)
+
+
+def read_encoded(file: Path) -> Encoded:
+    """What was written of an `Encoded` with numpy's `savez`."""
+    with np.load(file) as stored:
+        return Encoded(**{name: stored[name] for name in stored.files})
+
+
+def class_counts(part: Encoded, classes: int) -> Ids:
+    """How many examples of each class there are."""
+    return np.bincount(part.labels[~np.isnan(part.labels)].astype(np.int64), minlength=classes)
+
+
+def check_labelled(corpus: object) -> Mapping[str, Any]:
+    """What a task of classification needs to know of a corpus before it is read.
+
+    Raises:
+        UserError: its texts have no labels.
+    """
+    names = ("labels", "metrics", "submission")
+    if not all(hasattr(corpus, name) for name in names):
+        kind = type(corpus).__name__.lower()
+        raise UserError(
+            f"task=glue needs labelled data, and data={kind} has none; use data=glue, data=es_glue"
+            " or data=acceptability"
+        )
+    return {name: getattr(corpus, name) for name in names}

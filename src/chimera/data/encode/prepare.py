@@ -1,0 +1,119 @@
+"""Corpus → tokenizer → token ids, each stage kept in the cache under a hash of all that decides it.
+
+If nothing changed, no text is read at all. One line per stage that does work goes to the log
+`chimera`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+from chimera.data.corpus.base import Corpus, Splits, fingerprint_of
+from chimera.data.encode.packing import VERSION, PackedTokens, dtype, pack
+from chimera.data.source import cache
+from chimera.data.tokenizer.base import Tokenizer, TokenizerSettings, load
+
+log = logging.getLogger("chimera")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Data, ready to be batched.
+
+    Args:
+        tokenizer: of the ids.
+        splits: train, valid and test: `PackedTokens`, or what else a task works on.
+        report: documents, bytes and tokens of each split, hashes, seconds that stages took when
+            they were last done; plain values for the record.
+    """
+
+    tokenizer: Tokenizer
+    splits: Mapping[str, Any]
+    report: dict[str, Any]
+
+
+def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None = None) -> Prepared:
+    """Tokenizer and token ids of a corpus.
+
+    Args:
+        corpus: a choice of `data=`.
+        settings: a choice of `tokenizer=`.
+        cache_dir: None takes the corpus' own.
+    """
+    root = cache_dir or corpus.cache
+    corpus_hash = corpus.fingerprint()
+
+    @once
+    def splits() -> Splits:
+        began = time.perf_counter()
+        found = corpus.splits()
+        size = sum(len(document.encode()) for split in found.values() for document in split)
+        number = sum(map(len, found.values()))
+        log.info(
+            "data: %s documents, %.1f MB, read in %.1f s",
+            f"{number:,}",
+            size / 1e6,
+            time.perf_counter() - began,
+        )
+        return found
+
+    def make_tokens(folder: Path) -> dict[str, Any]:
+        documents = splits()
+        began = time.perf_counter()
+        counts = pack(folder, documents, tokenizer)
+        seconds = time.perf_counter() - began
+        sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
+        log.info("tokens: %s, packed in %.1f s", sizes, seconds)
+        return {"splits": counts, "seconds": seconds}
+
+    tokenizer, learning = prepare_tokenizer(settings, corpus_hash, lambda: splits()["train"], root)
+    key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256)
+    folder, packed = cache.entry(root, "tokens", key, make_tokens)
+    tokens = {s: PackedTokens(folder / f"{s}.bin", dtype(tokenizer)) for s in packed["splits"]}
+    report = {
+        "corpus_sha256": corpus_hash,
+        "splits": packed["splits"],
+        "tokenizer_seconds": learning,
+        "packing_seconds": packed["seconds"],
+        "cache": str(folder),
+    }
+    return Prepared(tokenizer, tokens, report)
+
+
+def prepare_tokenizer(
+    settings: TokenizerSettings,
+    corpus_hash: str,
+    documents: Callable[[], Sequence[str]],
+    root: Path,
+) -> tuple[Tokenizer, float]:
+    """The tokenizer, from the cache if it is there, and the seconds that it took to make.
+
+    Args:
+        settings: a choice of `tokenizer=`.
+        corpus_hash: fingerprint of the corpus.
+        documents: gives the training text; called only if it is to be learnt from.
+        root: the cache.
+    """
+
+    def make(folder: Path) -> dict[str, Any]:
+        text = documents() if settings.learns else []
+        began = time.perf_counter()
+        made = settings.build(text)
+        made.save(folder)
+        seconds = time.perf_counter() - began
+        log.info(
+            "tokenizer: %s pieces, sha256 %s, made in %.1f s",
+            f"{made.vocab_size:,}",
+            made.sha256[:8],
+            seconds,
+        )
+        return {"seconds": seconds}
+
+    folder, made = cache.entry(root, "tokenizer", settings.fingerprint(corpus_hash), make)
+    return load(folder), made["seconds"]

@@ -1,0 +1,41 @@
+"""Tokenizers that the Hugging Face `tokenizers` library runs: WordPiece and byte-level BPE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Fast
+
+_FILE = "huggingface.json"  # what their library calls tokenizer.json
+
+
+class FastTokenizer(Tokenizer):
+    """Wraps a `tokenizers.Tokenizer`."""
+
+    def __init__(self, fast: Fast, special: SpecialIds, sha256: str) -> None:
+        super().__init__(special, max(fast.get_vocab().values()) + 1, sha256)
+        fast.encode_special_tokens = True  # as text, that is
+        self.fast = fast
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        encoded = self.fast.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, dtype=np.int64) for one in encoded]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return str(self.fast.decode([int(i) for i in ids]))
+
+    def _write(self, folder: Path) -> None:
+        self.fast.save(str(folder / _FILE))
+
+    @classmethod
+    def _read(cls, folder: Path, special: SpecialIds, sha256: str) -> Self:
+        from tokenizers import Tokenizer as Fast
+
+        return cls(Fast.from_file(str(folder / _FILE)), special, sha256)

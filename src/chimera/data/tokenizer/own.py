@@ -1,0 +1,166 @@
+"""A model's own tokenizer (SPEC D4): of a run of ours, or of a Hugging Face model.
+
+What stands around a text and between two of them (`Template`) is read off the tokenizer by letting
+it encode a pair, whatever it is made of. A decoder's without a separator gets its end token there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from chimera.data.corpus.base import file_fingerprint, fingerprint_of
+from chimera.data.source import hub
+from chimera.data.tokenizer.base import DESCRIPTION, SpecialIds, Template, Tokenizer, load
+from chimera.data.tokenizer.fast import FastTokenizer
+from chimera.errors import UserError
+
+#: Files that a Hugging Face tokenizer may be made of, the best first.
+_FILES = ("tokenizer.json", "spm.model", "sentencepiece.bpe.model", "vocab.txt", "vocab.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """The tokenizer that a model was trained with.
+
+    Args:
+        path: a folder or a `owner/name` of the hub; null: of `init_from=` or of `model.name=`.
+    """
+
+    path: str | None = None
+
+    def check(self) -> None:
+        """See `TokenizerSettings.check`."""
+        if self.path is None:
+            raise UserError(
+                "tokenizer=own is that of init_from=<a run> or of model=hf model.name=<a model>;"
+                " give one of them, or tokenizer.path=<a folder>"
+            )
+        if self._folder() is None:
+            hub.find_file(self.path, "tokenizer_config.json", "tokenizer.path")
+        if not self._ours():
+            need_transformers("tokenizer=own")
+
+    def fingerprint(self, corpus: str) -> str:
+        """Of the files; of the name, on the hub."""
+        folder = self._folder()
+        if folder is None:
+            return fingerprint_of("own", 1, self.path)
+        there = [folder / name for name in (*_FILES, "tokenizer_config.json")]
+        files = [(f.name, file_fingerprint(f)) for f in there if f.is_file()]
+        models = [file_fingerprint(f) for f in sorted(folder.glob("*.model"))]
+        return fingerprint_of("own", 1, files, models)
+
+    @property
+    def learns(self) -> bool:
+        """See `TokenizerSettings.learns`."""
+        return False
+
+    def build(self, documents: Sequence[str]) -> Tokenizer:
+        """See `TokenizerSettings.build`."""
+        folder = self._folder()
+        if folder is not None and self._ours():
+            return load(folder)
+        return from_transformers(str(folder or self.path))
+
+    def _folder(self) -> Path | None:
+        """Where it is on this machine; None where the hub is meant.
+
+        Raises:
+            UserError: neither.
+        """
+        folder = Path(str(self.path)).expanduser()
+        if folder.is_dir():
+            if not any((folder / name).is_file() for name in _FILES):
+                raise UserError(f"tokenizer.path={self.path} holds none of {', '.join(_FILES)}")
+            return folder
+        if hub.is_id(str(self.path)):
+            return None
+        raise UserError(f"tokenizer.path={self.path} is not there; name a folder or owner/name")
+
+    def _ours(self) -> bool:
+        folder = self._folder()
+        file = folder / DESCRIPTION if folder else None
+        return file is not None and file.is_file() and "kind" in json.loads(file.read_text())
+
+
+def need_transformers(what: str) -> None:
+    """Refuse what stands on the library where it is not installed.
+
+    Raises:
+        UserError: with the command that installs it.
+    """
+    if find_spec("transformers") is None:
+        raise UserError(f"{what} needs the library transformers: pip install -e '.[hf]'")
+
+
+def from_transformers(name: str) -> Tokenizer:
+    """The fast form of a Hugging Face model's tokenizer.
+
+    Raises:
+        UserError: there is none.
+    """
+    from tokenizers import Tokenizer as Fast
+    from transformers import AutoTokenizer
+
+    try:
+        theirs = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"{name} gives no tokenizer ({reason})") from error
+    backend = getattr(theirs, "backend_tokenizer", None)
+    if backend is None:
+        raise UserError(f"{name} has no fast tokenizer; this needs one")
+    text = backend.to_str()
+    fast = Fast.from_str(text)
+    fast.no_padding()
+    fast.no_truncation()
+    special = _special(theirs)
+    found = FastTokenizer(fast, special, hashlib.sha256(text.encode()).hexdigest())
+    # The model's table may be no smaller than what it was told.
+    found.vocab_size = max(found.vocab_size, len(theirs))
+    fast.encode_special_tokens = False
+    found.template = _template(fast, special)
+    fast.encode_special_tokens = True
+    return found
+
+
+def _special(theirs: Any) -> SpecialIds:
+    """Ids of the special tokens; an end token stands in for those that a decoder has not."""
+
+    def first(*names: str) -> int | None:
+        ids = (getattr(theirs, f"{name}_token_id", None) for name in names)
+        return next((i for i in ids if i is not None), None)
+
+    end = first("sep", "eos", "bos", "cls", "unk", "pad")
+    return SpecialIds(
+        pad=_or(first("pad"), _or(end, 0)),
+        unk=_or(first("unk"), _or(end, 0)),
+        cls=_or(first("cls", "bos"), _or(end, 0)),
+        sep=_or(end, 0),
+        mask=first("mask"),
+    )
+
+
+def _template(fast: Any, special: SpecialIds) -> Template:
+    """Special ids before, between and after two texts."""
+    encoded = fast.encode("a", "b", add_special_tokens=True)
+    sides: list[int | None] = list(encoded.sequence_ids)
+    if 0 not in sides or 1 not in sides:
+        return Template((special.cls,), (special.sep,), (special.sep,))
+    ids = list(encoded.ids)
+    last_of_first = len(sides) - 1 - sides[::-1].index(0)
+    middle = ids[last_of_first + 1 : sides.index(1)]
+    last = len(sides) - 1 - sides[::-1].index(1)
+    return Template(
+        tuple(ids[: sides.index(0)]), tuple(middle) or (special.sep,), tuple(ids[last + 1 :])
+    )
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value

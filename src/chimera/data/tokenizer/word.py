@@ -1,0 +1,87 @@
+"""Whole words (SAIDL 3.7): the most frequent of the training text, the others are [UNK].
+
+SAIDL's has [PAD] = 0, [UNK] = 1 and at most 20,000 words. [CLS], [SEP] and [MASK] follow here, so
+that every task can use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chimera.data.corpus.base import fingerprint_of
+from chimera.data.tokenizer.base import SpecialIds, Tokenizer
+from chimera.data.tokenizer.fast import FastTokenizer
+from chimera.errors import UserError
+from chimera.types import PositiveInt
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """Words and punctuation marks as they stand in the text.
+
+    Args:
+        vocab_size: at most so many, the special ones among them.
+        min_count: words that are rarer are unknown.
+        lowercase: put text in lower case.
+    """
+
+    vocab_size: PositiveInt = 20_000
+    min_count: PositiveInt = 1
+    lowercase: bool = True
+
+    def check(self) -> None:
+        """See `TokenizerSettings.check`."""
+        if self.vocab_size <= len(_SPECIAL):
+            raise UserError(
+                f"tokenizer.vocab_size={self.vocab_size} leaves no word beside"
+                f" {', '.join(_SPECIAL)}; take more"
+            )
+
+    def fingerprint(self, corpus: str) -> str:
+        """Of the corpus and all settings."""
+        return fingerprint_of("words", 1, corpus, self)
+
+    @property
+    def learns(self) -> bool:
+        """See `TokenizerSettings.learns`."""
+        return True
+
+    def build(self, documents: Sequence[str]) -> Tokenizer:
+        """See `TokenizerSettings.build`."""
+        from tokenizers import Tokenizer as Fast
+        from tokenizers import decoders, models
+
+        normalizer, splitter = self._parts()
+        counts = Counter(
+            word
+            for document in documents
+            for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(document))
+        )
+        kept = _most_common(counts, self.vocab_size - len(_SPECIAL), self.min_count)
+        vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *kept))}
+        fast = Fast(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        fast.normalizer, fast.pre_tokenizer = normalizer, splitter
+        # The default puts blanks between words, which is as near to the text as words come.
+        fast.decoder = decoders.WordPiece(prefix="\0", cleanup=True)
+        fast.add_special_tokens(list(_SPECIAL))
+        digest = hashlib.sha256(repr((sorted(vocabulary.items()), self)).encode()).hexdigest()
+        return FastTokenizer(fast, SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4), digest)
+
+    def _parts(self) -> tuple[Any, Any]:
+        from tokenizers import normalizers, pre_tokenizers
+
+        steps = [normalizers.NFC(), *([normalizers.Lowercase()] if self.lowercase else [])]
+        return normalizers.Sequence(steps), pre_tokenizers.BertPreTokenizer()
+
+
+def _most_common(counts: Counter[str], most: int, least: int) -> Iterable[str]:
+    """The most frequent words; those of one frequency in the order of their letters."""
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    # A word of the text that spells a special token's name is none.
+    return [w for w, n in ranked if n >= least and w not in _SPECIAL][:most]

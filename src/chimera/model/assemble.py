@@ -1,0 +1,235 @@
+"""From a configuration to a model: instantiate the choices, put them together, gate bad pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import yaml
+from hydra.utils import get_class, instantiate
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from chimera.config.groups import ZOO, groups
+from chimera.config.settings import Model as ModelSettings
+from chimera.contract import (
+    CAUSAL,
+    FFN,
+    Direction,
+    Hook,
+    Mixer,
+    MixerFactory,
+    Norm,
+    Parts,
+    Position,
+    Quantiser,
+    Site,
+)
+from chimera.errors import UserError
+from chimera.mixer.bidirectional import Bidirectional
+from chimera.model.backbone import Backbone, Block, EmbeddingScale
+from chimera.model.head import Head
+from chimera.model.init import initialise
+from chimera.model.language import LanguageModel
+from chimera.paths import CONF
+from chimera.position.none import NoPosition
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One factory per group, as chosen on the command line."""
+
+    mixer: MixerFactory
+    norm: Callable[[int], Norm]
+    quant: Quantiser
+    ffn: Callable[[Site, Parts], FFN | None]
+    position: Callable[[Site, int, int], Position]
+    adapter: Callable[[nn.Module], nn.Module]
+    names: dict[str, str]
+
+
+def choose(cfg: dict[str, Any]) -> Choices:
+    """Instantiate the six groups of a plain, checked configuration."""
+    made = {group: instantiate(_without_callbacks(cfg[group]), _convert_="all") for group in ZOO}
+    return Choices(**made, names={group: cfg["choices"][group] for group in ZOO})
+
+
+def build_model(
+    settings: Any, choices: Choices, *, vocab_size: int, causal: bool | None, adapt: bool = True
+) -> LanguageModel:
+    """The model that the settings of `model=` describe, the adapter applied.
+
+    Args:
+        settings: a choice of `model=`.
+        choices: of the other groups.
+        vocab_size: of the tokenizer.
+        causal: whether it reads from left to right; None leaves it to the model.
+        adapt: off where weights are to be loaded, or another head put on, first.
+
+    Raises:
+        UserError: choices that cannot work together, or a model that cannot be had.
+    """
+    model = settings.build(choices, vocab_size=vocab_size, causal=causal)
+    return cast(LanguageModel, choices.adapter(model) if adapt else model)
+
+
+def from_parts(
+    settings: ModelSettings, choices: Choices, *, vocab_size: int, causal: bool
+) -> LanguageModel:
+    """Parts at their sites, weights initialised.
+
+    Raises:
+        UserError: a pair of choices that cannot work together, or a part that does not fit.
+    """
+    if settings.dim % settings.heads:
+        raise UserError(f"model.heads={settings.heads} does not divide model.dim={settings.dim}")
+    site = Site(
+        dim=settings.dim,
+        heads=settings.heads,
+        depth=settings.depth,
+        loops=settings.loops,
+        causal=causal,
+        max_len=settings.max_len,
+        dropout=settings.dropout,
+    )
+    try:
+        model = _assemble(site, settings, choices, vocab_size)
+    except UserError:
+        raise
+    except ValueError as error:  # a constructor that says why its site does not suit it
+        raise UserError(str(error)) from error
+    if not next(model.parameters()).is_meta:
+        initialise(model, settings)
+    return model
+
+
+def check_model(
+    settings: Any,
+    choices: Choices,
+    *,
+    causal: bool | None,
+    head: Callable[[Any], nn.Module] = lambda model: model,
+) -> None:
+    """Build on the meta device, which costs no memory: every constructor has its say.
+
+    Args:
+        settings, choices, causal: as of `build_model`.
+        head: puts the task's own head on.
+    """
+    with torch.device("meta"), _Unfilled():
+        model = build_model(settings, choices, vocab_size=8, causal=causal, adapt=False)
+        choices.adapter(head(model))
+
+
+class _Unfilled(TorchFunctionMode):
+    """Passes normal_ over: on the meta device it fills nothing and imports the compiler (1.2 s)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.Tensor.normal_, nn.init.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def _assemble(
+    site: Site, settings: ModelSettings, choices: Choices, vocab_size: int
+) -> LanguageModel:
+    provides = choices.position(site, site.heads, site.dim // site.heads).provides
+    # A table that is only added to the embedding is not wanted again in every layer.
+    in_layers = NoPosition if provides <= {"embed"} else choices.position
+    parts = Parts(choices.quant.linear, choices.norm, in_layers)
+    blocks = []
+    sites = [Site(**{**site.__dict__, "layer": layer}) for layer in range(site.depth)]
+    shared = settings.two_way == "shared"
+    mixers = [place_mixer(here, parts, choices.mixer, shared=shared) for here in sites]
+    _gate(choices, provides, mixers, sites, parts)
+    for here, mixer in zip(sites, mixers, strict=True):
+        ffn = choices.ffn(here, parts)
+        norms = [choices.norm(site.dim) for _ in range(1 if ffn is None else 2)]
+        blocks.append(Block(here, mixer, ffn, norms))
+    embedding = choices.quant.embedding(vocab_size, site.dim)
+    backbone = Backbone(
+        embedding,
+        _scale(settings),
+        choices.position(site, site.heads, site.dim // site.heads)
+        if "embed" in provides
+        else NoPosition(site, site.heads, site.dim // site.heads),
+        blocks,
+        choices.norm(site.dim),
+        loops=site.loops,
+        dropout=site.dropout,
+        gradient_checkpointing=settings.gradient_checkpointing,
+    )
+    head = Head(
+        site.dim,
+        vocab_size,
+        linear=choices.quant.linear,
+        norm=choices.norm,
+        table=embedding.table if settings.tie_head else None,
+        transform=settings.head_transform,
+        bias=settings.head_transform or not site.causal,  # GPT-2's head is the table alone
+    )
+    return LanguageModel(backbone, head)
+
+
+def _scale(settings: ModelSettings) -> EmbeddingScale | None:
+    if settings.embedding_scale == "none":
+        return None
+    return EmbeddingScale(settings.dim**0.5, learned=settings.embedding_scale == "learned")
+
+
+def place_mixer(site: Site, parts: Parts, factory: MixerFactory, *, shared: bool = False) -> Mixer:
+    """The mixer at its site; one that is causal only enters an encoder through both ways."""
+    if not site.causal and _directions(site, parts, factory) == CAUSAL:
+        return Bidirectional(site, parts, factory, shared=shared)
+    return factory(site, parts)
+
+
+def _directions(site: Site, parts: Parts, factory: MixerFactory) -> frozenset[Direction]:
+    with torch.device("meta"):
+        return factory(Site(**{**site.__dict__, "causal": True}), parts).directions
+
+
+def _gate(
+    choices: Choices,
+    provides: frozenset[Hook],
+    mixers: Sequence[Mixer],
+    sites: Sequence[Site],
+    parts: Parts,
+) -> None:
+    """Refuse a position that a mixer cannot honour, naming those that it can.
+
+    A recurrence knows the order of its inputs by itself: among layers that honour the position it
+    may go without (TITAN has Mamba beside attention with HOPE).
+    """
+    among = any(provides <= mixer.honours for mixer in mixers)
+    for site, mixer in zip(sites, mixers, strict=True):
+        if provides <= mixer.honours:
+            continue
+        if not (among and _directions(site, parts, choices.mixer) == CAUSAL):
+            raise _refused(choices, provides, mixer, site.layer)
+
+
+def _refused(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int) -> UserError:
+    need = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
+    lacking = " and ".join(need[hook] for hook in sorted(provides - mixer.honours))
+    fine = ", ".join(n for n in groups()["position"] if _provides(n) <= mixer.honours)
+    name = choices.names["mixer"]
+    where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
+    return UserError(
+        f"position={choices.names['position']} needs {lacking}; mixer={where} has none; use {fine}"
+    )
+
+
+def _provides(position: str) -> frozenset[Hook]:
+    node = yaml.safe_load((CONF / "position" / f"{position}.yaml").read_text(encoding="utf-8"))
+    return cast(type[Position], get_class(node["_target_"])).provides
+
+
+def _without_callbacks(node: Any) -> Any:
+    """A component's node without what it asks of training, at every depth."""
+    if not isinstance(node, dict):
+        return node
+    return {k: _without_callbacks(v) for k, v in node.items() if k != "callbacks"}

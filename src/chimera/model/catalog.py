@@ -1,0 +1,137 @@
+"""The table of every component, read off the components themselves: `python train.py list`."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, cast
+
+import yaml
+from hydra.utils import get_object
+
+from chimera.config.groups import groups
+from chimera.contract import CAUSAL, Mixer
+from chimera.paths import CONF, ROOT
+
+#: Groups in the order in which a model is built up.
+GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
+BEGIN, END = "<!-- zoo: written by `make zoo` -->", "<!-- end of zoo -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One component. Columns that a group has no use for are empty."""
+
+    name: str
+    what: str
+    source: str
+    forms: str = ""
+    directions: str = ""
+    positions: str = ""
+    cost: str = ""
+    state: str = ""
+
+
+#: Column heads by group.
+HEADS = {
+    "mixer": ("name", "what it is", "source", "forms", "encoder", "positions", "cost", "state"),
+}
+PLAIN = ("name", "what it is", "source")
+
+
+def rows(group: str) -> list[Row]:
+    """All components of a group, in alphabetical order."""
+    return [_row(group, name) for name in groups()[group]]
+
+
+def _row(group: str, name: str) -> Row:
+    text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
+    target: Any = get_object(yaml.safe_load(text)["_target_"])
+    module = inspect.getmodule(target)
+    assert module is not None
+    what = _comment(text) or _first_line(target)
+    source = getattr(target, "source", "") or _in_brackets(module.__doc__ or "")
+    if group != "mixer":
+        return Row(name, what, source)
+    if not inspect.isclass(target):  # a composite's factory: whatever its members are
+        return Row(name, what, source, *("as its members",) * 5)
+    kind = cast(type[Mixer], target)
+    return Row(
+        name,
+        what,
+        source,
+        ", ".join(kind.forms),
+        "both ways, by wrapper" if kind.directions == CAUSAL else "own form",
+        ", ".join(p for p in groups()["position"] if _provides(p) <= kind.honours),
+        kind.cost,
+        kind.state_size or "none",
+    )
+
+
+def _provides(position: str) -> frozenset[Any]:
+    node = yaml.safe_load((CONF / "position" / f"{position}.yaml").read_text(encoding="utf-8"))
+    found: frozenset[Any] = get_object(node["_target_"]).provides
+    return found
+
+
+def _comment(text: str) -> str:
+    """A YAML's first line, if it is a comment: what this choice of a class is."""
+    first = text.splitlines()[0]
+    return first.removeprefix("#").strip().rstrip(".") if first.startswith("#") else ""
+
+
+def _first_line(target: Any) -> str:
+    return (inspect.getdoc(target) or "").splitlines()[0].rstrip(".")
+
+
+def _in_brackets(doc: str) -> str:
+    """`LayerNorm (SPEC N1; arXiv 1607.06450).` has its source in brackets."""
+    head = " ".join(doc.split("\n\n")[0].split())
+    _, _, rest = head.partition("(SPEC ")
+    return rest.partition(")")[0] if rest else ""
+
+
+def markdown() -> str:
+    """The README's zoo section: a table per group."""
+    parts = []
+    for group in GROUPS:
+        heads = HEADS.get(group, PLAIN)
+        lines = [f"### `{group}=`", "", _line(heads), _line(["---"] * len(heads))]
+        for row in rows(group):
+            cells = [f"`{row.name}`", *list(row.__dict__.values())[1 : len(heads)]]
+            lines.append(_line([cell.replace("|", "\\|") for cell in cells]))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _line(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def show() -> None:
+    """Print the tables to the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for group in GROUPS:
+        table = Table(title=f"{group}=", title_justify="left", show_lines=False)
+        heads = HEADS.get(group, PLAIN)
+        for head in heads:
+            table.add_column(head, overflow="fold")
+        for row in rows(group):
+            table.add_row(*list(row.__dict__.values())[: len(heads)])
+        console.print(table)
+
+
+def write_readme() -> None:
+    """Put the tables between the README's marks."""
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    readme.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_readme()

@@ -1,0 +1,26 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """The whole text or, after a crash or on a full disk, the file as it was before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Pretty JSON, atomically."""
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -1,0 +1,65 @@
+"""The frozen table of classes that have moved: the path of their first release → the path now.
+
+It has three uses, so a line is never changed on its left side and never removed:
+
+- `config.yaml` of an older run names old paths: `current` rewrites them when the run is read;
+- the identity of a run hashes the old path (`original`), so finished runs keep their names;
+- what a file from disk may instantiate is what this table, `conf/`, `experiments/` or a plugin
+  declares (`chimera.config.declared`).
+
+A class that has never moved is not listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOVED = {
+    "chimera.callback.adalora.RankBudget": "chimera.callback.part.adalora.RankBudget",
+    "chimera.callback.adapter.AdapterLog": "chimera.callback.part.adapter.AdapterLog",
+    "chimera.callback.mag.MagSchedule": "chimera.callback.part.liza.MagSchedule",
+    "chimera.callback.qdyt.QDyTSchedule": "chimera.callback.part.qdyt.QDyTSchedule",
+    "chimera.callback.sora.GateUpdate": "chimera.callback.part.sora.GateUpdate",
+    "chimera.data.acceptability.Acceptability": "chimera.data.corpus.acceptability.Acceptability",
+    "chimera.data.byte_bpe.ByteBPE": "chimera.data.tokenizer.byte_bpe.ByteBPE",
+    "chimera.data.glue.Glue": "chimera.data.corpus.glue.Glue",
+    "chimera.data.glue.SpanishGlue": "chimera.data.corpus.glue.SpanishGlue",
+    "chimera.data.instruct.Instruct": "chimera.data.corpus.instruct.Instruct",
+    "chimera.data.own.Own": "chimera.data.tokenizer.own.Own",
+    "chimera.data.pydocs.PyDocs": "chimera.data.corpus.pydocs.PyDocs",
+    "chimera.data.sentence_piece.SentencePiece": (
+        "chimera.data.tokenizer.sentence_piece.SentencePiece"
+    ),
+    "chimera.data.text.Text": "chimera.data.corpus.text.Text",
+    "chimera.data.wikitext.WikiText2": "chimera.data.corpus.wikitext.WikiText2",
+    "chimera.data.word.Words": "chimera.data.tokenizer.word.Words",
+    "chimera.data.wordpiece.WordPiece": "chimera.data.tokenizer.wordpiece.WordPiece",
+    "chimera.settings.Guard": "chimera.config.settings.Guard",
+    "chimera.settings.Logger": "chimera.config.settings.Logger",
+    "chimera.settings.Model": "chimera.config.settings.Model",
+    "chimera.settings.Optim": "chimera.config.settings.Optim",
+    "chimera.settings.Scale": "chimera.config.settings.Scale",
+    "chimera.settings.Trainer": "chimera.config.settings.Trainer",
+}
+_FIRST = {now: first for first, now in MOVED.items()}
+
+
+def current(node: Any) -> Any:
+    """A configuration with every `_target_` as the class is called now."""
+    return _renamed(node, MOVED)
+
+
+def original(node: Any) -> Any:
+    """A configuration with every `_target_` as the class was called in its first release."""
+    return _renamed(node, _FIRST)
+
+
+def _renamed(node: Any, table: dict[str, str]) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: table.get(value, value)
+            if key == "_target_" and isinstance(value, str)
+            else _renamed(value, table)
+            for key, value in node.items()
+        }
+    return [_renamed(value, table) for value in node] if isinstance(node, list) else node

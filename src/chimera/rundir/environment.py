@@ -1,0 +1,53 @@
+"""Where and with what a run was made: machine, packages, commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from chimera.paths import ROOT
+
+
+def environment() -> dict[str, Any]:
+    """Where and with what the run was made."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "git": git_state(),
+        "packages": {
+            d.metadata["Name"]: d.version
+            for d in sorted(
+                importlib.metadata.distributions(), key=lambda d: d.metadata["Name"] or ""
+            )
+        },
+    }
+
+
+def git_state() -> dict[str, Any]:
+    """Commit of this project's checkout and whether it was changed; empty outside git."""
+
+    def git(*words: str) -> str | None:
+        got = subprocess.run(("git", "-C", str(ROOT), *words), capture_output=True, text=True)
+        return got.stdout.strip() if got.returncode == 0 else None
+
+    try:
+        commit = git("rev-parse", "HEAD")
+    except FileNotFoundError:  # no git on this machine
+        return {}
+    return {"commit": commit, "changed": bool(git("status", "--porcelain"))} if commit else {}
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -1,0 +1,97 @@
+"""Let a model answer questions, greedily, and score what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chimera.data.tokenizer.base import Tokenizer
+from chimera.task.mmlu.metrics import score
+from chimera.task.mmlu.questions import Question, prompt
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was said, and how it was scored.
+
+    Args:
+        said: of each question, up to the end of the line.
+        scores: of each.
+        shortened: prompts whose beginning was cut off to fit.
+    """
+
+    said: list[str]
+    scores: list[dict[str, float]]
+    shortened: int
+
+
+@torch.inference_mode()
+def answer(
+    model: Any,
+    tokenizer: Tokenizer,
+    asked: Sequence[tuple[Question, Question | None]],
+    *,
+    length: int,
+    new: int = 8,
+    batch: int = 8,
+) -> Answers:
+    """Answers of a causal model, in the order of the questions.
+
+    Args:
+        model: one of ours or of `chimera.model.hf`, in evaluation mode.
+        tokenizer: its.
+        asked: questions, each with a solved one.
+        length: tokens that a prompt may have.
+        new: tokens of an answer.
+        batch: prompts at a time.
+    """
+    start = list(tokenizer.template.start)
+    prompts = [
+        [*start, *map(int, ids)] for ids in tokenizer.encode([prompt(q, e) for q, e in asked])
+    ]
+    shortened = sum(len(ids) > length for ids in prompts)
+    prompts = [
+        [*start, *ids[len(start) - length :]] if len(ids) > length else ids for ids in prompts
+    ]
+    # Of like length together: less padding.
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    said = [""] * len(prompts)
+    for first in range(0, len(order), batch):
+        rows = order[first : first + batch]
+        for row, ids in zip(
+            rows, greedy(model, [prompts[i] for i in rows], tokenizer, new), strict=True
+        ):
+            said[row] = tokenizer.decode(ids).strip().partition("\n")[0].strip()
+    scores = [score(q.gold, text) for (q, _), text in zip(asked, said, strict=True)]
+    return Answers(said, scores, shortened)
+
+
+def greedy(
+    model: Any, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, new: int
+) -> list[list[int]]:
+    """The likeliest continuations, each up to the end token; prompts are padded on the left."""
+    device = next(model.parameters()).device
+    width = max(map(len, prompts))
+    ids = np.full((len(prompts), width), tokenizer.pad_id)
+    real = np.zeros_like(ids, dtype=bool)
+    for row, given in enumerate(prompts):
+        ids[row, width - len(given) :] = given
+        real[row, width - len(given) :] = True
+    token = torch.from_numpy(ids).to(device)
+    mask: Tensor | None = None if real.all() else torch.from_numpy(real).to(device)
+    state = model.init_state(len(prompts))
+    last = torch.arange(1, len(prompts) + 1, device=device) * width - 1
+    said = []
+    for _ in range(new):
+        out = model(token, mask, index=last, state=state)
+        state, mask = out.state, None
+        token = out.logits.argmax(-1, keepdim=True)
+        last = torch.arange(len(prompts), device=device)
+        said.append(token)
+    rows = torch.cat(said, 1).tolist()
+    return [row[: row.index(tokenizer.sep_id)] if tokenizer.sep_id in row else row for row in rows]

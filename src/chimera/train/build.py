@@ -1,0 +1,39 @@
+"""From a configuration to the trained part: model, head, adapter, start weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.utils import instantiate
+
+from chimera.config.init_from import causal_of, place
+from chimera.model.assemble import build_model, choose
+from chimera.model.restore import start_from
+from chimera.task.base import Task
+
+
+def make_task(config: dict[str, Any], vocab_size: int, *, start: bool = False) -> Task:
+    """The task with its model built in it: the body, its weights, the head, the adapter.
+
+    Args:
+        config: checked.
+        vocab_size: of the tokenizer.
+        start: take the weights of `init_from`; whoever loads a checkpoint next need not.
+    """
+    choices = choose(config)
+    model = build_model(
+        instantiate(config["model"], _convert_="all"),
+        choices,
+        vocab_size=vocab_size,
+        causal=causal_of(config["task"]),
+        adapt=False,
+    )
+    if start:
+        start_from(model, place(config))
+    optim = instantiate(config["optim"], _convert_="all")
+    factory = instantiate(config["task"], _convert_="all")
+    task = factory(model, optim, config["trainer"]["max_steps"] or 1, vocab_size)
+    assert isinstance(task, Task)
+    task.meet(instantiate(config["data"], _convert_="all"))
+    task.model = choices.adapter(task.model)
+    return task
