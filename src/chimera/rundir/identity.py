@@ -8,6 +8,10 @@ from typing import Any
 
 from chimera.rundir.class_table import original
 
+#: Raised whenever a change alters the numbers of configurations that did not change, so that no
+#: table mixes runs from before and after it. In the identity from 2 on; 1 is the first release.
+NUMERICS = 1
+
 #: Keys that say where, how visibly or how safely a run goes, not what it computes; and those whose
 #: effect stands elsewhere: a scale's bounds have been put, a choice's node is there.
 NOT_IDENTITY = (
@@ -21,6 +25,7 @@ NOT_IDENTITY = (
     "launcher",
     "workers",
     "guard",
+    "callbacks",
     "task.teacher",
     "init_from",
     "data.cache_dir",
@@ -33,28 +38,44 @@ NOT_IDENTITY = (
     "trainer.checkpoint_keep_epochs",
 )
 
+#: Dotted keys that were added after the first release, and their defaults. At its default a key is
+#: left out of the hash, so finished runs keep their names.
+LATER: dict[str, Any] = {
+    "numerics": 1,
+    "optim.optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True},
+    "optim.schedule": {"_target_": "chimera.optim.schedule.warmup_cosine", "_partial_": True},
+}
+
 
 def identity(config: dict[str, Any]) -> str:
     """Eight hexadecimal digits of a hash of all that decides what a run computes.
 
     A key that is null counts as absent: a part that learns a new option keeps its runs.
     """
-    kept = original(json.loads(json.dumps(config)))
+    kept = json.loads(json.dumps(config))
+    for key, default in LATER.items():
+        node = _holder(kept, key)
+        if node.get(key.rpartition(".")[2]) == default:
+            del node[key.rpartition(".")[2]]
+    kept = original(kept)
     for key in NOT_IDENTITY:
-        node, *rest = key.split(".")
-        if rest:
-            kept.get(node, {}).pop(rest[0], None)
-        else:
-            kept.pop(node, None)
+        _holder(kept, key).pop(key.rpartition(".")[2], None)
     if kept.get("init_run") and "path" in kept["tokenizer"]:
         del kept["tokenizer"]["path"]  # the folder of the run that it starts from
-    return hashlib.sha256(json.dumps(_said(kept), sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(_without_null(kept), sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _said(node: Any) -> Any:
-    """Nested configuration without what is null."""
+def _holder(config: dict[str, Any], key: str) -> dict[str, Any]:
+    """The mapping that holds the last part of a dotted key; an empty one where there is none."""
+    node: Any = config
+    for part in key.split(".")[:-1]:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else {}
+
+
+def _without_null(node: Any) -> Any:
     if isinstance(node, dict):
-        return {key: _said(value) for key, value in node.items() if value is not None}
+        return {key: _without_null(value) for key, value in node.items() if value is not None}
     return node
 
 
