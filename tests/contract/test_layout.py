@@ -10,7 +10,7 @@ import pytest
 from hydra.utils import get_object
 
 from chimera.config.groups import groups
-from chimera.config.schema import RESERVED, check_node
+from chimera.config.schema import RESERVED, arguments, check_node, nodes
 from chimera.paths import CONF, ROOT
 from tests.zoo import ZOO, config, names
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from chimera.data.encode.examples import Example, encode
 from chimera.data.tokenizer.base import load
 from chimera.data.tokenizer.own import Own
 from chimera.errors import UserError
+from chimera.model.assemble import build_model
 from chimera.model.classifier import Classifier, pooled
 from chimera.model.hf import HuggingFaceModel
 from chimera.model.hf_settings import HuggingFace
@@ -21,6 +23,10 @@ from tests.kit import close, ragged
 
 class Choices:
     names = {"mixer": "attention", "norm": "layernorm", "quant": "none", "ffn": "mlp"}  # noqa: RUF012
+
+    @staticmethod
+    def adapter(model: nn.Module) -> nn.Module:
+        return model
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def made(place: Path, *, causal: bool | None = None, vocab_size: int = 1) -> HuggingFaceModel:
     settings = HuggingFace(name=str(place), max_len=32)
     settings.check()
-    return settings.build(Choices, vocab_size=vocab_size, causal=causal).double().eval()
+    return build_model(settings, Choices, vocab_size=vocab_size, causal=causal).double().eval()
 
 
 @pytest.mark.parametrize("kind", [*KINDS])
@@ -171,7 +177,9 @@ def test_a_table_of_positions_ends(folders: dict[str, Path]) -> None:
         with pytest.raises(UserError, match=f"knows {reach[kind]} positions"):
             made(place).check_reach(reach[kind] + 1)
         with pytest.raises(UserError, match=f"knows {reach[kind]} positions; model.max_len=67"):
-            HuggingFace(name=str(place), max_len=67).build(Choices, vocab_size=1, causal=None)
+            build_model(
+                HuggingFace(name=str(place), max_len=67), Choices, vocab_size=1, causal=None
+            )
 
 
 def test_what_is_not_there(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -181,7 +189,9 @@ def test_what_is_not_there(folders: dict[str, Path], tmp_path: Path) -> None:
         HuggingFace(name=str(tmp_path)).check()
     other = type("C", (), {"names": {**Choices.names, "mixer": "mamba"}})
     with pytest.raises(UserError, match="mixer=mamba cannot be put into model=hf"):
-        HuggingFace(name=str(folders["bert"]), max_len=9).build(other, vocab_size=1, causal=None)
+        build_model(
+            HuggingFace(name=str(folders["bert"]), max_len=9), other, vocab_size=1, causal=None
+        )
 
 
 def test_a_really_trained_model_tells_its_story() -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from chimera.contract import CAUSAL, Ctx, Mixer, Out, Parts, Site
 from chimera.mixer.attention import Attention
-from chimera.mixer.bidirectional import Bidirectional
 from chimera.mixer.ode import ODEAttention
 from chimera.mixer.routed import Routed
+from chimera.model.bidirectional import Bidirectional
 from tests.kit import close, ctx, double, grads, parts, ragged, site
 
 MEMBERS = {"attention": Attention, "mqa": partial(Attention, kv_heads=1), "ode": ODEAttention}

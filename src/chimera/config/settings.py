@@ -6,7 +6,7 @@ Each class is the schema of one Hydra group, named by `_target_` in its YAML fil
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -72,7 +72,12 @@ class Model:
             A tanh in place of a norm leaves small activations small: without, it does not learn.
         two_way: a mixer that is causal only runs both ways in an encoder, each way with weights of
             its `own` or with `shared` ones.
+
+    `builder` is the dotted path of the function that builds the model, called as
+    `(settings, choices, *, vocab_size, causal)`. A settings class of your own names its own.
     """
+
+    builder: ClassVar[str] = "chimera.model.assemble.from_parts"
 
     dim: PositiveInt
     depth: PositiveInt
@@ -90,12 +95,6 @@ class Model:
 
     def check(self) -> None:
         """Nothing has to be fetched."""
-
-    def build(self, choices: Any, *, vocab_size: int, causal: bool | None) -> Any:
-        """The model of the chosen parts; see `chimera.model.assemble`."""
-        from chimera.model.assemble import from_parts
-
-        return from_parts(self, choices, vocab_size=vocab_size, causal=bool(causal))
 
 
 @dataclass(frozen=True)

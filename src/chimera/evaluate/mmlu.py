@@ -18,7 +18,6 @@ from chimera.task.mmlu.metrics import METRICS, summary
 from chimera.task.mmlu.questions import Question, read
 
 WORDS = ("run", "data", "split", "subjects", "limit", "new", "length", "batch", "out")
-NO_ADAPTER = {"_target_": "chimera.adapter.none.no_adapter", "_partial_": True}
 
 
 def main(argv: list[str]) -> int:
@@ -81,11 +80,8 @@ def evaluate(
     task.load_state_dict(load(newest.path)["state_dict"])
     models = {"trained": task.model}
     if config["choices"]["adapter"] != "none":
-        bare = config | {
-            "adapter": NO_ADAPTER,
-            "choices": config["choices"] | {"adapter": "none"},
-        }
-        models["base"] = make_task(bare, tokenizer.vocab_size, start=True).model
+        base = make_task(config, tokenizer.vocab_size, start=True, adapter=False)
+        models["base"] = base.model
     found = {}
     for name, model in models.items():
         answers = answer(model.eval(), tokenizer, asked, **sizes)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from chimera.adapter import files as adapters
 from chimera.adapter.low_rank import Adapted, adapted
 from chimera.adapter.merge import merge, prune
+from chimera.config.groups import defaults, node
 from chimera.config.init_from import causal_of
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
@@ -35,8 +36,6 @@ from chimera.quant.layers import Ternary
 from chimera.quant.packing import byte_report, packed
 from chimera.rundir.checkpoint_io import load as load_checkpoint
 from chimera.rundir.directory import RunDir
-
-NO_ADAPTER = {"_target_": "chimera.adapter.none.no_adapter", "_partial_": True}
 
 
 class Exported(NamedTuple):
@@ -126,10 +125,9 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
         config["model"] |= {"name": str(folder / "body"), "pretrained": False}
     model: nn.Module = build_model(
         instantiate(config["model"], _convert_="all"),
-        choose(config),
+        choose(config, adapter=False),
         vocab_size=about["vocab_size"],
         causal=causal_of(config["task"]),
-        adapt=False,
     )
     if about["outputs"]:
         options = {key: config["task"][key] for key in ("pool", "dropout", "hidden")}
@@ -171,8 +169,9 @@ def _about(
     config: dict[str, Any], model: nn.Module, task: Any, tokenizer: Tokenizer
 ) -> dict[str, Any]:
     classes = isinstance(model, Classifier)
-    plain = {**config, "adapter": NO_ADAPTER}
-    plain["choices"] = {**config["choices"], "adapter": "none"}
+    name = defaults()["adapter"]
+    plain = {**config, "adapter": node("adapter", name)}
+    plain["choices"] = {**config["choices"], "adapter": name}
     labels = list(getattr(task, "labels", ()))
     return {
         "model_type": "chimera",

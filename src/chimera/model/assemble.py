@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import yaml
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class, get_method, instantiate
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from chimera.config.groups import ZOO, groups
+from chimera.config.groups import ZOO, groups, node
 from chimera.config.settings import Model as ModelSettings
 from chimera.contract import (
     CAUSAL,
@@ -28,13 +27,15 @@ from chimera.contract import (
     Site,
 )
 from chimera.errors import UserError
-from chimera.mixer.bidirectional import Bidirectional
 from chimera.model.backbone import Backbone, Block, EmbeddingScale
+from chimera.model.bidirectional import Bidirectional
 from chimera.model.head import Head
 from chimera.model.init import initialise
 from chimera.model.language import LanguageModel
-from chimera.paths import CONF
-from chimera.position.none import NoPosition
+
+
+def _unchanged(model: nn.Module) -> nn.Module:
+    return model
 
 
 @dataclass(frozen=True)
@@ -46,39 +47,50 @@ class Choices:
     quant: Quantiser
     ffn: Callable[[Site, Parts], FFN | None]
     position: Callable[[Site, int, int], Position]
-    adapter: Callable[[nn.Module], nn.Module]
     names: dict[str, str]
+    adapter: Callable[[nn.Module], nn.Module] = _unchanged
 
 
-def choose(cfg: dict[str, Any]) -> Choices:
-    """Instantiate the six groups of a plain, checked configuration."""
-    made = {group: instantiate(_without_callbacks(cfg[group]), _convert_="all") for group in ZOO}
-    return Choices(**made, names={group: cfg["choices"][group] for group in ZOO})
+def choose(cfg: dict[str, Any], *, adapter: bool = True) -> Choices:
+    """Instantiate the factories of a plain, checked configuration.
+
+    Args:
+        cfg: has a node per group, and `choices` with its name.
+        adapter: False leaves the adapter out: the model is built as if none were chosen.
+    """
+    chosen = [group for group in ZOO if adapter or group != "adapter"]
+    made = {group: instantiate(_without_callbacks(cfg[group]), _convert_="all") for group in chosen}
+    return Choices(**made, names={group: cfg["choices"][group] for group in chosen})
 
 
 def build_model(
     settings: Any, choices: Choices, *, vocab_size: int, causal: bool | None, adapt: bool = True
 ) -> LanguageModel:
-    """The model that the settings of `model=` describe, the adapter applied.
+    """Build the model that the settings of `model=` describe, and apply the adapter.
 
     Args:
-        settings: a choice of `model=`.
+        settings: a choice of `model=`; its `builder` is the dotted path of what builds the model.
         choices: of the other groups.
         vocab_size: of the tokenizer.
-        causal: whether it reads from left to right; None leaves it to the model.
-        adapt: off where weights are to be loaded, or another head put on, first.
+        causal: True for a decoder, False for an encoder; None leaves it to the model.
+        adapt: False where weights are loaded, or another head is put on, first.
 
     Raises:
         UserError: choices that cannot work together, or a model that cannot be had.
     """
-    model = settings.build(choices, vocab_size=vocab_size, causal=causal)
+    build = get_method(settings.builder)
+    model = build(settings, choices, vocab_size=vocab_size, causal=causal)
     return cast(LanguageModel, choices.adapter(model) if adapt else model)
 
 
 def from_parts(
-    settings: ModelSettings, choices: Choices, *, vocab_size: int, causal: bool
+    settings: ModelSettings, choices: Choices, *, vocab_size: int, causal: bool | None
 ) -> LanguageModel:
-    """Parts at their sites, weights initialised.
+    """Put the chosen parts at their sites and initialise the weights.
+
+    Args:
+        settings, choices, vocab_size: as of `build_model`.
+        causal: None counts as False.
 
     Raises:
         UserError: a pair of choices that cannot work together, or a part that does not fit.
@@ -90,7 +102,7 @@ def from_parts(
         heads=settings.heads,
         depth=settings.depth,
         loops=settings.loops,
-        causal=causal,
+        causal=bool(causal),
         max_len=settings.max_len,
         dropout=settings.dropout,
     )
@@ -138,7 +150,7 @@ def _assemble(
 ) -> LanguageModel:
     provides = choices.position(site, site.heads, site.dim // site.heads).provides
     # A table that is only added to the embedding is not wanted again in every layer.
-    in_layers = NoPosition if provides <= {"embed"} else choices.position
+    in_layers = Position if provides <= {"embed"} else choices.position
     parts = Parts(choices.quant.linear, choices.norm, in_layers)
     blocks = []
     sites = [Site(**{**site.__dict__, "layer": layer}) for layer in range(site.depth)]
@@ -155,7 +167,7 @@ def _assemble(
         _scale(settings),
         choices.position(site, site.heads, site.dim // site.heads)
         if "embed" in provides
-        else NoPosition(site, site.heads, site.dim // site.heads),
+        else Position(site, site.heads, site.dim // site.heads),
         blocks,
         choices.norm(site.dim),
         loops=site.loops,
@@ -224,12 +236,11 @@ def _refused(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: i
 
 
 def _provides(position: str) -> frozenset[Hook]:
-    node = yaml.safe_load((CONF / "position" / f"{position}.yaml").read_text(encoding="utf-8"))
-    return cast(type[Position], get_class(node["_target_"])).provides
+    return cast(type[Position], get_class(node("position", position)["_target_"])).provides
 
 
-def _without_callbacks(node: Any) -> Any:
-    """A component's node without what it asks of training, at every depth."""
-    if not isinstance(node, dict):
-        return node
-    return {k: _without_callbacks(v) for k, v in node.items() if k != "callbacks"}
+def _without_callbacks(config: Any) -> Any:
+    """A component's configuration without the callbacks that it brings, at every depth."""
+    if not isinstance(config, dict):
+        return config
+    return {k: _without_callbacks(v) for k, v in config.items() if k != "callbacks"}

@@ -6,10 +6,9 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, cast
 
-import yaml
 from hydra.utils import get_object
 
-from chimera.config.groups import groups
+from chimera.config.groups import groups, node
 from chimera.contract import CAUSAL, Mixer
 from chimera.paths import CONF, ROOT
 
@@ -46,7 +45,7 @@ def rows(group: str) -> list[Row]:
 
 def _row(group: str, name: str) -> Row:
     text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
-    target: Any = get_object(yaml.safe_load(text)["_target_"])
+    target: Any = get_object(node(group, name)["_target_"])
     module = inspect.getmodule(target)
     assert module is not None
     what = _comment(text) or _first_line(target)
@@ -69,9 +68,8 @@ def _row(group: str, name: str) -> Row:
 
 
 def _provides(position: str) -> frozenset[Any]:
-    node = yaml.safe_load((CONF / "position" / f"{position}.yaml").read_text(encoding="utf-8"))
-    found: frozenset[Any] = get_object(node["_target_"]).provides
-    return found
+    provides: frozenset[Any] = get_object(node("position", position)["_target_"]).provides
+    return provides
 
 
 def _comment(text: str) -> str:

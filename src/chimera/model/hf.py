@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from chimera.config.groups import defaults
 from chimera.contract import Out
 from chimera.errors import UserError
 from chimera.model.hf_settings import HuggingFace
@@ -21,8 +22,8 @@ from chimera.ops.cross_entropy import cross_entropy
 
 #: Kinds whose positions begin behind the padding token's number.
 SHIFTED = ("roberta", "xlm-roberta", "camembert")
-#: What our own parts are when nobody chose any; a Hugging Face model has layers of its own.
-PLAIN = {"mixer": "attention", "norm": "layernorm", "quant": "none", "ffn": "mlp"}
+#: Groups that make up a layer. A Hugging Face model has layers of its own.
+LAYER_GROUPS = ("mixer", "norm", "quant", "ffn")
 
 
 class Cache(NamedTuple):
@@ -149,15 +150,15 @@ def build(
 
     Args:
         settings: which, and with what weights.
-        choices: of the six groups; those that make up layers must not have been chosen.
+        choices: of the six groups; those that make up a layer have to be the default ones.
         vocab_size: of the tokenizer.
         causal: what the task needs; None takes either.
 
     Raises:
         UserError: it does not fit the task, the tokenizer or the choices, or cannot be loaded.
     """
-    for group, plain in PLAIN.items():
-        if choices.names[group] != plain:
+    for group in LAYER_GROUPS:
+        if choices.names[group] != defaults()[group]:
             raise UserError(
                 f"{group}={choices.names[group]} cannot be put into model=hf, whose layers are its"
                 f" own; leave it out, or take another model"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 from chimera.data.source import hub
 from chimera.data.tokenizer.own import need_transformers
 from chimera.errors import UserError
 from chimera.types import PositiveInt
-
-if TYPE_CHECKING:
-    from torch import nn
 
 #: One of these holds a model's weights, or says which files do.
 _WEIGHTS = (
@@ -34,6 +31,8 @@ class HuggingFace:
         max_len: tokens per sequence.
         gradient_checkpointing: recompute each block in the backward pass.
     """
+
+    builder: ClassVar[str] = "chimera.model.hf.build"
 
     name: str | None = None
     revision: str | None = None
@@ -76,12 +75,6 @@ class HuggingFace:
         if hub.is_id(str(self.name)):
             return None
         raise UserError(f"model.name={self.name} is not there; name a folder or owner/name")
-
-    def build(self, choices: Any, *, vocab_size: int, causal: bool | None) -> nn.Module:
-        """The model; see `chimera.model.hf`."""
-        from chimera.model.hf import build
-
-        return build(self, choices, vocab_size=vocab_size, causal=causal)
 
     def _cached(self) -> bool:
         from huggingface_hub import try_to_load_from_cache

@@ -12,15 +12,18 @@ from chimera.model.restore import start_from
 from chimera.task.base import Task
 
 
-def make_task(config: dict[str, Any], vocab_size: int, *, start: bool = False) -> Task:
+def make_task(
+    config: dict[str, Any], vocab_size: int, *, start: bool = False, adapter: bool = True
+) -> Task:
     """The task with its model built in it: the body, its weights, the head, the adapter.
 
     Args:
         config: checked.
         vocab_size: of the tokenizer.
         start: take the weights of `init_from`; whoever loads a checkpoint next need not.
+        adapter: False builds the model without the adapter that the configuration names.
     """
-    choices = choose(config)
+    choices = choose(config, adapter=adapter)
     model = build_model(
         instantiate(config["model"], _convert_="all"),
         choices,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chimera.contract import BOTH, CAUSAL, Ctx, Mixer, Out, Parts, Position, Site
 from chimera.mixer.attention import Attention
-from chimera.mixer.bidirectional import Bidirectional, reversal
+from chimera.model.bidirectional import Bidirectional, reversal
 from tests.kit import close, ctx, double, grads, parts, ragged, site
 
 
