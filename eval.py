@@ -2,7 +2,7 @@
 
 import sys
 
-from chimera.cli import evaluate
+from chimera.cli.eval import main
 
 if __name__ == "__main__":
-    sys.exit(evaluate(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from chimera.cli import export
+from chimera.cli.export import main
 
 if __name__ == "__main__":
-    sys.exit(export(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

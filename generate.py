@@ -2,7 +2,7 @@
 
 import sys
 
-from chimera.cli import generate
+from chimera.cli.generate import main
 
 if __name__ == "__main__":
-    sys.exit(generate(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ The story of a run is `chimera.train.run.run`; what is allowed on the command li
 
 import sys
 
-from chimera.cli import train
+from chimera.cli.train import main
 
 if __name__ == "__main__":
-    sys.exit(train(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

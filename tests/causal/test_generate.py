@@ -161,7 +161,7 @@ def test_words_are_read(tmp_path: Path) -> None:
         (["run=x", "top_p=1.5"], "top_p=1.5 is not allowed"),
         (["run=x", "temprature=1"], "did you mean 'temperature'"),
         (["run=x", "prompt=a", "prompts=b"], "give one of them"),
-        (["run=x", "checkpoint=first"], "last or best"),
+        (["run=x", "checkpoint=first"], "one of last, best"),
         (["run=x", "greedy=maybe"], "greedy=maybe is not allowed; it takes true or false"),
     ],
 )

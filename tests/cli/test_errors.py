@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chimera.cli import evaluate, export, train
+from chimera.cli.eval import main as evaluate
+from chimera.cli.export import main as export
+from chimera.cli.train import main as train
 from chimera.paths import ROOT
 
 #: A command line, and what its one line has to say.
@@ -88,7 +90,7 @@ def test_cold_start(argv: list[str], tmp_path: Path) -> None:
 
 def test_light_errors_do_not_load_torch() -> None:
     code = (
-        "import sys; from chimera.cli import train; train(sys.argv[1:]);"
+        "import sys; from chimera.cli.train import main as train; train(sys.argv[1:]);"
         "sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
     )
     for argv in LIGHT:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from chimera.cli import train
+from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from chimera.adapter.low_rank import adapted
-from chimera.cli import train
+from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.tables import load
 from chimera.errors import UserError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chimera.cli import train
+from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.init_from import awaited, words_of

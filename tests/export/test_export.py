@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
 from chimera.adapter.low_rank import adapted
-from chimera.cli import export, train
+from chimera.cli.export import main as export
+from chimera.cli.train import main as train
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.export import load
 from chimera.export.folder import trained
@@ -160,8 +161,8 @@ def test_their_tokenizer_gives_our_ids(runs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["run={runs}/lm"], "write python export.py run="),
-        (["run={runs}/lm", "to={to}", "packed=maybe"], "[packed=true|false]"),
+        (["run={runs}/lm"], "to= is missing; write python export.py run="),
+        (["run={runs}/lm", "to={to}", "packed=maybe"], "it takes true or false"),
         (["run={runs}/data", "to={to}"], "holds no config.yaml"),
         (["run={runs}/lm", "to={runs}"], "holds other files"),
         (["run={runs}/rope", "to={to}", "packed=true"], "has no ternary weights"),

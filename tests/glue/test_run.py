@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.cli import evaluate, train
+from chimera.cli.eval import main as evaluate
+from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.data.encode.examples import Example, class_counts, encode
 from chimera.errors import UserError

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from chimera.cli import evaluate, train
+from chimera.cli.eval import main as evaluate
+from chimera.cli.train import main as train
 from chimera.rundir.checkpoint_io import load
 from tests.glue.kit import cola, mnli
 from tests.hf.kit import KINDS, folder

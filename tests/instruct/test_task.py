@@ -59,8 +59,8 @@ LIVES = """
 import json, sys
 from pathlib import Path
 
-import chimera.check
-import chimera.run
+import chimera.train.check
+import chimera.train.run
 from transformers import LlamaForCausalLM
 
 from chimera.evaluate.mmlu import main as mmlu
@@ -87,7 +87,11 @@ def test_a_run_and_one_that_was_interrupted(records: Path, tmp_path: Path) -> No
     every = "trainer.checkpoint_every_n_steps=1"
     commands = [words(records, to, every) for to in (tmp_path / "whole", broken)]
     given = json.dumps([*commands, [f"run={broken}", f"data={asked}"], str(log)])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "120",
+        "PYTHONPATH": f"{ROOT}/src:{ROOT}",
+    }
     done = subprocess.run(
         [sys.executable, "-c", LIVES, given],
         capture_output=True,

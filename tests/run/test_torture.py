@@ -33,7 +33,7 @@ def test_nothing_is_lost(name: str, tmp_path: Path) -> None:
         f"folder = pathlib.Path({str(tmp_path)!r})\n"
         f"print(json.dumps({FEW[name]}))\n"
     )
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment
     )

@@ -19,7 +19,7 @@ from chimera.sweep.plan import Job
 BEGIN = """
 import json, os, socket, sys, time
 from pathlib import Path
-from chimera.record import RunDir
+from chimera.rundir.directory import RunDir
 run = RunDir(Path(sys.argv[1]))
 with (run.path / "starts").open("a") as file: file.write("x")
 run.mark("RUNNING", step=0, max_steps=9)

@@ -79,7 +79,7 @@ def refused(words: str, says: list[str], here: Path) -> tuple[list[str], float]:
     (here / "other").mkdir(parents=True, exist_ok=True)
     (here / "other" / "file.txt").touch()
     argv = words.format(here=here).split()
-    program = ["-m", "chimera.sweep"] if argv[0] == "table" else [str(ROOT / "train.py")]
+    program = ["-m", "chimera.cli.table"] if argv[0] == "table" else [str(ROOT / "train.py")]
     # Not the checkout's runs/ and reports/: a sweep of somebody's may be writing there.
     watched = (here, ROOT / "outputs", ROOT / "multirun")
     before, spent = tree(*watched), _spent()

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from chimera import cli
+from chimera.cli.train import main as train_command
 
 MODEL = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "model.dim=32", "model.depth=2"]
 MODEL += ["model.heads=4", "model.max_len=32", "model.dropout=0.1"]
@@ -61,7 +61,7 @@ def train(command: list[str], log: Path, before: Callable[[], None] | None = Non
                 os.dup2(file.fileno(), 2)
             if before:
                 before()
-            code = cli.train(command)
+            code = train_command(command)
         except BaseException:  # noqa: BLE001 - as the interpreter would at its top level
             traceback.print_exc()
             code = 1

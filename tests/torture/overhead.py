@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import chimera.run
-
+import chimera.train.run
 from chimera.callback.state.checkpoint import Checkpoints
 from tests.torture import job
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Literal
 
-import yaml
-
-from chimera.config.schema import check_value
+from chimera.config.arguments import read
 from chimera.config.static import attribute
-from chimera.errors import UserError, nearest
+from chimera.errors import UserError
 from chimera.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 
 USAGE = (
-    'write python generate.py run=<directory of a run> prompt="..."'
+    'python generate.py run=<directory of a run> prompt="..."'
     " [max_new=.. temperature=.. top_k=.. top_p=.. seed=.. greedy=true batch=.. prompts=<file>]"
 )
 
@@ -47,7 +45,7 @@ class Generation:
     top_p: Fraction = 1.0
     seed: NonNegativeInt = 0
     batch: PositiveInt = 16
-    checkpoint: str = "last"
+    checkpoint: Literal["last", "best"] = "last"
 
     def texts(self) -> list[str]:
         """The prompts.
@@ -82,39 +80,13 @@ class Generation:
         self.texts()
 
 
-def describe() -> str:
-    """The keys and their defaults, one a line."""
-    about = (Generation.__doc__ or "").partition("Args:")[2].split("\n")
-    return "\n".join([USAGE, *(line for line in about if line.strip())])
-
-
 def parse(words: list[str]) -> Generation:
-    """The words of a command line.
+    """The arguments of a command line.
 
     Raises:
         UserError: a key that there is not, a value out of range, no run.
     """
-    hints = get_type_hints(Generation, include_extras=True)
-    given: dict[str, Any] = {}
-    for word in words:
-        key, is_one, text = word.partition("=")
-        if not is_one or key not in hints:
-            raise UserError(f"cannot read '{word}'{nearest(key, hints)}; {USAGE}")
-        # A prompt is text whatever it looks like; numbers are read as they are in YAML.
-        value = text if str in (hints[key], *getattr(hints[key], "__args__", ())) else _value(text)
-        check_value(key, value, hints[key])
-        given[key] = value
-    if not given.get("run"):
-        raise UserError(USAGE)
-    if "prompt" in given and "prompts" in given:
+    generation = read(Generation, words, USAGE)
+    if generation.prompt and generation.prompts:
         raise UserError("prompt= and prompts= are both there; give one of them")
-    if given.get("checkpoint", "last") not in ("last", "best"):
-        raise UserError(f"checkpoint={given['checkpoint']} is not allowed; it takes last or best")
-    return Generation(**given)
-
-
-def _value(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
+    return generation

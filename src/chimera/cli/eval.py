@@ -1,0 +1,50 @@
+"""`python eval.py run=<directory>`: repeat the final test of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chimera.cli.errors import exit_code
+from chimera.cli.train import HELP
+from chimera.errors import UserError
+from chimera.types import PositiveInt
+
+USAGE = "python eval.py run=<directory of a run> [length=<tokens>]"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is tested.
+
+    Args:
+        run: directory of a run.
+        length: tokens per sequence, for task=causal_lm; the run's own if it is left out.
+    """
+
+    run: Path
+    length: PositiveInt | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code."""
+    return exit_code(lambda: _command(list(arguments)))
+
+
+def _command(arguments: list[str]) -> int:
+    from chimera.config.arguments import describe, read
+
+    if set(arguments) & HELP:
+        print(describe(Evaluation, USAGE))
+        return 0
+    evaluation = read(Evaluation, arguments, USAGE)
+    from chimera.rundir.directory import RunDir
+
+    directory = RunDir(evaluation.run)
+    directory.config()
+    if not directory.test_data.exists():
+        raise UserError(f"run={directory.path} never came to train: there is nothing to test")
+    from chimera.evaluate.test import evaluate
+
+    return evaluate(directory, evaluation.length)

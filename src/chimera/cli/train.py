@@ -1,0 +1,128 @@
+"""`python train.py`: train a run, run a sweep, show a configuration, list what there is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from chimera.cli.errors import exit_code
+from chimera.errors import UserError
+
+USAGE = """\
+python train.py [group=choice ...] [key=value ...]     train one run
+python train.py -m group=a,b key=1,2                   a sweep (Hydra's syntax)
+python train.py --cfg job [...]                        show the composed configuration
+python train.py --help                                 groups and choices
+python train.py list                                   every component: what it is, source, cost
+python train.py list tables                            every table of experiments with its rows
+python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<table> all of them
+python train.py replay=<run>/nan_report-<step>.json    repeat a step that was not finite
+python eval.py run=<dir>                               repeat a run's final test
+python eval.py run=<dir> length=1024                   the same text in sequences of this length
+python generate.py run=<dir> prompt="..."              continue a text; more: generate.py --help
+python export.py run=<dir> to=<folder>                 weights, tokenizer, model card"""
+HELP = {"-h", "--help"}
+_SWEEP, _SHOW = {"-m", "--multirun"}, {"--cfg", "-c", "--info", "-i"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code."""
+    return exit_code(lambda: _command(list(arguments)))
+
+
+def _command(arguments: list[str]) -> int:
+    flags = {argument for argument in arguments if argument.startswith("-")}
+    if flags & HELP:
+        print(_help())
+        return 0
+    if arguments[:1] == ["list"]:
+        return _list(arguments[1:])
+    if any(argument.startswith("replay=") for argument in arguments):
+        return _replay(arguments)
+    if flags and flags <= _SWEEP:
+        from chimera.sweep.main import sweep
+
+        return sweep([argument for argument in arguments if argument not in flags])
+    if flags & _SHOW:
+        return _show(arguments)
+    if flags:
+        raise UserError(f"{min(flags)} is no flag of train.py; it has -m, --cfg, --info, --help")
+    return _run(arguments)
+
+
+def _run(overrides: list[str]) -> int:
+    """Compose, check, train what has to be there first, train."""
+    from chimera.config.compose import compose, plain
+    from chimera.config.scale import held_back
+    from chimera.train.check import check
+    from chimera.train.prerequisites import await_all
+
+    config = plain(compose(overrides))
+    check(config)
+    for line in held_back(config, overrides):
+        print(line, file=sys.stderr)
+    await_all(config, overrides)
+    from chimera.train.run import Interrupted, run
+
+    try:
+        run(config, overrides)
+    except Interrupted as stopped:
+        print(f"{stopped}; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _list(what: list[str]) -> int:
+    if what == []:
+        from chimera.model.catalog import show
+
+        show()
+        return 0
+    if what == ["tables"]:
+        from chimera.config.tables import listing
+
+        print(listing())
+        return 0
+    raise UserError(f"cannot list '{' '.join(what)}'; write list, or list tables")
+
+
+def _replay(arguments: list[str]) -> int:
+    if len(arguments) > 1:
+        raise UserError("replay=<nan_report-*.json> stands alone; the run says the rest")
+    from chimera.train.replay import find, replay
+
+    return replay(find(arguments[0].partition("=")[2]))
+
+
+def _show(arguments: list[str]) -> int:
+    """`--cfg`, `--info` and the like: Hydra's own answers."""
+    import hydra
+    from omegaconf import DictConfig
+
+    from chimera.config.overrides import check_choices
+    from chimera.config.search_path import register_experiments
+    from chimera.paths import CONF
+
+    overrides = [a for a in arguments if "=" in a or a.startswith("~")]
+    check_choices(overrides)
+    register_experiments()
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+    def nothing(_: DictConfig) -> None:
+        raise AssertionError("these flags show something and start no run")
+
+    # Hydra's parser wants the flags together.
+    sys.argv = ["train.py", *(a for a in arguments if a not in overrides), *overrides]
+    nothing()
+    return 0
+
+
+def _help() -> str:
+    from chimera.config.groups import groups
+    from chimera.paths import CONF
+
+    options = groups()
+    parts = [f"  {g:<10} {', '.join(options[g])}" for g in options if (CONF / g).is_dir()]
+    tables = [f"  {g:<24} {', '.join(options[g])}" for g in options if "/" in g]
+    heads = ("groups and their choices:", "tables (+<paper>/<table>=<row>) and their rows:")
+    return "\n".join([USAGE, "", heads[0], *parts, "", heads[1], *tables])
