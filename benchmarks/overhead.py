@@ -14,12 +14,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hydra.utils import instantiate
 
 from chimera.config.compose import compose, plain
-from chimera.data.encode.prepare import prepare
 from chimera.optim.groups import groups
-from chimera.train.build import make_task
+from chimera.train.build import make_data, make_task
 from chimera.train.run import run
 
 STEPS, TURNS = 16, 5
@@ -62,10 +60,9 @@ def main() -> dict[str, Any]:
 def _bare(config: dict[str, Any]) -> float:
     """Mean seconds of a step, the first left out, as the platform measures it."""
     torch.manual_seed(config["seed"])
-    corpus = instantiate(config["data"], _convert_="all")
-    data = prepare(corpus, instantiate(config["tokenizer"], _convert_="all"))
-    task = make_task(config, data.tokenizer.vocab_size).train()
-    train, _, _ = task.loaders(data, corpus, config["seed"])
+    data = make_data(config)
+    task = make_task(config, data.prepared.tokenizer.vocab_size).train()
+    train = data.train_dataloader()
     options = [g.options() for g in groups(task.model, task.optim)]
     optimizer = torch.optim.AdamW(options, betas=tuple(task.optim.betas), fused=True)
     start = 0.0

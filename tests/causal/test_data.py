@@ -12,9 +12,9 @@ import torch
 
 from chimera.data.batch import causal
 from chimera.data.corpus.base import Data
-from chimera.data.encode.prepare import prepare
+from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
-from tests.data.kit import Toy, packed, small_piece
+from tests.data.kit import Numbers, Toy, packed, small_piece
 
 
 def settings(**change: Any) -> Data:
@@ -70,19 +70,21 @@ def test_a_loader_goes_on_with_the_very_next_batch(tmp_path: Path, workers: int)
 def test_documents_are_packed_with_their_end_between(tmp_path: Path) -> None:
     data = prepare(Toy(count=60), small_piece(), tmp_path)
     given = settings(batch_size=4, seq_len=16)
-    _, valid, _ = causal.loaders(data, given, seed=0)
-    targets = torch.cat([b["targets"] for b in valid])
+    module = causal.CausalDataModule(given, small_piece(), prepared=data)
+    targets = torch.cat([b["targets"] for b in module.val_dataloader()])
     ends = int((targets == data.tokenizer.sep_id).sum())
     assert ends == data.report["splits"]["valid"]["documents"]
 
 
 def test_the_test_is_repeated_from_its_file_at_any_length(tmp_path: Path) -> None:
-    row = packed(tmp_path, np.arange(100))
-    test = causal.loader(row, settings(), name="x")
-    causal.save_test(test, tmp_path / "test.npz")
+    data = Prepared(Numbers(), {"test": packed(tmp_path, np.arange(100))}, {})
+    module = causal.CausalDataModule(settings(), small_piece(), prepared=data)
+    module.save_test(tmp_path / "test.npz")
     for length in (7, 33):
-        again = causal.load_test(tmp_path / "test.npz", settings(seq_len=length))
-        assert torch.equal(torch.cat([b["targets"] for b in again]), torch.arange(1, 100))
+        again = causal.CausalDataModule(settings(seq_len=length), small_piece())
+        again.load_test(tmp_path / "test.npz")
+        targets = torch.cat([b["targets"] for b in again.test_dataloader()])
+        assert torch.equal(targets, torch.arange(1, 100))
 
 
 @pytest.mark.parametrize("tokens", [0, 1])

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from chimera.config.settings import Model, Optim
-from chimera.data.batch import causal
-from chimera.data.batch.causal import lengthened
+from chimera.data.batch.causal import CausalDataModule, TokenBlocks
 from chimera.data.corpus.base import Data
 from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
@@ -29,6 +28,11 @@ GIVEN = Data(batch_size=4, seq_len=16)
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     return prepare(Toy(count=300), small_piece(), tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def module(data: Prepared) -> CausalDataModule:
+    return CausalDataModule(GIVEN, small_piece(), prepared=data)
 
 
 @pytest.fixture
@@ -66,17 +70,16 @@ def naive(task: CausalLM, ids: list[int], length: int) -> float:
 
 
 def test_it_learns_and_validates_as_the_definition_says(
-    build: Callable[..., CausalLM], data: Prepared, tmp_path: Path
+    build: Callable[..., CausalLM], data: Prepared, module: CausalDataModule, tmp_path: Path
 ) -> None:
     task, run = build(longer=[2, 4]), trainer(tmp_path)
-    train, valid, _ = task.loaders(data, GIVEN, 0)
-    before = run.validate(task, valid, verbose=False)[0]
-    run.fit(task, train)
-    after = run.validate(task, valid, verbose=False)[0]
+    before = run.validate(task, datamodule=module, verbose=False)[0]
+    run.fit(task, module.train_dataloader())
+    after = run.validate(task, datamodule=module, verbose=False)[0]
     assert after["val/perplexity"] < 0.7 * before["val/perplexity"]
     assert after["val/perplexity"] == pytest.approx(math.exp(after["val/loss"]))
     assert 0 < after["val/accuracy"] < 1
-    more = task.further(run, data, GIVEN)
+    more = task.extra_metrics(run, module)
     ids = data.splits["valid"].ids.tolist()
     task.eval()
     with torch.no_grad():
@@ -88,36 +91,35 @@ def test_it_learns_and_validates_as_the_definition_says(
 
 
 def test_the_unigram_baseline_is_of_the_validated_tokens(
-    build: Callable[..., CausalLM], data: Prepared
+    build: Callable[..., CausalLM], data: Prepared, module: CausalDataModule
 ) -> None:
     task = build()
-    _, valid, _ = task.loaders(data, GIVEN, 0)
     counts = torch.bincount(
         torch.from_numpy(data.splits["train"].ids.astype("int64")),
         minlength=data.tokenizer.vocab_size,
     )
     p = (counts + 1).double() / (counts + 1).sum()
-    targets = torch.cat([b["targets"] for b in valid])
-    found = task.baselines(data, valid, None)["val/unigram_perplexity"]
+    targets = torch.cat([b["targets"] for b in module.val_dataloader()])
+    found = task.baselines(module, None)["val/unigram_perplexity"]
     assert found == pytest.approx(float((-p[targets].log().mean()).exp()))
 
 
 def test_losses_in_parts_are_the_same_losses(
-    build: Callable[..., CausalLM], data: Prepared
+    build: Callable[..., CausalLM], data: Prepared, module: CausalDataModule
 ) -> None:
     whole, parts = build(), build(logits_at_once=5 * data.tokenizer.vocab_size)
     parts.load_state_dict(whole.state_dict())
-    batch = next(iter(whole.loaders(data, GIVEN, 0)[0]))
+    batch = next(iter(module.train_dataloader()))
     a, b = whole.training_step(batch, 0), parts.training_step(batch, 0)
     assert torch.allclose(a["loss"], b["loss"])
     assert torch.equal(a["accuracy"], b["accuracy"])
 
 
-def test_auxiliary_losses_are_weighed(build: Callable[..., CausalLM], data: Prepared) -> None:
+def test_auxiliary_losses_are_weighed(data: Prepared, module: CausalDataModule) -> None:
     vocab = data.tokenizer.vocab_size
     model = zoo.model(SHAPE, causal=True, vocab_size=vocab, ffn="moe")
     task = CausalLM(model, Optim(lr=1e-2), 3, vocab, weights={"balance": 0.5})
-    batch = next(iter(task.loaders(data, GIVEN, 0)[0]))
+    batch = next(iter(module.train_dataloader()))
     out = task.training_step(batch, 0)
     assert out["loss"].item() == pytest.approx(
         (out["task_loss"] + 0.5 * out["aux"]["balance"]).item()
@@ -125,24 +127,27 @@ def test_auxiliary_losses_are_weighed(build: Callable[..., CausalLM], data: Prep
 
 
 def test_learned_positions_refuse_longer_texts_before_training(
-    build: Callable[..., CausalLM], data: Prepared
+    build: Callable[..., CausalLM], module: CausalDataModule
 ) -> None:
-    build(position="learned").loaders(data, GIVEN, 0)
+    build(position="learned").configure_for(module, "fit")
     with pytest.raises(UserError, match="learned knows max_len=16 positions, the sequence has 64"):
-        build(position="learned", longer=[2, 4]).loaders(data, GIVEN, 0)
+        build(position="learned", longer=[2, 4]).configure_for(module, "fit")
     with pytest.raises(UserError, match="max_len=16"):
-        build(position="learned").loaders(data, lengthened(GIVEN, 32), 0)
+        build(position="learned").configure_for(module.lengthened(32), "fit")
 
 
-def test_longer_batches_hold_as_many_tokens() -> None:
-    assert lengthened(GIVEN, 32) == Data(batch_size=2, seq_len=32)
-    assert lengthened(GIVEN, 1024) == Data(batch_size=1, seq_len=1024)
+def test_longer_batches_hold_as_many_tokens(module: CausalDataModule) -> None:
+    assert module.lengthened(32).corpus == Data(batch_size=2, seq_len=32)
+    assert module.lengthened(1024).corpus == Data(batch_size=1, seq_len=1024)
+    assert module.corpus == GIVEN
 
 
-def test_cost_changes_no_weight_and_gives_numbers(build: Callable[..., CausalLM]) -> None:
+def test_cost_changes_no_weight_and_gives_numbers(
+    build: Callable[..., CausalLM], module: CausalDataModule
+) -> None:
     task = build(cost_at=[8, 16])
     before = {k: v.clone() for k, v in task.state_dict().items()}
-    found = task.further(trainer(Path()), None, GIVEN)  # type: ignore[arg-type]
+    found = task.extra_metrics(trainer(Path()), module)
     keys = ("tokens_per_second", "latency_ms", "peak_mb")
     assert set(found) == {f"cost/{key}@{t}" for key in keys for t in (8, 16)}
     assert all(value > 0 for value in found.values())
@@ -167,13 +172,10 @@ def test_a_rotation_scaled_dynamically_is_plain_up_to_its_length() -> None:
         torch.testing.assert_close(scaled(long).logits, fixed, rtol=1e-5, atol=1e-5)
 
 
-def test_stored_tests_are_read_by_the_task(
-    build: Callable[..., CausalLM], data: Prepared, tmp_path: Path
-) -> None:
-    task = build()
-    test = task.loaders(data, GIVEN, 0)[2]
-    task.save_test(test, tmp_path / "test.npz")
-    again = task.load_test(tmp_path / "test.npz", GIVEN)
-    for a, b in zip(test, again, strict=True):
+def test_stored_tests_are_read_again(module: CausalDataModule, tmp_path: Path) -> None:
+    module.save_test(tmp_path / "test.npz")
+    again = CausalDataModule(GIVEN, small_piece())
+    again.load_test(tmp_path / "test.npz")
+    for a, b in zip(module.test_dataloader(), again.test_dataloader(), strict=True):
         assert torch.equal(a["ids"], b["ids"])
-    assert isinstance(again.samples, causal.TokenBlocks)
+    assert isinstance(again.test_dataloader().samples, TokenBlocks)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from chimera.data.batch.loader import ResumableLoader
+from chimera.data.batch.loader import ResumableLoader, shareable
 from chimera.data.batch.streams import Purpose, stream
 from chimera.errors import UserError
 
@@ -110,16 +110,60 @@ def test_in_order_with_what_does_not_fill_a_batch() -> None:
     assert [row[1] for row in rows] == list(range(23))
 
 
+def on_ranks(monkeypatch: pytest.MonkeyPatch, size: int, **change) -> list[ResumableLoader]:
+    """The loaders that `size` processes would make."""
+    loaders = []
+    for rank in range(size):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(size))
+        loaders.append(make(**change))
+    return loaders
+
+
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_ranks_share_the_samples(drop_last: bool) -> None:
-    ranks = [make(rank=r, world_size=2, batch_size=3, drop_last=drop_last) for r in range(2)]
-    assert len({len(loader) for loader in ranks}) == 1
-    seen = [[row[1] for batch in loader for row in batch["x"].tolist()] for loader in ranks]
-    if drop_last:
-        assert len(set(seen[0]) | set(seen[1])) == len(seen[0]) + len(seen[1]) == 18
-    else:
-        assert set(seen[0]) | set(seen[1]) == set(range(23))
-        assert len(seen[0]) == len(seen[1]) == 12
+def test_ranks_share_every_batch(drop_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = take(make(batch_size=6, drop_last=drop_last), 4)
+    ranks = on_ranks(monkeypatch, 2, batch_size=6, drop_last=drop_last)
+    shares = [take(loader, 4) for loader in ranks]
+    assert {len(loader) for loader in ranks} == {3 if drop_last else 4}
+    for whole, first, second in zip(alone, *shares, strict=True):
+        assert first == whole[::2]
+        assert second[: len(whole) // 2] == whole[1::2]
+        assert len(first) == len(second)  # filled up from the beginning
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"batch_size=5 cannot be shared evenly by 2 processes"):
+        on_ranks(monkeypatch, 2, batch_size=5)
+    assert [shareable(n) for n in (1, 2, 5)] == [2, 2, 4]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4)])
+def test_another_number_of_ranks_goes_on_where_they_stopped(
+    before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = take(make(batch_size=4), 17)
+    first, *_ = on_ranks(monkeypatch, before, batch_size=4)
+    take(first, 7)
+    states = on_ranks(monkeypatch, after, batch_size=4)
+    for loader in states:
+        loader.load_state_dict(first.state_dict())
+    for batch, *shares in zip(whole[7:], *(take(loader, 10) for loader in states), strict=True):
+        assert [row for rows in zip(*shares, strict=True) for row in rows] == batch
+
+
+def test_a_state_of_the_first_release_is_read() -> None:
+    shape = {"batch_size": 2, "world_size": 2, "samples": 23, "seed": 3}
+    loader = make()
+    loader.load_state_dict({"epoch": 1, "handed_out": 2, **shape})
+    assert loader.state_dict() == {
+        "epoch": 1,
+        "samples_handed_out": 8,
+        "batch_size": 4,
+        "samples": 23,
+        "seed": 3,
+    }
+    assert take(loader, 5) == take(make(), 12)[7:]
 
 
 def test_the_global_generator_is_left_alone() -> None:
@@ -131,7 +175,7 @@ def test_the_global_generator_is_left_alone() -> None:
 
 def test_a_state_of_other_data_is_refused() -> None:
     state = make().state_dict()
-    for change in ({"batch_size": 5}, {"samples": Noise(24)}, {"seed": 4}, {"world_size": 2}):
+    for change in ({"batch_size": 5}, {"samples": Noise(24)}, {"seed": 4}):
         with pytest.raises(UserError, match=rf"with {next(iter(change))}="):
             make(**change).load_state_dict(state)
 

@@ -6,12 +6,12 @@ import torch
 
 from chimera.data.batch.collate import Collate, Example
 from chimera.data.batch.masking import Masking
-from chimera.data.batch.mlm import MaskedBlocks, load_test, loaders, save_test
+from chimera.data.batch.mlm import MaskedBlocks, MLMDataModule
 from chimera.data.batch.streams import Purpose, stream
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
 from chimera.task.unigram import unigram_perplexity
-from tests.data.kit import Numbers, Toy, packed
+from tests.data.kit import Numbers, Toy, packed, small_piece
 
 
 def blocks(folder, *, length=16, count=40, seed=0, fixed=False) -> MaskedBlocks:
@@ -125,37 +125,43 @@ def data(tmp_path) -> Prepared:
     return Prepared(Numbers(), splits, {})
 
 
+def module_of(data: Prepared, seed: int = 0, *, batch_size: int = 4, seq_len: int = 16):
+    corpus = Toy(batch_size=batch_size, seq_len=seq_len)
+    return MLMDataModule(corpus, small_piece(), seed, mask_ratio=0.15, prepared=data)
+
+
 def collected(loader) -> list[dict[str, list[int]]]:
     return [{k: v.tolist() for k, v in b.items() if v is not None} for b in loader]
 
 
 def test_validation_is_the_same_every_time_and_for_every_seed(data: Prepared) -> None:
-    settings = Toy(batch_size=4, seq_len=16)
-    train, valid, test = loaders(data, settings, 0.15, seed=0)
+    module = module_of(data)
+    train, valid = module.train_dataloader(), module.val_dataloader()
+    test = module.test_dataloader()
     assert (len(train), len(valid), len(test)) == (15, 3, 3)
     first = collected(valid)
     assert first == collected(valid)
     assert collected(train) != collected(train)
-    _, other, _ = loaders(data, settings, 0.15, seed=1)
-    assert first == collected(other)
+    assert first == collected(module_of(data, seed=1).val_dataloader())
     assert len(test.samples) == 10
 
 
 def test_the_test_set_can_be_repeated_from_a_file(data: Prepared, tmp_path) -> None:
-    settings = Toy(batch_size=4, seq_len=16)
-    *_, test = loaders(data, settings, 0.15, seed=0)
-    save_test(test, tmp_path / "test.npz")
-    assert collected(load_test(tmp_path / "test.npz", settings)) == collected(test)
+    module = module_of(data)
+    module.save_test(tmp_path / "test.npz")
+    again = MLMDataModule(module.corpus, small_piece())
+    again.load_test(tmp_path / "test.npz")
+    assert collected(again.test_dataloader()) == collected(module.test_dataloader())
 
 
 def test_what_cannot_be_masked_is_refused(data: Prepared, tmp_path) -> None:
     with pytest.raises(UserError, match=r"needs a \[MASK\] token"):
         Masking(Numbers(mask=None), 0.15)
     with pytest.raises(UserError, match="train split has 7 sequences, fewer than a batch of 8"):
-        loaders(data, Toy(batch_size=8, seq_len=128), 0.15, seed=0)
+        module_of(data, batch_size=8, seq_len=128).setup("fit")
     unknown = Prepared(Numbers(), {**data.splits, "valid": packed(tmp_path, np.full(40, 1))}, {})
     with pytest.raises(UserError, match="valid split holds no known word"):
-        loaders(unknown, Toy(batch_size=2, seq_len=16), 0.15, seed=0)
+        module_of(unknown, batch_size=2).setup("fit")
 
 
 def test_unigram_perplexity() -> None:

@@ -14,7 +14,6 @@ import lightning.pytorch as pl
 import torch
 from hydra.utils import instantiate
 
-from chimera.data.batch.causal import lengthened
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
 from chimera.model.language import LanguageModel
@@ -22,7 +21,7 @@ from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir
-from chimera.train.build import make_task
+from chimera.train.build import make_data, make_task
 from chimera.train.trainer import precision_arguments, quiet
 
 
@@ -60,14 +59,15 @@ def evaluate(directory: RunDir, length: int | None = None) -> int:
         enable_model_summary=False,
         enable_checkpointing=False,
     )
-    corpus = instantiate(config["data"], _convert_="all")
+    data = make_data(config)
+    data.load_test(directory.test_data)
     if length and not task.causal:
         name = config["task"]["name"]
         raise UserError(f"length={length} is for task=causal_lm; this is task={name}")
     if length:
         cast(LanguageModel, task.model).check_reach(length)
-        corpus = lengthened(corpus, length)
-    found = trainer.test(task, task.load_test(directory.test_data, corpus), verbose=False)[0]
+        data = data.lengthened(length)
+    found = trainer.test(task, datamodule=data, verbose=False)[0]
     recorded = directory.record().get("metrics", {})
     shown = {k: {"now": v, "recorded": recorded.get(k)} for k, v in found.items()}
     summary = {"run": str(directory.path), "step": saved["global_step"]}

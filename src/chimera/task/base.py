@@ -1,8 +1,9 @@
-"""What every task shares: the optimiser, clipping with the norm kept, auxiliary losses weighed."""
+"""Base of the tasks: total loss, optimiser and schedule, clipping by the global gradient norm."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -12,9 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from chimera.config.settings import Optim
-from chimera.data.batch.loader import ResumableLoader
-from chimera.data.corpus.base import Data
-from chimera.data.encode.prepare import Prepared, prepare
+from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.optim.groups import groups
@@ -30,7 +29,7 @@ class Guard(Protocol):
         """Raise, take the gradients away so that the update does nothing, or let it pass."""
 
 
-class Stop:
+class RaiseIfNotFinite:
     """The guard of a task that was given none."""
 
     def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
@@ -40,7 +39,9 @@ class Stop:
 
 
 class Task(pl.LightningModule):
-    """A LightningModule around a model: loss and metrics, nothing of data or files.
+    """A LightningModule around a model: loss, metrics, optimiser.
+
+    `Trainer.fit(task, datamodule=…)` trains it with the data module that `data_module` makes.
 
     Args:
         model: what is trained.
@@ -50,8 +51,10 @@ class Task(pl.LightningModule):
     """
 
     causal: ClassVar[bool | None]  # None: as the model does
-    plain_text = True  # any corpus will do; False: only one of labelled examples
-    #: What the best checkpoint is the best in, and which one the final test is made with.
+    #: Whether any corpus will do. If not, `wants` names the function that checks a corpus.
+    plain_text = True
+    #: The metric that the best checkpoint is best in, whether lower or higher is better, and which
+    #: checkpoint (last or best) the final test is made with.
     monitor, better, final = "val/loss", "lower", "last"
 
     def __init__(
@@ -61,100 +64,110 @@ class Task(pl.LightningModule):
         self.model, self.optim, self.total_steps = model, optim, total_steps
         self.weights = weights
         self.grad_norm = float("nan")  # before clipping, of the last step
-        self.guard: Guard = Stop()
+        self.guard: Guard = RaiseIfNotFinite()
         self._losses: list[Tensor] = []  # of the micro-batches of the step under way
 
     @classmethod
-    def prepare(cls, corpus: Any, settings: TokenizerSettings) -> Prepared:
-        """Tokenizer and tokens of a corpus, as this task wants them."""
-        return prepare(corpus, settings)
+    def data_module(
+        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
+    ) -> DataModule:
+        """The data module that makes this task's batches.
 
-    def meet(self, corpus: Any) -> None:
-        """Hear what the data are about, before adapters and loaders are made."""
-
-    def finish(self, directory: Path) -> None:
-        """Write what the final test leaves besides its metrics."""
-
-    def loaders(
-        self, data: Prepared, settings: Data, seed: int
-    ) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
-        """Batches of the train, valid and test split, as this task wants them."""
+        Args:
+            corpus: a choice of `data=`.
+            tokenizer: a choice of `tokenizer=`.
+            seed: of the order of the training examples.
+            settings: keyword arguments of the task's constructor.
+        """
         raise NotImplementedError
 
-    def save_test(self, test: ResumableLoader, file: Path) -> None:
-        """Keep the test batches, so that the test can be repeated from the run's directory."""
-        raise NotImplementedError
+    def configure_head(self, corpus: Any) -> None:
+        """Put on the head that the corpus needs, before an adapter is injected."""
 
-    def load_test(self, file: Path, settings: Data) -> ResumableLoader:
-        """The batches that `save_test` kept."""
-        raise NotImplementedError
+    def configure_for(self, data: DataModule, stage: str) -> None:
+        """Read from the data module what loss and metrics need; refuse what the model cannot do.
 
-    def baselines(
-        self, data: Prepared, valid: ResumableLoader, batches: int | None
-    ) -> dict[str, float]:
-        """What a trivial predictor reaches on the same `batches` (None: all) of validation."""
+        Lightning's `setup` calls this with the Trainer's data module; so does a run before it
+        writes anything. Calling it twice changes nothing.
+
+        Args:
+            data: the data module.
+            stage: fit, validate or test.
+        """
+
+    def setup(self, stage: str) -> None:
+        data: DataModule | None = getattr(self.trainer, "datamodule", None)
+        if data is not None:
+            self.configure_for(data, stage)
+
+    def write_predictions(self, directory: Path) -> None:
+        """Write the predictions of the final test, if the task has any to hand in."""
+
+    def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
+        """Metrics of a trivial predictor on the first `batches` (None: all) of validation."""
         return {}
 
-    def further(self, trainer: pl.Trainer, data: Prepared, settings: Data) -> dict[str, float]:
-        """What else is measured of the trained model, after its validation and test."""
+    def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
+        """Task-specific metrics of the trained model, after validation and test."""
         return {}
 
-    def weigh(self, loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
-        """The task's loss with the auxiliary ones added by their weights; the guard will look."""
+    def total_loss(self, loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
+        """Task loss plus weighted auxiliary losses; kept for the guard, which checks the step."""
         for key, value in aux.items():
             if self.weights.get(key):
                 loss = loss + self.weights[key] * value
         self._losses.append(loss.detach().float())
         return loss
 
-    def outcome(
+    def step_output(
         self,
         loss: Tensor,
         accuracy: Tensor,
         aux: dict[str, Tensor],
         stats: dict[str, Tensor],
         *,
-        total: Tensor | None = None,
+        objective: Tensor | None = None,
     ) -> dict[str, Any]:
-        """What a training step returns.
+        """The dict that a training step returns; callbacks log it.
 
         Args:
-            loss: of the task, as it is logged.
-            accuracy: of the task.
-            aux: auxiliary losses, still to be weighed.
-            stats: scalars worth a chart.
-            total: what is trained on, before the auxiliary losses, if it is not `loss`.
+            loss: task loss, as it is logged.
+            accuracy: of the batch.
+            aux: auxiliary losses, unweighted.
+            stats: scalars for charts.
+            objective: the loss that is minimised, before auxiliary losses, if it is not `loss`.
         """
         return {
-            "loss": self.weigh(loss if total is None else total, aux),
+            "loss": self.total_loss(loss if objective is None else objective, aux),
             "task_loss": loss.detach(),
             "accuracy": accuracy,
             "aux": {key: value.detach() for key, value in aux.items()},
             "stats": stats,
         }
 
-    def evaluate(self, batch: dict[str, Any], stage: Stage) -> Any:
-        """Put a batch into the meters of a stage."""
+    def update_metrics(self, batch: dict[str, Any], stage: Stage) -> Any:
+        """Add a batch to the metrics of a stage."""
         raise NotImplementedError
 
-    def measured(self, stage: Stage) -> dict[str, float]:
-        """What the meters of a stage say, which then begin anew."""
+    def compute_metrics(self, stage: Stage) -> dict[str, float]:
+        """Values of the metrics of a stage, which are then reset."""
         raise NotImplementedError
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self.evaluate(batch, "val")
+        self.update_metrics(batch, "val")
 
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self.evaluate(batch, "test")
+        self.update_metrics(batch, "test")
 
     def on_validation_epoch_end(self) -> None:
-        self._summarise("val")
+        self._log_metrics("val")
 
     def on_test_epoch_end(self) -> None:
-        self._summarise("test")
+        self._log_metrics("test")
 
-    def _summarise(self, stage: Stage) -> None:
-        self.log_dict({f"{stage}/{key}": value for key, value in self.measured(stage).items()})
+    def _log_metrics(self, stage: Stage) -> None:
+        metrics = self.compute_metrics(stage)
+        self.log_dict({f"{stage}/{key}": value for key, value in metrics.items()})
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         options = [group.options() for group in groups(self.model, self.optim)]
@@ -177,9 +190,9 @@ class Task(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by the global norm, which is taken once, shown to the guard and kept for the log.
+        """Clip by the global norm, after the guard has checked it and the step's losses.
 
-        It leaves the device together with the losses of the step's micro-batches, in one transfer.
+        The norm and the micro-batches' losses leave the device in one transfer.
         """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)

@@ -5,7 +5,7 @@ L = −(1/n) Σ_i log p(x_{i+1} | x_{≤i}),   PPL = exp(L)
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, cast
 
 import lightning.pytorch as pl
@@ -13,10 +13,9 @@ from torch import nn
 from torchmetrics import MeanMetric
 
 from chimera.config.settings import Optim
-from chimera.data.batch import causal
-from chimera.data.batch.loader import ResumableLoader
-from chimera.data.corpus.base import Data
-from chimera.data.encode.prepare import Prepared
+from chimera.data.batch.causal import CausalDataModule
+from chimera.data.batch.module import DataModule
+from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.language import LanguageModel, Prediction
 from chimera.task.base import Stage
 from chimera.task.cost import cost
@@ -55,40 +54,41 @@ class CausalLM(LanguageTask):
         super().__init__(model, optim, total_steps, weights or {}, vocab_size, MeanMetric)
         self.name, self.logits_at_once = name, logits_at_once
         self.longer, self.cost_at = longer or [], cost_at or []
+        self._reach = 0  # the longest sequence that the model is known to take
 
-    def loaders(
-        self, data: Prepared, settings: Data, seed: int
-    ) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
-        # What would be refused after hours of training is refused before.
-        furthest = [settings.seq_len, *(settings.seq_len * n for n in self.longer), *self.cost_at]
-        cast(LanguageModel, self.model).check_reach(max(furthest))
-        return causal.loaders(data, settings, seed)
+    @classmethod
+    def data_module(
+        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
+    ) -> DataModule:
+        return CausalDataModule(corpus, tokenizer, seed)
 
-    def save_test(self, test: ResumableLoader, file: Path) -> None:
-        causal.save_test(test, file)
+    def configure_for(self, data: DataModule, stage: str) -> None:
+        """Before training, refuse lengths that the model would only fail at after it."""
+        if stage == "fit":
+            seq_len = data.corpus.seq_len
+            lengths = [seq_len, *(seq_len * factor for factor in self.longer), *self.cost_at]
+            if max(lengths) > self._reach:  # once: a compiled model would be traced again
+                cast(LanguageModel, self.model).check_reach(max(lengths))
+                self._reach = max(lengths)
 
-    def load_test(self, file: Path, settings: Data) -> ResumableLoader:
-        return causal.load_test(file, settings)
-
-    def further(self, trainer: pl.Trainer, data: Prepared, settings: Data) -> dict[str, float]:
-        """Validation at longer lengths, and what passes at given lengths cost."""
-        found: dict[str, float] = {}
+    def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
+        """Validation at longer lengths; speed and memory at given lengths."""
+        metrics: dict[str, float] = {}
         for factor in self.longer:
             # As many tokens a batch, so that a limit on batches reaches as far in the text.
-            long = causal.lengthened(settings, settings.seq_len * factor)
-            row = causal.loader(data.splits["valid"], long, name="the valid split")
-            measured = trainer.validate(self, row, verbose=False)[0]
-            found |= {f"{key}_{factor}x": value for key, value in measured.items()}
+            longer = data.lengthened(data.corpus.seq_len * factor)
+            values = trainer.validate(self, longer.val_dataloader(), verbose=False)[0]
+            metrics |= {f"{key}_{factor}x": value for key, value in values.items()}
         for length in self.cost_at:
-            measured = cost(self.model, length, self.vocab_size, self.logits_at_once)
-            found |= {f"cost/{key}@{length}": value for key, value in measured.items()}
-        return found
+            values = cost(self.model, length, self.vocab_size, self.logits_at_once)
+            metrics |= {f"cost/{key}@{length}": value for key, value in values.items()}
+        return metrics
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         out = self._predict(batch)
-        return self.outcome(out.loss, out.accuracy, out.aux, out.stats)
+        return self.step_output(out.loss, out.accuracy, out.aux, out.stats)
 
-    def evaluate(self, batch: Batch, stage: Stage) -> None:
+    def update_metrics(self, batch: Batch, stage: Stage) -> None:
         out = self._predict(batch)
         meter, tokens = self.meter(stage), len(batch["targets"])
         meter.loss.update(out.loss, weight=tokens)

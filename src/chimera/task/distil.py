@@ -22,59 +22,64 @@ from torch import Tensor, nn
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel
-from chimera.rundir.checkpoint_io import load
+from chimera.model.restore import restore
 from chimera.rundir.directory import RunDir
 
 
 class Teacher:
-    """A finished run's model, frozen, in evaluation mode. No module: no checkpoint holds it.
+    """A finished run's model, frozen, in evaluation mode.
+
+    It is no `nn.Module`, so that the student's checkpoints do not hold it.
 
     Args:
         directory: of the run.
-        student: whose shape it has to have.
+        student: its depth and width have to be the teacher's.
         vocab_size: V of the student.
+
+    Raises:
+        UserError: another vocabulary, depth or width.
     """
 
     def __init__(self, directory: RunDir, student: LanguageModel, vocab_size: int) -> None:
         self.name = str(directory.path)
         config, record = directory.config(), directory.record()
-        known = record.get("tokenizer", {}).get("vocab_size")
-        if known != vocab_size:
+        teacher_vocab = record.get("tokenizer", {}).get("vocab_size")
+        if teacher_vocab != vocab_size:
             raise UserError(
-                f"task.teacher={self.name} has a vocabulary of {known}, this run has {vocab_size}"
+                f"task.teacher={self.name} has a vocabulary of {teacher_vocab}, this run has"
+                f" {vocab_size}"
             )
-        shape = instantiate(config["model"], _convert_="all")
-        self.model = build_model(shape, choose(config), vocab_size=vocab_size, causal=False)
-        saved = load(directory.checkpoints / "last.ckpt")["state_dict"]
-        own = {k.removeprefix("model."): v for k, v in saved.items() if k.startswith("model.")}
-        self.model.load_state_dict(own)
+        settings = instantiate(config["model"], _convert_="all")
+        self.model = build_model(settings, choose(config), vocab_size=vocab_size, causal=False)
+        restore(self.model, directory.checkpoints / "last.ckpt")
         self.model.eval().requires_grad_(False)
-        mine, theirs = _shape(student), _shape(self.model)
-        if mine != theirs:
+        layers, width = _shape(student)
+        teacher_layers, teacher_width = _shape(self.model)
+        if (layers, width) != (teacher_layers, teacher_width):
             raise UserError(
-                f"task.teacher={self.name} has {theirs[0]} layers of width {theirs[1]}, this model"
-                f" {mine[0]} of width {mine[1]}; distillation compares them layer by layer"
+                f"task.teacher={self.name} has {teacher_layers} layers of width {teacher_width},"
+                f" this model {layers} of width {width}; distillation compares them layer by layer"
             )
 
     @torch.no_grad()
     def initialise(self, student: nn.Module) -> None:
-        """Give the student the teacher's weights, as TernaryBERT starts.
+        """Copy the teacher's weights into the student, as TernaryBERT does before training.
 
         Raises:
-            UserError: it has weights that the teacher has not.
+            UserError: the student has weights that the teacher lacks.
         """
-        given = dict(self.model.named_parameters())
+        weights = dict(self.model.named_parameters())
         for name, parameter in student.named_parameters():
-            if name not in given or given[name].shape != parameter.shape:
+            if name not in weights or weights[name].shape != parameter.shape:
                 raise UserError(
                     f"task.teacher={self.name} has no weights for {name}; to start from others,"
                     " task.teacher_init=false"
                 )
-            parameter.copy_(given[name])
+            parameter.copy_(weights[name])
 
     @torch.no_grad()
     def hidden_and_logits(self, batch: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
-        """What the student is held against on this batch."""
+        """The teacher's hidden states [b t d] of each layer and its logits [n v] on a batch."""
         with hidden_states(self.model) as states:
             out = self.model(batch["ids"], batch["mask"], index=batch["index"])
         return states, out.logits
@@ -82,7 +87,7 @@ class Teacher:
 
 @contextmanager
 def hidden_states(model: LanguageModel) -> Iterator[list[Tensor]]:
-    """Collects, of one forward pass, what goes into the first block and what each gives out."""
+    """Collect the first block's input and every block's output in one forward pass."""
     states: list[Tensor] = []
 
     def keep_input(_: nn.Module, args: tuple[Any, ...]) -> None:
@@ -114,8 +119,8 @@ def logit_loss(
     student: Float[Tensor, "n v"], teacher: Float[Tensor, "n v"], temperature: float
 ) -> Tensor:
     """Cross entropy of the student's distribution under the teacher's, T² for T's gradient."""
-    wanted = torch.softmax(teacher.float() / temperature, -1)
-    return F.cross_entropy(student.float() / temperature, wanted) * temperature**2
+    soft_targets = torch.softmax(teacher.float() / temperature, -1)
+    return F.cross_entropy(student.float() / temperature, soft_targets) * temperature**2
 
 
 def _shape(model: LanguageModel) -> tuple[int, int]:

@@ -1,27 +1,25 @@
-"""Judging texts and pairs of texts: GLUE and its like (SPEC D1, D2; arXiv 1804.07461).
+"""Classification and regression of texts and pairs of texts (SPEC D1, D2; arXiv 1804.07461).
 
-Cross entropy over classes, or the squared error of a score. What is judged, by which labels and
-metrics, the data say (`data=glue data.task=cola`); the model's body comes from scratch, from a run
-(`init_from=`) or from Hugging Face (`model=hf`). The best epoch by the task's score is what counts.
+The loss is cross entropy over classes, or the squared error of a score. The data set names labels
+and metrics (`data=glue data.task=cola`); the model's body comes from scratch, from a run
+(`init_from=`) or from Hugging Face (`model=hf`). The final test uses the epoch with the best score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.config.settings import Optim
-from chimera.data.batch import labelled as batches
-from chimera.data.batch.loader import ResumableLoader
-from chimera.data.corpus.base import Data
+from chimera.data.batch.labelled import LabelledDataModule
+from chimera.data.batch.module import DataModule
 from chimera.data.corpus.glue_tasks import HIGHEST, LOWEST
-from chimera.data.encode.examples import check_labelled, class_counts, prepare_examples
-from chimera.data.encode.prepare import Prepared
+from chimera.data.encode.examples import Encoded, check_labelled, class_counts
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.classifier import Classifier
 from chimera.task.base import Stage, Task
@@ -32,15 +30,15 @@ Batch = dict[str, Any]
 MIDDLE = (LOWEST + HIGHEST) / 2
 
 
-class Judging(Task):
+class SequenceClassification(Task):
     """Classification or regression of texts.
 
     Args:
         name: of the task, in names and records.
-        pool: what of the hidden states is judged; `auto`: the mean over ours, the first token of a
-            Hugging Face encoder, the last of a decoder.
+        pool: how hidden states become one vector; `auto`: the mean for our models, the first token
+            for a Hugging Face encoder, the last for a decoder.
         dropout: in the head.
-        hidden: a layer with tanh in the head.
+        hidden: whether the head has a dense layer with tanh.
         class_weights: `balanced` weighs a class by n / (classes · its examples).
         causal: read from left to right; null: as `init_from`'s or the Hugging Face model does.
         weights: factor on each auxiliary loss by key (TITAN eq. 51).
@@ -68,16 +66,18 @@ class Judging(Task):
         super().__init__(model, optim, total_steps, weights or {})
         self.name, self.balanced = name, class_weights == "balanced"
         self.head: dict[str, Any] = {"pool": pool, "dropout": dropout, "hidden": hidden}
+        self.labels: tuple[str, ...] | None = None  # known once there is a head
 
     @classmethod
-    def prepare(cls, corpus: Any, settings: TokenizerSettings) -> Prepared:
-        check_labelled(corpus)
-        return prepare_examples(corpus, settings)
+    def data_module(
+        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
+    ) -> LabelledDataModule:
+        return LabelledDataModule(corpus, tokenizer, seed)
 
-    def meet(self, corpus: Any) -> None:
-        """Put the head on that these data need."""
+    def configure_head(self, corpus: Any) -> None:
+        """Set the number of classes and the metrics from the data set."""
         about = check_labelled(corpus)
-        self.labels: tuple[str, ...] = about["labels"]
+        self.labels = tuple(about["labels"])
         self.submission: Mapping[str, str] = about["submission"]
         self.classes = len(self.labels)
         body = getattr(self.model, "backbone")  # noqa: B009 - of whatever kind of model
@@ -86,79 +86,71 @@ class Judging(Task):
         self.metric_names = about["metrics"]
         self.register_buffer("class_weights", torch.ones(max(1, self.classes)))
         self.parts: dict[str, list[str]] = {"val": [], "test": []}
+        self.test_parts: dict[str, Encoded] = {}
         self.predictions: dict[int, float] = {}
 
-    def loaders(
-        self, data: Prepared, settings: Data, seed: int
-    ) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
-        parts = data.splits
-        if self.balanced and self.classes:
-            counts = torch.from_numpy(class_counts(parts["train"], self.classes)).float()
+    def configure_for(self, data: DataModule, stage: str) -> None:
+        """Read class weights and the parts that are scored apart; put on a head if there is none.
+
+        A head after an adapter was injected would stay without one, so a run puts it on before.
+        """
+        data = cast(LabelledDataModule, data)
+        if self.labels is None:
+            self.configure_head(data.corpus)
+        if stage == "fit" and self.balanced and self.classes:
+            train = data.parts("train")["train"]
+            counts = torch.from_numpy(class_counts(train, self.classes)).float()
             self.class_weights = counts.sum() / (self.classes * counts.clamp(min=1))
-        valid = {name: part for name, part in parts.items() if name.startswith("valid")}
-        # Without a test part, the validation part is all that a test can be repeated on.
-        test = {n: p for n, p in parts.items() if n not in valid and n != "train"} or valid
-        self._watch("val", valid)
-        self.test_parts = self._watch("test", test)
-        pad = data.tokenizer.pad_id
-        return (
-            batches.loader([parts["train"]], settings, pad, name="the train part", seed=seed),
-            batches.loader(list(valid.values()), settings, pad, name="the valid part"),
-            batches.loader(list(test.values()), settings, pad, name="the test part"),
-        )
+        if stage in ("fit", "validate"):
+            self._add_scores("val", data.parts("valid"))
+        if stage == "test":
+            self.test_parts = data.parts("test")
+            self._add_scores("test", self.test_parts)
 
-    def save_test(self, test: ResumableLoader, file: Path) -> None:
-        batches.save_parts(self.test_parts, file)
-
-    def load_test(self, file: Path, settings: Data) -> ResumableLoader:
-        self.test_parts = self._watch("test", batches.load_parts(file))
-        return batches.loader(list(self.test_parts.values()), settings, 0, name=str(file))
-
-    def baselines(
-        self, data: Prepared, valid: ResumableLoader, batches: int | None
-    ) -> dict[str, float]:
+    def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Accuracy of always giving the most frequent class of train."""
         if not self.classes:
             return {}
-        most = int(class_counts(data.splits["train"], self.classes).argmax())
-        return {"val/majority_accuracy": float((data.splits["valid"].labels == most).mean())}
+        parts = data.prepared.splits
+        most = int(class_counts(parts["train"], self.classes).argmax())
+        return {"val/majority_accuracy": float((parts["valid"].labels == most).mean())}
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
         targets = targets_of(batch["labels"], self.classes)
         loss = self._loss(out.logits, targets)
         predicted = self._predict(out.logits.detach())
+        # A score counts as right within half a point.
         near = predicted == targets if self.classes else (predicted - targets).abs() <= 0.5
-        # Of a score: within half a point.
-        return self.outcome(loss, near.float().mean(), out.aux, out.stats)
+        return self.step_output(loss, near.float().mean(), out.aux, out.stats)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        predicted = self.evaluate(batch, "test").tolist()
+        predicted = self.update_metrics(batch, "test").tolist()
         self.predictions |= dict(zip(batch["indices"].tolist(), predicted, strict=True))
 
     def on_test_epoch_start(self) -> None:
         self.predictions = {}
 
-    def finish(self, directory: Path) -> None:
+    def write_predictions(self, directory: Path) -> None:
         """Write the predictions of the last test, a file per part, as GLUE's server takes them."""
         start = 0
-        for part, held in self.test_parts.items():
-            made = [self.predictions.get(start + i) for i in range(len(held))]
-            start += len(held)
+        for part, examples in self.test_parts.items():
+            predicted = [self.predictions.get(start + i) for i in range(len(examples))]
+            start += len(examples)
             rows = [
-                f"{index}\t{self._spelt(value)}"
-                for index, value in zip(held.index.tolist(), made, strict=True)
+                f"{index}\t{self._format(value)}"
+                for index, value in zip(examples.index.tolist(), predicted, strict=True)
                 if value is not None
             ]
             file = directory / "predictions" / f"{self.submission.get(part, part)}.tsv"
             file.parent.mkdir(exist_ok=True)
             file.write_text("\n".join(["index\tprediction", *rows]) + "\n", encoding="utf-8")
 
-    def _watch(self, stage: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    def _add_scores(self, stage: Stage, parts: Iterable[str]) -> None:
         self.parts[stage] = list(parts)
-        for part in parts:
-            self.scores[f"{stage}-{part}"] = Scores(self.metric_names, self.classes)
-        return dict(parts)
+        for part in self.parts[stage]:
+            if f"{stage}-{part}" not in self.scores:
+                self.scores[f"{stage}-{part}"] = Scores(self.metric_names, self.classes)
 
     def _predict(self, logits: Tensor) -> Tensor:
         """Classes [b], or scores [b]."""
@@ -170,7 +162,7 @@ class Judging(Task):
             return F.cross_entropy(logits.float(), targets, weight)
         return F.mse_loss(self._predict(logits), targets.float())
 
-    def evaluate(self, batch: Batch, stage: Stage) -> Tensor:
+    def update_metrics(self, batch: Batch, stage: Stage) -> Tensor:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
         predicted, known = self._predict(out.logits), labelled(batch["labels"])
         for number, part in enumerate(self.parts[stage]):
@@ -182,22 +174,22 @@ class Judging(Task):
                 scores.update(self._loss(out.logits[here], targets), predicted[here], targets)
         return predicted
 
-    def measured(self, stage: Stage) -> dict[str, float]:
-        """Each part's numbers; the score is the mean over the parts, as GLUE's of MNLI is."""
-        found: dict[str, float] = {}
-        scores = []
+    def compute_metrics(self, stage: Stage) -> dict[str, float]:
+        """Each part's metrics; `score` is the mean over the parts, as GLUE defines it for MNLI."""
+        metrics: dict[str, float] = {}
+        part_scores = []
         for part in self.parts[stage]:
-            held = self.scores[f"{stage}-{part}"]
-            assert isinstance(held, Scores)
-            numbers = held.compute_and_reset()
-            scores += [numbers.pop("score")] if numbers else []
+            scores = self.scores[f"{stage}-{part}"]
+            assert isinstance(scores, Scores)
+            values = scores.compute_and_reset()
+            part_scores += [values.pop("score")] if values else []
             suffix = f"_{part.partition('_')[2]}" if "_" in part else ""
-            found |= {f"{name}{suffix}": value for name, value in numbers.items()}
-        if scores:
-            found["score"] = sum(scores) / len(scores)
-        return found
+            metrics |= {f"{name}{suffix}": value for name, value in values.items()}
+        if part_scores:
+            metrics["score"] = sum(part_scores) / len(part_scores)
+        return metrics
 
-    def _spelt(self, value: float) -> str:
-        if self.classes:
+    def _format(self, value: float) -> str:
+        if self.labels:
             return self.labels[int(value)]
         return f"{min(HIGHEST, max(LOWEST, value)):.3f}"

@@ -2,7 +2,7 @@
 
     L = −(1/n) Σ_i log p(a_i | prompt, a_<i)
 
-Besides loss and perplexity of held-out answers it measures what TPTT's Table 2 prints: the mean
+Besides loss and perplexity of held-out answers it measures the columns of TPTT's Table 2: the mean
 loss of the last epoch, seconds spent in training steps, samples and steps a second, the gradient's
 norm at the last step, and floating-point operations as transformers counts them, 6·N·tokens with N
 the parameters outside embeddings.
@@ -11,22 +11,20 @@ the parameters outside embeddings.
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import lightning.pytorch as pl
 from torch import nn
 
 from chimera.config.settings import Optim
-from chimera.data.batch import instruct as batches
-from chimera.data.batch.loader import ResumableLoader
-from chimera.data.corpus.base import Data
-from chimera.data.corpus.instruct import Instruct as Instructions
-from chimera.data.encode.prepare import Prepared
+from chimera.data.batch.instruct import InstructDataModule
+from chimera.data.batch.module import DataModule
+from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.task.causal_lm import CausalLM
 from chimera.task.mmlu.answer import answer
 from chimera.task.mmlu.metrics import summary
-from chimera.task.mmlu.questions import made_of, read
+from chimera.task.mmlu.questions import Question, made_of, read
 from chimera.types import NonNegativeFloat, PositiveInt
 
 
@@ -69,105 +67,85 @@ class Instruct(CausalLM):
             logits_at_once=logits_at_once,
         )
         self.mmlu, self.mmlu_limit = mmlu, mmlu_limit
-        self._asked: list[Any] = []
-        self._base: dict[str, float] = {}
-        self._spent: dict[str, Any] = {"seconds": 0.0, "samples": 0, "tokens": 0}
-        self._epoch: list[Any] = []  # losses of the epoch under way
-        self._began = 0.0
+        self._questions: list[tuple[Question, Question | None]] | None = None
+        self._base_metrics: dict[str, float] = {}  # MMLU of the model before training
+        self._totals: dict[str, Any] = {"seconds": 0.0, "samples": 0, "tokens": 0}
+        self._epoch_losses: list[Any] = []
+        self._step_began = 0.0
 
-    def loaders(
-        self, data: Prepared, settings: Data, seed: int
-    ) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
-        assert isinstance(settings, Instructions)
-        start = data.tokenizer.template.start
-        found, every = [], settings.records()
-        self._tokenizer, self._length = data.tokenizer, settings.seq_len
+    @classmethod
+    def data_module(
+        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
+    ) -> InstructDataModule:
+        return InstructDataModule(corpus, tokenizer, seed)
+
+    def configure_for(self, data: DataModule, stage: str) -> None:
+        """Read MMLU's questions before training, so that a missing folder is refused then."""
+        if stage != "fit" or self.mmlu is None or self._questions is not None:
+            return
+        self._tokenizer, self._length = data.prepared.tokenizer, data.corpus.seq_len
         if self.mmlu == "held_out":
-            self._asked = made_of(every["test"])[: self.mmlu_limit]
-        elif self.mmlu is not None:
-            self._asked = read(self.mmlu, "test", None, self.mmlu_limit)
-        for split, records in every.items():
-            examples = [
-                batches.example(i, record, data.tokenizer, settings.seq_len, start)
-                for i, record in enumerate(records)
-            ]
-            train = split == "train"
-            found.append(
-                batches.loader(
-                    examples,
-                    settings,
-                    data.tokenizer.pad_id,
-                    seed=seed,
-                    train=train,
-                    name=f"the {split} split",
-                )
-            )
-        return found[0], found[1], found[2]
+            records = cast(InstructDataModule, data).records["test"]
+            self._questions = made_of(records)[: self.mmlu_limit]
+        else:
+            self._questions = read(self.mmlu, "test", None, self.mmlu_limit)
 
-    def save_test(self, test: ResumableLoader, file: Path) -> None:
-        examples = [test.samples[0, i] for i in range(len(test.samples))]
-        batches.save(examples, 0, file)
-
-    def load_test(self, file: Path, settings: Data) -> ResumableLoader:
-        examples, pad_id = batches.load(file)
-        return batches.loader(examples, settings, pad_id, name=str(file))
-
-    def further(self, trainer: pl.Trainer, data: Prepared, settings: Data) -> dict[str, float]:
-        """What TPTT's Table 2 says of the training."""
-        spent, steps = self._spent, trainer.global_step
-        seconds = max(spent["seconds"], 1e-9)
-        losses = [float(loss) for loss in self._epoch]
-        found = {
-            "train/seconds": spent["seconds"],
-            "train/samples_per_second": spent["samples"] / seconds,
+    def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
+        """The columns of TPTT's Table 2, and MMLU before and after training."""
+        totals, steps = self._totals, trainer.global_step
+        seconds = max(totals["seconds"], 1e-9)
+        losses = [float(loss) for loss in self._epoch_losses]
+        metrics = {
+            "train/seconds": totals["seconds"],
+            "train/samples_per_second": totals["samples"] / seconds,
             "train/steps_per_second": steps / seconds,
-            "train/flops": 6.0 * outside_embeddings(self.model) * spent["tokens"],
+            "train/flops": 6.0 * outside_embeddings(self.model) * totals["tokens"],
             "train/grad_norm": self.grad_norm,
         }
         # A run that was resumed after its last step has seen no loss of that epoch.
-        found |= {"train/loss": sum(losses) / len(losses)} if losses else {}
-        return found | self._base | self._examine("mmlu")
+        metrics |= {"train/loss": sum(losses) / len(losses)} if losses else {}
+        return metrics | self._base_metrics | self._mmlu_metrics("mmlu")
 
     def on_fit_start(self) -> None:
-        """Ask the model that is started from, as it came: without memory, LoRA being zero still."""
-        if self._asked and not self._base:
+        """Measure the model before training: without its memory; LoRA's update is still zero."""
+        if self._questions and not self._base_metrics:
             mixed: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_mag_weight")]
             weights = [float(m.mag_weight) for m in mixed]
             for module in mixed:
                 module.set_mag_weight(0.0)
-            self._base = self._examine("mmlu_base")
+            self._base_metrics = self._mmlu_metrics("mmlu_base")
             for module, weight in zip(mixed, weights, strict=True):
                 module.set_mag_weight(weight)
 
-    def _examine(self, prefix: str) -> dict[str, float]:
+    def _mmlu_metrics(self, prefix: str) -> dict[str, float]:
         """Means and bootstrap deviations of MMLU's metrics."""
-        if not self._asked:
+        if not self._questions:
             return {}
         training = self.model.training
-        answers = answer(self.model.eval(), self._tokenizer, self._asked, length=self._length)
+        answers = answer(self.model.eval(), self._tokenizer, self._questions, length=self._length)
         self.model.train(training)
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for metric, (mean, deviation) in summary(answers.scores).items():
-            found |= {f"{prefix}/{metric}": mean, f"{prefix}/{metric}_std": deviation}
-        return found
+            metrics |= {f"{prefix}/{metric}": mean, f"{prefix}/{metric}_std": deviation}
+        return metrics
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0:
-            self._epoch = []
-        self._began = time.perf_counter()
+            self._epoch_losses = []
+        self._step_began = time.perf_counter()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._spent["seconds"] += time.perf_counter() - self._began
-        self._spent["samples"] += len(batch["ids"])
-        self._spent["tokens"] += batch["ids"].numel()
-        self._epoch.append(outputs["task_loss"])
+        self._totals["seconds"] += time.perf_counter() - self._step_began
+        self._totals["samples"] += len(batch["ids"])
+        self._totals["tokens"] += batch["ids"].numel()
+        self._epoch_losses.append(outputs["task_loss"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["instruct"] = {**self._spent, "base": dict(self._base)}
+        checkpoint["instruct"] = {**self._totals, "base": dict(self._base_metrics)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._spent = dict(checkpoint["instruct"])
-        self._base = self._spent.pop("base")
+        self._totals = dict(checkpoint["instruct"])
+        self._base_metrics = self._totals.pop("base")
 
 
 def outside_embeddings(model: nn.Module) -> int:

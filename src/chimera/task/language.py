@@ -1,4 +1,4 @@
-"""What tasks share that predict tokens: meters, perplexity, and what word frequencies reach."""
+"""Base of the tasks that predict tokens: perplexity, accuracy, the unigram baseline."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from torch import nn
 from torchmetrics import MeanMetric, Metric
 
 from chimera.config.settings import Optim
-from chimera.data.batch.loader import ResumableLoader
-from chimera.data.encode.prepare import Prepared
+from chimera.data.batch.module import DataModule
 from chimera.task.base import Stage, Task
 from chimera.task.unigram import unigram_perplexity
 
@@ -27,7 +26,7 @@ class Meter(nn.Module):
     softmax over the vocabulary a second time.
 
     Args:
-        accuracy: of whatever kind the task's model gives the numbers for.
+        accuracy: a metric that the task updates with what its model returns.
     """
 
     def __init__(self, accuracy: Metric) -> None:
@@ -62,20 +61,19 @@ class LanguageTask(Task):
         self.vocab_size = vocab_size
         self.meters = nn.ModuleDict({stage: Meter(accuracy()) for stage in ("val", "test")})
 
-    def baselines(
-        self, data: Prepared, valid: ResumableLoader, batches: int | None
-    ) -> dict[str, float]:
-        """Perplexity of guessing by word frequency, of the very tokens that were validated."""
-        targets = torch.cat([b["targets"] for b in islice(valid, batches)]).numpy()
-        counts = data.splits["train"].ids
-        found = unigram_perplexity(counts, targets, data.tokenizer.vocab_size)
-        return {"val/unigram_perplexity": found}
+    def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
+        """Perplexity of a unigram model on the same tokens that validation predicts."""
+        valid = islice(data.val_dataloader(), batches)
+        targets = torch.cat([batch["targets"] for batch in valid]).numpy()
+        train_ids = data.prepared.splits["train"].ids
+        perplexity = unigram_perplexity(train_ids, targets, data.prepared.tokenizer.vocab_size)
+        return {"val/unigram_perplexity": perplexity}
 
     def meter(self, stage: Stage) -> Meter:
-        """That of `val` or `test`."""
+        """The meter of `val` or `test`."""
         meter = self.meters[stage]
         assert isinstance(meter, Meter)
         return meter
 
-    def measured(self, stage: Stage) -> dict[str, float]:
+    def compute_metrics(self, stage: Stage) -> dict[str, float]:
         return self.meter(stage).compute_and_reset()

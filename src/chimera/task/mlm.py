@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -12,10 +12,8 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from chimera.config.settings import Optim
-from chimera.data.batch import mlm
-from chimera.data.batch.loader import ResumableLoader
-from chimera.data.corpus.base import Data
-from chimera.data.encode.prepare import Prepared
+from chimera.data.batch.mlm import MLMDataModule
+from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.language import LanguageModel
 from chimera.rundir.directory import locate
 from chimera.task.base import Stage
@@ -67,8 +65,15 @@ class MaskedLM(LanguageTask):
         self.distil_weight, self.distil_temperature = distil_weight, distil_temperature
         self.teacher: Teacher | None = None
 
+    @classmethod
+    def data_module(
+        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
+    ) -> MLMDataModule:
+        return MLMDataModule(corpus, tokenizer, seed, mask_ratio=settings["mask_ratio"])
+
     def setup(self, stage: str) -> None:
-        """Fetch the teacher, for training only. A checkpoint that is resumed is read after this."""
+        """Load the teacher, for training only; Lightning loads a checkpoint after this."""
+        super().setup(stage)
         if stage == "fit" and self.teacher_dir is not None:
             model = cast(LanguageModel, self.model)
             self.teacher = Teacher(self.teacher_dir, model, self.vocab_size)
@@ -79,38 +84,29 @@ class MaskedLM(LanguageTask):
         if self.teacher is not None:
             self.teacher.model.to(self.device)
 
-    def loaders(
-        self, data: Prepared, settings: Data, seed: int
-    ) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
-        return mlm.loaders(data, settings, self.mask_ratio, seed)
-
-    def save_test(self, test: ResumableLoader, file: Path) -> None:
-        mlm.save_test(test, file)
-
-    def load_test(self, file: Path, settings: Data) -> ResumableLoader:
-        return mlm.load_test(file, settings)
-
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         if self.teacher is None:
             loss, logits, aux, stats = self._predict(batch)
-            total = loss
+            objective = loss
         else:
             with hidden_states(cast(LanguageModel, self.model)) as hidden:
                 loss, logits, aux, stats = self._predict(batch)
-            theirs, wanted = self.teacher.hidden_and_logits(batch)
-            near = hidden_loss(hidden, theirs, batch["mask"])
-            alike = logit_loss(logits, wanted, self.distil_temperature)
-            total = (1 - self.distil_weight) * loss + self.distil_weight * (near + alike)
-            stats = {**stats, "distil_hidden": near.detach(), "distil_logits": alike.detach()}
+            teacher_hidden, teacher_logits = self.teacher.hidden_and_logits(batch)
+            of_hidden = hidden_loss(hidden, teacher_hidden, batch["mask"])
+            of_logits = logit_loss(logits, teacher_logits, self.distil_temperature)
+            distil = of_hidden + of_logits
+            objective = (1 - self.distil_weight) * loss + self.distil_weight * distil
+            distil_stats = {"distil_hidden": of_hidden, "distil_logits": of_logits}
+            stats = {**stats, **{key: value.detach() for key, value in distil_stats.items()}}
         with torch.no_grad():
             accuracy = (logits.argmax(-1) == batch["targets"]).float().mean()
-        return self.outcome(loss, accuracy, aux, stats, total=total)
+        return self.step_output(loss, accuracy, aux, stats, objective=objective)
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
         out = self.model(batch["ids"], batch["mask"], index=batch["index"])
         return F.cross_entropy(out.logits.float(), batch["targets"]), out.logits, out.aux, out.stats
 
-    def evaluate(self, batch: Batch, stage: Stage) -> None:
+    def update_metrics(self, batch: Batch, stage: Stage) -> None:
         loss, logits, _, _ = self._predict(batch)
         meter, targets = self.meter(stage), batch["targets"]
         meter.loss.update(loss, weight=len(targets))

@@ -1,4 +1,4 @@
-"""From a configuration to the trained part: model, head, adapter, start weights."""
+"""From a configuration to the data module, and to the task: model, head, adapter, start weights."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from typing import Any
 from hydra.utils import instantiate
 
 from chimera.config.init_from import causal_of, place
+from chimera.data.batch.module import DataModule
 from chimera.model.assemble import build_model, choose
 from chimera.model.restore import start_from
 from chimera.task.base import Task
+
+
+def make_data(config: dict[str, Any]) -> DataModule:
+    """The data module of the task's batches. Reads nothing yet; `setup` does.
+
+    Args:
+        config: checked.
+    """
+    corpus, tokenizer, task = (
+        instantiate(config[group], _convert_="all") for group in ("data", "tokenizer", "task")
+    )
+    data: DataModule = task.func.data_module(corpus, tokenizer, config["seed"], task.keywords)
+    return data
 
 
 def make_task(
@@ -37,6 +51,6 @@ def make_task(
     factory = instantiate(config["task"], _convert_="all")
     task = factory(model, optim, config["trainer"]["max_steps"] or 1, vocab_size)
     assert isinstance(task, Task)
-    task.meet(instantiate(config["data"], _convert_="all"))
+    task.configure_head(instantiate(config["data"], _convert_="all"))
     task.model = choices.adapter(task.model)
     return task

@@ -36,7 +36,7 @@ from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir
 from chimera.rundir.steps import epochs
 from chimera.train import curves, parameters
-from chimera.train.build import make_task
+from chimera.train.build import make_data, make_task
 from chimera.train.console import report
 from chimera.train.loggers import finish, make_loggers
 from chimera.train.record import describe
@@ -69,12 +69,12 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         torch.set_num_threads(asked.threads)
     pl.seed_everything(config["seed"], verbose=False)
 
-    corpus = instantiate(config["data"], _convert_="all")
-    kind = instantiate(config["task"], _convert_="all").func
-    data = kind.prepare(corpus, instantiate(config["tokenizer"], _convert_="all"))
-    task = make_task(config, data.tokenizer.vocab_size, start=True)
-    train, valid, test = task.loaders(data, corpus, config["seed"])
-    settings = asked.measured(len(train))
+    data = make_data(config)
+    tokenizer = data.prepared.tokenizer
+    task = make_task(config, tokenizer.vocab_size, start=True)
+    task.configure_for(data, "fit")
+    data.setup()
+    settings = asked.measured(len(data.train_dataloader()))
     task.total_steps = settings.max_steps
     parameters.show(config["name"], groups(task.model, task.optim), task.model, console)
 
@@ -85,9 +85,9 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     directory.start(config, overrides)
     beat = Heartbeat(directory, resume.step, settings.max_steps)
     beat.start()
-    data.tokenizer.save(directory.tokenizer)
-    task.save_test(test, directory.test_data)
-    record = describe(config, data, task)
+    tokenizer.save(directory.tokenizer)
+    data.save_test(directory.test_data)
+    record = describe(config, data.prepared, task)
     logger_settings = instantiate(config["logger"], _convert_="all")
     loggers = make_loggers(logger_settings, config, record, directory)
     step_log = StepLog(directory.steps, task.optim.lr, resume.step)
@@ -126,18 +126,18 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         task.model.compile()  # in place, so that checkpoints keep their names
     failed = True
     try:
-        trainer.fit(task, train, valid, ckpt_path=resume.path, weights_only=True)
+        trainer.fit(task, datamodule=data, ckpt_path=resume.path, weights_only=True)
         if trainer.global_step < settings.max_steps:
             raise Interrupted(f"stopped at step {trainer.global_step}, saved in {directory.path}")
         if task.final == "best" and checkpoints.best is not None:
             task.load_state_dict(load(checkpoints.best)["state_dict"])
         measured = {
-            **trainer.validate(task, valid, verbose=False)[0],
-            **trainer.test(task, test, verbose=False)[0],
-            **task.baselines(data, valid, settings.limit_val_batches),
-            **task.further(trainer, data, corpus),
+            **trainer.validate(task, datamodule=data, verbose=False)[0],
+            **trainer.test(task, datamodule=data, verbose=False)[0],
+            **task.baselines(data, settings.limit_val_batches),
+            **task.extra_metrics(trainer, data),
         }
-        task.finish(directory.path)
+        task.write_predictions(directory.path)
         failed = False
     except Interrupted as stopped:
         beat.stop("STOPPED", why=str(stopped))

@@ -11,7 +11,6 @@ and `indices` int64 [b], the samples' numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,8 +20,8 @@ import torch
 
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
-from chimera.data.corpus.base import Data
-from chimera.data.encode.prepare import Prepared
+from chimera.data.batch.module import DataModule
+from chimera.data.corpus.base import Data, Split
 from chimera.data.tokenizer.base import Ids
 
 
@@ -56,7 +55,7 @@ class TokenBlocks:
 
 
 class StoredTokens:
-    """The row of tokens in a file that `save_test` wrote."""
+    """The row of tokens in a file that `CausalDataModule.save_test` wrote."""
 
     def __init__(self, file: Path) -> None:
         with np.load(file) as stored:
@@ -82,65 +81,30 @@ class Collate:
 
 
 def loader(
-    row: Any,
-    settings: Data,
-    *,
-    pad_id: int = 0,
-    seed: int = 0,
-    train: bool = False,
-    rank: int = 0,
-    world_size: int = 1,
-    name: str,
+    row: Any, settings: Data, *, pad_id: int = 0, seed: int = 0, train: bool = False, name: str
 ) -> ResumableLoader:
-    """A loader of one split: shuffled whole blocks to train on, or all tokens in order."""
-    return ResumableLoader.of(
-        TokenBlocks(row, settings.seq_len, tail=not train),
-        settings,
-        Collate(pad_id),
-        train=train,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-        name=name,
-    )
+    """Shuffled whole blocks to train on, or all tokens in order."""
+    blocks = TokenBlocks(row, settings.seq_len, tail=not train)
+    return ResumableLoader.of(blocks, settings, Collate(pad_id), train=train, seed=seed, name=name)
 
 
-def loaders(
-    data: Prepared, settings: Data, seed: int, *, rank: int = 0, world_size: int = 1
-) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
-    """Loaders of train (shuffled), valid and test (in order, to the last token).
+class CausalDataModule(DataModule):
+    """Blocks of packed tokens: whole ones in train; in validation and test every token."""
 
-    Raises:
-        UserError: less text than one batch.
-    """
-    train, valid, test = (
-        loader(
-            data.splits[split],
-            settings,
-            pad_id=data.tokenizer.pad_id,
-            seed=seed,
+    def save_test(self, file: Path) -> None:
+        """Write the row of tokens, from which the test can be repeated at any length."""
+        blocks = cast(TokenBlocks, self.test_dataloader().samples)
+        np.savez_compressed(file, ids=np.asarray(blocks.row.ids))
+
+    def _make_loader(self, split: Split) -> ResumableLoader:
+        return loader(
+            self.prepared.splits[split],
+            self.corpus,
+            pad_id=self.prepared.tokenizer.pad_id,
+            seed=self.seed,
             train=split == "train",
-            rank=rank,
-            world_size=world_size,
             name=f"the {split} split",
         )
-        for split in ("train", "valid", "test")
-    )
-    return train, valid, test
 
-
-def lengthened(settings: Data, length: int) -> Data:
-    """The same data in sequences of another length, about as many tokens a batch."""
-    batch = max(1, settings.batch_size * settings.seq_len // length)
-    return replace(settings, seq_len=length, batch_size=batch)
-
-
-def save_test(test: ResumableLoader, file: Path) -> None:
-    """Write the row that a loader reads, so that a test can be repeated, at any length."""
-    blocks = cast(TokenBlocks, test.samples)
-    np.savez_compressed(file, ids=np.asarray(blocks.row.ids))
-
-
-def load_test(file: Path, settings: Data) -> ResumableLoader:
-    """A loader of what `save_test` wrote, in blocks of `settings.seq_len`."""
-    return loader(StoredTokens(file), settings, name=str(file))
+    def _make_test_loader(self, file: Path) -> ResumableLoader:
+        return loader(StoredTokens(file), self.corpus, name=str(file))

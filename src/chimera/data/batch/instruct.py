@@ -7,29 +7,32 @@ answers, `targets` those tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from chimera.data.batch.collate import Collate, Example
 from chimera.data.batch.loader import Key, ResumableLoader
-from chimera.data.corpus.base import Data
-from chimera.data.corpus.instruct import Record
+from chimera.data.batch.module import DataModule
+from chimera.data.corpus.base import Data, Split
+from chimera.data.corpus.instruct import Record, check_instructions
+from chimera.data.encode.prepare import Prepared
 from chimera.data.tokenizer.base import Tokenizer
 
 
 def example(
     number: int, record: Record, tokenizer: Tokenizer, length: int, start: Sequence[int] = ()
 ) -> Example:
-    """A record in at most `length` tokens; of a long one the end of the answer is cut off.
+    """A record in at most `length` tokens.
 
-    Of a prompt that leaves no room for an answer the beginning is.
+    A long answer loses its end; a prompt that leaves no room for an answer loses its beginning.
     """
-    asked, told = tokenizer.encode([record.prompt, record.answer])
-    told = np.append(told, tokenizer.sep_id)
-    asked = np.concatenate([np.array(start, dtype=np.int64), asked[-(length - len(start) - 1) :]])
-    row = np.concatenate([asked, told])[: length + 1]
-    positions = np.arange(len(asked) - 1, len(row) - 1)
+    prompt, answer = tokenizer.encode([record.prompt, record.answer])
+    answer = np.append(answer, tokenizer.sep_id)
+    prompt = np.concatenate([np.array(start, dtype=np.int64), prompt[-(length - len(start) - 1) :]])
+    row = np.concatenate([prompt, answer])[: length + 1]
+    positions = np.arange(len(prompt) - 1, len(row) - 1)
     return Example(number, row[:-1], positions, row[1:][positions])
 
 
@@ -59,6 +62,43 @@ def loader(
     return ResumableLoader.of(
         Samples(examples), settings, Collate(pad_id), train=train, seed=seed, name=name
     )
+
+
+class InstructDataModule(DataModule):
+    """Prompts with answers; the answers are predicted."""
+
+    @cached_property
+    def records(self) -> dict[Split, list[Record]]:
+        """The records of each split."""
+        records: dict[Split, list[Record]] = self.corpus.records()
+        return records
+
+    def save_test(self, file: Path) -> None:
+        samples = self.test_dataloader().samples
+        save([samples[0, i] for i in range(len(samples))], 0, file)
+
+    def _prepare(self) -> Prepared:
+        check_instructions(self.corpus)
+        return super()._prepare()
+
+    def _make_loader(self, split: Split) -> ResumableLoader:
+        tokenizer, length = self.prepared.tokenizer, self.corpus.seq_len
+        examples = [
+            example(i, record, tokenizer, length, tokenizer.template.start)
+            for i, record in enumerate(self.records[split])
+        ]
+        return loader(
+            examples,
+            self.corpus,
+            tokenizer.pad_id,
+            seed=self.seed,
+            train=split == "train",
+            name=f"the {split} split",
+        )
+
+    def _make_test_loader(self, file: Path) -> ResumableLoader:
+        examples, pad_id = load(file)
+        return loader(examples, self.corpus, pad_id, name=str(file))
 
 
 def save(examples: Sequence[Example], pad_id: int, file: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,11 @@ import torch
 
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
+from chimera.data.batch.module import DataModule
 from chimera.data.batch.streams import Purpose, stream
-from chimera.data.corpus.base import Data
-from chimera.data.encode.examples import Encoded
+from chimera.data.corpus.base import Data, Split
+from chimera.data.encode.examples import Encoded, check_labelled, prepare_examples
+from chimera.data.encode.prepare import Prepared
 from chimera.data.tokenizer.base import Ids
 
 #: Batches that are sorted by length together: padding falls by most of what it can, and a batch
@@ -76,20 +78,22 @@ class Collate:
 
 
 class BucketedLoader(ResumableLoader):
-    """Like goes with like: the order of an epoch is shuffled, sorted by length within pools of
-    batches, and then the batches are shuffled. A function of (seed, epoch), as its base's is.
+    """Batches examples of like length, which saves padding.
+
+    The order of an epoch is shuffled, sorted by length within pools of batches, and then the
+    batches are shuffled. It is a function of (seed, epoch), as its base's is.
     """
 
     samples: Rows
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         order = super()._order(epoch)
-        together = self.batch_size * self.world_size
-        pools = np.split(order, range(POOL * together, len(order), POOL * together))
+        size = self.batch_size
+        pools = np.split(order, range(POOL * size, len(order), POOL * size))
         lengths = self.samples.lengths
         order = np.concatenate([p[np.argsort(lengths[p], kind="stable")] for p in pools])
-        full = len(order) // together * together
-        batches = order[:full].reshape(-1, together)
+        full = len(order) // size * size
+        batches = order[:full].reshape(-1, size)
         mixed = stream(Purpose.ORDER, self.seed, epoch, 1).permutation(batches)
         return np.concatenate([mixed.ravel(), order[full:]])
 
@@ -98,10 +102,47 @@ def loader(
     parts: Sequence[Encoded], settings: Data, pad_id: int, *, name: str, seed: int | None = None
 ) -> ResumableLoader:
     """A loader of parts: bucketed and shuffled with a seed; in order, and all of it, without."""
-    kind = ResumableLoader if seed is None else BucketedLoader
-    return kind.of(
+    loader_class = ResumableLoader if seed is None else BucketedLoader
+    return loader_class.of(
         Rows(parts), settings, Collate(pad_id), train=seed is not None, seed=seed or 0, name=name
     )
+
+
+class LabelledDataModule(DataModule):
+    """Labelled examples, batched with others of like length in train, in order elsewhere."""
+
+    def parts(self, split: Split) -> dict[str, Encoded]:
+        """The parts of a split by name; MNLI's valid split has two.
+
+        Without a part to test on, the valid parts are tested, as all that there are labels for.
+        """
+        if split == "test" and self.test_file is not None:
+            return load_parts(self.test_file)
+        parts = self.prepared.splits
+        valid = {name: part for name, part in parts.items() if name.startswith("valid")}
+        test = {n: p for n, p in parts.items() if n not in valid and n != "train"}
+        return {"train": {"train": parts["train"]}, "valid": valid, "test": test or valid}[split]
+
+    def save_test(self, file: Path) -> None:
+        save_parts(self.parts("test"), file)
+
+    def lengthened(self, length: int) -> Self:
+        other = super().lengthened(length)
+        other._prepared = None  # the ids are cut to a length
+        return other
+
+    def _prepare(self) -> Prepared:
+        check_labelled(self.corpus)
+        return prepare_examples(self.corpus, self.tokenizer_settings)
+
+    def _make_loader(self, split: Split) -> ResumableLoader:
+        parts = list(self.parts(split).values())
+        seed = self.seed if split == "train" else None
+        pad_id = self.prepared.tokenizer.pad_id
+        return loader(parts, self.corpus, pad_id, name=f"the {split} part", seed=seed)
+
+    def _make_test_loader(self, file: Path) -> ResumableLoader:
+        return loader(list(load_parts(file).values()), self.corpus, 0, name=str(file))
 
 
 def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
@@ -112,9 +153,9 @@ def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
 
 def load_parts(file: Path) -> dict[str, Encoded]:
     """What `save_parts` wrote."""
-    found: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, Any]] = {}
     with np.load(file) as stored:
         for key in stored.files:
             part, _, name = key.rpartition("/")
-            found.setdefault(part, {})[name] = stored[key]
-    return {part: Encoded(**arrays) for part, arrays in found.items()}
+            parts.setdefault(part, {})[name] = stored[key]
+    return {part: Encoded(**arrays) for part, arrays in parts.items()}

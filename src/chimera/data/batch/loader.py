@@ -1,9 +1,11 @@
-"""A loader that can stop anywhere and go on with the very next batch.
+"""A loader that can stop anywhere and go on with the very next batch, on any number of processes.
 
 The order of an epoch is a function of (seed, epoch), and a sample of (epoch, index), so the whole
-state is (epoch, batches handed out). Batches that workers prepared ahead do not count. Lightning
-saves and restores it through `state_dict` and `load_state_dict`; as the loader has a length,
-Lightning fetches none ahead itself.
+state is (epoch, samples handed out to all processes). Batches that workers prepared ahead do not
+count. A batch of `batch_size` samples is shared evenly by the processes (`chimera.world`): rank r
+of w takes every w-th sample from the r-th on, so the samples of a step do not depend on w.
+Lightning saves and restores the state through `state_dict` and `load_state_dict`; as the loader has
+a length, Lightning fetches no batch ahead itself.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from chimera import world
 from chimera.data.batch.streams import Purpose, stream
 from chimera.data.corpus.base import Data
 from chimera.errors import UserError
@@ -42,18 +45,17 @@ class ResumableLoader:
 
     Args:
         samples: where samples come from.
-        batch_size: samples per batch and rank.
+        batch_size: samples per batch of all ranks together.
         collate: makes a batch of samples.
         seed: of the order.
         shuffle: a new order every epoch; otherwise the samples' own, always from the first.
-        drop_last: leave out what does not fill a batch, and what ranks cannot share evenly;
-            otherwise ranks are filled up with samples from the beginning.
+        drop_last: leave out what does not fill a batch; otherwise the last batch is smaller, and
+            ranks that have a sample less take one from the beginning.
         num_workers: processes that make batches.
-        rank, world_size: of this process in distributed training.
         name: of the data, in errors.
 
     Raises:
-        UserError: not enough samples for one batch.
+        UserError: not enough samples for one batch, or a batch that ranks cannot share evenly.
     """
 
     def __init__(
@@ -66,18 +68,21 @@ class ResumableLoader:
         shuffle: bool = True,
         drop_last: bool = True,
         num_workers: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
         name: str = "the training split",
     ) -> None:
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
         self.shuffle, self.drop_last = shuffle, drop_last
-        self.rank, self.world_size = rank, world_size
-        self._epoch = self._handed_out = 0
+        self.rank, self.world_size = world.rank(), world.world_size()
+        if batch_size % self.world_size:
+            raise UserError(
+                f"data.batch_size={batch_size} cannot be shared evenly by {self.world_size}"
+                f" processes; use a multiple of {self.world_size}"
+            )
+        self._epoch = self._handed_out = 0  # batches of this epoch
         if len(self) == 0:
             raise UserError(
                 f"{name} has {len(samples)} sequences, fewer than a batch of"
-                f" {batch_size * world_size}; lower data.batch_size or data.seq_len, or give"
+                f" {batch_size}; lower data.batch_size or data.seq_len, or give"
                 " more text"
             )
         self._plan = _Plan()
@@ -101,16 +106,14 @@ class ResumableLoader:
         *,
         train: bool = False,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
         name: str,
     ) -> Self:
-        """A loader as `settings` want it: to train on, whole batches, shuffled; else all in order.
+        """A loader with the settings' batch size and workers.
 
         Args:
-            samples, collate, seed, rank, world_size, name: as of the constructor.
+            samples, collate, seed, name: as of the constructor.
             settings: a choice of `data=`.
-            train: see above.
+            train: shuffle and leave out the last, smaller batch; otherwise all in order.
         """
         return cls(
             samples,
@@ -120,8 +123,6 @@ class ResumableLoader:
             shuffle=train,
             drop_last=train,
             num_workers=settings.num_workers,
-            rank=rank,
-            world_size=world_size,
             name=name,
         )
 
@@ -135,9 +136,8 @@ class ResumableLoader:
         self._epoch, self._handed_out = epoch, 0
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
-        together = self.batch_size * self.world_size
-        full, rest = divmod(len(self.samples), together)
+        """Batches of a whole epoch."""
+        full, rest = divmod(len(self.samples), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -153,27 +153,35 @@ class ResumableLoader:
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader is, and what that depends on."""
-        return {"epoch": self._epoch, "handed_out": self._handed_out, **self._shape()}
+        """Epoch, samples of it that were handed out to all ranks, and what that depends on."""
+        handed_out = min(self._handed_out * self.batch_size, len(self.samples))
+        return {"epoch": self._epoch, "samples_handed_out": handed_out, **self._shape()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from where another loader of the same data was.
 
+        The first release counted `handed_out` batches, of `batch_size` samples on each of
+        `world_size` ranks.
+
         Raises:
             UserError: the data or the batch size is another one.
         """
+        if "handed_out" in state:
+            batch_size = state["batch_size"] * state["world_size"]
+            samples = min(state["handed_out"] * batch_size, state["samples"])
+            state = {**state, "batch_size": batch_size, "samples_handed_out": samples}
         for key, value in self._shape().items():
             if state[key] != value:
                 raise UserError(
                     f"cannot resume: the checkpoint was made with {key}={state[key]} of the"
                     f" training data, now it is {value}; use the old setting or overwrite=true"
                 )
-        self._epoch, self._handed_out = state["epoch"], state["handed_out"]
+        self._epoch = state["epoch"]
+        self._handed_out = -(-state["samples_handed_out"] // self.batch_size)
 
     def _shape(self) -> dict[str, int]:
         return {
             "batch_size": self.batch_size,
-            "world_size": self.world_size,
             "samples": len(self.samples),
             "seed": self.seed,
         }
@@ -182,9 +190,7 @@ class ResumableLoader:
         """Indices of this rank's samples, in order."""
         order = self._order(epoch)
         spare = len(order) % self.world_size
-        if spare and self.drop_last:
-            order = order[:-spare]
-        elif spare:
+        if spare and not self.drop_last:
             order = np.append(order, np.resize(order, self.world_size - spare))
         return [int(index) for index in order[self.rank :: self.world_size]]
 
@@ -197,8 +203,15 @@ class ResumableLoader:
 
     def _batches(self) -> list[list[Key]]:
         keys = [(self._epoch, index) for index in self._share(self._epoch)]
-        starts = range(0, len(self) * self.batch_size, self.batch_size)
-        return [keys[start : start + self.batch_size] for start in starts]
+        size = self.batch_size // self.world_size
+        starts = range(0, len(self) * size, size)
+        return [keys[start : start + size] for start in starts]
+
+
+def shareable(batch_size: int) -> int:
+    """The largest batch of at most `batch_size` samples that all ranks can share evenly."""
+    ranks = world.world_size()
+    return max(1, batch_size // ranks) * ranks
 
 
 class _Plan(Sampler[list[Key]]):

@@ -8,16 +8,19 @@ was there, and `indices` int64 [b], the samples' numbers.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from chimera.data.batch.collate import Collate, Example, padded
 from chimera.data.batch.loader import Key, ResumableLoader
 from chimera.data.batch.masking import Masking
+from chimera.data.batch.module import DataModule
 from chimera.data.batch.streams import Purpose, stream
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import Split
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
+from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
 
 #: Validation and test are masked as of this epoch, which no training reaches, under this seed: the
@@ -75,49 +78,55 @@ class StoredBlocks:
         )
 
 
-def loaders(
-    data: Prepared,
-    settings: Data,
-    mask_ratio: float,
-    seed: int,
-    *,
-    rank: int = 0,
-    world_size: int = 1,
-) -> tuple[ResumableLoader, ResumableLoader, ResumableLoader]:
-    """Loaders of train (shuffled, new masks every epoch), valid and test (in order, fixed masks).
+class MLMDataModule(DataModule):
+    """Masked blocks: new masks in every epoch of train, the same ones in every validation and test.
 
-    Raises:
-        UserError: less text than one batch, or a tokenizer without [MASK].
+    Args:
+        mask_ratio: share of the tokens that are hidden.
     """
-    masking = Masking(data.tokenizer, mask_ratio)
 
-    def loader(split: str, *, train: bool) -> ResumableLoader:
-        tokens = data.splits[split]
+    def __init__(
+        self,
+        corpus: Any,
+        tokenizer: TokenizerSettings,
+        seed: int = 0,
+        *,
+        mask_ratio: float = 0.15,
+        prepared: Prepared | None = None,
+    ) -> None:
+        super().__init__(corpus, tokenizer, seed, prepared=prepared)
+        self.mask_ratio = mask_ratio
+
+    def save_test(self, file: Path) -> None:
+        save_test(self.test_dataloader(), file)
+
+    def _make_loader(self, split: Split) -> ResumableLoader:
+        tokens, tokenizer = self.prepared.splits[split], self.prepared.tokenizer
+        train = split == "train"
         blocks = MaskedBlocks(
             tokens,
-            settings.seq_len,
-            masking,
-            seed=seed if train else FIXED_SEED,
+            self.corpus.seq_len,
+            Masking(tokenizer, self.mask_ratio),
+            seed=self.seed if train else FIXED_SEED,
             fixed=not train,
         )
-        if np.isin(tokens.ids[: 1 << 20], data.tokenizer.special_ids).all():
+        if np.isin(tokens.ids[: 1 << 20], tokenizer.special_ids).all():
             raise UserError(f"the {split} split holds no known word to mask; give more text")
         return ResumableLoader.of(
             blocks,
-            settings,
-            Collate(data.tokenizer.pad_id),
+            self.corpus,
+            Collate(tokenizer.pad_id),
             train=train,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
+            seed=self.seed,
             name=f"the {split} split",
         )
 
-    return loader("train", train=True), loader("valid", train=False), loader("test", train=False)
+    def _make_test_loader(self, file: Path) -> ResumableLoader:
+        return ResumableLoader.of(StoredBlocks(file), self.corpus, Collate(0), name=str(file))
 
 
 def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:
-    """Write the samples of a loader whose masks are fixed, so that a test can be repeated."""
+    """Write the samples of a loader whose masks are fixed; `StoredBlocks` reads them."""
     examples = [loader.samples[0, index] for index in range(len(loader.samples))]
     ids, real = padded([example.ids for example in examples], pad_id)
     np.savez_compressed(
@@ -128,8 +137,3 @@ def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:
         positions=np.concatenate([e.positions for e in examples]).astype(np.uint32),
         targets=np.concatenate([e.targets for e in examples]).astype(np.uint32),
     )
-
-
-def load_test(file: Path, settings: Data, pad_id: int = 0) -> ResumableLoader:
-    """A loader of what `save_test` wrote."""
-    return ResumableLoader.of(StoredBlocks(file), settings, Collate(pad_id), name=str(file))

@@ -1,0 +1,121 @@
+"""Base of the data modules: a corpus and a tokenizer become loaders of train, validation and test.
+
+Each kind of batch has a subclass. A module works in a Lightning Trainer and without one; it
+prepares tokenizer and ids when they are first needed:
+
+    for batch in CausalDataModule(PyDocs(), SentencePiece()).train_dataloader(): ...
+
+The loaders are `ResumableLoader`s. Lightning saves and restores their state with the fit loop.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import lightning.pytorch as pl
+
+from chimera.data.batch.loader import ResumableLoader, shareable
+from chimera.data.corpus.base import Split
+from chimera.data.encode.prepare import Prepared, prepare
+from chimera.data.tokenizer.base import TokenizerSettings
+
+
+class DataModule(pl.LightningDataModule):
+    """Loaders of one corpus. A loader is made once; every request returns the same one.
+
+    Args:
+        corpus: a choice of `data=`: the text, batch size and sequence length.
+        tokenizer: a choice of `tokenizer=`.
+        seed: of the order of the training examples.
+        prepared: tokenizer and splits to use instead of preparing them from the corpus.
+    """
+
+    def __init__(
+        self,
+        corpus: Any,
+        tokenizer: TokenizerSettings,
+        seed: int = 0,
+        *,
+        prepared: Prepared | None = None,
+    ) -> None:
+        super().__init__()
+        self.corpus, self.tokenizer_settings, self.seed = corpus, tokenizer, seed
+        self.test_file: Path | None = None
+        self._prepared = prepared
+        self._loaders: dict[Split, ResumableLoader] = {}
+
+    @property
+    def prepared(self) -> Prepared:
+        """Tokenizer, splits and report; made, or read from the cache, at the first call."""
+        if self._prepared is None:
+            self._prepared = self._prepare()
+        return self._prepared
+
+    def prepare_data(self) -> None:
+        """Fill the cache; Lightning calls this in one process before `setup` runs in all."""
+        if self.test_file is None:
+            _ = self.prepared
+
+    def setup(self, stage: str | None = None) -> None:
+        """Make the loaders of a stage: fit, validate or test; None makes all.
+
+        Raises:
+            UserError: a split holds less than a batch, or what the task cannot use.
+        """
+        stages: dict[Split, tuple[str | None, ...]] = {
+            "train": (None, "fit"),
+            "valid": (None, "fit", "validate"),
+            "test": (None, "test"),
+        }
+        for split, wanted in stages.items():
+            if stage in wanted:
+                self._loader(split)
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Shuffled whole batches."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> ResumableLoader:
+        """All of the valid split in a fixed order."""
+        return self._loader("valid")
+
+    def test_dataloader(self) -> ResumableLoader:
+        """All of the test split in a fixed order, or what `load_test` named."""
+        return self._loader("test")
+
+    def save_test(self, file: Path) -> None:
+        """Write the test batches' contents, so that the test can be repeated without the corpus."""
+        raise NotImplementedError
+
+    def load_test(self, file: Path) -> None:
+        """Take the test from a file that `save_test` wrote; it needs no corpus."""
+        self.test_file = file
+        self._loaders.pop("test", None)
+
+    def lengthened(self, length: int) -> Self:
+        """The same data in sequences of `length` tokens, about as many tokens a batch."""
+        tokens = self.corpus.batch_size * self.corpus.seq_len
+        batch_size = shareable(max(1, tokens // length))
+        other = copy.copy(self)
+        other.corpus = replace(self.corpus, seq_len=length, batch_size=batch_size)
+        other._loaders = {}
+        return other
+
+    def _prepare(self) -> Prepared:
+        return prepare(self.corpus, self.tokenizer_settings)
+
+    def _make_loader(self, split: Split) -> ResumableLoader:
+        raise NotImplementedError
+
+    def _make_test_loader(self, file: Path) -> ResumableLoader:
+        raise NotImplementedError
+
+    def _loader(self, split: Split) -> ResumableLoader:
+        if split not in self._loaders:
+            stored = self.test_file if split == "test" else None
+            made = self._make_loader(split) if stored is None else self._make_test_loader(stored)
+            self._loaders[split] = made
+        return self._loaders[split]

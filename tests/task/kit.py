@@ -1,0 +1,85 @@
+"""A task of each kind with a small model, and the data module that makes its batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from chimera.config.settings import Model, Optim
+from chimera.data.batch.causal import CausalDataModule
+from chimera.data.batch.instruct import InstructDataModule
+from chimera.data.batch.labelled import LabelledDataModule
+from chimera.data.batch.mlm import MLMDataModule
+from chimera.data.batch.module import DataModule
+from chimera.data.corpus.glue import Glue
+from chimera.data.corpus.instruct import Instruct as Instructions
+from chimera.data.tokenizer.word import Words
+from chimera.task.base import Task
+from chimera.task.causal_lm import CausalLM
+from chimera.task.glue import SequenceClassification
+from chimera.task.instruct import Instruct
+from chimera.task.mlm import MaskedLM
+from tests import zoo
+from tests.data.kit import Toy, small_piece
+from tests.glue.kit import mnli
+
+SHAPE = Model(dim=32, depth=1, heads=4, max_len=64)
+Made = tuple[Task, DataModule]
+
+
+def _task(kind: type[Task], data: DataModule, steps: int, **options: object) -> Task:
+    vocab = data.prepared.tokenizer.vocab_size
+    model = zoo.model(SHAPE, causal=bool(kind.causal), vocab_size=vocab, position="rope")
+    return kind(model, Optim(lr=1e-3), steps, vocab, **options)  # type: ignore[call-arg, arg-type]
+
+
+def mlm(folder: Path, steps: int, workers: int = 0) -> Made:
+    data = MLMDataModule(
+        Toy(batch_size=4, seq_len=16, cache_dir=str(folder), num_workers=workers), small_piece()
+    )
+    return _task(MaskedLM, data, steps), data
+
+
+def causal_lm(folder: Path, steps: int, workers: int = 0) -> Made:
+    data = CausalDataModule(
+        Toy(batch_size=4, seq_len=16, cache_dir=str(folder), num_workers=workers), small_piece()
+    )
+    return _task(CausalLM, data, steps, longer=[2]), data
+
+
+def classification(folder: Path, steps: int, workers: int = 0) -> Made:
+    if not (folder / "glue").is_dir():
+        mnli(folder / "glue")
+    corpus = Glue(
+        task="mnli",
+        path=str(folder / "glue"),
+        batch_size=4,
+        seq_len=32,
+        cache_dir=str(folder),
+        num_workers=workers,
+    )
+    data = LabelledDataModule(corpus, Words())
+    return _task(SequenceClassification, data, steps, class_weights="balanced", dropout=0.0), data
+
+
+def instruct(folder: Path, steps: int, workers: int = 0) -> Made:
+    records = [{"instruction": f"Say {i}.", "input": "", "output": f"{i}"} for i in range(80)]
+    (folder / "records.json").write_text(json.dumps(records))
+    corpus = Instructions(
+        path=str(folder / "records.json"),
+        batch_size=4,
+        seq_len=32,
+        cache_dir=str(folder),
+        num_workers=workers,
+    )
+    data = InstructDataModule(corpus, Words())
+    return _task(Instruct, data, steps, mmlu="held_out", mmlu_limit=2), data
+
+
+TASKS: dict[str, Callable[..., Made]] = {
+    "mlm": mlm,
+    "causal_lm": causal_lm,
+    "classification": classification,
+    "instruct": instruct,
+}

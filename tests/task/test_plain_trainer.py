@@ -1,0 +1,114 @@
+"""Tasks and data modules in a Lightning Trainer that knows nothing of chimera, and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.batch.module import DataModule
+from chimera.data.encode.prepare import Prepared
+from tests.task.kit import TASKS, Made
+
+Make = Callable[..., Made]
+
+
+@pytest.fixture(params=TASKS.values(), ids=list(TASKS))
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    return lambda *args: request.param(tmp_path, *args)
+
+
+def batches(loader: ResumableLoader) -> list[dict[str, str]]:
+    """Contents of all batches as text: an example without a label has NaN, which equals nothing."""
+    return [{k: str(v.tolist()) for k, v in batch.items() if v is not None} for batch in loader]
+
+
+def test_a_plain_trainer_trains_validates_and_tests(make: Make, tmp_path: Path) -> None:
+    task, data = make(3)
+    trainer = pl.Trainer(max_steps=3, accelerator="cpu", default_root_dir=tmp_path)
+    before = [p.detach().clone() for p in task.model.backbone.parameters()]
+    trainer.fit(task, datamodule=data)
+    assert trainer.global_step == 3
+    after = task.model.backbone.parameters()
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    validated = trainer.validate(task, datamodule=data, verbose=False)[0]
+    tested = trainer.test(task, datamodule=data, verbose=False)[0]
+    assert task.monitor in validated
+    assert tested or hasattr(task, "labels")  # MNLI's test part has no labels
+    extra = {**task.baselines(data, None), **task.extra_metrics(trainer, data)}
+    assert extra
+    assert all(isinstance(value, float) for value in extra.values())
+
+
+class Recorder(pl.Callback):
+    """Keeps the losses and the numbers of the examples of each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:  # type: ignore[no-untyped-def]
+        self.seen.append((float(outputs["loss"]), batch["indices"].tolist()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_fit_is_the_uninterrupted_one(make: Make, workers: int, tmp_path: Path) -> None:
+    def fit(steps: int, resume: Path | None = None) -> list[Any]:
+        torch.manual_seed(0)
+        task, data = make(7, workers)
+        record = Recorder()
+        trainer = pl.Trainer(
+            max_steps=steps,
+            accelerator="cpu",
+            default_root_dir=tmp_path,
+            callbacks=[record],
+            logger=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            num_sanity_val_steps=0,
+            limit_val_batches=1,
+        )
+        trainer.fit(task, datamodule=data, ckpt_path=resume)
+        trainer.save_checkpoint(tmp_path / f"{steps}.ckpt")
+        return record.seen
+
+    whole = fit(7)
+    assert fit(4) == whole[:4]
+    assert fit(7, tmp_path / "4.ckpt") == whole[4:]
+
+
+def test_a_module_works_without_a_trainer(make: Make) -> None:
+    _, alone = make(1)
+    _, set_up = make(1)
+    set_up.prepare_data()
+    set_up.setup()
+    for name in ("train_dataloader", "val_dataloader", "test_dataloader"):
+        loader = getattr(alone, name)()
+        assert getattr(alone, name)() is loader
+        first = batches(loader)
+        assert first
+        assert first == batches(getattr(set_up, name)())
+
+
+def test_a_stored_test_needs_no_corpus(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, data = make(1)
+    data.save_test(tmp_path / "test.npz")
+    wanted = batches(data.test_dataloader())
+    trainer = pl.Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path)
+    numbers = trainer.test(task, datamodule=data, verbose=False)
+
+    def never(self: DataModule) -> Prepared:
+        raise AssertionError("the corpus was prepared")
+
+    _, again = make(1)
+    again = type(again)(again.corpus, again.tokenizer_settings)
+    monkeypatch.setattr(type(again), "_prepare", never)
+    again.load_test(tmp_path / "test.npz")
+    assert trainer.test(task, datamodule=again, verbose=False) == numbers
+    assert batches(again.test_dataloader()) == wanted
