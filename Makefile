@@ -12,7 +12,7 @@ WORKERS ?= 1
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint format bench torture zoo table report dashboard look notebooks
+.PHONY: help setup train test test-all lint format bench torture zoo table report dashboard notebooks
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,9 +54,6 @@ report: setup ## a table's report from the runs there are; T=<paper>/<table> SCA
 
 dashboard: setup ## a W&B workspace and report of a table; T=<paper>/<table> SCALE=small SEEDS=3
 	$(BIN)/python -m chimera.report.dashboard $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
-
-look: setup ## W&B's viewer in this terminal, on the offline runs
-	@$(BIN)/python -m chimera.report.look $(ARGS)
 
 notebooks: setup ## executes them on the runs there are, into reports/notebooks/; T= SCALE= SEEDS=
 	@mkdir -p reports/notebooks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -221,19 +220,6 @@ def test_bad_words_are_one_line(words: list[str], tmp_path: Path) -> None:
 def test_report_needs_no_torch() -> None:
     code = "import sys, chimera.report.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-def test_the_viewer_gathers_offline_runs(runs: Path) -> None:
-    from chimera.errors import UserError
-    from chimera.report.look import gather
-
-    with pytest.raises(UserError, match="no W&B run in"):
-        gather(runs)
-    for run in ("a", "b"):
-        (runs / run / "wandb" / f"offline-run-{run}").mkdir(parents=True)
-    shutil.rmtree(runs / "b" / "wandb" / "offline-run-b")
-    assert [link.name for link in gather(runs).iterdir()] == ["offline-run-a"]
-    assert [link.name for link in gather(runs).iterdir()] == ["offline-run-a"]  # and once more
 
 
 def test_made_up_runs_are_read_as_runs(runs: Path) -> None:

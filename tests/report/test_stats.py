@@ -61,3 +61,10 @@ def test_sizes_and_times() -> None:
     assert [digits.count(n) for n in (999, 12_800_000, 303e6)] == ["999", "12.8 M", "303 M"]
     assert [digits.clock(s) for s in (9.6, 194, 7325)] == ["0:10", "3:14", "2:02:05"]
     assert [digits.number(x) for x in (0, 18.9, 12345.6)] == ["0", "18.90", "12,346"]
+
+
+def test_a_difference_without_spread_is_certain() -> None:
+    for shift in (1.0, 0.1):  # 3.1 − 3.0 and 4.1 − 4.0 differ by rounding
+        found = paired({0: 3.0 + shift, 1: 4.0 + shift}, {0: 3.0, 1: 4.0})
+        assert found is not None
+        assert found.p == 0.0

@@ -6,9 +6,6 @@ import math
 
 from chimera.report.stats import Difference, Spread
 
-#: A spread smaller than this part of the mean is the rounding of equal numbers.
-EQUAL = 1e-12
-
 
 def number(value: float, digits: int = 4) -> str:
     """So many significant digits, thousands apart, never an exponent for everyday sizes."""
@@ -23,7 +20,7 @@ def number(value: float, digits: int = 4) -> str:
 def spread(of: Spread, *, sign: bool = False) -> str:
     """`189.7 ± 2.3`: two significant digits of the spread say where the mean ends."""
     plus = "+" if sign and of.mean > 0 else ""
-    if not of.std or of.std < EQUAL * abs(of.mean):
+    if of.std is None or of.equal:
         return plus + number(of.mean) + ("" if of.std is None else " ± 0")
     decimals = min(8, max(0, 1 - math.floor(math.log10(of.std))))
     return f"{plus}{of.mean:,.{decimals}f} ± {of.std:,.{decimals}f}"
