@@ -14,27 +14,27 @@ from chimera.report.write import report_folder, show, write
 
 
 def arguments(argv: list[str]) -> tuple[str, list[str], list[int], Path | None]:
-    """Table, words, seeds, folder.
+    """Table, overrides, seeds, folder.
 
     Raises:
         UserError: no table, or seeds that are no numbers.
     """
-    names = [word for word in argv if "=" not in word]
+    names = [text for text in argv if "=" not in text]
     if len(names) != 1:
         raise UserError(f"name one table of {', '.join(tables())}")
-    given = dict(word.split("=", 1) for word in argv if word.startswith(("seed=", "out=")))
+    given = dict(text.split("=", 1) for text in argv if text.startswith(("seed=", "out=")))
     seeds = given.get("seed", "0").split(",")
     if not all(seed.isdigit() for seed in seeds):
         raise UserError(f"seed={given['seed']} is not allowed; write seed=0,1,2")
-    words = [w for w in argv if "=" in w and not w.startswith(("seed=", "out="))]
+    overrides = [text for text in argv if "=" in text and not text.startswith(("seed=", "out="))]
     out = Path(given["out"]) if "out" in given else None
-    return names[0], words, [int(seed) for seed in dict.fromkeys(seeds)], out
+    return names[0], overrides, [int(seed) for seed in dict.fromkeys(seeds)], out
 
 
 def main(argv: list[str]) -> int:
-    """Write the files, show the table, say where they are."""
-    table, words, seeds, out = arguments(argv)
-    summary = write(table, words, seeds, out)
+    """Write the files, show the table, print the folder."""
+    table, overrides, seeds, out = arguments(argv)
+    summary = write(table, overrides, seeds, out)
     console = Console()
     show(summary, console)
     console.print(f"{out or report_folder(summary)}", highlight=False, soft_wrap=True)
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 
 def guarded(main: Callable[[list[str]], int], argv: list[str]) -> int:
-    """Exit code 2 and one line for bad words."""
+    """Exit code 2 and one line for bad arguments."""
     try:
         return main(argv)
     except UserError as error:

@@ -16,9 +16,9 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces.expr import FilterExpr
 
+from chimera.report import text
 from chimera.report.__main__ import arguments, guarded
 from chimera.report.summary import Summary, summarise
-from chimera.report.text import grid, order, rows
 from chimera.report.write import report_folder
 from chimera.rundir.atomic import write_json
 from chimera.rundir.identity import identity
@@ -78,9 +78,9 @@ def report(summary: Summary, entity: str, project: str) -> wr.Report:
         description=table.source,
         blocks=[
             wr.P(f"{table.source}. {table.metric}, {table.better} is better. {table.note}"),
-            wr.MarkdownBlock(grid(*rows(summary))),
+            wr.MarkdownBlock(text.table(summary)),
             wr.H2("Order of rows"),
-            wr.MarkdownBlock(order(summary)),
+            wr.MarkdownBlock(text.order(summary)),
             wr.H2("Runs"),
             wr.PanelGrid(runsets=[runs], panels=[*_result(summary), *panels]),
         ],
@@ -90,15 +90,15 @@ def report(summary: Summary, entity: str, project: str) -> wr.Report:
 
 def spec(of: ws.Workspace | wr.Report) -> dict[str, Any]:
     """What W&B would be sent, without the random ids it gives to panels."""
-    found = _without_ids(of._to_model().model_dump(mode="json", by_alias=True, exclude_none=True))
-    assert isinstance(found, dict)
-    return found
+    model = _without_ids(of._to_model().model_dump(mode="json", by_alias=True, exclude_none=True))
+    assert isinstance(model, dict)
+    return model
 
 
 def main(argv: list[str]) -> int:
     """Save both to W&B, or to the report's folder."""
-    table, words, seeds, out = arguments(argv)
-    summary = summarise(table, words, seeds)
+    table, overrides, seeds, out = arguments(argv)
+    summary = summarise(table, overrides, seeds)
     project = summary.cells[0].config["logger"]["project"]
     if wandb.login(prompt=False):
         entity = wandb.Api().default_entity or ""
@@ -153,9 +153,9 @@ def _result(summary: Summary) -> list[Any]:
 
 
 def _runs(summary: Summary) -> list[FilterExpr]:
-    """The very runs of this table, those that another table ran first among them."""
-    found = [identity(cell.config) for cell in summary.cells]
-    return [ws.Config("identity").isin(list(dict.fromkeys(found)))]
+    """Filter for the runs of this table, including those that another table ran first."""
+    identities = [identity(cell.config) for cell in summary.cells]
+    return [ws.Config("identity").isin(list(dict.fromkeys(identities)))]
 
 
 def _without_ids(value: Any) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 from chimera.report import text
+from chimera.report.escape import latex
 from chimera.report.summary import FACTS, Line, Summary
 
 HEAD = ("row", "title", "published", "unit", "mean", "std", "n", "seeds", "values", "state")
@@ -17,7 +19,7 @@ def comma_separated(summary: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     others = [f"published {column}" for column in summary.columns]
-    writer.writerow([*HEAD, *DIFFERENCE, *FACTS, *others])
+    writer.writerow([*HEAD, *DIFFERENCE, *FACTS, *others, "numerics"])
     for line in summary.lines:
         writer.writerow(["" if field is None else field for field in _fields(summary, line)])
     return out.getvalue()
@@ -43,28 +45,29 @@ def _fields(summary: Summary, line: Line) -> list[object]:
         ),
         *line.facts.values(),
         *(line.others[c].value if c in line.others else None for c in summary.columns),
+        summary.numerics,
     ]
 
 
-def latex(summary: Summary) -> str:
-    """A table environment; needs \\usepackage{booktabs}."""
+def booktabs(summary: Summary) -> str:
+    """A table environment of LaTeX; needs `\\usepackage{booktabs}`."""
     head, body = text.rows(summary)
     table = summary.table
     caption = (
         f"{table.title}. Ours at scale {summary.scale}, mean and standard deviation over"
         f" {len(summary.seeds)} seeds; {table.metric}, {table.better} is better; differences to"
-        f" {table.reference} with a paired t-test."
+        f" {table.reference} with a paired t-test; numerics {summary.numerics}."
     )
     lines = [
         "\\begin{table}",
         "\\centering",
-        f"\\caption{{{_escaped(caption)}}}",
-        f"\\label{{tab:{table.paper}-{table.name}}}",
+        f"\\caption{{{latex(caption)}}}",
+        f"\\label{{tab:{_label(table.path)}}}",
         f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
         "\\toprule",
-        f"{' & '.join(map(_escaped, head))} \\\\",
+        f"{' & '.join(map(latex, head))} \\\\",
         "\\midrule",
-        *(f"{' & '.join(map(_escaped, [_plain(row[0]), *row[1:]]))} \\\\" for row in body),
+        *(f"{' & '.join(map(latex, row))} \\\\" for row in body),
         "\\bottomrule",
         "\\end{tabular}",
         "\\end{table}",
@@ -72,27 +75,6 @@ def latex(summary: Summary) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plain(row: str) -> str:
-    return row.replace("`", "")
-
-
-#: What LaTeX reads otherwise, the backslash first.
-SPECIAL = {
-    "\\": "\\textbackslash{}",
-    **{c: f"\\{c}" for c in "{}&%$#_"},
-    "~": "\\textasciitilde{}",
-    "^": "\\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "±": "$\\pm$",
-    "×": "$\\times$",
-    "²": "$^2$",
-    "α": "$\\alpha$",
-    "γ": "$\\gamma$",
-    "−": "$-$",
-}
-
-
-def _escaped(words: str) -> str:
-    """Letter by letter, so that what an escape writes is not escaped again."""
-    return "".join(SPECIAL.get(letter, letter) for letter in words)
+def _label(path: str) -> str:
+    """A name for `\\ref`, of characters that LaTeX allows there."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", path)

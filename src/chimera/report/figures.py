@@ -1,22 +1,26 @@
-"""report.png and curves.png: the paper's values beside ours, and how every row learnt."""
+"""report.png, curves.png and lengths.png: the paper's values beside ours, and how rows learnt."""
 
 from __future__ import annotations
 
-import csv
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chimera.report import digits
-from chimera.report.text import ours
-from chimera.rundir.steps import smooth
+from chimera.report import digits, measured
+from chimera.report.escape import figure as shown
+from chimera.report.measured import Family
+from chimera.report.summary import Line, Summary
+from chimera.rundir.steps import read, smooth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from chimera.report.summary import Line, Summary
-
 PAPER, OURS = "0.45", "C0"
+#: Families without a panel: perplexity says the same.
+NOT_DRAWN = ("loss",)
+#: Titles of panels whose key says too little.
+NAMES = {"rank/layer": "entropy rank of a block's updates, mean"}
 
 
 def bars(summary: Summary) -> Figure:
@@ -33,15 +37,16 @@ def bars(summary: Summary) -> Figure:
         _published(axes[0], lines)
         axes[0].set_title("published", fontsize=10)
     _measured(axes[-1], lines)
-    axes[-1].set_title(f"ours, scale={summary.scale}", fontsize=10)
-    axes[0].set_yticks(range(len(lines)), [line.title for line in lines])
+    axes[-1].set_title(shown(f"ours, scale={summary.scale}"), fontsize=10)
+    axes[0].set_yticks(range(len(lines)), [shown(line.title) for line in lines])
     axes[0].set_ylim(len(lines) - 0.5, -0.5)
+    metric = shown(f"{summary.table.metric} ({summary.table.better} is better)")
     for axis in axes:
-        axis.set_xlabel(f"{summary.table.metric} ({summary.table.better} is better)", fontsize=9)
+        axis.set_xlabel(metric, fontsize=9)
         axis.grid(alpha=0.3, axis="x")
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.28)
-    figure.suptitle(summary.table.title, fontsize=11)
+    figure.suptitle(shown(summary.table.title), fontsize=11)
     return figure
 
 
@@ -49,31 +54,31 @@ def curves(summary: Summary) -> Figure:
     """Smoothed training loss of every row, mean over its seeds, and validations as points."""
     figure = _figure(9, 5.5)
     axis = figure.subplots()
-    drawn = 0
-    for i, line in enumerate(summary.lines):
-        # A seed that broke off early would cut the mean of the others short.
-        cells = [cell for cell in line.cells if cell.state == "done"] or line.cells
-        logs = [log for cell in cells if (log := _losses(cell.directory / "steps.csv"))]
-        if not logs:
-            continue
-        length = min(map(len, logs))
-        mean = [sum(log[step] for log in logs) / len(logs) for step in range(length)]
-        colour, style = f"C{i % 10}", ("-", "--", ":")[i // 10 % 3]
-        x, label = range(1, length + 1), _label(line, len(logs))
-        axis.plot(x, smooth(mean), color=colour, linestyle=style, label=label)
-        points = _validations(line)
-        if points:
-            axis.plot(*zip(*points, strict=True), "o", color=colour, markersize=4)
-        drawn += 1
-    axis.set_title(f"{summary.table.title}, scale={summary.scale}", fontsize=10)
+    drawn = [_curve(axis, number, line) for number, line in enumerate(summary.lines)]
+    axis.set_title(shown(f"{summary.table.title}, scale={summary.scale}"), fontsize=10)
     axis.set_xlabel("optimiser step")
     axis.set_ylabel("loss: lines in training, points in validation")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
-    if drawn:
+    if any(drawn):
         axis.legend(frameon=False, fontsize=9)
     else:
         axis.text(0.5, 0.5, "no run has taken a step", ha="center", transform=axis.transAxes)
+    return figure
+
+
+def lengths(summary: Summary) -> Figure | None:
+    """A panel a family, a line a row, solid for ours and dashed for the paper's; None if none."""
+    families = [one for one in measured.families(summary) if not one.name.endswith(NOT_DRAWN)]
+    if not families:
+        return None
+    figure, dashed = _figure(5.2 * len(families), 4.6), False
+    axes = figure.subplots(1, len(families), squeeze=False)[0]
+    for axis, family in zip(axes, families, strict=True):
+        dashed |= _panel(axis, family, summary)
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    source = f"; dashed: {summary.table.source}" if dashed else ""
+    figure.suptitle(shown(f"{summary.table.title}{source}"), fontsize=10)
     return figure
 
 
@@ -85,7 +90,7 @@ def png(figure: Figure) -> bytes:
 
 
 def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -93,18 +98,18 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _published(axis: Any, lines: tuple[Line, ...]) -> None:
+def _published(axis: Any, lines: Sequence[Line]) -> None:
     for y, line in enumerate(lines):
         if line.published:
             axis.plot(line.published.value, y, "D", color=PAPER, markersize=6)
             _note(axis, line.published.value, y, f"{line.published.value:g}")
 
 
-def _measured(axis: Any, lines: tuple[Line, ...]) -> None:
+def _measured(axis: Any, lines: Sequence[Line]) -> None:
     for y, line in enumerate(lines):
         if line.ours is None:
             inside = axis.get_yaxis_transform()
-            axis.text(0.03, y, ours(line), color="C3", va="center", fontsize=9, transform=inside)
+            axis.text(0.03, y, line.result, color="C3", va="center", fontsize=9, transform=inside)
             continue
         for value in line.values.values():
             axis.plot(value, y, "|", color=OURS, alpha=0.6, markersize=9)
@@ -118,16 +123,31 @@ def _note(axis: Any, x: float, y: int, text: str) -> None:
     axis.annotate(text, (x, y), (7, 0), textcoords="offset points", va="center", fontsize=9)
 
 
+def _curve(axis: Any, number: int, line: Line) -> bool:
+    """Draw the mean of a row's runs; False if none has taken a step."""
+    # A seed that broke off early would cut the mean of the others short.
+    cells = [cell for cell in line.cells if cell.state == "done"] or line.cells
+    logs = [log for cell in cells if (log := _losses(cell.directory / "steps.csv"))]
+    if not logs:
+        return False
+    length = min(map(len, logs))
+    mean = [sum(log[step] for log in logs) / len(logs) for step in range(length)]
+    colour, style = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
+    label = shown(_label(line, len(logs)))
+    axis.plot(range(1, length + 1), smooth(mean), color=colour, linestyle=style, label=label)
+    points = _validations(line)
+    if points:
+        axis.plot(*zip(*points, strict=True), "o", color=colour, markersize=4)
+    return True
+
+
 def _label(line: Line, seeds: int) -> str:
     end = f": {digits.spread(line.ours)}" if line.ours else ""
     return f"{line.title} ({seeds} seed{'s' * (seeds != 1)}){end}"
 
 
 def _losses(log: Path) -> list[float]:
-    if not log.exists():
-        return []
-    with log.open(newline="", encoding="utf-8") as file:
-        return [float(row["loss"]) for row in csv.DictReader(file) if row.get("loss")]
+    return [float(row["loss"]) for row in read(log) if row.get("loss")] if log.exists() else []
 
 
 def _validations(line: Line) -> list[tuple[float, float]]:
@@ -137,3 +157,31 @@ def _validations(line: Line) -> list[tuple[float, float]]:
         return []
     steps = sorted(set.intersection(*(set(log) for log in logs)))
     return [(step, sum(log[step] for log in logs) / len(logs)) for step in steps]
+
+
+def _panel(axis: Any, family: Family, summary: Summary) -> bool:
+    """Draw a family; whether the paper prints any of it."""
+    dashed = False
+    for number, line in enumerate(summary.lines):
+        ours = {n: of.mean for n, key in family.keys.items() if (of := line.measured(key))}
+        _line(axis, ours, number, shown(line.name))
+        theirs = {n: measured.published(summary, line, key) for n, key in family.keys.items()}
+        dashed |= _line(axis, theirs, number, None)
+    if family.unit == "tokens":
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+    axis.set_xticks(list(family.keys), family.labels)
+    axis.set_title(shown(NAMES.get(family.name, family.name)), fontsize=10)
+    axis.set_xlabel("trained lengths" if family.multiples else family.unit, fontsize=9)
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    return dashed
+
+
+def _line(axis: Any, points: Mapping[int, float | None], number: int, label: str | None) -> bool:
+    """Draw the points that have a value; whether any has."""
+    kept = [(n, value) for n, value in points.items() if value]
+    if kept:
+        style = "-o" if label else "--"
+        axis.plot(*zip(*kept, strict=True), style, color=f"C{number % 10}", ms=3, label=label)
+    return bool(kept)

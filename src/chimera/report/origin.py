@@ -1,8 +1,10 @@
-"""Where a report's runs came from: commits, machines, and the words that make them again."""
+"""Where a report's runs came from: commits, machines, and the commands that repeat them."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from chimera.report.cells import Cell
@@ -32,19 +34,24 @@ def machine(environment: dict[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def counted(of: list[Cell], what: Any) -> list[tuple[str, int]]:
-    """Each different answer and how many started runs give it."""
-    return sorted(Counter(what(cell.environment) for cell in of if cell.environment).items())
+def counted(
+    runs: Iterable[Cell], describe: Callable[[dict[str, Any]], str]
+) -> list[tuple[str, int]]:
+    """Each description of an environment, and the number of started runs that have it."""
+    return sorted(Counter(describe(run.environment) for run in runs if run.environment).items())
 
 
 def train_command(summary: Summary) -> str:
-    """Runs what is missing of the table."""
-    seeds = ",".join(map(str, summary.seeds))
-    words = [f"+{summary.table.paper}={summary.table.name}", *summary.words, f"seed={seeds}"]
-    return f"python train.py -m {' '.join(words)}"
+    """Train the missing runs of the table."""
+    table = f"+{summary.table.paper}={summary.table.name}"
+    return shlex.join(("python", "train.py", "-m", table, *summary.overrides, _seeds(summary)))
 
 
 def report_command(summary: Summary) -> str:
-    """Makes the report of what is there."""
-    seeds = ",".join(map(str, summary.seeds))
-    return f"python -m chimera.report {' '.join([summary.table.path, *summary.words])} seed={seeds}"
+    """Make the report of the runs that are there."""
+    command = ("python", "-m", "chimera.report", summary.table.path)
+    return shlex.join((*command, *summary.overrides, _seeds(summary)))
+
+
+def _seeds(summary: Summary) -> str:
+    return f"seed={','.join(map(str, summary.seeds))}"

@@ -1,14 +1,9 @@
-"""What the rows of a table were run with: shared settings, the paper's scale, where rows differ."""
+"""Settings of a table's runs: the shared ones, those at the paper's scale, where rows differ."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
-from chimera.config.compose import compose, plain
-from chimera.config.groups import groups
-from chimera.config.tables import jobs
-from chimera.errors import UserError
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
 from chimera.rundir.identity import NOT_IDENTITY, flat
@@ -40,7 +35,7 @@ NAMES = ("name", "seed", "choices.preset", "choices.scale", "table", *NOT_IDENTI
 def shared(summary: Summary) -> list[tuple[str, str, str]]:
     """(key, here, at the paper's scale); `by row` where rows differ."""
     here = [flat(cell.config) for cell in summary.cells]
-    paper = list(at_paper_scale(summary).values())
+    paper = list(summary.at_paper_scale.values())
     return [(_name(key), _one(key, here), _one(key, paper)) for key in SHOWN]
 
 
@@ -63,26 +58,14 @@ def differing(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def trained_on(summary: Summary) -> list[str]:
-    """What the runs' own records say of their training data, each once."""
-    found = []
+    """Size of the training data by the runs' own records, each once."""
+    sizes = []
     for cell in summary.cells:
         train = cell.record.get("data", {}).get("splits", {}).get("train", {})
         if train:
             facts = (f"{train[k]:,} {k}" for k in ("documents", "bytes", "tokens") if k in train)
-            found.append(f"{cell.config['choices']['data']}: {', '.join(facts)}")
-    return list(dict.fromkeys(found))
-
-
-def at_paper_scale(summary: Summary) -> dict[str, dict[str, Any]]:
-    """Flat configuration of each row as it would be at scale=paper; empty where a word does not fit
-    the parts that it has there."""
-    found: dict[str, dict[str, Any]] = {line.name: {} for line in summary.lines}
-    if "paper" in groups().get("scale", []):
-        words = [word for word in summary.words if not word.startswith("scale=")]
-        for job in jobs(summary.table, [*words, "scale=paper"], summary.seeds[:1]):
-            with suppress(UserError):
-                found[job.row] = flat(plain(compose(job.overrides)))
-    return found
+            sizes.append(f"{cell.config['choices']['data']}: {', '.join(facts)}")
+    return list(dict.fromkeys(sizes))
 
 
 def _counts(key: str) -> bool:

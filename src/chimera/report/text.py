@@ -1,14 +1,14 @@
-"""report.md: the table, then in words what a reader must know before he believes it."""
+"""report.md: the table, then what a reader must know to trust it."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from chimera.config.tables import title_of
 from chimera.paths import CONF
 from chimera.report import digits, measured, origin, settings
 from chimera.report.cells import Cell, metric
+from chimera.report.escape import Markdown, block, cell, code, markdown
 from chimera.report.stats import LEVEL
 from chimera.report.summary import Line, Pair, Summary
 
@@ -16,21 +16,18 @@ from chimera.report.summary import Line, Pair, Summary
 WIDEST = 4
 
 
-def markdown(summary: Summary) -> str:
+def report(summary: Summary) -> str:
     """The whole report; the same runs give the same text."""
-    table = summary.table
-    seeds = ", ".join(map(str, summary.seeds))
     parts = [
-        f"# {table.title}",
-        f"{_sentence(table.source)} Scale `{summary.scale}`, seeds {seeds}."
-        f" Metric {table.metric}, {table.better} is better.{_unigram(summary)}",
+        f"# {markdown(summary.table.title)}",
+        _about(summary),
         _sentence(title_of(CONF / "scale" / f"{summary.scale}.yaml")),
-        _sentence(table.note),
-        grid(*rows(summary)),
+        _sentence(summary.table.note),
+        table(summary),
         f"Ours is mean ± sample standard deviation over seeds. Differences are to"
-        f" `{table.reference}`, seed by seed, with p of a two-sided paired t-test, not corrected"
-        f" for the number of rows. Size counts ternary weights packed five to a byte with their"
-        f" scales, everything else as it is kept in training.",
+        f" {code(summary.table.reference)}, seed by seed, with p of a two-sided paired t-test, not"
+        f" corrected for the number of rows. Size counts ternary weights packed five to a byte with"
+        f" their scales, everything else as it is kept in training.",
         "![published and ours](report.png)",
         "![loss of every row](curves.png)",
         "## Order of rows",
@@ -40,19 +37,26 @@ def markdown(summary: Summary) -> str:
         *_printed(summary),
         "## Settings",
         grid(["setting", "here", "at scale=paper"], settings.shared(summary)),
-        *[f"Trained on {line}." for line in settings.trained_on(summary)],
+        *[f"Trained on {markdown(data)}." for data in settings.trained_on(summary)],
         *_differing(summary),
         "## Runs",
         *_origin(summary),
-        grid(["row", "seed", "state", table.metric, "commit", "directory"], _runs(summary)),
+        grid(["row", "seed", "state", summary.table.metric, "commit", "directory"], _runs(summary)),
         "## Again",
-        f"```bash\n{origin.train_command(summary)}\n{origin.report_command(summary)}\n```",
+        block(f"{origin.train_command(summary)}\n{origin.report_command(summary)}", "bash"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def table(summary: Summary) -> str:
+    """The table itself, in Markdown."""
+    head, body = rows(summary)
+    labelled = [[_label(line), *row[1:]] for line, row in zip(summary.lines, body, strict=True)]
+    return grid(head, labelled)
+
+
 def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the table, as text; columns that would be empty are left out."""
+    """Head and cells of the table, as plain text; columns that would be empty are left out."""
     head = ["row", "published", "ours", "difference", "p", "parameters", "size"]
     columns = _only_printed(summary)
     columns = columns if len(columns) <= WIDEST else []
@@ -63,18 +67,8 @@ def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
     return [head[i] for i in kept], [[row[i] for i in kept] for row in body]
 
 
-def ours(line: Line) -> str:
-    """Mean and spread, or in a word why there is none; seeds that are not done are counted."""
-    undone = Counter(cell.state for cell in line.cells if cell.state != "done")
-    states = ", ".join(f"{n} {state}" for state, n in undone.items())
-    if line.ours is None:
-        return next(iter(undone)) if len(undone) == 1 else states
-    text = digits.spread(line.ours)
-    return f"{text} ({line.ours.n} of {len(line.cells)} seeds; {states})" if undone else text
-
-
 def order(summary: Summary) -> str:
-    """Where our order of rows differs from the paper's, pair by pair."""
+    """Where our order of rows differs from the paper's, pair by pair, in Markdown."""
     published = [line for line in summary.lines if line.published]
     if len(published) < 2:
         return "The paper prints no values of this metric that could be ranked."
@@ -91,6 +85,11 @@ def order(summary: Summary) -> str:
     return "\n\n".join([text, *(["\n".join(map(_against, against))] if against else [])])
 
 
+def _label(line: Line) -> Markdown:
+    name = code(line.name)
+    return name if line.title == line.name else Markdown(f"{markdown(line.title)} ({name})")
+
+
 def _against(pair: Pair) -> str:
     first, second = pair.first, pair.second
     assert first.published is not None
@@ -102,7 +101,7 @@ def _against(pair: Pair) -> str:
     else:
         worse = digits.spread(pair.difference).removeprefix("-")
         n = pair.difference.n
-        how = f"`{first.name}` is worse by {worse} over {n} seed{'s' * (n != 1)} of both"
+        how = f"{code(first.name)} is worse by {worse} over {n} seed{'s' * (n != 1)} of both"
     p = digits.p_value(pair.difference)
     if p:
         p = f"p {p}" if p.startswith("<") else f"p = {p}"
@@ -111,16 +110,16 @@ def _against(pair: Pair) -> str:
     if not p:
         verdict = "one seed, no test"
     return (
-        f"- The paper has `{first.name}` ({first.published.value:g}) before `{second.name}`"
-        f" ({second.published.value:g}); here {how}"
+        f"- The paper has {code(first.name)} ({first.published.value:g}) before"
+        f" {code(second.name)} ({second.published.value:g}); here {how}"
         f" ({mine}): {verdict}{f', {p}' if p else ''}."
     )
 
 
 def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
+    """A Markdown table; cells that are not `Markdown` yet are escaped."""
+    lines = [head, [Markdown("---")] * len(head), *body]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 def _row(summary: Summary, line: Line) -> list[str]:
@@ -135,9 +134,9 @@ def _row(summary: Summary, line: Line) -> list[str]:
         p = digits.p_value(line.difference)
     published = line.published
     return [
-        f"{line.title} (`{line.name}`)" if line.title != line.name else f"`{line.name}`",
+        f"{line.title} ({line.name})" if line.title != line.name else line.name,
         _published(published.value, published.unit) if published else "",
-        ours(line),
+        line.result,
         difference,
         p,
         _shown(facts["parameters"], digits.count),
@@ -149,31 +148,31 @@ def _row(summary: Summary, line: Line) -> list[str]:
 
 
 def _measured(summary: Summary) -> list[str]:
-    """What was measured besides, the paper's numbers in brackets."""
-    found = []
+    """Metrics besides the table's own, the paper's numbers in brackets."""
+    sections = []
     if measured.columns(summary):
-        found += ["## What else was measured", grid(*measured.beside(summary))]
-    parts = [f"{title}:\n\n{grid(head, body)}" for title, head, body in measured.grids(summary)]
-    layers = all("/layer, by" in title for title, _, _ in measured.grids(summary))
-    name = "layer" if layers else "length"
-    return [*found, *([f"## By {name}", *parts, f"![by {name}](lengths.png)"] if parts else [])]
+        sections += ["## What else was measured", grid(*measured.beside(summary))]
+    families = measured.families(summary)
+    if families:
+        name = "layer" if all(family.unit == "block" for family in families) else "length"
+        grids = measured.grids(summary)
+        parts = [f"{markdown(title)}:\n\n{grid(head, body)}" for title, head, body in grids]
+        sections += [f"## By {name}", *parts, f"![by {name}](lengths.png)"]
+    return sections
 
 
 def _only_printed(summary: Summary) -> list[str]:
-    """Columns that our runs have nothing of."""
+    """Columns of the paper that no run has."""
     ours = measured.columns(summary)
     return [column for column in summary.columns if column not in ours]
 
 
 def _printed(summary: Summary) -> list[str]:
-    """What else the paper prints, our paper-scale setting of the same name in brackets; its notes.
-
-    Few columns are in the table itself.
-    """
+    """What else the paper prints, unless it is in the table itself, and notes on it."""
     parts = []
     columns = _only_printed(summary)
     if len(columns) > WIDEST:
-        ours = settings.at_paper_scale(summary)
+        ours = summary.at_paper_scale
         body = [
             [c, *(_with_ours(_other(line, c), ours[line.name].get(c)) for line in summary.lines)]
             for c in columns
@@ -190,7 +189,7 @@ def _printed(summary: Summary) -> list[str]:
     every = {line.name for line in summary.lines}
     notes = [
         f"- {_sentence(note)}"
-        + ("" if every <= set(of) else f" ({', '.join(f'`{row}`' for row in dict.fromkeys(of))})")
+        + ("" if every <= set(of) else f" ({', '.join(map(code, dict.fromkeys(of)))})")
         for note, of in noted.items()
     ]
     parts += ["\n".join(notes)] if notes else []
@@ -202,8 +201,8 @@ def _with_ours(published: str, ours: object) -> str:
 
 
 def _other(line: Line, column: str) -> str:
-    found = line.others.get(column)
-    return _published(found.value, found.unit) if found else ""
+    printed = line.others.get(column)
+    return _published(printed.value, printed.unit) if printed else ""
 
 
 def _published(value: float, unit: str) -> str:
@@ -217,13 +216,13 @@ def _shown(value: float | None, how: Callable[[float], str]) -> str:
 
 def _missing(summary: Summary) -> list[str]:
     """What is not done, and why."""
-    undone = [cell for cell in summary.cells if cell.state != "done"]
+    undone = [run for run in summary.cells if run.state != "done"]
     if not undone:
         return []
     lines = [
-        f"- `{cell.row}`, seed {cell.seed}: {cell.state}"
-        + (f": {' '.join(cell.why.split())}" if cell.why else "")
-        for cell in undone
+        f"- {code(run.row)}, seed {run.seed}: {run.state}"
+        + (f": {markdown(run.why)}" if run.why else "")
+        for run in undone
     ]
     text = f"{len(undone)} of {len(summary.cells)} runs:"
     return ["## Not there yet", text, "\n".join(lines)]
@@ -233,51 +232,60 @@ def _differing(summary: Summary) -> list[str]:
     keys, by_row = settings.differing(summary)
     if not keys:
         return []
-    body = [[f"`{key}`", *(values[i] for values in by_row.values())] for i, key in enumerate(keys)]
+    body = [[code(key), *(values[i] for values in by_row.values())] for i, key in enumerate(keys)]
     return ["Where rows differ:", grid(["setting", *by_row], body)]
 
 
 def _origin(summary: Summary) -> list[str]:
-    started = summary.cells
-    commits = [f"- code {c}: {n} runs" for c, n in origin.counted(started, origin.commit)]
-    machines = [f"- machine {m}: {n} runs" for m, n in origin.counted(started, origin.machine)]
-    return ["\n".join([*commits, *machines])]
+    runs = summary.cells
+    counts = [
+        *((f"code {commit}", n) for commit, n in origin.counted(runs, origin.commit)),
+        *((f"machine {machine}", n) for machine, n in origin.counted(runs, origin.machine)),
+    ]
+    return ["\n".join(f"- {markdown(what)}: {n} runs" for what, n in counts)]
 
 
 def _runs(summary: Summary) -> list[list[str]]:
     return [
         [
-            cell.row,
-            str(cell.seed),
-            _state(cell),
-            "" if cell.value is None else digits.number(cell.value, 5),
-            origin.commit(cell.environment, 8).partition(" with")[0] if cell.environment else "",
-            cell.directory.name if cell.state != "missing" else "",
+            run.row,
+            str(run.seed),
+            _state(run),
+            "" if run.value is None else digits.number(run.value, 5),
+            origin.commit(run.environment, 8).partition(" with")[0] if run.environment else "",
+            run.directory.name if run.state != "missing" else "",
         ]
-        for cell in summary.cells
+        for run in summary.cells
     ]
 
 
+def _about(summary: Summary) -> str:
+    seeds = ", ".join(map(str, summary.seeds))
+    table = summary.table
+    return (
+        f"{_sentence(table.source)} Scale {code(summary.scale)}, seeds {seeds}."
+        f" Metric {markdown(table.metric)}, {table.better} is better. Numerics {summary.numerics}."
+        f"{_unigram(summary)}"
+    )
+
+
 def _unigram(summary: Summary) -> str:
-    """What knows nothing but how frequent each token is, on the same tokens as our rows."""
-    found = {metric(cell.record, "val/unigram_perplexity") for cell in summary.cells}
-    values = sorted(value for value in found if value is not None)
+    """Perplexity of a unigram model, which knows token frequencies only, on the same tokens."""
+    records = (metric(run.record, "val/unigram_perplexity") for run in summary.cells)
+    values = sorted({value for value in records if value is not None})
     if not values or summary.table.metric != "val/perplexity":
         return ""
     ends = dict.fromkeys(digits.number(value) for value in (values[0], values[-1]))
     return f" A unigram model has {' to '.join(ends)} on the same validation tokens."
 
 
-def _state(cell: Cell) -> str:
-    """With the steps that were left out, if there are any."""
-    skipped = sum(cell.record.get("skipped", {}).values())
-    return f"{cell.state}, {skipped} steps left out" if skipped else cell.state
+def _state(run: Cell) -> str:
+    """With the number of skipped steps, if there are any."""
+    skipped = sum(run.record.get("skipped", {}).values())
+    return f"{run.state}, {skipped} steps left out" if skipped else run.state
 
 
 def _sentence(text: str) -> str:
-    text = " ".join(text.split())
-    return text if not text or text.endswith(".") else f"{text}."
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+    """Text in Markdown, ended by a full stop."""
+    line = markdown(text)
+    return line if not line or line.endswith(".") else f"{line}."

@@ -42,8 +42,8 @@ def test_multiples_of_the_trained_length() -> None:
     rows = {row[0]: row[1:] for row in body}
     assert rows["rope"][1] == "5.0 ± 1.4 (6.14731)"
     assert rows["learned"] == ["8.0 ± 1.4 (6.62816)", "–", "–"]
-    assert "## By length" in text.markdown(found)
-    assert measured.figure(found) is None  # losses are not drawn: perplexities are
+    assert "## By length" in text.report(found)
+    assert figures.lengths(found) is None  # losses are not drawn: perplexities are
 
 
 def test_lengths_in_tokens_are_drawn_beside_the_papers() -> None:
@@ -52,7 +52,7 @@ def test_lengths_in_tokens_are_drawn_beside_the_papers() -> None:
     ((_, head, body),) = measured.grids(found)
     assert head[1:] == ["256", "512", "1024", "2048", "4096"]
     assert next(r for r in body if r[0] == "standard")[5] == "4,096,001.0 ± 1.4 (802.8)"
-    drawn = measured.figure(found)
+    drawn = figures.lengths(found)
     assert drawn is not None
     dashed = [line for line in drawn.axes[0].lines if line.get_linestyle() == "--"]
     assert len(dashed) == 6  # the paper's rows
@@ -62,4 +62,4 @@ def test_lengths_in_tokens_are_drawn_beside_the_papers() -> None:
 def test_other_tables_have_no_such_section() -> None:
     found = summary("saidl/hybrids", {"baseline": {"val/perplexity": 9.0, "val/loss": 2.0}})
     assert measured.grids(found) == []
-    assert "## By length" not in text.markdown(found)
+    assert "## By length" not in text.report(found)

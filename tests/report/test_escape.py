@@ -1,0 +1,117 @@
+"""Text of any kind shows as it is written: in Markdown, in LaTeX, in figures, in a terminal."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from chimera.config.tables import Row, load
+from chimera.report import show, summarise, write
+from chimera.report.escape import block, cell, code, latex, markdown
+from tests.report.runs import make
+
+RENDER = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render
+#: Markup, HTML, entities, LaTeX, formulas of matplotlib, markup of rich.
+HOSTILE = r"**a** _b_ `c` <img src=x> &amp; [d](e) ~~f~~ | $x^2$ $\frac \input{/etc/passwd} [red]%#"
+#: What `latex` writes itself.
+COMMANDS = r"\$[^$]*\$|\\[a-zA-Z]+\{[^{}]*\}|\\[{}&%$#_]|\\[`'^~=.\"]\{\w\}|\{[\[*]\}"
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=40)
+
+
+def lines(text: str) -> str:
+    return " ".join(text.split())
+
+
+def shown(rendered: str) -> str:
+    """What a reader sees of HTML."""
+    assert not re.search(r"<(?!/?(p|code|table|thead|tbody|tr|th|td|pre)\b)", rendered)
+    return html.unescape(re.sub(r"<[^>]*>", "", rendered)).strip()
+
+
+@given(TEXT)
+@example(HOSTILE)
+@example("# heading")
+@example("1. item")
+@example("- item")
+@example("> quotation")
+@example("\\|")
+@example("***")
+@example("    code")
+def test_markdown_shows_the_text(text: str) -> None:
+    assert shown(RENDER(f"x {markdown(text)}")).removeprefix("x").strip() == lines(text)
+    assert markdown(markdown(text)) == markdown(text)
+
+
+@pytest.mark.parametrize("text", ["# h", "1. i", "2) i", "- i", "+ i", "> q", HOSTILE, "-0.1 ± 1"])
+def test_text_alone_in_a_line_is_a_paragraph(text: str) -> None:
+    rendered = RENDER(markdown(text))
+    assert rendered.startswith("<p>")
+    assert shown(rendered) == lines(text)
+
+
+@given(TEXT)
+@example(HOSTILE)
+@example("``")
+def test_code_shows_the_text(text: str) -> None:
+    rendered = RENDER(f"x {code(text)}")
+    assert "<code>" in rendered
+    assert shown(rendered).removeprefix("x").strip() == lines(text)
+
+
+@pytest.mark.parametrize("text", ["a|b", "a\\|b", "`|`", HOSTILE])
+def test_a_cell_stays_one(text: str) -> None:
+    for cells in ([cell(text), "z"], [cell(code(text)), "z"]):
+        row = RENDER(f"| a | b |\n| --- | --- |\n| {' | '.join(cells)} |")
+        assert row.count("<td>") == 2
+        assert "<td>z</td>" in row
+
+
+def test_a_block_ends_where_it_should() -> None:
+    text = "a\n```\n# b"
+    assert shown(RENDER(block(text, "bash"))) == text
+
+
+@given(TEXT)
+@example(HOSTILE)
+def test_latex_is_ascii_without_commands_of_the_text(text: str) -> None:
+    escaped = latex(text)
+    assert escaped.isascii()
+    assert escaped.isprintable()
+    own = re.sub(COMMANDS, "", escaped)
+    assert not re.search(r"[\\{}$&#^_%]", own)
+
+
+def test_latex_has_names_for_letters_and_signs() -> None:
+    assert latex("η·λ ⊙ ±2²") == r"$\eta$$\cdot$$\lambda$ $\odot$ $\pm$2$^{2}$"
+    assert latex("Señor Gödel «x»") == r"Se\~{n}or G\"{o}del $\ll$x$\gg$"
+    assert latex("漢") == r"\texttt{U+6F22}"
+    assert latex("50% of a_b & {c}") == r"50\% of a\_b \& \{c\}"
+
+
+def test_a_report_of_hostile_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    table = load("bitnet_qdyt/norms")
+    make(table.path, {(row.name, 0): 9.0 for row in table.rows})
+    rows = tuple(Row(row.name, HOSTILE) for row in table.rows)
+    table = replace(table, rows=rows, title=HOSTILE, source=HOSTILE, note=HOSTILE)
+    summary = write(table, ["scale=smoke"], [0], tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    rendered = RENDER(text)
+    assert "<img src=x" not in rendered
+    assert rendered.count(html.escape(HOSTILE)) == 2 * 3  # title, source, note; a row each
+    tex = (tmp_path / "out/report.tex").read_text(encoding="utf-8")
+    assert "\\input" not in tex
+    assert tex.isascii()
+    out = io.StringIO()
+    show(summary, Console(file=out, width=400))
+    assert HOSTILE in out.getvalue()
+    assert summarise(table, ["scale=smoke"], [0]).lines == summary.lines
