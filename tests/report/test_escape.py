@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from chimera.config.tables import Row, load
+from chimera.paths import EXPERIMENTS
 from chimera.report import show, summarise, write
 from chimera.report.escape import block, cell, code, latex, markdown
 from tests.report.runs import make
@@ -82,6 +83,7 @@ def test_a_block_ends_where_it_should() -> None:
 
 @given(TEXT)
 @example(HOSTILE)
+@example("₂ₔᵃꝰ é ǻ ϓ")
 def test_latex_is_ascii_without_commands_of_the_text(text: str) -> None:
     escaped = latex(text)
     assert escaped.isascii()
@@ -115,3 +117,13 @@ def test_a_report_of_hostile_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     show(summary, Console(file=out, width=400))
     assert HOSTILE in out.getvalue()
     assert summarise(table, ["scale=smoke"], [0]).lines == summary.lines
+
+
+FILES = sorted(EXPERIMENTS.glob("*/*/results/*/report.tex"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: "-".join(file.parts[-5:-3]))
+def test_results_in_the_repository_need_booktabs_only(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.isascii()
+    assert text.startswith("\\begin{table}")

@@ -1,7 +1,7 @@
-"""A W&B workspace and report of a table, as code: `make dashboard T=<paper>/<table>`.
+"""Build a W&B workspace and report of a table: `make dashboard T=<paper>/<table>`.
 
-Both are built without a network. Somebody who is logged in to W&B gets them saved there; for anyone
-else they are written as JSON, just what W&B would be sent.
+Both are built without a network. With a login to W&B they are saved there; without one they are
+written as the JSON that W&B would be sent.
 
     python -m chimera.report.dashboard <paper>/<table> scale=<scale> seed=0,1,2 [out=<folder>]
 """
@@ -9,6 +9,7 @@ else they are written as JSON, just what W&B would be sent.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import wandb
@@ -17,7 +18,7 @@ import wandb_workspaces.workspaces as ws
 from wandb_workspaces.expr import FilterExpr
 
 from chimera.report import text
-from chimera.report.__main__ import arguments, guarded
+from chimera.report.__main__ import guarded, parse
 from chimera.report.summary import Summary, summarise
 from chimera.report.write import report_folder
 from chimera.rundir.atomic import write_json
@@ -95,17 +96,17 @@ def spec(of: ws.Workspace | wr.Report) -> dict[str, Any]:
     return model
 
 
-def main(argv: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Save both to W&B, or to the report's folder."""
-    table, overrides, seeds, out = arguments(argv)
-    summary = summarise(table, overrides, seeds)
+    table, overrides, options = parse(arguments)
+    summary = summarise(table, overrides, options.seeds)
     project = summary.cells[0].config["logger"]["project"]
     if wandb.login(prompt=False):
         entity = wandb.Api().default_entity or ""
         print(workspace(summary, entity, project).save().url)
         print(report(summary, entity, project).save().url)
         return 0
-    folder = out or report_folder(summary)
+    folder = options.out or report_folder(summary)
     folder.mkdir(parents=True, exist_ok=True)
     for name, made in (("workspace", workspace), ("report", report)):
         write_json(folder / f"wandb_{name}.json", spec(made(summary, "", project)))

@@ -71,11 +71,17 @@ def _latex(character: str) -> str:
     if character.isascii() and character.isprintable():
         return character
     first, *rest = unicodedata.decomposition(character).split() or [""]
-    if first in _RAISED and all(chr(int(part, 16)).isalnum() for part in rest):
-        return f"${_RAISED[first]}{{{''.join(chr(int(part, 16)) for part in rest)}}}$"
-    if rest and rest[0] in _ACCENTS and (letter := chr(int(first, 16))).isascii():
+    if first in _RAISED and (raised := _ascii(rest)):
+        return f"${_RAISED[first]}{{{raised}}}$"
+    if rest and rest[0] in _ACCENTS and (letter := _ascii([first])):
         return f"\\{_ACCENTS[rest[0]]}{{{letter}}}"
     return f"\\texttt{{U+{ord(character):04X}}}"
+
+
+def _ascii(code_points: list[str]) -> str:
+    """These ASCII letters and digits; empty if there are others."""
+    text = "".join(chr(int(point, 16)) for point in code_points)
+    return text if text.isascii() and text.isalnum() else ""
 
 
 _RAISED = {"<super>": "^", "<sub>": "_"}
