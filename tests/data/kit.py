@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chimera.data.corpus.base import Data, Splits, divide, fingerprint_of
+from chimera.data.corpus.base import Data
 from chimera.data.encode.packing import PackedTokens
+from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.splits import Splits, divide
 from chimera.data.tokenizer.base import SpecialIds, Tokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePiece
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from chimera.data.corpus.base import bounded, complete, divide, file_fingerprint, shares_of
+from chimera.data.source.fingerprint import file_fingerprint
+from chimera.data.source.splits import bounded, complete, divide, shares_of
 from chimera.errors import UserError
 from tests.data.kit import sentences
 

@@ -57,6 +57,16 @@ def test_only_what_changed_is_made_again(tmp_path: Path, caplog) -> None:
     assert len(second.splits["train"]) > len(first.splits["train"])
 
 
+def test_older_code_does_not_meet_newer_tokenizers(tmp_path: Path, monkeypatch) -> None:
+    corpus = Toy(cache_dir=str(tmp_path))
+    now = prepare(corpus, small_piece())
+    monkeypatch.setattr("chimera.data.encode.prepare.TOKENIZER_VERSION", 1)
+    before = prepare(corpus, small_piece())
+    assert len([p for p in (tmp_path / "tokenizer").iterdir() if p.is_dir()]) == 2
+    assert now.tokenizer.sha256 == before.tokenizer.sha256
+    assert len([p for p in (tmp_path / "tokens").iterdir() if p.is_dir()]) == 1
+
+
 def test_damaged_tokens_are_packed_again(tmp_path: Path) -> None:
     corpus = Toy(cache_dir=str(tmp_path))
     first = prepare(corpus, small_piece())

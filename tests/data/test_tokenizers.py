@@ -1,5 +1,6 @@
 """All kinds of tokenizers: what they promise in common, and what each is known by."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,18 @@ def test_loads_from_its_folder_alone(tokenizer: Tokenizer, tmp_path: Path) -> No
         tokenizer.vocab_size,
         tokenizer.sha256,
     )
+    for a, b in zip(tokenizer.encode(TEXTS), again.encode(TEXTS), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_folder_of_the_first_release_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "saved")
+    file = tmp_path / "saved/tokenizer.json"
+    described = json.loads(file.read_text())
+    module, _, name = described["kind"].partition(".")
+    file.write_text(json.dumps({**described, "kind": [f"chimera.data.{module}", name]}))
+    again = load(tmp_path / "saved")
+    assert type(again) is type(tokenizer)
     for a, b in zip(tokenizer.encode(TEXTS), again.encode(TEXTS), strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -19,7 +19,8 @@ from chimera.data.corpus.acceptability import Acceptability
 from chimera.data.corpus.glue import Glue, SpanishGlue
 from chimera.data.corpus.glue_files import parts_of_hub, read
 from chimera.data.corpus.glue_tasks import SPECS
-from chimera.data.encode.examples import Example, encode, evenly, frame, prepare_examples
+from chimera.data.corpus.labelled import Example, evenly
+from chimera.data.encode.examples import encode, frame, prepare_examples
 from chimera.data.tokenizer.base import Template
 from chimera.data.tokenizer.word import Words
 from chimera.errors import UserError

@@ -12,7 +12,8 @@ import torch
 from chimera.cli.eval import main as evaluate
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
-from chimera.data.encode.examples import Example, class_counts, encode
+from chimera.data.corpus.labelled import Example
+from chimera.data.encode.examples import class_counts, encode
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import load

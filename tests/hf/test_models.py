@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from chimera.data.encode.examples import Example, encode
+from chimera.data.corpus.labelled import Example
+from chimera.data.encode.examples import encode
 from chimera.data.tokenizer.base import load
 from chimera.data.tokenizer.own import Own
 from chimera.errors import UserError

@@ -197,7 +197,7 @@ def test_answers_come_in_the_order_of_the_questions() -> None:
         (Question("x", "who " + "is it " * 9, ("1", "2", "3", "4"), "C"), None),
     ]
     found = answer(Told(), tokenizer, asked, length=500, batch=1)
-    assert found.said == ["B", "A"]
+    assert found.texts == ["B", "A"]
     assert [one["em"] for one in found.scores] == [1.0, 0.0]
     assert answer(Told(), tokenizer, asked[:1], length=40).shortened == 1
 

@@ -91,7 +91,7 @@ def evaluate(
                 for metric, (mean, deviation) in summary(answers.scores).items()
             },
             "shortened": answers.shortened,
-            "said": answers.said,
+            "said": answers.texts,
         }
     return found
 

@@ -19,7 +19,8 @@ from chimera.config.settings import Optim
 from chimera.data.batch.labelled import LabelledDataModule
 from chimera.data.batch.module import DataModule
 from chimera.data.corpus.glue_tasks import HIGHEST, LOWEST
-from chimera.data.encode.examples import Encoded, check_labelled, class_counts
+from chimera.data.corpus.labelled import check_labelled
+from chimera.data.encode.examples import Encoded, class_counts
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.classifier import Classifier
 from chimera.task.base import Stage, Task
@@ -46,6 +47,7 @@ class SequenceClassification(Task):
 
     causal = None
     plain_text = False
+    wants = "chimera.data.corpus.labelled.check_labelled"
     monitor, better, final = "val/score", "higher", "best"
 
     def __init__(

@@ -81,16 +81,16 @@ class Scores(nn.Module):
 
     def compute_and_reset(self) -> dict[str, float]:
         """The numbers by name, the official ones' mean as `score`; empty if nothing was added."""
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         if self.count:
-            found = {name: _number(metric) for name, metric in self.metrics.items()}
-            found["score"] = sum(found[name] for name in self.official) / len(self.official)
-            found["loss"] = _number(self.loss)
+            values = {name: _number(metric) for name, metric in self.metrics.items()}
+            values["score"] = sum(values[name] for name in self.official) / len(self.official)
+            values["loss"] = _number(self.loss)
         for metric in (*self.metrics.values(), self.loss):
             assert isinstance(metric, Metric)
             metric.reset()
         self.count = 0
-        return found
+        return values
 
 
 def _number(metric: nn.Module) -> float:

@@ -75,7 +75,7 @@ def check_parts(config: dict[str, Any]) -> None:
 
 
 def _check_corpus(config: dict[str, Any]) -> None:
-    labelled = "chimera.data.encode.examples.check_labelled"
+    labelled = "chimera.data.corpus.labelled.check_labelled"
     wants = schema.attribute(config["task"]["_target_"], "wants", labelled)
     get_object(wants)(_instantiate(config["data"]))
 

@@ -21,7 +21,8 @@ import torch
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
 from chimera.data.batch.module import DataModule
-from chimera.data.corpus.base import Data, Split
+from chimera.data.corpus.base import Data
+from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids
 
 

@@ -15,9 +15,10 @@ import numpy as np
 from chimera.data.batch.collate import Collate, Example
 from chimera.data.batch.loader import Key, ResumableLoader
 from chimera.data.batch.module import DataModule
-from chimera.data.corpus.base import Data, Split
+from chimera.data.corpus.base import Data
 from chimera.data.corpus.instruct import Record, check_instructions
 from chimera.data.encode.prepare import Prepared
+from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Tokenizer
 
 

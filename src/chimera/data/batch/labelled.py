@@ -19,9 +19,11 @@ from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
 from chimera.data.batch.module import DataModule
 from chimera.data.batch.streams import Purpose, stream
-from chimera.data.corpus.base import Data, Split
-from chimera.data.encode.examples import Encoded, check_labelled, prepare_examples
+from chimera.data.corpus.base import Data
+from chimera.data.corpus.labelled import check_labelled
+from chimera.data.encode.examples import Encoded, prepare_examples
 from chimera.data.encode.prepare import Prepared
+from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids
 
 #: Batches that are sorted by length together: padding falls by most of what it can, and a batch
@@ -53,8 +55,10 @@ class Rows:
     def __getitem__(self, key: Key) -> Row:
         number = key[1]
         part = int(np.searchsorted(self.starts, number, side="right")) - 1
-        held, at = self.parts[part], number - int(self.starts[part])
-        return Row(number, part, held.row(at), int(held.seconds[at]), float(held.labels[at]))
+        examples, at = self.parts[part], number - int(self.starts[part])
+        return Row(
+            number, part, examples.row(at), int(examples.seconds[at]), float(examples.labels[at])
+        )
 
 
 class Collate:
@@ -147,7 +151,9 @@ class LabelledDataModule(DataModule):
 
 def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
     """Write parts, so that a test can be repeated from the file alone."""
-    arrays = {f"{part}/{k}": v for part, held in parts.items() for k, v in vars(held).items()}
+    arrays = {
+        f"{part}/{k}": v for part, examples in parts.items() for k, v in vars(examples).items()
+    }
     np.savez_compressed(file, **arrays)
 
 

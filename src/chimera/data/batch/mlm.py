@@ -17,9 +17,9 @@ from chimera.data.batch.loader import Key, ResumableLoader
 from chimera.data.batch.masking import Masking
 from chimera.data.batch.module import DataModule
 from chimera.data.batch.streams import Purpose, stream
-from chimera.data.corpus.base import Split
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
+from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
 

@@ -18,8 +18,8 @@ from typing import Any, Self
 import lightning.pytorch as pl
 
 from chimera.data.batch.loader import ResumableLoader, shareable
-from chimera.data.corpus.base import Split
 from chimera.data.encode.prepare import Prepared, prepare
+from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import TokenizerSettings
 
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chimera.data.corpus.acceptability_changes import corrupt
-from chimera.data.corpus.base import fingerprint_of
+from chimera.data.corpus.labelled import Example, Examples, Labelled, evenly
 from chimera.data.corpus.pydocs import PyDocs
-from chimera.data.encode.examples import Example, Examples, Labelled, evenly
+from chimera.data.source.fingerprint import fingerprint_of
 from chimera.types import NonNegativeInt, PositiveInt
 
 VERSION = 1
@@ -53,26 +53,26 @@ class Acceptability(Labelled):
     def fingerprint(self) -> str:
         """Of the corpus and of how its sentences are changed."""
         source = self._source().fingerprint()
-        own = (self.pairs, self.twin_seed, self.max_bytes)
-        return fingerprint_of("acceptability", VERSION, source, *own)
+        settings = (self.pairs, self.twin_seed, self.max_bytes)
+        return fingerprint_of("acceptability", VERSION, source, *settings)
 
     def examples(self) -> Examples:
         """Sentences in the order of the hashes of their texts, each followed by its twin."""
         documents = self._source().splits()
         share = {"train": self.pairs, "valid": self.pairs // 10 + 1, "test": self.pairs // 10 + 1}
-        found: Examples = {}
+        parts: Examples = {}
         seen: set[str] = set()  # a sentence that documents share is asked about once
         for split, texts in documents.items():
             known = sorted(set(sentences("\n".join(texts))) - seen, key=_digest)
             seen.update(known)
             twins = ((s, corrupt(s, f"{self.twin_seed}:{s}")) for s in known)
             pairs = [(good, bad) for good, bad in twins if bad is not None][: share[split]]
-            found[split] = [
+            parts[split] = [
                 Example(text, None, label, 2 * number + 1 - label)
                 for number, (good, bad) in enumerate(pairs)
                 for text, label in ((good, 1), (bad, 0))
             ]
-        return found | {"train": evenly(found["train"], self.max_bytes)}
+        return parts | {"train": evenly(parts["train"], self.max_bytes)}
 
     def _source(self) -> PyDocs:
         return PyDocs(cache_dir=self.cache_dir)

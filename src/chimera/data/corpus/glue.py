@@ -10,11 +10,11 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.data.corpus.base import file_fingerprint, fingerprint_of
 from chimera.data.corpus.glue_files import parts_of_hub, read
 from chimera.data.corpus.glue_tasks import SPECS, Name, SpanishName, Spec
-from chimera.data.encode.examples import Examples, Labelled, evenly
+from chimera.data.corpus.labelled import Examples, Labelled, evenly
 from chimera.data.source import hub
+from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
 from chimera.errors import UserError
 
 log = logging.getLogger("chimera")
@@ -65,8 +65,8 @@ class _Tasks(Labelled):
 
     def examples(self) -> Examples:
         """Every part that there is; of train what `max_bytes` allows, taken evenly."""
-        found = self._from_hub() if self.path is None else self._from_files()
-        return found | {"train": evenly(found["train"], self.max_bytes)}
+        parts = self._from_hub() if self.path is None else self._from_files()
+        return parts | {"train": evenly(parts["train"], self.max_bytes)}
 
     def _from_files(self) -> Examples:
         return {
@@ -98,22 +98,22 @@ class _Tasks(Labelled):
         if not folder.is_dir():
             raise UserError(f"data.path={self.path} is no folder; give {_INSTEAD}")
         chosen = {"train": self.train_file, "valid": self.valid_file, "test": self.test_file}
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for part, names in self.spec.files.items():
-            mine = chosen.get(part)
-            names = (mine,) if mine else names
+            given = chosen.get(part)
+            names = (given,) if given else names
             file = next((folder / n for n in names if (folder / n).is_file()), None)
-            if file is None and (mine or part in ("train", "valid")):
-                there = ", ".join(sorted(f.name for f in folder.iterdir())) or "nothing"
+            if file is None and (given or part in ("train", "valid")):
+                present = ", ".join(sorted(f.name for f in folder.iterdir())) or "nothing"
                 raise UserError(
-                    f"data.task={self.task}: {folder} has no {' or '.join(names)} (it has {there});"
-                    f" data.{part}_file=<name> takes another file"
+                    f"data.task={self.task}: {folder} has no {' or '.join(names)} (it has"
+                    f" {present}); data.{part}_file=<name> takes another file"
                 )
             if file is not None:
-                found[part] = file
-                if not mine and file.name != names[0]:
+                files[part] = file
+                if not given and file.name != names[0]:
                     log.info("data: %s of %s is %s", part, self.task, file.name)
-        return found
+        return files
 
 
 @dataclass(frozen=True, kw_only=True)

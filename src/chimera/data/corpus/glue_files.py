@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.data.corpus.glue_tasks import HIGHEST, LOWEST, Spec
-from chimera.data.encode.examples import Example
+from chimera.data.corpus.labelled import Example
 from chimera.data.source.files import read_text
 from chimera.errors import UserError
 
@@ -111,10 +111,10 @@ def _header(file: Path, rows: list[list[str]], spec: Spec) -> tuple[Sequence[str
 def _column(
     file: Path, names: Sequence[str], wanted: Sequence[str], *, needed: bool = True
 ) -> str | None:
-    found = column(names, wanted)
-    if found is None and needed:
+    name = column(names, wanted)
+    if name is None and needed:
         raise UserError(f"{file} has no column {' or '.join(wanted)}; it has {_shown(names)}")
-    return found
+    return name
 
 
 def _index(row: list[str], at: dict[str, int], default: int) -> int:
@@ -135,11 +135,11 @@ def parts_of_hub(rows: Any, spec: Spec, where: str) -> Iterator[Example]:
     """
     names = list(rows.column_names)
     wanted = [spec.first, *([spec.second] if spec.second else []), spec.label]
-    found = [column(names, choice) for choice in wanted]
-    for name, choice in zip(found, wanted, strict=True):
+    columns = [column(names, choice) for choice in wanted]
+    for name, choice in zip(columns, wanted, strict=True):
         if name is None:
             raise UserError(f"{where} has no column {' or '.join(choice)}; it has {_shown(names)}")
-    one, label, two = found[0], found[-1], found[1] if spec.second else None
+    one, label, two = columns[0], columns[-1], columns[1] if spec.second else None
     index = "idx" if "idx" in names else None
     for number, row in enumerate(rows):
         texts = row[one], (row[two] if two else None)

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chimera.data.corpus import signatures
-from chimera.data.corpus.base import Data, Split, Splits, file_fingerprint, fingerprint_of
+from chimera.data.corpus.base import Data
 from chimera.data.source import hub
 from chimera.data.source.files import read_text
+from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
+from chimera.data.source.splits import Split, Splits
 from chimera.errors import UserError
 from chimera.types import PositiveInt
 
@@ -81,8 +83,8 @@ class Instruct(Data):
             UserError: too few, or one without what it needs.
         """
         where = self.path or "Python's documentation"
-        found = {_digest(r): r for r in map(_record, _checked(where, self._rows())) if r.answer}
-        ordered = [found[key] for key in sorted(found)]
+        by_digest = {_digest(r): r for r in map(_record, _checked(where, self._rows())) if r.answer}
+        ordered = [by_digest[key] for key in sorted(by_digest)]
         aside = min(self.held_out, len(ordered) // 10)
         if not aside:
             raise UserError(
@@ -113,9 +115,9 @@ def check_instructions(corpus: object) -> None:
         UserError: naming those that are.
     """
     if not hasattr(corpus, "records"):
-        kind = type(corpus).__name__.lower()
+        name = type(corpus).__name__.lower()
         raise UserError(
-            f"task=instruct needs instructions with answers, and data={kind} has none; use"
+            f"task=instruct needs instructions with answers, and data={name} has none; use"
             " data=instruct or data=alpaca"
         )
 

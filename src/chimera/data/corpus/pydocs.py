@@ -24,9 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chimera.data.corpus.base import Data, Splits, bounded, divide, fingerprint_of
+from chimera.data.corpus.base import Data
 from chimera.data.corpus.prose import paragraphs
 from chimera.data.source import cache
+from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.splits import Splits, bounded, divide
 from chimera.errors import UserError
 
 #: Raised whenever the harvest or the cleaning changes.
@@ -115,10 +117,10 @@ def harvest() -> dict[str, str]:
     files = [(name, str(file)) for name, file in sorted(_sources())]
     workers = min(8, os.cpu_count() or 1)
     with ProcessPoolExecutor(workers) as pool:
-        found = pool.map(_harvest_file, [file for _, file in files], chunksize=32)
+        harvested = pool.map(_harvest_file, [file for _, file in files], chunksize=32)
         seen: set[str] = set()
         documents = {}
-        for (name, _), texts in zip(files, found, strict=True):
+        for (name, _), texts in zip(files, harvested, strict=True):
             text = "\n".join(_unseen(texts, seen))
             if len(text) >= _SHORTEST:
                 documents[name] = text

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chimera.data.corpus.base import fingerprint_of
 from chimera.data.source import cache
+from chimera.data.source.fingerprint import fingerprint_of
 from chimera.errors import UserError
 
 VERSION = ("signatures", 1, platform.python_version())
@@ -38,14 +38,14 @@ def check(instead: str) -> None:
 def records(root: Path) -> list[dict[str, Any]]:
     """Records of all functions that are documented by a sentence; kept in the cache."""
     folder, _ = cache.entry(root, "signatures", fingerprint_of(VERSION), _write)
-    found: list[dict[str, Any]] = json.loads((folder / "records.json").read_text("utf-8"))
-    return found
+    rows: list[dict[str, Any]] = json.loads((folder / "records.json").read_text("utf-8"))
+    return rows
 
 
 def _write(folder: Path) -> dict[str, Any]:
-    found = list(_harvest())
-    (folder / "records.json").write_text(json.dumps(found, ensure_ascii=False), "utf-8")
-    return {"records": len(found)}
+    rows = list(_harvest())
+    (folder / "records.json").write_text(json.dumps(rows, ensure_ascii=False), "utf-8")
+    return {"records": len(rows)}
 
 
 def _harvest() -> Iterator[dict[str, str]]:

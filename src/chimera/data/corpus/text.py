@@ -15,18 +15,11 @@ from glob import glob
 from itertools import groupby
 from pathlib import Path
 
-from chimera.data.corpus.base import (
-    Data,
-    Split,
-    Splits,
-    bounded,
-    complete,
-    file_fingerprint,
-    fingerprint_of,
-    shares_of,
-)
+from chimera.data.corpus.base import Data
 from chimera.data.source import hub
 from chimera.data.source.files import read_rows, read_text, split_of
+from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
+from chimera.data.source.splits import Split, Splits, bounded, complete, shares_of
 from chimera.errors import UserError
 
 SHORTEST = 2000
@@ -77,14 +70,14 @@ class Text(Data):
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
         by_split = self._named() if self._on_hub() else self._files()
-        found: dict[Split, list[str]] = {}
+        documents: dict[Split, list[str]] = {}
         for split, share in shares_of(rows.keys() | by_split.keys()).items():
             most = None if self.max_bytes is None else int(self.max_bytes * share)
             if split in by_split:
-                found[split] = self._read(by_split[split], most)
+                documents[split] = self._read(by_split[split], most)
             else:
-                found[split] = bounded(gather(rows[split]), most)
-        return complete(found, f"data.path={self.path}")
+                documents[split] = bounded(gather(rows[split]), most)
+        return complete(documents, f"data.path={self.path}")
 
     def _read(self, files: Sequence[Path], most: int | None) -> list[str]:
         sizes = [max(1, file.stat().st_size) for file in files]
@@ -116,12 +109,12 @@ class Text(Data):
         named = self._named()
         taken = {file.resolve() for files in named.values() for file in files}
         files = [f for f in _find("data.path", str(self.path)) if f.resolve() not in taken]
-        found: dict[Split, list[Path]] = {}
+        by_split: dict[Split, list[Path]] = {}
         for file in files:
             # A file alone is to be trained on, whatever its name.
             split = (split_of(file) if len(files) > 1 else None) or "train"
-            found.setdefault(split, []).append(file)
-        return found | named
+            by_split.setdefault(split, []).append(file)
+        return by_split | named
 
 
 def blocks(text: str) -> list[str]:

@@ -14,18 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.data.corpus.base import (
-    Data,
-    Split,
-    Splits,
-    bounded,
-    complete,
-    file_fingerprint,
-    fingerprint_of,
-    shares_of,
-)
+from chimera.data.corpus.base import Data
 from chimera.data.source import hub
 from chimera.data.source.files import read_text, split_of
+from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
+from chimera.data.source.splits import Split, Splits, bounded, complete, shares_of
 from chimera.errors import UserError
 
 HUB = ("Salesforce/wikitext", "wikitext-2-raw-v1")
@@ -67,8 +60,8 @@ class WikiText2(Data):
             lines = {s: read_text(f).split("\n") for s, f in self._files(self.path).items()}
         shares = shares_of(lines)
         most = {s: self.max_bytes and self.max_bytes * shares[s] for s in lines}
-        found = {s: bounded(articles(rows), most[s]) for s, rows in lines.items()}
-        return complete(found, self.path or HUB[0])
+        documents = {s: bounded(articles(rows), most[s]) for s, rows in lines.items()}
+        return complete(documents, self.path or HUB[0])
 
     @staticmethod
     def _files(path: str) -> dict[Split, Path]:

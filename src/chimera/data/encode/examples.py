@@ -1,26 +1,27 @@
-"""Labelled texts and pairs of texts (SPEC D2), and how they become token ids.
+"""Encode labelled texts and pairs of texts as token ids (SPEC D2). Does not import torch.
 
 A text becomes start·a·end, a pair start·a·middle·b·end, by its tokenizer's template; for BERT's
-that is [CLS] a [SEP] and [CLS] a [SEP] b [SEP]. What is too long loses tokens at the end of its
-longer text. Ids are kept in the cache under a hash of all that decides them. Free of torch.
+that is [CLS] a [SEP] and [CLS] a [SEP] b [SEP]. An example that is too long loses tokens at the end
+of its longer text. The cache keeps the ids under a hash of corpus, tokenizer and length.
 """
 
-# Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chimera.data.corpus.base import Data, Splits, complete, fingerprint_of
+from chimera.data.corpus.labelled import Example, Labelled
 from chimera.data.encode.prepare import Prepared, prepare_tokenizer
 from chimera.data.source import cache
+from chimera.data.source.fingerprint import fingerprint_of
 from chimera.data.tokenizer.base import Ids, Template, Tokenizer, TokenizerSettings
 from chimera.errors import UserError
 
@@ -28,65 +29,6 @@ log = logging.getLogger("chimera")
 
 VERSION = 1
 _AT_ONCE = 4000  # texts encoded in one call
-
-
-class Example(NamedTuple):
-    """A text or a pair; `label` a class, a score or None; `row` as its submission counts it."""
-
-    first: str
-    second: str | None
-    label: float | int | None
-    row: int
-
-
-#: Examples by part: train, valid, test, and a task's own.
-Examples = dict[str, list[Example]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Labelled(Data):
-    """A corpus of labelled examples. Its texts alone are a corpus, too."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the classes in the order of their numbers; empty for a score."""
-        raise NotImplementedError
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The official ones; their mean is the score of the task."""
-        raise NotImplementedError
-
-    @property
-    def submission(self) -> dict[str, str]:
-        """Part to the name of its file of predictions."""
-        return {}
-
-    def fingerprint(self) -> str:
-        """See `Corpus.fingerprint`."""
-        raise NotImplementedError
-
-    def examples(self) -> Examples:
-        """The examples of each part; train and valid are always there."""
-        raise NotImplementedError
-
-    def splits(self) -> Splits:
-        """See `Corpus.splits`: the texts, a line each."""
-        found: dict[Any, list[str]] = {
-            part: [t for e in rows for t in (e.first, e.second) if t]
-            for part, rows in self.examples().items()
-            if part in ("train", "valid", "test")
-        }
-        return complete(found, "the data set")
-
-
-def evenly(examples: list[Example], max_bytes: int | None) -> list[Example]:
-    """At most about `max_bytes` of text, taken evenly: files may be in order of their labels."""
-    size = sum(len(e.first.encode()) + len((e.second or "").encode()) for e in examples)
-    if max_bytes is None or size <= max_bytes:
-        return examples
-    count = max(1, len(examples) * max_bytes // size)
-    return [examples[i * len(examples) // count] for i in range(count)]
 
 
 @dataclass(frozen=True)
@@ -212,19 +154,3 @@ def read_encoded(file: Path) -> Encoded:
 def class_counts(part: Encoded, classes: int) -> Ids:
     """How many examples of each class there are."""
     return np.bincount(part.labels[~np.isnan(part.labels)].astype(np.int64), minlength=classes)
-
-
-def check_labelled(corpus: object) -> Mapping[str, Any]:
-    """What a task of classification needs to know of a corpus before it is read.
-
-    Raises:
-        UserError: its texts have no labels.
-    """
-    names = ("labels", "metrics", "submission")
-    if not all(hasattr(corpus, name) for name in names):
-        kind = type(corpus).__name__.lower()
-        raise UserError(
-            f"task=glue needs labelled data, and data={kind} has none; use data=glue, data=es_glue"
-            " or data=acceptability"
-        )
-    return {name: getattr(corpus, name) for name in names}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chimera.data.corpus.base import Splits
+from chimera.data.source.splits import Splits
 from chimera.data.tokenizer.base import Tokenizer
 
 #: Raised whenever the files change.

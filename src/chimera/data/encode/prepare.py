@@ -14,9 +14,12 @@ from functools import cache as once
 from pathlib import Path
 from typing import Any
 
-from chimera.data.corpus.base import Corpus, Splits, fingerprint_of
+from chimera.data.corpus.base import Corpus
 from chimera.data.encode.packing import VERSION, PackedTokens, dtype, pack
 from chimera.data.source import cache
+from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.splits import Splits
+from chimera.data.tokenizer.base import VERSION as TOKENIZER_VERSION
 from chimera.data.tokenizer.base import Tokenizer, TokenizerSettings, load
 
 log = logging.getLogger("chimera")
@@ -52,16 +55,16 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
     @once
     def splits() -> Splits:
         began = time.perf_counter()
-        found = corpus.splits()
-        size = sum(len(document.encode()) for split in found.values() for document in split)
-        number = sum(map(len, found.values()))
+        documents = corpus.splits()
+        size = sum(len(document.encode()) for split in documents.values() for document in split)
+        number = sum(map(len, documents.values()))
         log.info(
             "data: %s documents, %.1f MB, read in %.1f s",
             f"{number:,}",
             size / 1e6,
             time.perf_counter() - began,
         )
-        return found
+        return documents
 
     def make_tokens(folder: Path) -> dict[str, Any]:
         documents = splits()
@@ -115,5 +118,6 @@ def prepare_tokenizer(
         )
         return {"seconds": seconds}
 
-    folder, made = cache.entry(root, "tokenizer", settings.fingerprint(corpus_hash), make)
-    return load(folder), made["seconds"]
+    key = fingerprint_of(TOKENIZER_VERSION, settings.fingerprint(corpus_hash))
+    folder, facts = cache.entry(root, "tokenizer", key, make)
+    return load(folder), facts["seconds"]

@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from chimera.data.corpus.base import Split
+from chimera.data.source.splits import Split
 from chimera.errors import UserError
 
 _MARKS: dict[str, Split] = {

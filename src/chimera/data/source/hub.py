@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from chimera.data.corpus.base import Split
+from chimera.data.source.splits import Split
 from chimera.errors import UserError
 
 #: What the hub's data sets call their splits.

@@ -22,8 +22,10 @@ from chimera.data.source import hub
 from chimera.errors import UserError
 
 Ids = npt.NDArray[np.int64]
-#: Describes what else is in the folder of a saved tokenizer.
+#: Describes the other files in the folder of a saved tokenizer.
 DESCRIPTION = "tokenizer.json"
+#: Part of the cache's key; raised whenever `save` writes something that older code cannot read.
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,17 @@ def load(folder: Path) -> Tokenizer:
     """
     try:
         described = json.loads((folder / DESCRIPTION).read_text())
-        kind = class_of(described["kind"])
+        tokenizer_class = class_of(described["kind"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no saved tokenizer ({DESCRIPTION})") from error
-    if kind is None:
+    if tokenizer_class is None:
         raise UserError(f"{folder / DESCRIPTION}: {described['kind']} is no tokenizer of chimera")
-    found = kind._read(folder, SpecialIds(**described["special_ids"]), described["sha256"])
+    tokenizer = tokenizer_class._read(
+        folder, SpecialIds(**described["special_ids"]), described["sha256"]
+    )
     if "template" in described:
-        found.template = Template(**{k: tuple(v) for k, v in described["template"].items()})
-    return found
+        tokenizer.template = Template(**{k: tuple(v) for k, v in described["template"].items()})
+    return tokenizer
 
 
 def kind_of(tokenizer: type[Tokenizer]) -> str:
@@ -131,9 +135,9 @@ def class_of(kind: object) -> type[Tokenizer] | None:
     folder = __name__.rpartition(".")[0]
     if not (module.isidentifier() and find_spec(f"{folder}.{module}")):
         return None
-    found = getattr(import_module(f"{folder}.{module}"), name, None)
-    is_one = isinstance(found, type) and issubclass(found, Tokenizer)
-    return found if is_one else None
+    value = getattr(import_module(f"{folder}.{module}"), name, None)
+    is_one = isinstance(value, type) and issubclass(value, Tokenizer)
+    return value if is_one else None
 
 
 class TokenizerSettings(Protocol):

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from chimera.data.corpus.base import file_fingerprint, fingerprint_of
 from chimera.data.source import hub
+from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import DESCRIPTION, SpecialIds, Template, Tokenizer, load
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
@@ -51,8 +51,8 @@ class Own:
         folder = self._folder()
         if folder is None:
             return fingerprint_of("own", 1, self.path)
-        there = [folder / name for name in (*_FILES, "tokenizer_config.json")]
-        files = [(f.name, file_fingerprint(f)) for f in there if f.is_file()]
+        paths = [folder / name for name in (*_FILES, "tokenizer_config.json")]
+        files = [(f.name, file_fingerprint(f)) for f in paths if f.is_file()]
         models = [file_fingerprint(f) for f in sorted(folder.glob("*.model"))]
         return fingerprint_of("own", 1, files, models)
 
@@ -121,13 +121,13 @@ def from_transformers(name: str) -> Tokenizer:
     fast.no_padding()
     fast.no_truncation()
     special = _special(theirs)
-    found = FastTokenizer(fast, special, hashlib.sha256(text.encode()).hexdigest())
+    tokenizer = FastTokenizer(fast, special, hashlib.sha256(text.encode()).hexdigest())
     # The model's table may be no smaller than what it was told.
-    found.vocab_size = max(found.vocab_size, len(theirs))
+    tokenizer.vocab_size = max(tokenizer.vocab_size, len(theirs))
     fast.encode_special_tokens = False
-    found.template = _template(fast, special)
+    tokenizer.template = _template(fast, special)
     fast.encode_special_tokens = True
-    return found
+    return tokenizer
 
 
 def _special(theirs: Any) -> SpecialIds:

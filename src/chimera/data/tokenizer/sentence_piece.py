@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from chimera.data.corpus.base import file_fingerprint, fingerprint_of
+from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveInt
@@ -144,8 +144,8 @@ class SentencePieceTokenizer(Tokenizer):
         unknown = self.processor.unk_id()
         ids = {}
         for role, names in _SPECIAL.items():
-            found = (self.processor.piece_to_id(piece) for piece in names)
-            known = [i for i in found if i != unknown]
+            candidates = (self.processor.piece_to_id(piece) for piece in names)
+            known = [i for i in candidates if i != unknown]
             ids[role] = unknown if role == "unk" else known[0] if known else size
             size += ids[role] == size
         super().__init__(SpecialIds(**ids), size, hashlib.sha256(model).hexdigest())

@@ -1,4 +1,4 @@
-"""Let a model answer questions, greedily, and score what it says."""
+"""Let a model answer questions greedily, and score its answers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from chimera.task.mmlu.questions import Question, prompt
 
 @dataclass(frozen=True)
 class Answers:
-    """What was said, and how it was scored.
+    """A model's answers with their scores, in the order of the questions.
 
     Args:
-        said: of each question, up to the end of the line.
-        scores: of each.
+        texts: the answers, each up to the end of the line.
+        scores: metrics of each answer.
         shortened: prompts whose beginning was cut off to fit.
     """
 
-    said: list[str]
+    texts: list[str]
     scores: list[dict[str, float]]
     shortened: int
 
@@ -34,25 +34,25 @@ class Answers:
 def answer(
     model: Any,
     tokenizer: Tokenizer,
-    asked: Sequence[tuple[Question, Question | None]],
+    questions: Sequence[tuple[Question, Question | None]],
     *,
     length: int,
     new: int = 8,
     batch: int = 8,
 ) -> Answers:
-    """Answers of a causal model, in the order of the questions.
+    """Answer questions greedily.
 
     Args:
-        model: one of ours or of `chimera.model.hf`, in evaluation mode.
-        tokenizer: its.
-        asked: questions, each with a solved one.
+        model: a causal one of ours or of `chimera.model.hf`, in evaluation mode.
+        tokenizer: the model's.
+        questions: each with a solved question to show before it.
         length: tokens that a prompt may have.
         new: tokens of an answer.
         batch: prompts at a time.
     """
     start = list(tokenizer.template.start)
     prompts = [
-        [*start, *map(int, ids)] for ids in tokenizer.encode([prompt(q, e) for q, e in asked])
+        [*start, *map(int, ids)] for ids in tokenizer.encode([prompt(q, e) for q, e in questions])
     ]
     shortened = sum(len(ids) > length for ids in prompts)
     prompts = [
@@ -60,15 +60,15 @@ def answer(
     ]
     # Of like length together: less padding.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    said = [""] * len(prompts)
+    texts = [""] * len(prompts)
     for first in range(0, len(order), batch):
         rows = order[first : first + batch]
         for row, ids in zip(
             rows, greedy(model, [prompts[i] for i in rows], tokenizer, new), strict=True
         ):
-            said[row] = tokenizer.decode(ids).strip().partition("\n")[0].strip()
-    scores = [score(q.gold, text) for (q, _), text in zip(asked, said, strict=True)]
-    return Answers(said, scores, shortened)
+            texts[row] = tokenizer.decode(ids).strip().partition("\n")[0].strip()
+    scores = [score(q.gold, text) for (q, _), text in zip(questions, texts, strict=True)]
+    return Answers(texts, scores, shortened)
 
 
 def greedy(
@@ -86,12 +86,12 @@ def greedy(
     mask: Tensor | None = None if real.all() else torch.from_numpy(real).to(device)
     state = model.init_state(len(prompts))
     last = torch.arange(1, len(prompts) + 1, device=device) * width - 1
-    said = []
+    tokens = []
     for _ in range(new):
         out = model(token, mask, index=last, state=state)
         state, mask = out.state, None
         token = out.logits.argmax(-1, keepdim=True)
         last = torch.arange(len(prompts), device=device)
-        said.append(token)
-    rows = torch.cat(said, 1).tolist()
+        tokens.append(token)
+    rows = torch.cat(tokens, 1).tolist()
     return [row[: row.index(tokenizer.sep_id)] if tokenizer.sep_id in row else row for row in rows]

@@ -30,14 +30,14 @@ def normalise(text: str, *, keep_articles: bool = False) -> str:
     return " ".join(text.split())
 
 
-def score(gold: str, said: str) -> dict[str, float]:
+def score(gold: str, answer: str) -> dict[str, float]:
     """All metrics of one answer, each 0 or 1."""
-    gold, said = gold.strip(), said.strip()
-    found = {"em": said == gold, "pem": said.startswith(gold)}
+    gold, answer = gold.strip(), answer.strip()
+    values = {"em": answer == gold, "pem": answer.startswith(gold)}
     for ending, keep in (("", False), ("_articles_kept", True)):
-        g, s = normalise(gold, keep_articles=keep), normalise(said, keep_articles=keep)
-        found |= {f"qem{ending}": s == g, f"pqem{ending}": s.startswith(g)}
-    return {name: float(found[name]) for name in METRICS}
+        g, s = normalise(gold, keep_articles=keep), normalise(answer, keep_articles=keep)
+        values |= {f"qem{ending}": s == g, f"pqem{ending}": s.startswith(g)}
+    return {name: float(values[name]) for name in METRICS}
 
 
 def summary(

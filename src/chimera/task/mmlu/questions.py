@@ -59,16 +59,17 @@ def read(
         UserError: no such folder, subject or row.
     """
     on_hub = data is None or (hub.is_id(data) and not Path(data).is_dir())
-    asked, solved = _from_hub(split) if on_hub else _from_folder(Path(str(data)), split)
-    wanted = list(subjects) if subjects is not None else sorted(asked)
+    by_subject, solved = _from_hub(split) if on_hub else _from_folder(Path(str(data)), split)
+    wanted = list(subjects) if subjects is not None else sorted(by_subject)
     for subject in wanted:
-        if subject not in asked:
-            close = nearest(subject, asked)
-            raise UserError(f"subjects={subject} is not there{close}; one of {', '.join(asked)}")
+        if subject not in by_subject:
+            close = nearest(subject, by_subject)
+            names = ", ".join(by_subject)
+            raise UserError(f"subjects={subject} is not there{close}; one of {names}")
     return [
         (question, next(iter(solved.get(subject, [])), None))
         for subject in wanted
-        for question in asked[subject][:limit]
+        for question in by_subject[subject][:limit]
     ]
 
 
@@ -90,13 +91,13 @@ _Questions = dict[str, list[Question]]
 
 
 def _from_folder(folder: Path, split: str) -> tuple[_Questions, _Questions]:
-    found = []
+    parts = []
     for part in (split, "dev"):
         files = sorted((folder.expanduser() / part).glob(f"*_{part}.csv"))
-        found.append({f.name.removesuffix(f"_{part}.csv"): _read(f, part) for f in files})
-    if not found[0]:
+        parts.append({f.name.removesuffix(f"_{part}.csv"): _read(f, part) for f in files})
+    if not parts[0]:
         raise UserError(f"data={folder} holds no {split}/<subject>_{split}.csv; give {_INSTEAD}")
-    return found[0], found[1]
+    return parts[0], parts[1]
 
 
 def _read(file: Path, part: str) -> list[Question]:
@@ -114,7 +115,7 @@ def _read(file: Path, part: str) -> list[Question]:
 
 def _from_hub(split: str) -> tuple[_Questions, _Questions]:
     splits: dict[str, Any] = hub.load_splits(HUB, "all", _INSTEAD)
-    found: list[_Questions] = []
+    parts: list[_Questions] = []
     for part in ({"val": "validation"}.get(split, split), "dev"):
         by_subject: _Questions = {}
         for row in splits[part]:
@@ -125,5 +126,5 @@ def _from_hub(split: str) -> tuple[_Questions, _Questions]:
                 LETTERS[row["answer"]],
             )
             by_subject.setdefault(one.subject, []).append(one)
-        found.append(by_subject)
-    return found[0], found[1]
+        parts.append(by_subject)
+    return parts[0], parts[1]

@@ -1,0 +1,86 @@
+"""Corpora of labelled texts and pairs of texts (SPEC D2)."""
+
+# Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from chimera.data.corpus.base import Data
+from chimera.data.source.splits import Splits, complete
+from chimera.errors import UserError
+
+
+class Example(NamedTuple):
+    """A text or a pair; `label` is a class, a score or None; `row` its number in a submission."""
+
+    first: str
+    second: str | None
+    label: float | int | None
+    row: int
+
+
+#: Examples by part: train, valid, test, and a task's own.
+Examples = dict[str, list[Example]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled(Data):
+    """A corpus of labelled examples; `splits` gives its texts without labels."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their numbers; empty for a score."""
+        raise NotImplementedError
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The official ones; their mean is the score of the task."""
+        raise NotImplementedError
+
+    @property
+    def submission(self) -> dict[str, str]:
+        """Part to the name of its file of predictions."""
+        return {}
+
+    def fingerprint(self) -> str:
+        """See `Corpus.fingerprint`."""
+        raise NotImplementedError
+
+    def examples(self) -> Examples:
+        """The examples of each part; train and valid are always there."""
+        raise NotImplementedError
+
+    def splits(self) -> Splits:
+        """See `Corpus.splits`: the texts, a line each."""
+        texts: dict[Any, list[str]] = {
+            part: [t for e in rows for t in (e.first, e.second) if t]
+            for part, rows in self.examples().items()
+            if part in ("train", "valid", "test")
+        }
+        return complete(texts, "the data set")
+
+
+def evenly(examples: list[Example], max_bytes: int | None) -> list[Example]:
+    """At most about `max_bytes` of text, taken evenly: files may be in order of their labels."""
+    size = sum(len(e.first.encode()) + len((e.second or "").encode()) for e in examples)
+    if max_bytes is None or size <= max_bytes:
+        return examples
+    count = max(1, len(examples) * max_bytes // size)
+    return [examples[i * len(examples) // count] for i in range(count)]
+
+
+def check_labelled(corpus: object) -> Mapping[str, Any]:
+    """Labels, metrics and submission files of a corpus, which a classification head needs.
+
+    Raises:
+        UserError: the corpus has no labels.
+    """
+    names = ("labels", "metrics", "submission")
+    if not all(hasattr(corpus, name) for name in names):
+        data = type(corpus).__name__.lower()
+        raise UserError(
+            f"task=glue needs labelled data, and data={data} has none; use data=glue, data=es_glue"
+            " or data=acceptability"
+        )
+    return {name: getattr(corpus, name) for name in names}
