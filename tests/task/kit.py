@@ -17,9 +17,9 @@ from chimera.data.corpus.instruct import Instruct as Instructions
 from chimera.data.tokenizer.word import Words
 from chimera.task.base import Task
 from chimera.task.causal_lm import CausalLM
-from chimera.task.glue import SequenceClassification
 from chimera.task.instruct import Instruct
 from chimera.task.mlm import MaskedLM
+from chimera.task.sequence_classification import SequenceClassification
 from tests import zoo
 from tests.data.kit import Toy, small_piece
 from tests.glue.kit import mnli

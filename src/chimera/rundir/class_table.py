@@ -40,7 +40,7 @@ MOVED = {
     "chimera.settings.Optim": "chimera.config.settings.Optim",
     "chimera.settings.Scale": "chimera.config.settings.Scale",
     "chimera.settings.Trainer": "chimera.config.settings.Trainer",
-    "chimera.task.glue.Judging": "chimera.task.glue.SequenceClassification",
+    "chimera.task.glue.Judging": "chimera.task.sequence_classification.SequenceClassification",
 }
 _FIRST = {now: first for first, now in MOVED.items()}
 
