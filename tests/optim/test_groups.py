@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hydra.utils import instantiate
 
 from chimera.config.compose import compose, plain
 from chimera.optim.groups import components, groups
-from chimera.optim.schedule import warmup_cosine
 from tests import zoo
 
 
@@ -44,16 +41,3 @@ def test_a_frozen_parameter_is_in_no_group() -> None:
         parameter.requires_grad_(False)
     optim = instantiate(plain(compose([]))["optim"], _convert_="all")
     assert "embedding" not in {group.component for group in groups(model, optim)}
-
-
-def test_warmup_then_cosine() -> None:
-    factor = warmup_cosine(100, 0.1, 0.2)
-    assert [factor(s) for s in range(10)] == pytest.approx([(s + 1) / 10 for s in range(10)])
-    assert factor(10) == 1.0
-    assert factor(55) == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi / 2)))
-    assert factor(100) == pytest.approx(0.2)
-    assert all(factor(s) >= factor(s + 1) for s in range(10, 100))
-
-
-def test_no_warmup() -> None:
-    assert warmup_cosine(10, 0.0)(0) == 1.0

@@ -6,13 +6,13 @@ The constructor's signature is the schema, so a component is described in one pl
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
-from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from chimera.config import static
@@ -22,8 +22,13 @@ from chimera.errors import UserError, nearest
 RESERVED = {"_target_", "_partial_", "callbacks"}
 
 
-def check_node(where: str, node: Mapping[str, Any]) -> None:
+def check_node(where: str, node: Mapping[str, Any], *, deep: bool = True) -> None:
     """Check one `_target_` node and all nodes inside it.
+
+    Args:
+        where: dotted key of the node.
+        node: as composed.
+        deep: False leaves the nodes inside unchecked: what they name may be slow to import.
 
     Raises:
         UserError: naming `where`, the value, and what the constructor takes.
@@ -38,7 +43,7 @@ def check_node(where: str, node: Mapping[str, Any]) -> None:
                 f" (it has {', '.join(taken) or 'none'})"
             )
         if _holds_nodes(value):
-            for path, inner in nodes(f"{where}.{key}", value):
+            for path, inner in nodes(f"{where}.{key}", value) if deep else ():
                 check_node(path, inner)
         else:
             check_value(f"{where}.{key}", value, taken[key])
@@ -71,6 +76,8 @@ def describe(hint: Any) -> str:
         return " or ".join(describe(arg) for arg in args)
     if origin is list:
         return f"a list, each {describe(args[0])}"
+    if origin is Callable:
+        return "a node with _target_ and _partial_: true"
     if origin is dict:
         return f"a mapping, each value {describe(args[1])}"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
@@ -95,15 +102,29 @@ def arguments(path: str) -> dict[str, Any]:
     read = static.keywords(path)
     if read is not None:
         return read
-    target = get_object(path)
+    target = _named(path)
     call = target.__init__ if inspect.isclass(target) else target
     hints = get_type_hints(call, include_extras=True)
     parameters = inspect.signature(target).parameters.values()
-    # Settings are dataclasses, all of whose fields are keys; a component is given its site and its
-    # parts by the build, and only what is keyword-only is chosen.
-    settings = is_dataclass(target)
-    names = [p.name for p in parameters if settings or p.kind is inspect.Parameter.KEYWORD_ONLY]
+    # Settings are dataclasses, all of whose fields are keys. A component is given its site and its
+    # parts by the build, without a default; what is keyword-only or has a default is chosen.
+    names = [
+        p.name
+        for p in parameters
+        if is_dataclass(target) or p.kind is p.KEYWORD_ONLY or p.default is not p.empty
+    ]
     return {name: hints.get(name, Any) for name in names}
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"_target_={path} cannot be imported ({error}); name a class or function by its dotted"
+            " path"
+        ) from error
 
 
 def _holds_nodes(value: Any) -> bool:

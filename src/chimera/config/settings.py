@@ -5,8 +5,9 @@ Each class is the schema of one Hydra group, named by `_target_` in its YAML fil
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -22,6 +23,8 @@ from chimera.types import (
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Bound = Annotated[float, Ge(0)]
+#: A class or function that is called later: in YAML a node of `_target_` and `_partial_: true`.
+Factory = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -185,17 +188,20 @@ class Guard:
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW, a rate per component, warm-up and cosine (SPEC T1, T2; TITAN Table 3).
+    """Optimiser, rates by component, learning-rate schedule (SPEC T1, T2; TITAN Table 3).
 
     Args:
         lr: base rate; a component's rate is lr times its entry in `rates` (1 where it has none).
-        betas: AdamW's β₁, β₂.
-        eps: AdamW's ε.
+        betas: β₁, β₂ of an optimiser that has an argument of this name, as AdamW.
+        eps: ε, likewise.
         weight_decay: of every component without an entry in `decays`.
         warmup: share of all steps over which the rate rises linearly.
-        min_ratio: share of the peak rate that the cosine ends at.
+        min_ratio: share of the peak rate that the schedule ends at.
         rates: factor on lr by component.
         decays: weight decay by component.
+        optimizer: builds the optimiser from parameter groups; None: `torch.optim.AdamW`.
+        schedule: from the number of all steps to a factor on the rates by step, one of
+            `chimera.optim.schedule` or your own; None: `warmup_cosine`.
     """
 
     lr: PositiveFloat
@@ -206,6 +212,8 @@ class Optim:
     min_ratio: Fraction = 0.0
     rates: dict[str, NonNegativeFloat] = field(default_factory=dict)
     decays: dict[str, NonNegativeFloat] = field(default_factory=dict)
+    optimizer: Factory | None = None
+    schedule: Factory | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.optim.groups import groups
-from chimera.optim.schedule import warmup_cosine
+from chimera.optim.optimizer import build
 
 Stage = Literal["val", "test"]
 
@@ -170,15 +170,11 @@ class Task(pl.LightningModule):
         self.log_dict({f"{stage}/{key}": value for key, value in metrics.items()})
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        options = [group.options() for group in groups(self.model, self.optim)]
-        beta1, beta2 = self.optim.betas
         # The fused step cannot unscale fp16 gradients itself before Lightning clips them.
         fused = self.trainer.precision != "16-mixed"
-        optimizer = torch.optim.AdamW(
-            options, betas=(beta1, beta2), eps=self.optim.eps, fused=fused
+        optimizer, schedule = build(
+            self.optim, groups(self.model, self.optim), self.total_steps, fused=fused
         )
-        factor = warmup_cosine(self.total_steps, self.optim.warmup, self.optim.min_ratio)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},

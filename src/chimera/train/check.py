@@ -41,7 +41,7 @@ def check_settings(config: dict[str, Any]) -> None:
     for key, hint in hints.items():
         check_value(key, config[key], hint)
     for group in LIGHT:
-        check_node(group, config[group])
+        check_node(group, config[group], deep=False)
     # The tokenizer of a row that is trained first is not there yet.
     later = inherit.awaited(config) and config["choices"]["tokenizer"] == "own"
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
@@ -63,10 +63,11 @@ def check_parts(config: dict[str, Any]) -> None:
     from chimera.config.init_from import causal_of
     from chimera.model.assemble import check_model, choose
     from chimera.model.classifier import head_of
+    from chimera.optim.optimizer import check as check_optim
 
-    for group in ZOO:
+    for group in (*ZOO, "task", "optim"):
         check_node(group, config[group])
-    check_node("task", config["task"])
+    check_optim(_instantiate(config["optim"]))
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
