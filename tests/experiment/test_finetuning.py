@@ -20,7 +20,7 @@ from chimera.report.text import report
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.rundir.steps import epochs
-from chimera.sweep.plan import before, plan
+from chimera.sweep.plan import plan, prerequisites
 from chimera.train.build import make_task
 from tests.experiment.kit import everything, here
 
@@ -85,13 +85,13 @@ def test_a_sweep_trains_it_first(
     assert list(tmp_path.iterdir()) == []
 
     jobs = plan([[*words, "seed=0"], [*words, "seed=1"]])
-    first = before(jobs)
-    assert [list(job.words) for job in first] == [[BODY, *shared]]
-    assert all(first[0].identity in job.needs for job in jobs)
-    assert before(plan([[BODY, *shared], [*words]])) == []  # it is in the sweep already
+    first = prerequisites(jobs)
+    assert [list(job.overrides) for job in first] == [[BODY, *shared]]
+    assert all(first[0].identity in job.prerequisites for job in jobs)
+    assert prerequisites(plan([[BODY, *shared], [*words]])) == []  # it is in the sweep already
 
-    assert train(list(first[0].words)) == 0
-    assert before(plan([words])) == []
+    assert train(list(first[0].overrides)) == 0
+    assert prerequisites(plan([words])) == []
     assert train(words) == 0
     run = RunDir.of(plain(compose(words)))
     record = run.record()

@@ -43,7 +43,7 @@ def job(root: Path, name: str, script: str = "", **config: Any) -> Job:
 
 
 class Scripts:
-    """A launcher of stand-ins: a job's only word is its script."""
+    """A launcher of stand-ins: a job's only override is its script."""
 
     grace = 20.0
 
@@ -58,11 +58,11 @@ class Scripts:
         return self.at_once
 
     def start(
-        self, words: Sequence[str], log: Path, slot: int, workers: int, gpus: int
+        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
     ) -> LocalJob:
         with log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-c", BEGIN + words[0] + DONE, str(log.parent)],
+                [sys.executable, "-c", BEGIN + overrides[0] + DONE, str(log.parent)],
                 stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
         self.jobs.append(LocalJob(process))
@@ -71,7 +71,7 @@ class Scripts:
 
 
 class Silent:
-    """A board that shows nothing, and calls `each` at every look."""
+    """A display that shows nothing, and calls `each` at every update."""
 
     def __init__(self, each: Any = None) -> None:
         self.each = each or (lambda: None)
@@ -83,9 +83,9 @@ class Silent:
         self.each()
 
 
-def run(jobs: list[Job], launcher: Any = None, board: Any = None) -> dict[str, Work]:
-    """What became of each, by label."""
-    engine = Engine(jobs, launcher or Scripts(), 1, board or Silent())
+def run(jobs: list[Job], launcher: Any = None, display: Any = None) -> dict[str, Work]:
+    """The work of each job by its label, when all are over."""
+    engine = Engine(jobs, launcher or Scripts(), 1, display or Silent())
     return {work.job.label: work for work in engine.run()}
 
 

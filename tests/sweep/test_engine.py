@@ -102,7 +102,7 @@ def test_a_run_that_is_alive_elsewhere_is_waited_for(tmp_path: Path) -> None:
     seen = set[State]()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
     threading.Thread(target=other.wait).start()
-    found = run(jobs, board=Silent(lambda: seen.add(State.ELSEWHERE)))
+    found = run(jobs, display=Silent(lambda: seen.add(State.ELSEWHERE)))
     assert [w.state for w in found.values()] == [State.DONE, State.DONE]
     assert starts(tmp_path, "a") == 1
 
@@ -115,7 +115,7 @@ def test_what_failed_elsewhere_just_now_is_not_tried_again(tmp_path: Path) -> No
         now = datetime.now(UTC).isoformat()
         status(tmp_path, "a", state="FAILED", time=now, why="loss is nan", **here)
 
-    found = run([job(tmp_path, "a")], board=Silent(fail))
+    found = run([job(tmp_path, "a")], display=Silent(fail))
     assert found["a"].why == "elsewhere: loss is nan"
     assert starts(tmp_path, "a") == 0
 
@@ -147,7 +147,7 @@ time.sleep(30)
             (tmp_path / "sent").touch()
             os.kill(os.getpid(), signal.SIGINT)
 
-    found = run(jobs, board=Silent(ask))
+    found = run(jobs, display=Silent(ask))
     assert [w.state for w in found.values()] == [State.STOPPED] * 3
     assert [w.why for w in found.values()] == ["saved", "saved", "not started"]
     assert [(tmp_path / n / "asked").read_text() for n in "ab"] == ["x", "x"]
@@ -164,5 +164,5 @@ def test_a_second_stop_ends_them(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     began = time.monotonic()
-    assert run([job(tmp_path, "a", deaf)], board=Silent(ask))["a"].state is State.STOPPED
+    assert run([job(tmp_path, "a", deaf)], display=Silent(ask))["a"].state is State.STOPPED
     assert time.monotonic() - began < 15

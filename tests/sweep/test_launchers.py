@@ -28,8 +28,8 @@ def python(script: str) -> list[str]:
 
 def test_a_job_is_one_run() -> None:
     # Lightning's strategies start sys.argv again: under -m that would be another sweep.
-    words = local.command(["mixer=retnet", "seed=1"])
-    assert words == [sys.executable, str(ROOT / "train.py"), "mixer=retnet", "seed=1"]
+    found = local.command(["mixer=retnet", "seed=1"])
+    assert found == [sys.executable, str(ROOT / "train.py"), "mixer=retnet", "seed=1"]
 
 
 def test_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +80,9 @@ def test_submitit_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "run" / "submitit").exists()
 
 
-def test_submitit_is_told_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = slurm.Submitit(partition="long", timeout_min=30, setup=["module load x"], grace=60)
-    assert asked._asked(gpus=2) == {
+def test_submitit_is_given_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = slurm.Submitit(partition="long", timeout_min=30, setup=["module load x"], grace=60)
+    assert launcher._allocation(gpus=2) == {
         "name": "chimera",
         "timeout_min": 30,
         "cpus_per_task": 8,
@@ -91,7 +91,7 @@ def test_submitit_is_told_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         "slurm_partition": "long",
         "slurm_signal_delay_s": 60,
     }
-    assert slurm.Submitit(gpus=0)._asked(gpus=2)["gpus_per_node"] == 0
+    assert slurm.Submitit(gpus=0)._allocation(gpus=2)["gpus_per_node"] == 0
 
 
 def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
@@ -113,7 +113,7 @@ def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
     job()
     assert log.read_text() == "ready\nsaved\n"
     again = queued[0].function  # type: ignore[attr-defined]
-    assert (again.words, again.log) == (job.words, log)
+    assert (again.overrides, again.log) == (job.overrides, log)
 
 
 def test_a_missing_library_and_a_missing_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

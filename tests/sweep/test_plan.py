@@ -63,7 +63,7 @@ def test_a_student_without_its_teacher_is_refused() -> None:
     rows = ["bert_base", "ternary_bert"]
     batch = [[f"+bitnet_qdyt/main={row}", "scale=smoke"] for row in rows]
     teacher, student = plan(batch)
-    assert student.needs == (teacher.identity,)
+    assert student.prerequisites == (teacher.identity,)
     with pytest.raises(UserError, match="not trained yet"):
         plan(batch[1:])
 
@@ -89,18 +89,26 @@ def test_a_sweeper_gets_the_metric_or_an_error(tmp_path: Path) -> None:
 def test_hydra_says_which_jobs(
     words: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = []
-    monkeypatch.setattr(Batches, "run", lambda self, batch: batches.extend(batch) or [])
+    batches: list[tuple[str, ...]] = []
+    composed: list[tuple[str, ...]] = []
+
+    def note(self: Batches, batch: list[list[str]]) -> list[object]:
+        batches.extend((*overrides, *self.same) for overrides in batch)
+        composed.extend(self.composed)
+        return []
+
+    monkeypatch.setattr(Batches, "run", note)
     with pytest.raises(UserError, match="no jobs"):  # since we ran none
         sweep(words)
     assert len(batches) == jobs
     assert all("-m" not in batch for batch in batches)
+    assert composed == batches[:1]  # composed before Hydra began, and not again
 
 
 def test_a_key_that_only_the_rows_have_reaches_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[list[str]] = []
 
-    def note(batch: list[list[str]]) -> None:
+    def note(batch: list[list[str]], composed: object) -> None:
         batches.extend(batch)
         raise UserError("seen enough")
 

@@ -1,16 +1,16 @@
-"""Runs what is missing of a sweep; nothing that a job does to itself reaches the others."""
+"""Run a sweep's unfinished jobs, each in a process of its own; one that fails stops no other."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
@@ -36,7 +36,7 @@ OVER = {State.DONE, State.FAILED, State.STOPPED}
 
 
 class Work:
-    """A job and what has become of it."""
+    """A job and its state in this sweep."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -44,7 +44,7 @@ class Work:
         self.why = ""
         self.slot: int | None = None
         self.handle: Handle | None = None
-        self.started = False  # by this sweep
+        self.started = False  # by this sweep, whatever came of it
         path = job.directory.path.absolute()
         self.log = path / "log.txt"
         self.lock = FileLock(path.parent / ".locks" / f"{path.name}.lock", blocking=False)
@@ -54,30 +54,32 @@ class Work:
     def status(self) -> dict[str, Any]:
         return self.job.directory.status()
 
-    def done(self) -> None:
-        """Over, with the number that it was run for."""
+    def finish(self) -> None:
+        """Become DONE, with the job's result as the reason."""
         value = self.job.directory.record().get("metrics", {}).get(self.job.metric)
         self.become(State.DONE, "" if value is None else f"{self.job.metric} {value:.5g}")
 
-    def begin(self, launcher: Launcher, slot: int, workers: int) -> None:
+    def start(self, launcher: Launcher, slot: int, workers: int) -> None:
+        """Start the job's process as the slot-th of `workers`."""
         self.job.directory.path.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as file:
-            words = " ".join(self.job.words)
-            file.write(f"--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: train.py {words}\n")
+            overrides = " ".join(self.job.overrides)
+            file.write(f"--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: train.py {overrides}\n")
         self._log_from = self.log.stat().st_size
         trainer = self.job.config["trainer"]
         gpus = 0 if trainer["accelerator"] == "cpu" else trainer["devices"]
-        self.handle = launcher.start(self.job.words, self.log, slot, workers, gpus)
+        self.handle = launcher.start(self.job.overrides, self.log, slot, workers, gpus)
         self.slot, self.started = slot, True
 
     def become(self, state: State, why: str = "") -> None:
+        """Change state; a state in which this sweep has no process gives up the lock."""
         self.state, self.why = state, why
         if state in OVER or state is State.ELSEWHERE:
             self.handle = self.slot = None
             self.lock.release()
 
     def reason(self, code: int) -> str:
-        """Why the job ended without being done, from the nearest witness."""
+        """Why the job ended without being done: signal, status.json, or the log's last line."""
         if code < 0:
             name = signal.Signals(-code).name
             return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
@@ -86,9 +88,19 @@ class Work:
             return " ".join(str(status["why"]).split())
         with self.log.open("rb") as file:
             file.seek(self._log_from)
-            said = file.read().decode(errors="replace").split("\n")
-        last = [line.strip() for line in said if line.strip()][-1:]
+            lines = file.read().decode(errors="replace").split("\n")
+        last = [line.strip() for line in lines if line.strip()][-1:]
         return "; ".join([*last, f"exit code {code}"])
+
+
+class Shown(Protocol):
+    """Shows the jobs while they are run."""
+
+    def showing(self, work: Sequence[Work]) -> AbstractContextManager[None]:
+        """Show these jobs until the block ends."""
+
+    def update(self) -> None:
+        """Show their states as they are now."""
 
 
 class Engine:
@@ -98,29 +110,29 @@ class Engine:
         jobs: of the batch; each run once, however often it is among them.
         launcher: starts them.
         workers: at a time.
-        board: shows them.
+        display: shows them.
     """
 
-    def __init__(self, jobs: list[Job], launcher: Launcher, workers: int, board: Any) -> None:
+    def __init__(self, jobs: list[Job], launcher: Launcher, workers: int, display: Shown) -> None:
         self.work: dict[Path, Work] = {}
         for job in jobs:
             self.work.setdefault(job.key, Work(job))
-        self.launcher, self.workers, self.board = launcher, launcher.slots(workers), board
+        self.launcher, self.workers, self.display = launcher, launcher.slots(workers), display
         self.began = datetime.now(UTC)
         self.stops = 0  # how often it was asked to stop
         self._stop_by = float("inf")
 
     def run(self) -> list[Work]:
-        """Until every job is over, or Ctrl-C and all that ran is saved."""
+        """Run until every job is over, or after Ctrl-C until the running ones are saved."""
         everything = list(self.work.values())
         try:
-            with self._signals(), self.board.showing(everything):
+            with self._signals(), self.display.showing(everything):
                 while not all(work.state in OVER for work in everything):
                     before = [work.state for work in everything]
                     for work in everything:
                         if work.state not in OVER:
                             self._look(work)
-                    self.board.update()
+                    self.display.update()
                     if before == [work.state for work in everything]:
                         time.sleep(TICK)
         finally:
@@ -132,28 +144,28 @@ class Engine:
 
     def _look(self, work: Work) -> None:
         if work.handle:
-            self._look_after(work, work.handle)
+            self._poll(work, work.handle)
         elif self.stops:
             work.become(State.STOPPED, "not started")
         elif self._done(work):
-            work.done()
+            work.finish()
         elif why := self._cannot(work):
             work.become(State.FAILED, why)
         elif not self._must_wait(work):
             self._start(work)
 
-    def _look_after(self, work: Work, handle: Handle) -> None:
+    def _poll(self, work: Work, handle: Handle) -> None:
         code = handle.poll()
         if code is None:
             if time.monotonic() > self._stop_by:
                 handle.kill()
             return
         if work.status.get("state") == "DONE":
-            work.done()
+            work.finish()
         elif self.stops:
             saved = work.status.get("state") == "STOPPED"
             work.become(State.STOPPED, "saved" if saved else "its last checkpoint is kept")
-        elif code == 2 and work.job.directory.alive():  # someone else was faster
+        elif code == 2 and work.job.directory.alive():  # another process took the run first
             work.become(State.ELSEWHERE)
         else:
             work.become(State.FAILED, work.reason(code))
@@ -163,10 +175,10 @@ class Engine:
         return work.status.get("state") == "DONE" and not again
 
     def _cannot(self, work: Work) -> str:
-        """Why the job will never run: it just failed under other hands, or what it needs did."""
-        for needed in self._needed(work):
-            if needed.state is State.FAILED:
-                return f"needs {needed.job.label}, which failed"
+        """Why the job will never run: a prerequisite failed, or itself just now elsewhere."""
+        for first in self._prerequisites(work):
+            if first.state is State.FAILED:
+                return f"needs {first.job.label}, which failed"
         status = work.status
         if work.state is not State.ELSEWHERE or status.get("state") != "FAILED":
             return ""
@@ -174,12 +186,12 @@ class Engine:
         return f"elsewhere: {status.get('why', 'failed')}" if since > self.began else ""
 
     def _must_wait(self, work: Work) -> bool:
-        return any(needed.state is not State.DONE for needed in self._needed(work))
+        return any(first.state is not State.DONE for first in self._prerequisites(work))
 
-    def _needed(self, work: Work) -> list[Work]:
-        """The jobs of this sweep that have to be done before."""
-        needs = work.job.needs
-        return [one for one in self.work.values() if one.job.identity in needs]
+    def _prerequisites(self, work: Work) -> list[Work]:
+        """The jobs of this sweep that have to be done first."""
+        identities = work.job.prerequisites
+        return [one for one in self.work.values() if one.job.identity in identities]
 
     def _start(self, work: Work) -> None:
         if work.job.directory.alive():
@@ -193,11 +205,11 @@ class Engine:
         except Timeout:
             work.become(State.ELSEWHERE)
             return
-        # Between our look and our lock it may have been run to its end.
+        # Another sweep may have finished it before we held the lock.
         if self._done(work):
-            work.done()
+            work.finish()
         else:
-            work.begin(self.launcher, slot, self.workers)
+            work.start(self.launcher, slot, self.workers)
             work.become(State.RUNNING)
 
     def _free_slot(self) -> int | None:
@@ -206,14 +218,14 @@ class Engine:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask the jobs once to save; a second one ends them."""
-        kinds = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(kind, self._stop) for kind in kinds]
+        """On Ctrl-C and SIGTERM ask the jobs once to save; on a second one end them."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._stop) for number in numbers]
         try:
             yield
         finally:
-            for kind, handler in zip(kinds, before, strict=True):
-                signal.signal(kind, handler)
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stops += 1

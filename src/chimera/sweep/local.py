@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine. Free of torch."""
+"""Start jobs as processes of this machine. Does not import torch, except to count GPUs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from chimera.types import NonNegativeFloat, PositiveInt
 
 
 class Handle(Protocol):
-    """A job that was started."""
+    """A started job."""
 
     where: str
 
     def poll(self) -> int | None:
-        """Its exit code (below 0: the signal that ended it), None while it is at work."""
+        """Its exit code (below 0: the signal that ended it), None while it runs."""
 
     def interrupt(self) -> None:
         """Ask it once to save and stop."""
@@ -42,10 +42,16 @@ class Launcher(Protocol):
     def slots(self, workers: int) -> int:
         """Jobs at a time."""
 
-    def start(self, words: Sequence[str], log: Path, slot: int, workers: int, gpus: int) -> Handle:
-        """Start `python train.py <words>`, its output appended to `log`, as the slot-th of them.
+    def start(
+        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
+    ) -> Handle:
+        """Start `python train.py <overrides>`, its output appended to `log`.
 
         Args:
+            overrides: of the job.
+            log: takes its output.
+            slot: its number among the jobs that run at the same time, from 0.
+            workers: the most jobs that do.
             gpus: that the job asks for; 0 if it keeps to the CPU.
         """
 
@@ -68,12 +74,14 @@ class Local:
     def slots(self, workers: int) -> int:
         return workers
 
-    def start(self, words: Sequence[str], log: Path, slot: int, workers: int, gpus: int) -> Handle:
+    def start(
+        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
+    ) -> Handle:
         environment = environment_of(slot, workers, self.threads, gpus)
         with log.open("ab") as file:
             # A session of its own: Ctrl-C in the terminal reaches the sweep, which passes it on.
             process = subprocess.Popen(
-                command(words),
+                command(overrides),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -104,9 +112,9 @@ class LocalJob:
         self.process.wait()
 
 
-def command(words: Sequence[str]) -> list[str]:
+def command(overrides: Sequence[str]) -> list[str]:
     """One run's command: Lightning's strategies may start it again, and must not start a sweep."""
-    return [sys.executable, str(ROOT / "train.py"), *words]
+    return [sys.executable, str(ROOT / "train.py"), *overrides]
 
 
 def environment_of(slot: int, workers: int, threads: int | None, gpus: int) -> dict[str, str]:
@@ -115,16 +123,16 @@ def environment_of(slot: int, workers: int, threads: int | None, gpus: int) -> d
     Threads that wait must sleep: a spinning barrier on a core that another job wants costs both
     up to sixtyfold.
     """
-    mine = dict(os.environ)
+    environment = dict(os.environ)
     share = str(threads or max(1, len(os.sched_getaffinity(0)) // workers))
-    if threads or "OMP_NUM_THREADS" not in mine:
-        mine["OMP_NUM_THREADS"] = share
-    mine.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    mine.setdefault("COLUMNS", "120")
-    there = visible_gpus()
-    if gpus == 1 and len(there) > 1:
-        mine["CUDA_VISIBLE_DEVICES"] = there[slot % len(there)]
-    return mine
+    if threads or "OMP_NUM_THREADS" not in environment:
+        environment["OMP_NUM_THREADS"] = share
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    environment.setdefault("COLUMNS", "120")
+    visible = visible_gpus()
+    if gpus == 1 and len(visible) > 1:
+        environment["CUDA_VISIBLE_DEVICES"] = visible[slot % len(visible)]
+    return environment
 
 
 def visible_gpus() -> list[str]:

@@ -1,8 +1,8 @@
-"""Jobs of a sweep, composed and checked before the first of them starts."""
+"""Compose and check all jobs of a sweep before the first of them starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +13,14 @@ from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.train.check import check_parts, check_settings
-from chimera.train.prerequisites import await_all, identities
+from chimera.train.prerequisites import await_all
+from chimera.train.prerequisites import identities as identities_of
 from chimera.train.teacher import directory_of
 
-#: What a job is judged by where no table says otherwise; sweepers that search minimise it.
+#: Metric of a job that is in no table; sweepers that search minimise it.
 METRIC = "val/perplexity"
+#: Overrides of a job, to its resolved configuration.
+Composed = Mapping[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,14 @@ class Job:
     """One run of a sweep.
 
     Args:
-        words: the command line behind `python train.py`.
-        label: those of the words that not all jobs of the sweep have.
-        config: what they resolve to.
-        directory: where the run goes, or went.
-        identity: hash of what the run computes.
+        overrides: the command line after `python train.py`.
+        label: the overrides that not all jobs of the sweep share.
+        config: the resolved configuration.
+        directory: of the run, whether it exists or not.
+        identity: hash of the configuration.
     """
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     label: str
     config: dict[str, Any]
     directory: RunDir
@@ -40,69 +43,76 @@ class Job:
 
     @property
     def key(self) -> Path:
-        """What two jobs that are one run have in common."""
+        """The same for two jobs that are one run."""
         return self.directory.path.resolve()
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """Identities of the runs that have to be done before: a teacher, a model to start from."""
-        return identities(self.config)
+    def prerequisites(self) -> tuple[str, ...]:
+        """Identities of the runs that have to be done first: a teacher, a model to start from."""
+        return identities_of(self.config)
 
     @property
     def metric(self) -> str:
-        """Name of the number that the job is judged by."""
+        """Key of the job's result among its metrics."""
         return str((self.config.get("table") or {}).get("metric") or METRIC)
 
 
-def plan(batch: Sequence[Sequence[str]]) -> list[Job]:
+def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> list[Job]:
     """The jobs of a batch in its order, duplicates among them.
+
+    Args:
+        batch: the overrides of each job.
+        composed: configurations that are composed already.
 
     Raises:
         UserError: a line for each kind of mistake, naming the first job that makes it.
     """
-    found = Checks(label(batch))
-    configs = found.of([tuple(words) for words in batch], lambda words: plain(compose(list(words))))
-    found.of(configs, check_settings)
-    jobs = [
-        Job(tuple(words), name, config, RunDir.of(config), identity(config))
-        for words, name, config in zip(batch, found.labels, configs, strict=True)
-    ]
+    checks = Checks(label(batch))
+    jobs = _jobs([tuple(overrides) for overrides in batch], checks, composed or {})
     _one_run_a_directory(jobs)
-    found.of(configs, check_parts)
-    there = {job.identity for job in jobs}
-    found.of(jobs, lambda job: _check_teacher(job, there))
+    checks.each(jobs, lambda job: check_parts(job.config))
+    identities = {job.identity for job in jobs}
+    checks.each(jobs, lambda job: _check_teacher(job, identities))
     return jobs
 
 
-def before(jobs: Sequence[Job]) -> list[Job]:
-    """Rows that jobs of a sweep start from and that are not there: they are trained first.
+def prerequisites(jobs: Sequence[Job]) -> list[Job]:
+    """Rows that jobs of a sweep start from and that are not done: they are trained first.
 
     Raises:
-        UserError: one of them cannot be.
+        UserError: one of them cannot be trained.
     """
-    there = {job.identity for job in jobs}
+    identities = {job.identity for job in jobs}
     wanted = {
-        str(job.config["init_run"]): tuple(words_of(job.config["init_from"], job.words))
+        str(job.config["init_run"]): tuple(words_of(job.config["init_from"], job.overrides))
         for job in jobs
-        if awaited(job.config) is not None and job.config["init_run"] not in there
+        if awaited(job.config) is not None and job.config["init_run"] not in identities
     }
-    found = Checks([f"{words[0].lstrip('+')}, to start from" for words in wanted.values()])
-    configs = found.of(list(wanted.values()), lambda words: plain(compose(list(words))))
-    found.of(configs, check_settings)
-    found.of(configs, check_parts)
-    first = [
-        Job(words, name, config, RunDir.of(config), identity(config))
-        for words, name, config in zip(wanted.values(), found.labels, configs, strict=True)
+    rows = list(wanted.values())
+    checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])
+    first = _jobs(rows, checks, {})
+    checks.each(first, lambda job: check_parts(job.config))
+    return [*prerequisites(first), *first] if first else []
+
+
+def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, composed: Composed) -> list[Job]:
+    """The jobs of these overrides, their settings checked."""
+    configs = checks.each(
+        batch, lambda overrides: composed.get(overrides) or plain(compose(list(overrides)))
+    )
+    checks.each(configs, check_settings)
+    return [
+        Job(overrides, name, config, RunDir.of(config), identity(config))
+        for overrides, name, config in zip(batch, checks.labels, configs, strict=True)
     ]
-    return [*before(first), *first] if first else []
 
 
 Subject = TypeVar("Subject")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Checks:
-    """Checks of all jobs at once; raises when all were asked.
+    """Check all jobs, then raise once for all errors.
 
     Args:
         labels: of the jobs.
@@ -111,36 +121,42 @@ class Checks:
     def __init__(self, labels: list[str]) -> None:
         self.labels = labels
 
-    def of(self, subjects: Sequence[Subject], ask: Callable[[Subject], Answer]) -> list[Answer]:
-        answers, wrong = list[Answer](), dict[str, list[str]]()
+    def each(self, subjects: Sequence[Subject], check: Callable[[Subject], Result]) -> list[Result]:
+        """The result of the check for each job's subject.
+
+        Raises:
+            UserError: a line for each error, with the first job that has it.
+        """
+        results, errors = list[Result](), dict[str, list[str]]()
         for subject, name in zip(subjects, self.labels, strict=True):
             try:
-                answers.append(ask(subject))
+                results.append(check(subject))
             except UserError as error:
-                wrong.setdefault(str(error), []).append(name)
-        if wrong:
-            raise UserError("\nerror: ".join(_line(error, names) for error, names in wrong.items()))
-        return answers
+                errors.setdefault(str(error), []).append(name)
+        if errors:
+            lines = (_line(error, names) for error, names in errors.items())
+            raise UserError("\nerror: ".join(lines))
+        return results
 
 
 def label(batch: Sequence[Sequence[str]]) -> list[str]:
-    """Of each job the words that tell it from the others, rows of tables by their names alone."""
-    common = set.intersection(*(set(words) for words in batch)) if len(batch) > 1 else set()
-    rows = [[word for word in words if word not in common] for words in batch]
-    return [" ".join(_short(word) for word in words) or "the run" for words in rows]
+    """The overrides of each job that not all have, rows of tables by their names alone."""
+    common = set.intersection(*map(set, batch)) if len(batch) > 1 else set()
+    varying = [[text for text in overrides if text not in common] for overrides in batch]
+    return [" ".join(map(_short, overrides)) or "the run" for overrides in varying]
 
 
-def _short(word: str) -> str:
-    key, _, value = word.partition("=")
-    return value if key.startswith("+") and "/" in key else word
+def _short(override: str) -> str:
+    key, _, value = override.partition("=")
+    return value if key.startswith("+") and "/" in key else override
 
 
-def _check_teacher(job: Job, there: set[str]) -> None:
-    """Of a job that no other one of the sweep teaches: its teacher is trained, or in training."""
+def _check_teacher(job: Job, identities: set[str]) -> None:
+    """Refuse a job whose teacher is neither trained, nor in training, nor a job of the sweep."""
     teacher = directory_of(job.config)
-    taught = job.config["task"].get("teacher_run") in there
+    taught = job.config["task"].get("teacher_run") in identities
     if teacher is not None and not taught and not teacher.alive():
-        await_all({**job.config, "init_from": None}, list(job.words))
+        await_all({**job.config, "init_from": None}, list(job.overrides))
 
 
 def _line(error: str, names: list[str]) -> str:
@@ -150,9 +166,9 @@ def _line(error: str, names: list[str]) -> str:
 
 def _one_run_a_directory(jobs: list[Job]) -> None:
     """Refuse a `run_dir=` that several different runs would share."""
-    found: dict[Path, str] = {}
+    identities: dict[Path, str] = {}
     for job in jobs:
-        if found.setdefault(job.key, job.identity) != job.identity:
+        if identities.setdefault(job.key, job.identity) != job.identity:
             raise UserError(
                 f"run_dir={job.config['run_dir']} would hold several jobs of the sweep; leave it"
                 " out, or name what varies in it, as in run_dir='runs/lr-${optim.lr}'"

@@ -1,4 +1,4 @@
-"""Jobs as Slurm jobs, through the submitit library (extra `slurm`). Free of torch.
+"""Start jobs as Slurm jobs with the submitit library (extra `slurm`). Does not import torch.
 
 The directories of the checkout and of the runs have to be on a file system that the nodes share.
 A job that reaches its time limit or is preempted saves, is put back into the queue and goes on.
@@ -76,23 +76,26 @@ class Submitit:
     def slots(self, workers: int) -> int:
         return self.at_once
 
-    def start(self, words: Sequence[str], log: Path, slot: int, workers: int, gpus: int) -> Handle:
+    def start(
+        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
+    ) -> Handle:
         folder = log.parent.parent / ".slurm" / log.parent.name
         executor = _library().AutoExecutor(
             folder, self.cluster, slurm_max_num_timeout=self.requeues
         )
-        executor.update_parameters(**self._asked(gpus), **self.parameters)
+        executor.update_parameters(**self._allocation(gpus), **self.parameters)
         last = folder / "job_id"
         if last.exists():  # queued by a sweep that was killed since
             before = executor.job_class(folder, last.read_text())
             if before.state in QUEUED:
                 return SlurmJob(before, log)
-        job = executor.submit(Command(tuple(words), log, self.cpus, self.grace * 0.8))
+        job = executor.submit(Command(tuple(overrides), log, self.cpus, self.grace * 0.8))
         last.write_text(job.job_id)
         return SlurmJob(job, log)
 
-    def _asked(self, gpus: int) -> dict[str, Any]:
-        wanted = {
+    def _allocation(self, gpus: int) -> dict[str, Any]:
+        """Parameters of submitit; what is null is left to the cluster."""
+        parameters = {
             "name": "chimera",
             "timeout_min": self.timeout_min,
             "cpus_per_task": self.cpus,
@@ -104,21 +107,28 @@ class Submitit:
             "slurm_qos": self.qos,
             "slurm_signal_delay_s": round(self.grace),
         }
-        return {name: value for name, value in wanted.items() if value is not None}
+        return {name: value for name, value in parameters.items() if value is not None}
 
 
 class Command:
-    """What runs in the allocation: the one run's command, its output appended to its log."""
+    """The function that submitit calls in the allocation: the run's command as a child process.
 
-    def __init__(self, words: tuple[str, ...], log: Path, cpus: int, grace: float) -> None:
-        self.words, self.log, self.cpus, self.grace = words, log, cpus, grace
+    Args:
+        overrides: of the run.
+        log: takes its output.
+        cpus: threads of the process.
+        grace: seconds that it has for saving at the end of the allocation.
+    """
+
+    def __init__(self, overrides: tuple[str, ...], log: Path, cpus: int, grace: float) -> None:
+        self.overrides, self.log, self.cpus, self.grace = overrides, log, cpus, grace
 
     def __call__(self) -> int:
         # Lightning would take the allocation's tasks for its ranks and requeue on its own.
         alone = {"SLURM_JOB_NAME": "interactive", "OMP_NUM_THREADS": str(self.cpus)}
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(
-                command(self.words), stdout=file, stderr=file, env=os.environ | alone
+                command(self.overrides), stdout=file, stderr=file, env=os.environ | alone
             )
         while self.process.poll() is None:  # not wait: `checkpoint` asks from a signal handler
             time.sleep(0.2)
@@ -131,7 +141,7 @@ class Command:
         until = time.monotonic() + self.grace
         while self.process.poll() is None and time.monotonic() < until:
             time.sleep(0.2)
-        again = Command(self.words, self.log, self.cpus, self.grace)
+        again = Command(self.overrides, self.log, self.cpus, self.grace)
         return _library().helpers.DelayedSubmission(again)
 
 
