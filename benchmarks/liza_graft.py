@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.adapter.graft import models as graft
+from chimera import graft
 from chimera.data.corpus.pydocs import PyDocs
 from chimera.data.tokenizer.own import from_transformers
 from chimera.paths import ROOT

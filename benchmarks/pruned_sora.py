@@ -15,7 +15,7 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
-from chimera.adapter.low_rank import adapted
+from chimera.adapter.shared.low_rank import adapted
 from chimera.data.batch import labelled as batches
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.export import export, load

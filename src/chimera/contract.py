@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor, nn
 
 # Re-exported: hyperparameter types are part of what a component is written with.
@@ -100,6 +100,21 @@ class Linear(Protocol):
     role: Role
 
     def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Packable(Protocol):
+    """Optional, of a layer or embedding with ternary weights: what export packs."""
+
+    def ternary(self) -> tuple[Int8[Tensor, "n d"], Tensor]:
+        """Codes −1, 0, 1 and their scale, [] or [rows 1], as the forward pass uses them."""
+
+    def packed(self, *, cache: bool = False) -> nn.Module:
+        """A module that computes the same in evaluation from five weights to a byte.
+
+        Args:
+            cache: keep the codes unpacked too.
+        """
 
 
 class Quantiser(Protocol):

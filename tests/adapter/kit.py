@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from chimera.adapter.low_rank import LowRank, adapted
+from chimera.adapter.shared.low_rank import LowRank, adapted
 
 TARGETS = ["*.query", "*.value"]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from chimera.adapter.adalora import adalora
-from chimera.adapter.files import load
+from chimera.adapter.shared.files import load
 from chimera.adapter.sora import sora
 from chimera.callback.part.adalora import RankBudget
 from chimera.callback.part.adapter import AdapterLog, ranks

@@ -8,15 +8,15 @@ from mambapy.mamba import Mamba, MambaConfig
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from chimera.adapter.inject import linears
 from chimera.adapter.lora import lora
-from chimera.adapter.low_rank import adapted
-from chimera.adapter.merge import merge
+from chimera.adapter.shared.inject import linears
+from chimera.adapter.shared.low_rank import adapted
+from chimera.adapter.shared.merge import merge
 from chimera.adapter.sora import sora
 from chimera.config.settings import Optim
 from chimera.errors import UserError
 from chimera.optim.groups import components, groups
-from chimera.quant.packing import packed
+from chimera.quant.shared.packing import packed
 from tests import zoo
 from tests.adapter.kit import bert, stir, updates
 from tests.kit import close

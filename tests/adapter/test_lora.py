@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from chimera.adapter.adalora import adalora
-from chimera.adapter.files import TENSORS, load, save
 from chimera.adapter.lora import lora
-from chimera.adapter.low_rank import adapted
-from chimera.adapter.merge import merge, prune
+from chimera.adapter.shared.files import TENSORS, load, save
+from chimera.adapter.shared.low_rank import adapted
+from chimera.adapter.shared.merge import merge, prune
 from chimera.adapter.sora import sora
 from chimera.errors import UserError
 from tests.adapter.kit import TARGETS, batches, bert, stir, theirs, updates

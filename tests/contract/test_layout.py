@@ -34,10 +34,10 @@ def imports(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("file", COMPONENTS, ids=lambda f: f"{f.parent.name}/{f.stem}")
-def test_components_know_the_contract_and_ops_only(file: Path) -> None:
+def test_components_know_the_contract_and_ops_and_no_other_component(file: Path) -> None:
     inside = {m for m in imports(file) if m.startswith("chimera")}
-    family = f"chimera.{file.parent.name}."  # files of one folder may share, groups may not
-    fine = ("chimera.contract", "chimera.ops", "chimera.errors", "chimera.types", family)
+    blocks = [f"chimera.{file.parent.name}.{room}." for room in ("shared", "graft")]
+    fine = ("chimera.contract", "chimera.ops", "chimera.errors", "chimera.types", *blocks)
     assert not {m for m in inside if not m.startswith(fine)}
     assert not {m for m in imports(file) if m.split(".")[0] in {"hydra", "omegaconf", "lightning"}}
 
@@ -48,6 +48,11 @@ def test_ops_know_ops_only(file: Path) -> None:
     assert not {
         m for m in inside if not m.startswith(("chimera.ops", "chimera.errors", "chimera.contract"))
     }
+
+
+@pytest.mark.parametrize("file", sorted(SRC.glob("ops/*.py")), ids=lambda f: f.stem)
+def test_ops_are_functions_of_tensors(file: Path) -> None:
+    assert "nn.Module" not in file.read_text(encoding="utf-8")
 
 
 def test_no_file_is_over_300_lines() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from chimera.adapter.low_rank import adapted
+from chimera.adapter.shared.low_rank import adapted
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.tables import load

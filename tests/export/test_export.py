@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
-from chimera.adapter.low_rank import adapted
+from chimera.adapter.shared.low_rank import adapted
 from chimera.cli.export import main as export
 from chimera.cli.train import main as train
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.export import load
 from chimera.export.folder import trained
-from chimera.quant.packing import packed as pack_model
+from chimera.quant.shared.packing import packed as pack_model
 from chimera.rundir.directory import RunDir
 from tests.glue.kit import cola
 from tests.hf.kit import folder

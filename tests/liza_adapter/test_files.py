@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from chimera.adapter.graft import models as graft
+from chimera import graft
+from chimera.adapter.graft.pretrained import NEW
 from chimera.callback.part.liza import MagSchedule
 from chimera.errors import UserError
 from tests.liza_adapter.kit import causal_model, tokens
@@ -60,7 +61,7 @@ def test_saved_loaded_and_generating_the_same(
     assert torch.equal(again.generate(ids, attention_mask=torch.ones_like(ids), **SAID), want)
     assert [float(m.mag_weight) for m in graft.memories(again)] == [0.375, 0.375]
     if not whole:
-        kept = load_file(tmp_path / "out" / graft.NEW)
+        kept = load_file(tmp_path / "out" / NEW)
         frozen = {n for n, p in model.named_parameters() if not p.requires_grad} - {
             n for n, _ in model.named_parameters() if ".liza." in n or ".update." in n
         }

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from chimera.adapter.graft import models as graft
+from chimera import graft
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
 from chimera.errors import UserError

@@ -33,6 +33,10 @@ branches = pytest.mark.parametrize(
 )
 
 
+#: Of the norm that ends the branch.
+ONES = torch.ones(4, dtype=torch.float64)
+
+
 def qkv(tokens: int, reads: int = 1) -> list[Tensor]:
     def one(heads: int) -> Tensor:
         return torch.randn(2, heads, tokens, 4, dtype=torch.float64).requires_grad_()
@@ -41,9 +45,7 @@ def qkv(tokens: int, reads: int = 1) -> list[Tensor]:
 
 
 def branch(**options: Any) -> LinearBranch:
-    made = double(lambda: LinearBranch(4, **options))
-    assert isinstance(made, LinearBranch)
-    return made
+    return LinearBranch(head_dim=4, **options)
 
 
 def mixer(**options: Any) -> LiZAttention:
@@ -59,13 +61,13 @@ def mixer(**options: Any) -> LiZAttention:
 def test_the_branch_is_the_papers_equations(options: dict[str, Any], tokens: int) -> None:
     x = qkv(tokens)
     one = branch(**options)
-    got, state = one(*x, state=one.init_state(2, 2, x[0]))
+    got, state = one(*x, ONES, state=one.init_state(2, 2, x[0]))
     said = {**options, "phi": PHI[options["nonlinearity"]]}
     del said["nonlinearity"]
     y, h = linear_branch(*x, **said)
     y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     close((got, state.memory), (y, h))
-    close(one(*x)[0], y)  # without a state: nothing but the output
+    close(one(*x, ONES)[0], y)  # without a state: nothing but the output
     weight = torch.randn_like(y)
     close(grads((got * weight).sum(), x), grads((y * weight).sum(), x))
 
@@ -74,10 +76,10 @@ def test_the_branch_is_the_papers_equations(options: dict[str, Any], tokens: int
 @pytest.mark.parametrize("cuts", [(1,) * 65, (6, 1, 1, 6, 14, 2, 35), (64, 1)], ids=len)
 def test_the_branch_continues(options: dict[str, Any], cuts: tuple[int, ...]) -> None:
     x, one = qkv(65, reads=2), branch(**options)
-    want, last = one(*x, state=one.init_state(2, 2, x[0]))
+    want, last = one(*x, ONES, state=one.init_state(2, 2, x[0]))
     state, reads, at = one.init_state(2, 2, x[0]), [], 0
     for width in cuts:
-        y, state = one(*(i[:, :, at : at + width] for i in x), state=state)
+        y, state = one(*(i[:, :, at : at + width] for i in x), ONES, state=state)
         reads.append(y)
         at += width
     got = torch.cat(reads, 2)
@@ -180,12 +182,12 @@ def test_e6_the_derivative_is_summed_over_time() -> None:
 def test_both_ways_mirrors() -> None:
     x = qkv(30)
     one = branch(order=3)
-    y, _ = one(*x, causal=False)
-    mirrored, _ = one(*(i.flip(2) for i in x), causal=False)
+    y, _ = one(*x, ONES, causal=False)
+    mirrored, _ = one(*(i.flip(2) for i in x), ONES, causal=False)
     close(mirrored.flip(2), y)
-    assert not torch.allclose(y, one(*x)[0])
+    assert not torch.allclose(y, one(*x, ONES)[0])
     with pytest.raises(ValueError, match="no state"):
-        one(*x, state=one.init_state(2, 2, x[0]), causal=False)
+        one(*x, ONES, state=one.init_state(2, 2, x[0]), causal=False)
 
 
 @pytest.mark.parametrize("gate", ["k", "v", "kv"])
@@ -194,7 +196,7 @@ def test_the_memory_stays_bounded(gate: str) -> None:
     one = branch(order=2, trick="both", gate=gate)
     x = [10 * torch.randn(2, 2, 4000, 4, dtype=torch.float64) for _ in range(3)]
     x[1] = x[1][:, :, :8].repeat(1, 1, 500, 1)  # the same few keys again and again
-    _, state = one(*x, state=one.init_state(2, 2, x[0]))
+    _, state = one(*x, ONES, state=one.init_state(2, 2, x[0]))
     assert state.memory.norm(dim=(-2, -1)).max() < 4
 
 

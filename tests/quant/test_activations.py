@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from chimera.quant.inputs import NormedPerToken, PerChannel, PerToken
+from chimera.quant.shared.inputs import NormedPerToken, PerChannel, PerToken
 from tests.kit import close, grads
 
 BITS = [2, 4, 8]

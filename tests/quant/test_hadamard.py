@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chimera.ops.hadamard import block
-from chimera.quant.inputs import Rotation
+from chimera.quant.shared.inputs import Rotation
 from tests.kit import close, grads
 from tests.reference.quantisation import hadamard
 

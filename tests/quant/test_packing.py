@@ -12,8 +12,8 @@ from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_b1 import BitNetB1
 from chimera.quant.hbit import HBit
 from chimera.quant.none import FullPrecision
-from chimera.quant.packed import BLOCK, PackedTernaryLinear
-from chimera.quant.packing import byte_report, packed
+from chimera.quant.shared.packed import BLOCK, PackedTernaryLinear
+from chimera.quant.shared.packing import byte_report, packed
 from chimera.quant.ternary_weight import TernaryWeight
 from tests.kit import close
 

@@ -12,14 +12,14 @@ so that a checkpoint holds them.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.adapter.inject import inject
-from chimera.adapter.low_rank import LowRank
+from chimera.adapter.shared.inject import inject
+from chimera.adapter.shared.low_rank import LowRank
 from chimera.contract import PositiveFloat, PositiveInt, ProperFraction
 
 Penalty = Literal["squared", "norm"]
@@ -29,6 +29,7 @@ class SVDLike(LowRank):
     """α/(r + 1e-5)·P Λ Q, with A = Q and B = P; directions that were given up have Λ = 0."""
 
     kind = "ADALORA"
+    parts = ("A", "B", "E")
     kept: Tensor
 
     def __init__(self, base: nn.Module, r: int, alpha: float, dropout: float) -> None:
@@ -43,6 +44,32 @@ class SVDLike(LowRank):
 
     def middle(self) -> Float[Tensor, " r"]:
         return self.E
+
+    @property
+    def alpha(self) -> float:
+        return self.scale * (self.r + 1e-5)
+
+    @classmethod
+    def of_file(
+        cls, base: nn.Module, tensors: dict[str, Tensor], config: dict[str, Any], alpha: float
+    ) -> SVDLike:
+        made = cls(base, len(tensors["A"]), alpha, config.get("lora_dropout") or 0.0)
+        made.scale = alpha / (config["init_r"] + 1e-5)  # peft keeps the scale where it drops ranks
+        return made
+
+    @torch.no_grad()
+    def read(self, tensors: dict[str, Tensor]) -> None:
+        super().read(tensors)
+        self.E.copy_(tensors["E"].flatten())
+
+    def tensors(self) -> dict[str, Tensor]:
+        a, b, e = (part.detach() for part in (self.A, self.B, self.E))
+        return {"lora_A": a, "lora_B": b, "lora_E": e[:, None]}
+
+    @classmethod
+    def settings(cls, r: int) -> dict[str, Any]:
+        # peft wants a schedule even where nothing is trained.
+        return {"r": 8, "init_r": r, "total_step": 1, "rank_pattern": None}
 
     @torch.no_grad()
     def add_penalty(self, weight: float, form: Penalty) -> Float[Tensor, ""]:

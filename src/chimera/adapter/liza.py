@@ -1,11 +1,11 @@
 """LiZAttention in a model that somebody else trained (SPEC A4, M12; TPTT 3.4, 4.1).
 
 Every softmax attention of a Hugging Face causal model gets a linear branch that shares its q, k, v
-and o (`adapter.liza_memory`); its own weights stay as they are and keep their names. What is
+and o (`adapter.graft.memory`); its own weights stay as they are and keep their names. What is
 trained is up to `inner` (LoRA in the paper: r 8, α 16, dropout 0.05 on the four projections) or,
 with `train: projections`, those projections themselves (the paper's «LoRA-»). The memory's own
 gain, one number a channel of a head, stays 1: α is scheduled, not learned, by the callback that
-comes with the YAML.
+comes with the YAML. `chimera.graft` does the same to a loaded model, without a run.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import nn
 
-from chimera.adapter.graft.memory import GraftedMemory, Padding
-from chimera.adapter.graft.sites import decoder, sites
+from chimera.adapter.graft.attach import attach
 from chimera.contract import Fraction, PositiveInt
-from chimera.errors import UserError
 from chimera.ops.liza import Gate, Nonlinearity, Trick
 
 
@@ -55,42 +52,18 @@ def liza(
     Raises:
         UserError: a model without attention that is understood, or options that do not go together.
     """
-    branch = {
-        "order": order,
-        "trick": trick,
-        "gate": gate,
-        "nonlinearity": nonlinearity,
-        "chunk": chunk,
-    }
-    found = sites(model)
-    if any(hasattr(model.get_submodule(name), "liza") for name in found):
-        raise UserError("adapter=liza: the model has LiZAttention already")
-    top, padding = decoder(model, list(found)), Padding()
-    projections = []
-    for name, layout in found.items():
-        attention = model.get_submodule(name)
-        causal = bool(getattr(attention, "is_causal", True))
-        try:
-            memory = GraftedMemory(
-                layout,
-                padding,
-                max_cache=max_cache,
-                causal=causal,
-                mag=mag,
-                mag_weight=mag_weight,
-                branch=branch,
-            )
-        except ValueError as error:
-            raise UserError(f"adapter=liza on {name}: {error}") from error
-        layers = [attention.get_submodule(part) for part in layout.names]
-        projections += [p for layer in layers for p in layer.parameters()]
-        like = projections[-1]
-        memory.to(like.device, torch.promote_types(like.dtype, torch.float32))
-        memory.attach(attention)
-    top.register_forward_pre_hook(padding.see, with_kwargs=True)
-    model.requires_grad_(False)
-    if train == "inner":
-        return inner(model)
-    for parameter in projections:
-        parameter.requires_grad_(True)
-    return model
+    return attach(
+        model,
+        inner=inner,
+        train=train,
+        max_cache=max_cache,
+        mag=mag,
+        mag_weight=mag_weight,
+        branch={
+            "order": order,
+            "trick": trick,
+            "gate": gate,
+            "nonlinearity": nonlinearity,
+            "chunk": chunk,
+        },
+    )

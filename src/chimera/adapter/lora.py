@@ -9,15 +9,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from chimera.adapter.inject import inject
-from chimera.adapter.low_rank import LowRank
+from chimera.adapter.shared.inject import inject
+from chimera.adapter.shared.low_rank import LowRank
 from chimera.contract import PositiveFloat, PositiveInt, ProperFraction
-
-
-class LoRA(LowRank):
-    """(α/r)·B A."""
-
-    kind = "LORA"
 
 
 def lora(
@@ -39,4 +33,4 @@ def lora(
         targets: globs of linear layers; null: queries and values, or what stands for them.
         train: globs of modules that are trained in full; null: a classifier's head.
     """
-    return inject(model, lambda base: LoRA(base, r, alpha / r, dropout), targets, train)
+    return inject(model, lambda base: LowRank(base, r, alpha / r, dropout), targets, train)

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.adapter.inject import inject
-from chimera.adapter.low_rank import LowRank
+from chimera.adapter.shared.inject import inject
+from chimera.adapter.shared.low_rank import LowRank
 from chimera.contract import NonNegativeFloat, PositiveFloat, PositiveInt, ProperFraction
 from chimera.errors import UserError
 from chimera.ops.low_rank import soft_threshold
@@ -73,6 +73,7 @@ class SoRA(LowRank):
     """(α/r)·B diag(g) A."""
 
     kind = "SORA"
+    parts = ("A", "B", "gate")
 
     def __init__(
         self,
@@ -96,6 +97,14 @@ class SoRA(LowRank):
 
     def middle(self) -> Float[Tensor, " r"]:
         return self.gate.g
+
+    @torch.no_grad()
+    def read(self, tensors: dict[str, Tensor]) -> None:
+        super().read(tensors)
+        self.gate.g.copy_(tensors["gate"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors() | {"lora_gate": self.gate.g.detach()}
 
 
 def sora(

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from chimera.quant.packing import Bytes
+from chimera.quant.shared.packing import Bytes
 
 _USE = {
     0: "logits = model(ids).logits[0]  # one row per token",

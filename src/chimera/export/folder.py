@@ -20,11 +20,12 @@ from hydra.utils import instantiate
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from chimera.adapter import files as adapters
-from chimera.adapter.low_rank import Adapted, adapted
-from chimera.adapter.merge import merge, prune
+from chimera.adapter.shared import files as adapters
+from chimera.adapter.shared.low_rank import Adapted, adapted
+from chimera.adapter.shared.merge import merge, prune
 from chimera.config.groups import defaults, node
 from chimera.config.init_from import causal_of
+from chimera.contract import Packable
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
@@ -32,8 +33,7 @@ from chimera.export.card import card
 from chimera.export.theirs import AUTO, CODE, write_tokenizer
 from chimera.model.assemble import build_model, choose
 from chimera.model.classifier import Classifier
-from chimera.quant.layers import Ternary
-from chimera.quant.packing import byte_report, packed
+from chimera.quant.shared.packing import byte_report, packed
 from chimera.rundir.checkpoint_io import load as load_checkpoint
 from chimera.rundir.directory import RunDir
 
@@ -78,7 +78,7 @@ def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge")
         (to / "README.md").write_text(card(about, record, sizes), encoding="utf-8")
         return about
     if pack:
-        if not any(isinstance(module, Ternary) for module in model.modules()):
+        if not any(isinstance(module, Packable) for module in model.modules()):
             raise UserError("packed=true: this model has no ternary weights; leave it out")
         model = packed(model)
     weights, about["tied"] = _distinct(_bare(model))

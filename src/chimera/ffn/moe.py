@@ -99,12 +99,13 @@ class MoE(FFN):
             if sizes[i]
         }
         if not outs:  # nothing but padding
-            return rows * 0.0 + touch([self.experts]), {}
+            return rows * 0.0 + touch(self.experts.parameters()), {}
         made = torch.cat([out.y[0] for out in outs.values()])
         made = made * groups.gates.to(made.dtype)[:, None]
         y = made.new_zeros(len(rows), made.shape[1]).index_add(0, tokens, made)
         if self.training:
-            y = y + touch([e for i, e in enumerate(self.experts) if i not in outs])
+            idle = (e for i, e in enumerate(self.experts) if i not in outs)
+            y = y + touch(p for e in idle for p in e.parameters())
         return y, blend(*((sizes[i] / len(tokens), out.aux) for i, out in outs.items()))
 
     def _stats(self, groups: Groups, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:

@@ -13,10 +13,10 @@ reads both ways. x [b t d]; q [b h t k]; k, v [b g t k]; y = W_o O.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chimera.contract import Ctx, Fraction, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
@@ -78,14 +78,15 @@ class LiZAttention(SoftmaxMixer):
         if max_cache and not site.causal:
             raise ValueError(f"max_cache={max_cache} bounds a decoder's cache; an encoder has none")
         self.window, self.cross = max_cache or 0, mag == "cross_gate"
-        self.linear = LinearBranch(
-            self.head_dim,
+        self.branch = LinearBranch(
+            head_dim=self.head_dim,
             order=order,
             trick=trick,
             gate=gate,
             nonlinearity=nonlinearity,
             chunk=chunk,
         )
+        self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(self.head_dim)})
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
 
@@ -97,14 +98,15 @@ class LiZAttention(SoftmaxMixer):
 
     def init_state(self, batch: int) -> LiZAState:
         cache = self.cache(batch, slots=self.window - 1 if self.window else None)
-        memory = self.linear.init_state(batch, self.heads.g, self.q_proj.weight)
+        memory = self.branch.init_state(batch, self.heads.g, self.q_proj.weight)
         return LiZAState(cache, memory)
 
     def forward(self, x: Tensor, ctx: Ctx, state: LiZAState | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
         q, k, v = self.project(tokens.take(x))
         cache, memory = state or (None, None)
-        lin, memory = self.linear(q, k, v, tokens.mask, memory, causal=self.causal)
+        weight = self.linear.norm.weight
+        lin, memory = self.branch(q, k, v, weight, tokens.mask, memory, causal=self.causal)
         base, cache = self.softmax(q, k, v, tokens, cache)
         base, lin = (1 - self.mag_weight) * base, self.mag_weight * lin
         y = base + lin + base * lin if self.cross else base + lin

@@ -135,7 +135,8 @@ class Routed(Mixer):
         made = made * groups.gates.to(made.dtype)[:, None, None]
         y = made.index_select(0, groups.tokens.argsort())
         if self.training:
-            y = y + routing.touch([m for name, m in self.members.items() if name not in outs])
+            idle = (m for name, m in self.members.items() if name not in outs)
+            y = y + routing.touch(p for m in idle for p in m.parameters())
         used = (size / len(x) for size in groups.sizes if size)
         aux = routing.blend(*((w, out.aux) for w, out in zip(used, outs.values(), strict=True)))
         return Out(y, None, aux, _named(outs.items()))

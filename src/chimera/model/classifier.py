@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from chimera.quant.layers import Linear
+from chimera.quant.shared.layers import Linear
 
 Pool = Literal["auto", "first", "mean", "last"]
 

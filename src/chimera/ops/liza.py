@@ -29,12 +29,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from chimera.ops import delta
 from chimera.ops.rotary import rotate
@@ -45,6 +46,8 @@ Nonlinearity = Literal["none", "gelu", "tanh"]
 
 #: Tokens in the mean that β is made of.
 POOL = 3
+#: Added to the mean square by the norm that ends the branch.
+EPS = 1e-6
 
 
 class LinearState(NamedTuple):
@@ -56,8 +59,12 @@ class LinearState(NamedTuple):
     since: Int[Tensor, " b"]
 
 
-class LinearBranch(nn.Module):
+@dataclass(frozen=True, kw_only=True)
+class LinearBranch:
     """DeltaProduct over the queries, keys and values of a softmax attention.
+
+    It holds options and no parameters: the one that the branch has, the weight of its norm, is an
+    argument and belongs to the module that calls it.
 
     Args:
         head_dim: k, the width of a head.
@@ -69,29 +76,38 @@ class LinearBranch(nn.Module):
             without φ of no effect.
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        *,
-        order: int = 2,
-        trick: Trick = "derivative",
-        gate: Gate = "k",
-        nonlinearity: Nonlinearity = "none",
-        chunk: int = 64,
-    ) -> None:
-        super().__init__()
-        if trick == "none" and order > 1:
+    head_dim: int
+    order: int = 2
+    trick: Trick = "derivative"
+    gate: Gate = "k"
+    nonlinearity: Nonlinearity = "none"
+    chunk: int = 64
+
+    def __post_init__(self) -> None:
+        if self.trick == "none" and self.order > 1:
             raise ValueError(
-                f"order={order} needs virtual tokens; trick=none makes none:"
+                f"order={self.order} needs virtual tokens; trick=none makes none:"
                 " use trick=derivative, rotary or both, or order=1"
             )
-        if trick in ("rotary", "both") and head_dim % 2:
-            raise ValueError(f"trick={trick} turns pairs of channels; a head has {head_dim}")
-        self.head_dim, self.order, self.chunk = head_dim, order, chunk
-        self.differs, self.turns = trick in ("derivative", "both"), trick in ("rotary", "both")
-        self.gate = gate
-        self.phi = {"none": None, "gelu": F.gelu, "tanh": torch.tanh}[nonlinearity]
-        self.norm = nn.RMSNorm(head_dim, eps=1e-6)
+        if self.turns and self.head_dim % 2:
+            raise ValueError(
+                f"trick={self.trick} turns pairs of channels; a head has {self.head_dim}"
+            )
+
+    @property
+    def differs(self) -> bool:
+        """Whether virtual tokens are differences in time."""
+        return self.trick in ("derivative", "both")
+
+    @property
+    def turns(self) -> bool:
+        """Whether virtual tokens are rotations."""
+        return self.trick in ("rotary", "both")
+
+    @property
+    def phi(self) -> Callable[[Tensor], Tensor] | None:
+        """φ; None for the identity."""
+        return {"none": None, "gelu": F.gelu, "tanh": torch.tanh}[self.nonlinearity]
 
     def init_state(self, batch: int, heads: int, like: Tensor) -> LinearState:
         """Nothing seen yet: `heads` key-value heads, on the device of `like`, float32 at least."""
@@ -102,11 +118,12 @@ class LinearBranch(nn.Module):
             memory, tail, tail, torch.zeros(batch, dtype=torch.long, device=like.device)
         )
 
-    def forward(
+    def __call__(
         self,
         q: Float[Tensor, "b h t k"],
         k: Float[Tensor, "b g t k"],
         v: Float[Tensor, "b g t k"],
+        weight: Float[Tensor, " k"],
         mask: Bool[Tensor, "b t"] | None = None,
         state: LinearState | None = None,
         *,
@@ -116,6 +133,7 @@ class LinearBranch(nn.Module):
 
         Args:
             q, k, v: as the projections give them, not yet rotated.
+            weight: of the RMSNorm that ends the branch; ones at the start.
             mask: True for real tokens, and these first (`ops.local.Aligned` puts them there).
             state: None for a sequence of its own, and then none is returned.
             causal: False adds a pass over the mirror image.
@@ -130,12 +148,12 @@ class LinearBranch(nn.Module):
             turn = _mirror(q, mask)
             y = self.read(q, k, v, mask)[0]
             y = y + turn(self.read(turn(q), turn(k), turn(v), mask)[0])
-        return self.norm(y.to(self.norm.weight.dtype)).to(dtype), state
+        return F.rms_norm(y.to(weight.dtype), weight.shape, weight, EPS).to(dtype), state
 
     def read(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, state: LinearState | None = None
     ) -> tuple[Tensor, LinearState | None]:
-        """One pass of the delta rule over normalised q, k, v. Arguments as for `forward`."""
+        """One pass of the delta rule over normalised q, k, v. Arguments as for `__call__`."""
         past = self.init_state(k.shape[0], k.shape[1], k) if state is None else state
         k, v = torch.cat([past.k, k], 2), torch.cat([past.v, v], 2)
         keys, values = self.virtual(k), self.virtual(v)

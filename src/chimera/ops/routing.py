@@ -13,7 +13,7 @@ n: tokens, e: experts, k: choices per token.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from chimera.ops.precision import as_given
 
@@ -127,13 +127,12 @@ def group(
     return Groups(tokens, rearrange(gates, pattern).index_select(0, slots), sizes, demand)
 
 
-def touch(idle: Sequence[nn.Module]) -> Tensor | float:
-    """A zero that depends on every parameter of modules that had nothing to do.
+def touch(idle: Iterable[Tensor]) -> Tensor | float:
+    """A zero that depends on every trained tensor of parts that had nothing to do.
 
     Their gradients are then zero and not missing, which distributed training would wait for.
     """
-    own = [p for module in idle for p in module.parameters() if p.requires_grad]
-    return sum((p.flatten()[0] * 0.0 for p in own), 0.0)
+    return sum((p.flatten()[0] * 0.0 for p in idle if p.requires_grad), 0.0)
 
 
 def blend(*reports: tuple[float, Mapping[str, Tensor]]) -> dict[str, Tensor]:

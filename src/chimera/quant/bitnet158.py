@@ -15,8 +15,8 @@ from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary, threshold
-from chimera.quant.inputs import Bits, NormedPerToken
-from chimera.quant.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.inputs import Bits, NormedPerToken
+from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
 
 class BitLinear158(TernaryLinear):

@@ -25,8 +25,8 @@ from chimera.contract import Fraction, Role
 from chimera.ops.grid import FLOOR, wide
 from chimera.ops.straight import straight
 from chimera.ops.ternary import LearnedStep, Measured, mean_size, round_codes, ternary
-from chimera.quant.inputs import Bits, PerChannel, PerToken, Rotation, Transform
-from chimera.quant.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Rotation, Transform
+from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
 ROTATED: dict[str, frozenset[str]] = {
     "all": frozenset({"qkv", "gate", "out", "up", "down", "head"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chimera.contract import Role
-from chimera.quant.layers import Embedding, Linear
+from chimera.quant.shared.layers import Embedding, Linear
 
 
 class FullPrecision:

@@ -14,8 +14,8 @@ from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import ternary, twn
-from chimera.quant.inputs import Bits, PerToken
-from chimera.quant.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.inputs import Bits, PerToken
+from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
 
 class TernaryWeight:

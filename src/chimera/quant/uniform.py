@@ -16,8 +16,8 @@ from torch import nn
 
 from chimera.contract import Fraction, Role
 from chimera.ops.ternary import integer
-from chimera.quant.inputs import Bits, PerChannel, PerToken
-from chimera.quant.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
+from chimera.quant.shared.inputs import Bits, PerChannel, PerToken
+from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
 
 
 class Uniform:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chimera.data.encode.prepare import Prepared
-from chimera.quant.packing import byte_report
+from chimera.quant.shared.packing import byte_report
 from chimera.rundir.identity import identity
 from chimera.task.base import Task
 from chimera.train import parameters

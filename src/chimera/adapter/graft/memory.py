@@ -37,7 +37,7 @@ class GraftedMemory(nn.Module):
         max_cache: tokens, its own among them, that the softmax branch sees; None for all before.
         causal: False adds a pass over the mirror image (and there is no cache).
         mag, mag_weight: how the branches are combined, and α to begin with.
-        branch: options of `ops.liza.LinearBranch`.
+        branch: options of `ops.liza.LinearBranch`, but the width of a head.
     """
 
     component = "attention"
@@ -57,7 +57,8 @@ class GraftedMemory(nn.Module):
         self.layout, self.padding, self.max_cache = layout, padding, max_cache
         self.causal, self.cross = causal, mag == "cross_gate"
         self.options = {"mag": mag, "mag_weight": mag_weight, "max_cache": max_cache, **branch}
-        self.linear = LinearBranch(layout.head_dim, **branch)
+        self.branch = LinearBranch(head_dim=layout.head_dim, **branch)
+        self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(layout.head_dim)})
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
         self._call: Call | None = None
@@ -109,7 +110,7 @@ class GraftedMemory(nn.Module):
         state = None if call.layer is None else call.layer.linear
         q, k, v = self.layout.split([call.outputs[name] for name in self.layout.inputs])
         if call.layer is not None and state is None:
-            state = self.linear.init_state(len(k), self.layout.kv_heads, k)
+            state = self.branch.init_state(len(k), self.layout.kv_heads, k)
         lin, state = self.read(q, k, v, state)
         if call.layer is not None:
             call.layer.linear = state
@@ -125,5 +126,6 @@ class GraftedMemory(nn.Module):
         tokens = local.Aligned.of(Ctx(torch.zeros(1, q.shape[1], device=q.device).long(), mask))
         split = "b t (h k) -> b h t k"
         q, k, v = (rearrange(tokens.take(x), split, k=self.layout.head_dim) for x in (q, k, v))
-        y, state = self.linear(q, k, v, tokens.mask, state, causal=self.causal)
+        weight = self.linear.norm.weight
+        y, state = self.branch(q, k, v, weight, tokens.mask, state, causal=self.causal)
         return tokens.restore(rearrange(y, "b h t k -> b t (h k)")), state

@@ -15,8 +15,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from chimera.adapter import files
-from chimera.adapter.low_rank import adapted
+from chimera.adapter.shared import files
+from chimera.adapter.shared.low_rank import adapted
 
 
 @runtime_checkable

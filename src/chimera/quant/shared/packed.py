@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
-from chimera.contract import Role
+from chimera.contract import Packable, Role
 from chimera.ops.trits import PER_BYTE, pack, unpack, unpack_at
-from chimera.quant.layers import Ternary, TernaryLinear
 
 BLOCK = 640  # rows unpacked at a time, a multiple of five
 
@@ -29,7 +28,7 @@ class Packed(nn.Module):
     scale: Tensor
     codes: Tensor | None
 
-    def __init__(self, source: Ternary, *, cache: bool = False) -> None:
+    def __init__(self, source: Packable, *, cache: bool = False) -> None:
         super().__init__()
         codes, scale = source.ternary()
         self.shape, self.cache = codes.shape, cache
@@ -63,14 +62,14 @@ class PackedTernaryLinear(Packed):
     """What a trained ternary linear layer computes in evaluation, from the packed weights.
 
     Args:
-        source: the trained layer.
+        source: the trained layer: `Packable`, with `role`, `inputs` and `bias`.
         cache: unpack once to a byte per weight, for decoding token by token; else, in every call, a
             block of rows at a time.
     """
 
     bias: Tensor | None
 
-    def __init__(self, source: TernaryLinear, *, cache: bool = False) -> None:
+    def __init__(self, source: Any, *, cache: bool = False) -> None:
         super().__init__(source, cache=cache)
         self.role: Role = source.role
         self.inputs = copy.deepcopy(source.inputs).eval()

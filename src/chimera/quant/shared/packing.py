@@ -1,8 +1,8 @@
 """Export of ternary models, and what it saves in bytes (SPEC Q7, E8; TITAN 5.4, QDYT Size column).
 
-`packed(model)` is a copy in which every layer that has `ternary()` is packed, five weights to a
-byte. Its state dict is the export: it loads back, bit for bit, into `packed` of any model of the
-same configuration.
+`packed(model)` is a copy in which every `Packable` layer is packed, five weights to a byte. Its
+state dict is the export: it loads back, bit for bit, into `packed` of any model of the same
+configuration.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from chimera.quant.layers import Ternary, TernaryLinear
-from chimera.quant.packed import PackedTernaryEmbedding, PackedTernaryLinear
+from chimera.contract import Packable
 
 
 def packed(model: nn.Module, *, cache: bool = False) -> nn.Module:
@@ -28,22 +27,16 @@ def packed(model: nn.Module, *, cache: bool = False) -> nn.Module:
     made: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):
         for name, child in parent._modules.items():  # a child under two names is seen twice
-            if isinstance(child, Ternary):
+            if isinstance(child, Packable):
                 if child not in made:
-                    made[child] = _pack(child, cache)
+                    made[child] = child.packed(cache=cache)
                 parent._modules[name] = made[child]
     # A head tied to an embedding holds its bound `table`: it must read the packed one.
     for module in model.modules():
         for name, value in list(vars(module).items()):
             if isinstance(value, MethodType) and value.__self__ in made:
                 setattr(module, name, getattr(made[value.__self__], value.__name__))
-    return _pack(model, cache) if isinstance(model, Ternary) else model
-
-
-def _pack(layer: Ternary, cache: bool) -> nn.Module:
-    if isinstance(layer, TernaryLinear):
-        return PackedTernaryLinear(layer, cache=cache)
-    return PackedTernaryEmbedding(layer, cache=cache)
+    return model.packed(cache=cache) if isinstance(model, Packable) else model
 
 
 class Bytes(NamedTuple):
@@ -71,7 +64,8 @@ def byte_report(model: nn.Module) -> dict[str, Bytes]:
         is_table = hasattr(module, "table") and hasattr(module, "weight")
         role = getattr(module, "role", "embedding" if is_table else "other")
         count = sum(p.numel() for p in own)
-        stored = _pack(module, False).state_dict().values() if isinstance(module, Ternary) else own
+        small = module.packed() if isinstance(module, Packable) else None
+        stored = own if small is None else small.state_dict().values()
         size = sum(t.numel() * t.element_size() for t in stored)
         report[role] = _add(report.get(role), Bytes(count, size, 2 * count, 4 * count))
     return report | {

@@ -1,4 +1,4 @@
-"""A linear layer with a low-rank update beside it (SPEC A1-A3; SAIDL 3.3).
+"""A linear layer with a low-rank update beside it (SPEC A1-A3; SAIDL 3.3). Without m it is LoRA.
 
     y = base(x) + s·B (m ⊙ A x),   A [r i], B [o r],   m [r] or none
 
@@ -33,7 +33,7 @@ def widths(layer: Any) -> tuple[int, int] | None:
 
 
 class LowRank(nn.Module):
-    """The update s·B diag(m) A.
+    """The update s·B diag(m) A. A subclass adds m, and how peft's files call what is its own.
 
     Args:
         base: the layer that it stands beside: gives widths, device and dtype.
@@ -43,7 +43,8 @@ class LowRank(nn.Module):
     """
 
     component = "adapter"
-    kind: ClassVar[str]
+    kind: ClassVar[str] = "LORA"  # `peft_type` of adapter_config.json
+    parts: ClassVar[tuple[str, ...]] = ("A", "B")  # tensors of the file: lora_A, lora_B
 
     def __init__(self, base: nn.Module, r: int, scale: float, dropout: float) -> None:
         super().__init__()
@@ -91,6 +92,42 @@ class LowRank(nn.Module):
             x = F.dropout(x, self.dropout, self.training)
         m = self.middle()
         return F.linear(F.linear(x, self.A) * (self.scale if m is None else m * self.scale), self.B)
+
+    @property
+    def alpha(self) -> float:
+        """α, from which a file's reader computes s."""
+        return self.scale * self.r
+
+    @classmethod
+    def of_file(
+        cls, base: nn.Module, tensors: dict[str, Tensor], config: dict[str, Any], alpha: float
+    ) -> LowRank:
+        """The update that a file holds, its values still to be read.
+
+        Args:
+            base: as of the constructor.
+            tensors: by `parts`.
+            config: adapter_config.json.
+            alpha: of this layer.
+        """
+        r = len(tensors["A"])
+        scale = alpha / (r**0.5 if config.get("use_rslora") else r)
+        return cls(base, r, scale, config.get("lora_dropout") or 0.0)
+
+    @torch.no_grad()
+    def read(self, tensors: dict[str, Tensor]) -> None:
+        """Copy the values of a file's tensors, by `parts`."""
+        self.A.copy_(tensors["A"])
+        self.B.copy_(tensors["B"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a file holds of it, by the names there."""
+        return {"lora_A.weight": self.A.detach(), "lora_B.weight": self.B.detach()}
+
+    @classmethod
+    def settings(cls, r: int) -> dict[str, Any]:
+        """What adapter_config.json says besides; `r` is the largest rank of all layers."""
+        return {}
 
     def extra_repr(self) -> str:
         return f"{self.A.shape[1]}, {self.B.shape[0]}, r={self.r}, scale={self.scale:g}"

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from chimera.adapter.lora import LoRA
-from chimera.adapter.low_rank import Adapted, LowRank, adapted, substitute
+from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute
 
 
 class Merged(NamedTuple):
@@ -86,7 +85,7 @@ def prune(model: nn.Module) -> dict[str, int]:
 def _pruned(layer: Adapted, which: Tensor) -> LowRank:
     old = layer.update
     m = old.middle()
-    new = LoRA(layer.base, int(which.sum()), old.scale, old.dropout)
+    new = LowRank(layer.base, int(which.sum()), old.scale, old.dropout)
     new.A = nn.Parameter(old.A[which], old.A.requires_grad)
     new.B = nn.Parameter((old.B if m is None else old.B * m)[:, which], old.B.requires_grad)
     return new.train(old.training)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from chimera.adapter.low_rank import Adapted, LowRank, adapted, substitute, widths
+from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute, widths
 from chimera.contract import FFN, Mixer
 from chimera.errors import UserError, nearest
 

@@ -8,8 +8,6 @@ would have to notice every way in which weights can change (an optimiser, a load
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Int8
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from chimera.contract import Role
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
+from chimera.quant.shared.packed import PackedTernaryEmbedding, PackedTernaryLinear
 
 
 class Linear(nn.Linear):
@@ -38,13 +37,6 @@ class Embedding(nn.Embedding):
     def table(self) -> Float[Tensor, "entries d"]:
         """[entries d] as used in the forward pass."""
         return self.weight
-
-
-@runtime_checkable
-class Ternary(Protocol):
-    """What can be packed: its codes −1, 0, 1 and their scale, [] or [rows 1]."""
-
-    def ternary(self) -> tuple[Int8[Tensor, "n d"], Tensor]: ...
 
 
 class QuantisedLinear(Linear):
@@ -82,6 +74,10 @@ class TernaryLinear(QuantisedLinear):
         codes, scale = self.rule.codes(self.weight)
         return codes.to(torch.int8), scale
 
+    def packed(self, *, cache: bool = False) -> PackedTernaryLinear:
+        """The layer for inference, its weights packed."""
+        return PackedTernaryLinear(self, cache=cache)
+
 
 class QuantisedEmbedding(Embedding):
     """Embedding on a quantised table (BitEmbedding, TITAN eq. 17)."""
@@ -105,3 +101,7 @@ class TernaryEmbedding(QuantisedEmbedding):
         """The codes and scale of the table."""
         codes, scale = self.rule.codes(self.weight)
         return codes.to(torch.int8), scale
+
+    def packed(self, *, cache: bool = False) -> PackedTernaryEmbedding:
+        """The table for inference, packed."""
+        return PackedTernaryEmbedding(self, cache=cache)

@@ -4,22 +4,22 @@
     adapter_model.safetensors    base_model.model.<layer>.lora_A.weight, …, and what else is trained
 
 LoRA and AdaLoRA are known to both. SoRA is not known to peft: as it is it loads here only, pruned
-(`chimera.adapter.merge.prune`) it is a LoRA whose ranks differ by layer, which peft loads.
+(`chimera.adapter.shared.merge.prune`) it is a LoRA whose ranks differ by layer, which peft loads.
 """
 
 from __future__ import annotations
 
 import json
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from chimera.adapter.adalora import SVDLike
-from chimera.adapter.lora import LoRA
-from chimera.adapter.low_rank import Adapted, LowRank, adapted, substitute
-from chimera.adapter.sora import SoRA
+from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute
+from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
 
 CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
@@ -36,7 +36,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
     layers = adapted(model)
     tensors: dict[str, Tensor] = {}
     for name, layer in layers.items():
-        for key, tensor in _tensors(layer.update).items():
+        for key, tensor in layer.update.tensors().items():
             tensors[f"{PREFIX}{name}.{key}"] = tensor
     own = {id(p) for layer in layers.values() for p in layer.update.parameters()}
     bare = {f"{name}.base.": f"{name}." for name in layers}
@@ -76,21 +76,23 @@ def load(model: nn.Module, folder: str | Path) -> nn.Module:
     return model
 
 
-def _tensors(update: LowRank) -> dict[str, Tensor]:
-    a, b, m = update.A.detach(), update.B.detach(), update.middle()
-    if isinstance(update, SVDLike):
-        return {"lora_A": a, "lora_B": b, "lora_E": update.E.detach()[:, None]}
-    both = {"lora_A.weight": a, "lora_B.weight": b}
-    return both if m is None else both | {"lora_gate": m.detach()}
+@cache
+def kinds() -> dict[str, type[LowRank]]:
+    """Updates by the `peft_type` of their files: those that the modules of `conf/adapter` hold."""
+    found: dict[str, type[LowRank]] = {}
+    for name in groups()["adapter"]:
+        module = import_module(node("adapter", name)["_target_"].rpartition(".")[0])
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, LowRank):
+                found[value.kind] = value
+    return found
 
 
 def _config(layers: dict[str, Adapted]) -> dict[str, Any]:
     updates = {name: layer.update for name, layer in layers.items()}
     one = next(iter(updates.values()))
-    svd = isinstance(one, SVDLike)
-    alphas = {n: u.scale * (u.r + 1e-5 if svd else u.r) for n, u in updates.items()}
     most = max(u.r for u in updates.values())
-    alpha = max(alphas.values())
+    alpha = max(u.alpha for u in updates.values())
     config: dict[str, Any] = {
         "peft_type": one.kind,
         "r": most,
@@ -100,36 +102,25 @@ def _config(layers: dict[str, Adapted]) -> dict[str, Any]:
         "bias": "none",
         "task_type": None,
         "rank_pattern": {n: u.r for n, u in updates.items() if u.r != most},
-        "alpha_pattern": {n: a for n, a in alphas.items() if a != alpha},
+        "alpha_pattern": {n: u.alpha for n, u in updates.items() if u.alpha != alpha},
     }
-    if svd:  # peft wants a schedule even where nothing is trained
-        config |= {"r": 8, "init_r": most, "total_step": 1, "rank_pattern": None}
-    return config
+    return config | one.settings(most)
 
 
 def _attach(model: nn.Module, name: str, config: dict[str, Any], parts: dict[str, Tensor]) -> None:
-    kind, a = config["peft_type"], parts.get("A")
-    if kind not in ("LORA", "ADALORA", "SORA") or a is None or set(parts) - {"A", "B", "E", "gate"}:
-        raise UserError(f"{name}: an adapter of kind {kind} with {', '.join(parts)} is not known")
+    kind = kinds().get(config["peft_type"])
+    if kind is None or set(parts) != set(kind.parts):
+        raise UserError(
+            f"{name}: an adapter of kind {config['peft_type']} with {', '.join(parts)} is not known"
+        )
     names = {n for n, _ in model.named_modules()}
     if name not in names:
         raise UserError(f"the adapter is for {name}, which the model has not{nearest(name, names)}")
     old = model.get_submodule(name)
     base = old.base if isinstance(old, Adapted) else old
-    r, dropout = len(a), config.get("lora_dropout") or 0.0
     alpha = (config.get("alpha_pattern") or {}).get(name, config["lora_alpha"])
-    update: LowRank
-    if kind == "ADALORA":
-        update = SVDLike(base, r, alpha, dropout)
-        update.scale = alpha / (config["init_r"] + 1e-5)
-        update.E.data.copy_(parts["E"].flatten())
-    else:
-        scale = alpha / (r**0.5 if config.get("use_rslora") else r)
-        update = (SoRA if kind == "SORA" else LoRA)(base, r, scale, dropout)
-        if isinstance(update, SoRA):
-            update.gate.g.data.copy_(parts["gate"])
-    update.A.data.copy_(a)
-    update.B.data.copy_(parts["B"])
+    update = kind.of_file(base, parts, config, alpha)
+    update.read(parts)
     substitute(model, {old: Adapted(base, update.train(model.training))})
 
 

@@ -12,7 +12,6 @@ The model stays the Hugging Face model that it was, of the same class and with t
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,12 +19,11 @@ import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
+from chimera.adapter.graft.attach import attach
 from chimera.adapter.graft.memory import GraftedMemory
 from chimera.adapter.graft.sites import sites
-from chimera.adapter.liza import liza as attach
-from chimera.adapter.lora import lora as low_rank
-from chimera.adapter.low_rank import adapted
-from chimera.adapter.none import no_adapter
+from chimera.adapter.shared.inject import inject
+from chimera.adapter.shared.low_rank import LowRank, adapted
 from chimera.errors import UserError
 from chimera.ops.liza import Gate, Nonlinearity, Trick
 
@@ -54,31 +52,35 @@ def liza(
         model: a folder, an id of the hub, or a model of transformers, which is changed in place.
         lora: rank of the LoRA on the four projections; None for none.
         lora_alpha, lora_dropout: of it.
-        train, order, trick, gate, mag, mag_weight, nonlinearity, chunk, max_cache: as
-            `chimera.adapter.liza.liza` says.
+        train, order, trick, gate, mag, mag_weight, nonlinearity, chunk, max_cache: as of
+            `chimera.adapter.liza.liza`.
 
     Raises:
         UserError: the model cannot be had, or has no attention that is understood.
     """
     base: Any = _pretrained(str(model), None) if isinstance(model, str | Path) else model
-    inner = no_adapter
-    if lora is not None:
-        targets = [f"{name}.{part}" for name, at in sites(base).items() for part in at.names]
-        inner = partial(
-            low_rank, r=lora, alpha=lora_alpha, dropout=lora_dropout, targets=targets, train=None
-        )
+    targets = [f"{name}.{part}" for name, at in sites(base).items() for part in at.names]
+
+    def inner(model: nn.Module) -> nn.Module:
+        if lora is None:
+            return model
+        scale = lora_alpha / lora
+        return inject(model, lambda on: LowRank(on, lora, scale, lora_dropout), targets, None)
+
     return attach(
         base,
         inner=inner,
         train=train,
-        order=order,
-        trick=trick,
-        gate=gate,
+        max_cache=max_cache,
         mag=mag,
         mag_weight=mag_weight,
-        nonlinearity=nonlinearity,
-        chunk=chunk,
-        max_cache=max_cache,
+        branch={
+            "order": order,
+            "trick": trick,
+            "gate": gate,
+            "nonlinearity": nonlinearity,
+            "chunk": chunk,
+        },
     )
 
 

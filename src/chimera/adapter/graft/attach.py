@@ -1,0 +1,69 @@
+"""Put the linear memory of LiZAttention beside every attention of a model (SPEC A4; TPTT 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from chimera.adapter.graft.memory import GraftedMemory, Padding
+from chimera.adapter.graft.sites import decoder, sites
+from chimera.errors import UserError
+
+
+def attach(
+    model: nn.Module,
+    *,
+    inner: Callable[[nn.Module], nn.Module],
+    train: Literal["inner", "projections"],
+    max_cache: int | None,
+    mag: Literal["additive", "cross_gate"],
+    mag_weight: float,
+    branch: dict[str, Any],
+) -> nn.Module:
+    """Graft a memory onto every attention of a Hugging Face causal model.
+
+    Args:
+        model: changed in place and frozen.
+        inner: makes trainable what is trained, with train=inner.
+        train: `projections` trains the base's own q, k, v and o in place of `inner`.
+        max_cache, mag, mag_weight, branch: as of `GraftedMemory`.
+
+    Raises:
+        UserError: no attention that is understood, one that has a memory already, or options that
+            do not go together.
+    """
+    found = sites(model)
+    if any(hasattr(model.get_submodule(name), "liza") for name in found):
+        raise UserError("adapter=liza: the model has LiZAttention already")
+    top, padding = decoder(model, list(found)), Padding()
+    projections = []
+    for name, layout in found.items():
+        attention = model.get_submodule(name)
+        causal = bool(getattr(attention, "is_causal", True))
+        try:
+            memory = GraftedMemory(
+                layout,
+                padding,
+                max_cache=max_cache,
+                causal=causal,
+                mag=mag,
+                mag_weight=mag_weight,
+                branch=branch,
+            )
+        except ValueError as error:
+            raise UserError(f"adapter=liza on {name}: {error}") from error
+        layers = [attention.get_submodule(part) for part in layout.names]
+        projections += [p for layer in layers for p in layer.parameters()]
+        like = projections[-1]
+        memory.to(like.device, torch.promote_types(like.dtype, torch.float32))
+        memory.attach(attention)
+    top.register_forward_pre_hook(padding.see, with_kwargs=True)
+    model.requires_grad_(False)
+    if train == "inner":
+        return inner(model)
+    for parameter in projections:
+        parameter.requires_grad_(True)
+    return model
