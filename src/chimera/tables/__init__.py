@@ -1,1 +1,1 @@
-"""Small experiments that need no model: each module runs with `python -m`."""
+"""Tables of the papers that are computed rather than trained: `python -m chimera.tables.<name>`."""

@@ -1,34 +1,35 @@
-"""Which update finds the zeros of a small LASSO problem (SAIDL Table 9).
+"""The zeros that each update of gates finds in a small LASSO problem (SAIDL Table 9).
 
     min_g ½‖A g − b‖² + λ‖g‖₁,   A [20 10] normal,   b = A g_true,   5 of 10 in g_true are zero
 
     python -m chimera.tables.lasso [to=<folder>]
 
-λ = 0.1, η = 0.01, 500 steps, from g normal. The paper gives no seed and no size of g_true: ours is
-drawn so that every nonzero entry has |g| in [0.5, 1]. Which zeros of g_true the minimiser itself
-has depends on A: the table is of the first seed whose minimiser has all five, as the paper's. Ten
-seeds are counted besides; there the proximal update has the minimiser's zeros, be they 3, 4 or 5.
+λ = 0.1, η = 0.01, 500 steps, from g normal. The paper gives no seed and no size of g_true: ours has
+|g| in [0.5, 1] where it is not zero. How many of its zeros the minimiser has depends on A: the
+table is of the first seed whose minimiser has all five, as the paper's. Ten seeds are counted
+besides; there the proximal update has the zeros of the minimiser, whether 3, 4 or 5.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from chimera.adapter.sora import Gate
-from chimera.tables.proximal import folder, run
+from chimera.config.arguments import read
+from chimera.tables.command import Folder, run, show
 
 Array = NDArray[np.float64]
 Update = Literal["proximal", "sgd_l1"]
 N, D, ZEROS, L1, LR, STEPS = 20, 10, 5, 0.1, 0.01, 500
 SEEDS, SHOWN = 10, 2
 UPDATES: tuple[Update, ...] = ("proximal", "sgd_l1")
+USAGE = "python -m chimera.tables.lasso [to=<folder>]"
 
 
 class Problem(NamedTuple):
@@ -84,15 +85,15 @@ def loss(p: Problem, g: Array) -> float:
     return float(0.5 * np.square(p.A @ g - p.b).sum() + L1 * np.abs(g).sum())
 
 
-def found(p: Problem, g: Array) -> int:
-    """How many of the solution's zeros are exactly zero in g."""
+def zeros_found(p: Problem, g: Array) -> int:
+    """The number of the solution's zeros that are exactly zero in g."""
     return int(((g == 0) & (p.truth == 0)).sum())
 
 
-def main(words: list[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Print the table, and write it if a folder is named."""
-    to = folder(words)
-    heads = ("update", "by", "exact zeros", "|g| < 1e-6", "loss", "‖numpy − torch‖∞")
+    to = read(Folder, arguments, USAGE).to
+    head = ("update", "by", "exact zeros", "|g| < 1e-6", "loss", "‖numpy − torch‖∞")
     one, rows = problem(SHOWN), []
     for update in UPDATES:
         reference = by_numpy(one, update)
@@ -100,18 +101,14 @@ def main(words: list[str]) -> None:
             gap = "ref" if g is reference else f"{np.abs(g - reference).max():.2e}"
             exact, near = int((g == 0).sum()), int((np.abs(g) < 1e-6).sum())
             rows.append((update, name, str(exact), str(near), f"{loss(one, g):.4e}", gap))
-    table = Table(*heads, title=f"n={N}, d={D}, λ={L1}, η={LR}, {STEPS} steps, seed {SHOWN}")
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
+    show(head, rows, f"n={N}, d={D}, λ={L1}, η={LR}, {STEPS} steps, seed {SHOWN}")
     for update in UPDATES:
-        counts = [found(p, by_torch(p, update)) for p in map(problem, range(SEEDS))]
-        console.print(f"{update}: zeros found of {ZEROS}, seeds 0 to {SEEDS - 1}: {counts}")
+        counts = [zeros_found(p, by_torch(p, update)) for p in map(problem, range(SEEDS))]
+        print(f"{update}: zeros found of {ZEROS}, seeds 0 to {SEEDS - 1}: {counts}")
     if to:
         to.mkdir(parents=True, exist_ok=True)
         with (to / "lasso.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([heads, *rows])
+            csv.writer(file).writerows([head, *rows])
 
 
 if __name__ == "__main__":

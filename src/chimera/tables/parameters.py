@@ -1,4 +1,4 @@
-"""Where a model's parameters are, counted without memory, beside what a paper says.
+"""Parameters of a model by part, counted on the meta device, beside a paper's numbers.
 
     python -m chimera.tables.parameters preset=titan_bert_ultra [out=<file>.md]
 
@@ -9,35 +9,47 @@ The published numbers are those of `experiments/titan/parameters.csv`.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from hydra.utils import instantiate
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
+from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
+from chimera.rundir.atomic import write_atomic
+from chimera.tables.command import run, show
 
-#: Vocabulary of a tokenizer that is not learnt to a size of our choice.
+#: Vocabulary of pretrained tokenizers; that of others is in their settings.
 VOCABULARY = {"bert": 30522, "gpt2": 50257}
 #: Parts of a layer, in the order of TITAN Table 6.
 PARTS = ("mixer", "experts", "gating", "norm")
 TABLE = "titan/parameters"
+USAGE = "python -m chimera.tables.parameters preset=<name> [key=value ...] [out=<file>]"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where the tables are written.
+
+    Args:
+        out: Markdown file; they are only printed if this is left out.
+    """
+
+    out: Path | None = None
 
 
 @dataclass(frozen=True)
 class Count:
-    """A model's parameters: of each layer by part, and of what is not in a layer."""
+    """A model's parameters: of each layer (kind of mixer, and part), and outside of layers."""
 
     dim: int
     layers: list[tuple[str, dict[str, int]]]
@@ -53,11 +65,19 @@ class Count:
         return sum(self.parts.values()) + sum(self.outside.values())
 
 
-def count(words: list[str]) -> Count:
-    """Count the model that these words of a command line make, on the meta device."""
-    config = plain(compose(words))
+def count(overrides: list[str]) -> Count:
+    """Count the model of these overrides.
+
+    Raises:
+        UserError: they do not compose, or the tokenizer has to be there to know its vocabulary.
+    """
+    config = plain(compose(overrides))
     settings = instantiate(config["model"], _convert_="all")
-    vocabulary = config["tokenizer"].get("vocab_size") or VOCABULARY[config["choices"]["tokenizer"]]
+    tokenizer = config["choices"]["tokenizer"]
+    vocabulary = config["tokenizer"].get("vocab_size") or VOCABULARY.get(tokenizer)
+    if vocabulary is None:
+        known = ", ".join(("sentencepiece", *VOCABULARY))
+        raise UserError(f"tokenizer={tokenizer} has no vocab_size to count with; use {known}")
     with torch.device("meta"):
         model = build_model(settings, choose(config), vocab_size=vocabulary, causal=False)
     layers = [_layer(block) for block in model.backbone.blocks if isinstance(block, Block)]
@@ -68,17 +88,17 @@ def _layer(block: Block) -> tuple[str, dict[str, int]]:
     router = getattr(block.ffn, "router", None)
     gating = _size([router] if router is not None else [])
     norms = [block.mixer_norm] + ([block.ffn_norm] if block.ffn_norm is not None else [])
-    found = {
+    sizes = {
         "mixer": _size([block.mixer]),
         "experts": _size([block.ffn] if block.ffn is not None else []) - gating,
         "gating": gating,
         "norm": _size(norms),
     }
-    return block.mixer.component, found
+    return block.mixer.component, sizes
 
 
 def _outside(model: LanguageModel) -> dict[str, int]:
-    """What is not in a layer, a table that the head shares counted once."""
+    """Parameters outside of layers; an embedding that the head shares is counted once."""
     body = model.backbone
     embedding = _size([body.embedding])
     scale = _size([body.scale] if body.scale is not None else [])
@@ -92,11 +112,11 @@ def _size(modules: Iterable[nn.Module]) -> int:
     return sum(p.numel() for module in modules for p in module.parameters())
 
 
-def layers_table(found: Count) -> list[list[str]]:
+def layers_table(of: Count) -> list[list[str]]:
     """A row per kind of layer, in d²."""
-    kinds = Counter(kind for kind, _ in found.layers)
-    first = dict(reversed(found.layers))
-    square = found.dim**2
+    kinds = Counter(kind for kind, _ in of.layers)
+    first = dict(reversed(of.layers))
+    square = of.dim**2
     rows = [["layer", "how many", *(f"{part} /d²" for part in PARTS), "in all"]]
     for kind, many in kinds.items():
         layer = first[kind]
@@ -105,18 +125,18 @@ def layers_table(found: Count) -> list[list[str]]:
     return rows
 
 
-def parts_table(found: Count, published: dict[str, float]) -> list[list[str]]:
+def parts_table(of: Count, published: dict[str, float]) -> list[list[str]]:
     """A row per part of the model: ours, the formula's, the difference as a share of its total."""
-    layers = len(found.layers)
+    layers = len(of.layers)
     paper = {part: round(published[part] * layers) for part in PARTS if part in published}
     if paper:
-        paper["embeddings"] = found.outside["embeddings"]
+        paper["embeddings"] = of.outside["embeddings"]
     whole = sum(paper.values())
     rows = [["part", "ours", "formula", "difference", "of the total"]]
-    for part, ours in (found.parts | found.outside).items():
+    for part, ours in (of.parts | of.outside).items():
         theirs = paper.get(part, 0)
         rows.append([part, f"{ours:,}", *_against(ours, theirs, whole)])
-    return [*rows, ["total", f"{found.total:,}", *_against(found.total, whole, whole)]]
+    return [*rows, ["total", f"{of.total:,}", *_against(of.total, whole, whole)]]
 
 
 def _against(ours: int, theirs: int, whole: int) -> list[str]:
@@ -125,47 +145,38 @@ def _against(ours: int, theirs: int, whole: int) -> list[str]:
     return [f"{theirs:,}", f"{ours - theirs:+,}", f"{(ours - theirs) / whole:+.2%}"]
 
 
-def published(words: list[str]) -> tuple[dict[str, float], list[str]]:
-    """The paper's numbers per layer for a preset that it has some for, and what to say of each."""
-    mine = [p for p in load(TABLE).published if f"preset={p.row}" in words]
+def published(overrides: Sequence[str]) -> tuple[dict[str, float], list[str]]:
+    """The paper's numbers per layer of a preset, and its notes; both empty where it has none."""
+    mine = [p for p in load(TABLE).published if f"preset={p.row}" in overrides]
     numbers = {p.column: p.value for p in mine}
     return numbers, [f"{p.column}: {p.note}" for p in mine if p.note]
 
 
-def main(argv: list[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     """Print the tables, or write them to `out=`."""
-    out = [word for word in argv if word.startswith("out=")]
-    words = [word for word in argv if word not in out]
-    if any("=" not in word for word in words):
-        raise UserError("write python -m chimera.tables.parameters preset=<name> [key=value ...]")
-    found = count(words)
-    numbers, notes = published(words)
-    tables = [layers_table(found), parts_table(found, numbers)]
-    if not out:
-        console = Console()
-        for rows in tables:
-            shown = Table(*rows[0])
-            for row in rows[1:]:
-                shown.add_row(*row)
-            console.print(shown)
-        console.print("\n".join(notes))
-        return 0
-    command = f"python -m chimera.tables.parameters {' '.join(argv)}"
-    text = [f"# Parameters of {' '.join(words)}", "", f"`{command}`, d = {found.dim}.", ""]
-    for rows in tables:
-        text += [_line(rows[0]), _line(["---"] + ["---:"] * (len(rows[0]) - 1))]
-        text += [*map(_line, rows[1:]), ""]
+    overrides: list[str] = []
+    out = read(Options, arguments, USAGE, others=overrides).out
+    if any("=" not in text for text in overrides):
+        raise UserError(f"write {USAGE}")
+    counted = count(overrides)
+    numbers, notes = published(overrides)
+    tables = [layers_table(counted), parts_table(counted, numbers)]
+    if out is None:
+        for head, *rows in tables:
+            show(head, rows)
+        print("\n".join(notes))
+        return
+    command = f"python -m chimera.tables.parameters {' '.join(arguments)}"
+    text = [f"# Parameters of {' '.join(overrides)}", "", f"`{command}`, d = {counted.dim}.", ""]
+    for head, *rows in tables:
+        text += [_line(head), _line(["---"] + ["---:"] * (len(head) - 1)), *map(_line, rows), ""]
     text += [f"- {note}" for note in notes]
-    Path(out[0].partition("=")[2]).write_text("\n".join(text).rstrip() + "\n", encoding="utf-8")
-    return 0
+    write_atomic(out, "\n".join(text).rstrip() + "\n")
 
 
-def _line(cells: list[str]) -> str:
+def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        sys.exit(print(f"error: {error}", file=sys.stderr) or 2)
+    run(main)

@@ -3,28 +3,28 @@
     python -m chimera.tables.proximal [to=<folder>]
 
 r = 8 gates start at 1, η = 0.1, λ = 0.15, 200 steps. Each proximal step takes ηλ = 0.015 off, so
-that all are zero after ⌈1/0.015⌉ = 67; the subgradient step jumps over zero and back for ever.
-The torch side is the shipped gate under torch's SGD; the NumPy side shares no code with it.
+that all are zero after ⌈1/0.015⌉ = 67 steps; the subgradient step oscillates about zero for ever.
+The torch side is the adapter's gate under torch's SGD; the NumPy side shares no code with it.
 """
 
 from __future__ import annotations
 
 import csv
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from chimera.adapter.sora import Gate
-from chimera.errors import UserError
+from chimera.config.arguments import read
+from chimera.tables.command import Folder, run, show
 
 Path_ = NDArray[np.float64]  # [steps + 1, r], the start first
 R, LR, L1, STEPS = 8, 0.1, 0.15, 200
+USAGE = "python -m chimera.tables.proximal [to=<folder>]"
 
 
 def numpy_gates(update: Literal["proximal", "sgd_l1"], start: Path_) -> Path_:
@@ -58,17 +58,15 @@ def torch_gates(update: Literal["proximal", "sgd_l1"], start: Path_) -> Path_:
 
 
 def first_all_zero(path: Path_) -> int | None:
-    """The step after which no gate is left; None if there is none such."""
+    """The step after which all gates are zero; None if they never are."""
     dead = np.flatnonzero((path == 0).all(axis=1))
     return int(dead[0]) if len(dead) else None
 
 
-def main(words: list[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Print the table, and write the curves if a folder is named."""
-    to = folder(words)
-    table = Table(title=f"r={R}, lr={LR}, λ={L1}, {STEPS} steps", title_justify="left")
-    for head in ("update", "all zero at step", "gates left", "max |numpy − torch|"):
-        table.add_column(head)
+    to = read(Folder, arguments, USAGE).to
+    head, rows = ("update", "all zero at step", "gates left", "max |numpy − torch|"), []
     paths: dict[str, Path_] = {}
     updates: tuple[Literal["proximal", "sgd_l1"], ...] = ("proximal", "sgd_l1")
     for update in updates:
@@ -76,15 +74,15 @@ def main(words: list[str]) -> None:
         paths[update] = ours
         gap, step = np.abs(ours - reference).max(), first_all_zero(ours)
         left = f"{np.count_nonzero(ours[-1])} of {R}"
-        table.add_row(update, "never" if step is None else str(step), left, f"{gap:.1e}")
-    Console().print(table)
+        rows.append((update, "never" if step is None else str(step), left, f"{gap:.1e}"))
+    show(head, rows, f"r={R}, lr={LR}, λ={L1}, {STEPS} steps")
     if to:
         to.mkdir(parents=True, exist_ok=True)
         with (to / "proximal.csv").open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(["step", *paths])
+            curves = csv.writer(file)
+            curves.writerow(["step", *paths])
             for step in range(STEPS + 1):
-                rows.writerow([step, *(float(path[step].max()) for path in paths.values())])
+                curves.writerow([step, *(float(path[step].max()) for path in paths.values())])
         draw(paths, to / "proximal.png")
 
 
@@ -104,26 +102,6 @@ def draw(paths: dict[str, Path_], file: Path) -> None:
     axis.legend(frameon=False)
     axis.grid(alpha=0.3)
     figure.savefig(file, dpi=130)
-
-
-def folder(words: list[str]) -> Path | None:
-    """What `to=<folder>` names, the only word that a study takes."""
-    if not words:
-        return None
-    key, _, value = words[0].partition("=")
-    if len(words) > 1 or key != "to" or not value:
-        raise UserError(f"{' '.join(words)}: a study takes to=<folder> and nothing else")
-    return Path(value)
-
-
-def run(study: object) -> None:
-    """A study's `main` from the command line: bad input is one line and exit code 2."""
-    assert callable(study)
-    try:
-        study(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
 
 
 if __name__ == "__main__":
