@@ -9,6 +9,7 @@ allocator holds at one time beyond the weights and the input (`benchmarks.memory
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -85,5 +86,4 @@ def _pass(rival: nn.Module, length: int) -> Callable[[], None]:
 def exponent(cost: Mapping[int, float]) -> float:
     """Slope of log cost against log length, least squares, from FIT_FROM tokens on."""
     points = [(math.log(t), math.log(c)) for t, c in cost.items() if t >= FIT_FROM]
-    x0, y0 = (sum(p[i] for p in points) / len(points) for i in (0, 1))
-    return sum((x - x0) * (y - y0) for x, y in points) / sum((x - x0) ** 2 for x, _ in points)
+    return statistics.linear_regression(*zip(*points, strict=True)).slope

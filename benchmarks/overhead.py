@@ -64,7 +64,9 @@ def _bare(config: dict[str, Any]) -> float:
     task = make_task(config, data.prepared.tokenizer.vocab_size).train()
     train = data.train_dataloader()
     options = [g.options() for g in groups(task.model, task.optim)]
-    optimizer = torch.optim.AdamW(options, betas=tuple(task.optim.betas), fused=True)
+    optimizer = torch.optim.AdamW(
+        options, betas=(task.optim.betas[0], task.optim.betas[1]), fused=True
+    )
     start = 0.0
     for number, batch in enumerate(train):
         if number == 1:

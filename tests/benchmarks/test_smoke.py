@@ -1,0 +1,78 @@
+"""Benchmarks run: each at a size that takes seconds, its numbers unread."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.__main__ import main, names
+from benchmarks.timing import turns
+
+from benchmarks import decoding, mqar, overhead, train_step
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    """Benchmarks set the number of threads for the whole process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (decoding, train_step):
+        monkeypatch.setattr(module, "turns", lambda rivals, **_: turns(rivals, rounds=1, warmup=0))
+
+
+def test_benchmarks_are_found() -> None:
+    assert {"mixers", "mqar", "overhead", "liza_graft"} <= set(names())
+    assert not {"parts", "timing", "cost_report"} & set(names())
+
+
+def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mixer"]) == 2
+    assert "no benchmark mixer; there are decoding" in capsys.readouterr().err
+
+
+def test_overhead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    monkeypatch.setattr(overhead, "STEPS", 2)
+    monkeypatch.setattr(overhead, "TURNS", 1)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(f"The cat number {i} sees house {i % 7}.\n" for i in range(400)))
+    small = ["scale=smoke", "logger=none", "model.dim=32", "model.depth=1", "model.heads=4"]
+    small += ["data=text", f"data.path={text}", f"data.cache_dir={tmp_path}", "tokenizer=word"]
+    monkeypatch.setattr(overhead, "SHAPE", small)
+    found = overhead.main()
+    assert len(found["platform_seconds"]) == len(found["bare_seconds"]) == 1
+
+
+def test_train_step(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
+    monkeypatch.setattr(train_step, "Model", partial(small_model, train_step.Model))
+    for name, value in (("VOCAB", 64), ("BATCH", 2), ("LENGTH", 16)):
+        monkeypatch.setattr(train_step, name, value)
+    rows = train_step.main()["rows"]
+    assert rows["BertForMaskedLM"]["times_theirs"] == 1
+    assert len(rows) == 4
+
+
+def small_model(model: type, **settings: int) -> object:
+    return model(**settings | {"dim": 32, "depth": 1, "heads": 4})
+
+
+def test_decoding(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
+    for name, value in (("DIM", 32), ("DEPTH", 1), ("HEADS", 4)):
+        monkeypatch.setattr(decoding, name, value)
+    assert set(decoding.per_token(["retnet", "attention"], (4, 8))) == {"retnet", "attention"}
+    decoding.caches(16)  # compares with the formula itself
+    rows = decoding.training((32,))
+    assert set(rows) == {*decoding.VARIANTS, decoding.WRITTEN}
+
+
+def test_mqar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqar, "train", partial(mqar.train, steps=2))
+    trained, position = mqar.run("delta", behind=True)
+    assert (trained.steps, position) == (2, "none")
