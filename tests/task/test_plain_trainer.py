@@ -13,6 +13,7 @@ import torch
 from chimera.data.batch.loader import ResumableLoader
 from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
+from chimera.errors import UserError
 from tests.task.kit import TASKS, Made
 
 Make = Callable[..., Made]
@@ -112,3 +113,12 @@ def test_a_stored_test_needs_no_corpus(
     again.load_test(tmp_path / "test.npz")
     assert trainer.test(task, datamodule=again, verbose=False) == numbers
     assert batches(again.test_dataloader()) == wanted
+
+
+def test_a_classifier_without_classes_says_how_it_gets_them(tmp_path: Path) -> None:
+    task, data = TASKS["classification"](tmp_path, 1)
+    trainer = pl.Trainer(max_steps=1, accelerator="cpu", logger=False, default_root_dir=tmp_path)
+    with pytest.raises(
+        UserError, match=r"call task\.configure_head\(corpus\), or give the Trainer"
+    ):
+        trainer.fit(task, data.train_dataloader())

@@ -1,7 +1,7 @@
-"""python -m chimera.task.mmlu run=<directory> [data=<folder>] [split=test] [subjects=a,b] [limit=n]
+"""python -m chimera.evaluate.mmlu run=<directory> [data=<folder>] [split=test] [subjects=a,b]
 
 Asks the trained model of a run and, where an adapter changed it, the base it was made of; prints
-both and writes `mmlu.json` into the run's directory. More words: new=8 (tokens of an answer),
+both and writes `mmlu.json` into the run's directory. Also: limit=n, new=8 (tokens of an answer),
 length=<tokens of a prompt>, batch=8, out=<file>. Without data= it asks the hub for cais/mmlu.
 """
 
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     """
     words = _words(argv)
     if "run" not in words:
-        raise UserError("name a run: python -m chimera.task.mmlu run=<directory> data=<folder>")
+        raise UserError("name a run: python -m chimera.evaluate.mmlu run=<directory> data=<folder>")
     directory = RunDir(Path(words["run"]))
     config = directory.config()
     if words.get("split", "test") not in ("val", "test"):

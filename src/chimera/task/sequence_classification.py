@@ -22,6 +22,7 @@ from chimera.data.corpus.glue_tasks import HIGHEST, LOWEST
 from chimera.data.corpus.labelled import check_labelled
 from chimera.data.encode.examples import Encoded, class_counts
 from chimera.data.tokenizer.base import TokenizerSettings
+from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of
@@ -108,6 +109,14 @@ class SequenceClassification(Task):
         if stage == "test":
             self.test_parts = data.parts("test")
             self._add_scores("test", self.test_parts)
+
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        if self.labels is None:
+            raise UserError(
+                "a classifier needs its data set's classes: call task.configure_head(corpus), or"
+                " give the Trainer a data module (datamodule=)"
+            )
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Accuracy of always giving the most frequent class of train."""

@@ -13,10 +13,10 @@ from chimera.types import NonNegativeInt, PositiveInt
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What every choice of `data=` has.
+    """Settings that every choice of `data=` has.
 
     Args:
-        batch_size: sequences per micro-batch.
+        batch_size: sequences per micro-batch, of all processes together.
         seq_len: tokens per sequence.
         num_workers: processes that make batches; 0 makes them in the training process.
         cache_dir: where downloads, tokenizers and token ids are kept between runs.
@@ -31,7 +31,7 @@ class Data:
 
     @property
     def cache(self) -> Path:
-        """`cache_dir` with the home directory put in."""
+        """`cache_dir` with `~` expanded."""
         return Path(self.cache_dir).expanduser()
 
 
@@ -42,14 +42,14 @@ class Corpus(Protocol):
     def cache(self) -> Path: ...
 
     def check(self) -> None:
-        """Find out in milliseconds whether the text is there.
+        """Refuse a text that is missing, within milliseconds.
 
         Raises:
             UserError: what is missing and what to do.
         """
 
     def fingerprint(self) -> str:
-        """Changes whenever `splits` would; much cheaper than it."""
+        """A hash that changes whenever `splits` would; much cheaper than reading them."""
 
     def splits(self) -> Splits:
         """The documents of each split, always the same ones in the same order."""

@@ -5,7 +5,7 @@
 A record is `{"instruction", "input", "output"}`; `input` may be empty. They come from a JSON file
 (a list, or one record a line), from a data set of the hub, or, without either, from Python's own
 documentation: the signature of a function is the input, the first sentence about it the answer.
-Which records are trained on and which held out goes by their hashes. Free of torch.
+The records' hashes decide which are trained on and which are held out. Does not import torch.
 """
 
 # Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.

@@ -6,7 +6,7 @@
 «Partial» is the beginning, not any part. HELM normalises by taking out case, punctuation and
 articles, and the gold «A» is an article: of it nothing is left, and every answer begins with
 nothing. So QEM and PQEM come in two ways, with articles taken out, as published, and with articles
-kept, where «A» stays a letter. Free of torch.
+kept, where «A» stays a letter. Does not import torch.
 """
 
 from __future__ import annotations

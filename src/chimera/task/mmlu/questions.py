@@ -1,7 +1,7 @@
 """Questions of MMLU (arXiv 2009.03300) and how they are put, with one solved before them.
 
 From a folder with `dev/<subject>_dev.csv` and `test/<subject>_test.csv` (no header: question, four
-choices, the letter), or from the hub's `cais/mmlu`. Free of torch.
+choices, the letter), or from the hub's `cais/mmlu`. Does not import torch.
 """
 
 from __future__ import annotations
