@@ -101,7 +101,10 @@ def test_a_run_and_one_that_was_interrupted(records: Path, tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [0, -signal.SIGKILL, 0, 0], log.read_text()
-    measured = json.loads((tmp_path / "whole/run.json").read_text())["metrics"]
+    measured, resumed = (
+        json.loads((folder / "run.json").read_text())["metrics"]
+        for folder in (tmp_path / "whole", broken)
+    )
     wanted = {p.column for table in ("training", "mmlu") for p in load(f"tptt/{table}").published}
     assert wanted <= set(measured)  # every published column is measured
     tokens = measured["train/flops"] / 6
@@ -109,6 +112,9 @@ def test_a_run_and_one_that_was_interrupted(records: Path, tmp_path: Path) -> No
     assert measured["train/seconds"] * measured["train/steps_per_second"] == pytest.approx(12)
 
     assert rows(broken) == rows(tmp_path / "whole")
+    timed = ("train/seconds", "per_second")
+    same = [key for key in measured if not key.endswith(timed)]
+    assert {key: resumed[key] for key in same} == {key: measured[key] for key in same}
     first, second = (
         torch.load(d / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
         for d in (tmp_path / "whole", broken)

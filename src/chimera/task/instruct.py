@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import lightning.pytorch as pl
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from chimera.config.settings import Optim
 from chimera.data.batch.instruct import InstructDataModule
@@ -26,6 +28,22 @@ from chimera.task.mmlu.answer import answer
 from chimera.task.mmlu.metrics import summary
 from chimera.task.mmlu.questions import Question, made_of, read
 from chimera.types import NonNegativeFloat, PositiveInt
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the training steps of a run.
+
+    Args:
+        seconds: spent in training steps.
+        samples, tokens: trained on, padding included.
+        losses: how many there are of the epoch under way.
+    """
+
+    seconds: float = 0.0
+    samples: int = 0
+    tokens: int = 0
+    losses: int = 0
 
 
 class Instruct(CausalLM):
@@ -69,9 +87,12 @@ class Instruct(CausalLM):
         self.mmlu, self.mmlu_limit = mmlu, mmlu_limit
         self._questions: list[tuple[Question, Question | None]] | None = None
         self._base_metrics: dict[str, float] = {}  # MMLU of the model before training
-        self._totals: dict[str, Any] = {"seconds": 0.0, "samples": 0, "tokens": 0}
-        self._epoch_losses: list[Any] = []
-        self._step_began = 0.0
+        self._totals = Totals()
+        self._before_step = Totals()  # a step that fails is not in its emergency checkpoint
+        self._step = -1
+        self._batch_began: float | None = None
+        self._epoch_losses: list[float] = []
+        self._pending_losses: list[Tensor] = []  # still on their device
 
     @classmethod
     def data_module(
@@ -93,16 +114,15 @@ class Instruct(CausalLM):
     def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
         """The columns of TPTT's Table 2, and MMLU before and after training."""
         totals, steps = self._totals, trainer.global_step
-        seconds = max(totals["seconds"], 1e-9)
-        losses = [float(loss) for loss in self._epoch_losses]
+        seconds, losses = max(totals.seconds, 1e-9), self._losses_of_epoch()
         metrics = {
-            "train/seconds": totals["seconds"],
-            "train/samples_per_second": totals["samples"] / seconds,
+            "train/seconds": totals.seconds,
+            "train/samples_per_second": totals.samples / seconds,
             "train/steps_per_second": steps / seconds,
-            "train/flops": 6.0 * outside_embeddings(self.model) * totals["tokens"],
+            "train/flops": 6.0 * outside_embeddings(self.model) * totals.tokens,
             "train/grad_norm": self.grad_norm,
         }
-        # A run that was resumed after its last step has seen no loss of that epoch.
+        # The first release's checkpoints hold no losses.
         metrics |= {"train/loss": sum(losses) / len(losses)} if losses else {}
         return metrics | self._base_metrics | self._mmlu_metrics("mmlu")
 
@@ -131,21 +151,52 @@ class Instruct(CausalLM):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0:
-            self._epoch_losses = []
-        self._step_began = time.perf_counter()
+            self._totals = replace(self._totals, losses=0)
+            self._epoch_losses, self._pending_losses = [], []
+        if self.trainer.global_step != self._step:
+            self._step, self._before_step = self.trainer.global_step, self._totals
+        self._batch_began = time.perf_counter()
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        output = super().training_step(batch, batch_idx)
+        # Here and not at the batch's end: callbacks save checkpoints before that hook runs.
+        self._totals = replace(
+            self._totals,
+            samples=self._totals.samples + len(batch["ids"]),
+            tokens=self._totals.tokens + batch["ids"].numel(),
+            losses=self._totals.losses + 1,
+        )
+        self._pending_losses.append(output["task_loss"])
+        return output
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._totals["seconds"] += time.perf_counter() - self._step_began
-        self._totals["samples"] += len(batch["ids"])
-        self._totals["tokens"] += batch["ids"].numel()
-        self._epoch_losses.append(outputs["task_loss"])
+        self._stop_clock()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["instruct"] = {**self._totals, "base": dict(self._base_metrics)}
+        complete = self.trainer.global_step != self._step
+        if complete:
+            self._stop_clock()
+        totals = self._totals if complete else self._before_step
+        losses, base = self._losses_of_epoch()[: totals.losses], dict(self._base_metrics)
+        checkpoint["instruct"] = {**vars(totals), "losses": losses, "base": base}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._totals = dict(checkpoint["instruct"])
-        self._base_metrics = self._totals.pop("base")
+        saved = dict(checkpoint["instruct"])
+        self._base_metrics = saved.pop("base")
+        self._epoch_losses, self._pending_losses = list(saved.pop("losses", ())), []
+        self._totals = Totals(**saved, losses=len(self._epoch_losses))
+
+    def _losses_of_epoch(self) -> list[float]:
+        """Losses of the micro-batches of the epoch under way."""
+        if self._pending_losses:
+            self._epoch_losses += torch.stack(self._pending_losses).tolist()
+            self._pending_losses = []
+        return self._epoch_losses
+
+    def _stop_clock(self) -> None:
+        if self._batch_began is not None:
+            seconds = self._totals.seconds + time.perf_counter() - self._batch_began
+            self._totals, self._batch_began = replace(self._totals, seconds=seconds), None
 
 
 def outside_embeddings(model: nn.Module) -> int:
