@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from chimera.adapter.shared.low_rank import adapted
 from chimera.data.batch import labelled as batches
-from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.export import export, load
-from chimera.export.folder import trained
 from chimera.rundir.directory import RunDir
+from chimera.train.restore import restore
 
 
 def main() -> dict[str, Any]:
@@ -29,8 +28,9 @@ def main() -> dict[str, Any]:
         print("no run; name one by SORA_RUN")
         return {}
     run = RunDir(Path(os.environ["SORA_RUN"]))
-    tokenizer, settings = load_tokenizer(run.tokenizer), instantiate(run.config()["data"])
-    whole = trained(run, run.config(), tokenizer.vocab_size)[0].eval()
+    restored = restore(run)
+    tokenizer, settings = restored.tokenizer, instantiate(restored.config["data"])
+    whole = restored.task.model.eval()
     with tempfile.TemporaryDirectory() as folder:
         about = export(run, Path(folder), pack=False, adapter="keep")
         pruned = load(Path(folder)).model.eval()

@@ -14,6 +14,10 @@ class UserError(ValueError):
     """Bad input. The message is one line: what was chosen, what is allowed, what to do."""
 
 
+class Interrupted(Exception):  # noqa: N818 - a request that was met, no error
+    """A run was asked to stop; it is saved and goes on when the same command is started again."""
+
+
 class NotFiniteError(RuntimeError):
     """A loss or a gradient was NaN or infinite; raised before it reaches the weights."""
 

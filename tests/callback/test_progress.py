@@ -3,49 +3,72 @@
 from __future__ import annotations
 
 import io
+import re
 
+import pytest
 from rich.console import Console
 
-from chimera.callback.log.progress import ProgressDisplay
+from chimera.callback.log.progress import Progress
 from tests.callback.test_step_log import step
 
 
 class Fit:
     """As much of a trainer as the display asks for."""
 
+    class state:  # noqa: N801 - Lightning's name
+        fn = "fit"
+
+    is_global_zero = True
+    max_steps = 10
     global_step = 0
+    sanity_checking, training = False, True
+    progress_bar_callback: Progress
     callback_metrics: dict[str, float] = {"val/perplexity": 321.0}  # noqa: RUF012
 
 
-def lines(**options: object) -> tuple[ProgressDisplay, io.StringIO]:
-    text = io.StringIO()
-    console = Console(file=text, width=200)
-    return ProgressDisplay(10, 1e-3, "auto", 2, console, **options), text  # type: ignore[arg-type]
-
-
 def test_lines_outside_a_terminal() -> None:
-    display, text = lines()
-    display.on_fit_start(Fit(), None)  # type: ignore[arg-type]
+    display, text, fit = Progress(every=2), io.StringIO(), Fit()
+    display.out = Console(file=text, width=200)
+    display.setup(fit, None, "fit")  # type: ignore[arg-type]
+    display.on_train_start(fit, None)  # type: ignore[arg-type]
     for number in range(1, 5):
-        display(step(number))
-    display.on_validation_end(Fit(), None)  # type: ignore[arg-type]
-    display(step(5))
-    display(step(6))
+        display.on_step(step(number))
+    display.on_validation_end(fit, None)  # type: ignore[arg-type]
+    display.on_step(step(5))
+    display.on_step(step(6))
     shown = text.getvalue().splitlines()
     assert [line.split()[1] for line in shown] == ["2/10", "4/10", "6/10"]
     assert all(word in shown[0] for word in ("loss", "lr 5.00e-04", "1.3k tok/s", "left"))
     assert "val ppl 321.0" in shown[2]
 
 
-def test_a_bar_in_a_terminal() -> None:
-    text = io.StringIO()
-    console = Console(file=text, force_terminal=True, width=160)
-    display = ProgressDisplay(10, 1e-3, "auto", 2, console)
-    display.on_fit_start(Fit(), None)  # type: ignore[arg-type]
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_bar_in_a_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for rich
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    display, fit = Progress(), Fit()
+    fit.progress_bar_callback = display
+    display.setup(fit, None, "fit")  # type: ignore[arg-type]
+    display.on_train_start(fit, None)  # type: ignore[arg-type]
+    display.on_validation_end(fit, None)  # type: ignore[arg-type]
     for number in range(1, 11):
-        display(step(number))
-    display.on_fit_end(Fit(), None)  # type: ignore[arg-type]
-    shown = text.getvalue()
+        fit.global_step = number
+        display.on_step(step(number))
+        display.on_train_batch_end(fit)  # type: ignore[arg-type]
+    display.teardown(fit, None, "fit")  # type: ignore[arg-type]
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "10/10" in shown
     assert "tok/s" in shown
-    assert "left" in shown
+    assert ("val ppl 321.0" in shown) == (width > 100)
+    assert max(map(len, re.split(r"[\r\n]+", shown))) <= width
+
+
+def test_nothing_where_nothing_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    display, fit = Progress(style="none", every=1), Fit()
+    display.setup(fit, None, "fit")  # type: ignore[arg-type]
+    display.on_train_start(fit, None)  # type: ignore[arg-type]
+    display.on_step(step(1))
+    assert capsys.readouterr() == ("", "")

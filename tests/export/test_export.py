@@ -14,11 +14,10 @@ from transformers import AutoModel, AutoTokenizer
 from chimera.adapter.shared.low_rank import adapted
 from chimera.cli.export import main as export
 from chimera.cli.train import main as train
-from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.export import load
-from chimera.export.folder import trained
 from chimera.quant.shared.packing import packed as pack_model
 from chimera.rundir.directory import RunDir
+from chimera.train.restore import restore
 from tests.glue.kit import cola
 from tests.hf.kit import folder
 
@@ -62,9 +61,8 @@ def answer(model: Any, vocab_size: int) -> torch.Tensor:
 
 
 def of_run(path: Path) -> torch.Tensor:
-    run = RunDir(path)
-    vocab_size = load_tokenizer(run.tokenizer).vocab_size
-    return answer(trained(run, run.config(), vocab_size)[0], vocab_size)
+    run = restore(RunDir(path))
+    return answer(run.task.model.eval(), run.tokenizer.vocab_size)
 
 
 @pytest.mark.parametrize("name", ["lm", "rope", "classes", "body"])
@@ -89,7 +87,7 @@ def test_ternary_weights_are_packed_to_the_same_logits(runs: Path, tmp_path: Pat
     plain, packed = (tmp_path / p / "model.safetensors" for p in ("false", "true"))
     found, run = load(tmp_path / "true"), RunDir(runs / "lm")
     vocab_size = found.tokenizer.vocab_size
-    source = trained(run, run.config(), vocab_size)[0]
+    source = restore(run).task.model.eval()
     # The folder holds the very codes and scales of the run.
     wanted, got = pack_model(source).state_dict(), found.model.state_dict()
     assert got.keys() == wanted.keys()

@@ -64,7 +64,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         cfg.table = _table(selected, cfg.table)
     unknown_keys = set(keys_of(cfg)) - known_keys - {"choices"}
     for key in sorted(unknown_keys):
-        if not key.startswith(("choices.", "table.", "mixer.members")):
+        if not key.startswith(("choices.", "table.", "mixer.members", "callbacks.")):
             raise UserError(
                 f"an experiment file sets {key}, which no chosen part has{_hint(key, known_keys)}"
             )

@@ -70,6 +70,8 @@ def _check_choice(override: Override) -> None:
 
 def _check_key(override: Override, known: Set[str]) -> None:
     key = override.key_or_group
+    if override.is_add() and key.startswith("callbacks."):  # a callback of the user's own
+        return
     if key not in known and not key.startswith("hydra"):
         raise UserError(f"{key} is no key of this configuration{_hint(key, known)}")
     if override.is_add() and not override.is_force_add():

@@ -174,19 +174,6 @@ class Measured(Trainer):
 
 
 @dataclass(frozen=True)
-class Guard:
-    """What happens when a loss or a gradient is NaN or infinite (SPEC T6). The update never does.
-
-    Args:
-        policy: `stop` ends the run; `skip` leaves the step out and goes on.
-        max_skips: steps of a run that `skip` leaves out before it stops after all.
-    """
-
-    policy: Literal["stop", "skip"] = "stop"
-    max_skips: PositiveInt = 10
-
-
-@dataclass(frozen=True)
 class Optim:
     """Optimiser, rates by component, learning-rate schedule (SPEC T1, T2; TITAN Table 3).
 
@@ -241,18 +228,3 @@ class Scale:
     )
     choices: dict[str, str] = field(default_factory=dict)
     preset_choices: dict[str, dict[str, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Logger:
-    """Where metrics go besides the step log, which every run keeps.
-
-    Args:
-        kind: `wandb` (offline or online), `csv` or `none`.
-        online: W&B uploads as it goes; needs a login.
-        project: W&B project.
-    """
-
-    kind: Literal["wandb", "csv", "none"] = "wandb"
-    online: bool = False
-    project: str = "chimera"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 #: Packages whose modules import Lightning.
-SLOW = ("chimera.task.", "chimera.callback.")
+SLOW = ("chimera.task.", "chimera.callback.", "chimera.train.")
 
 
 def keywords(target: str) -> dict[str, Any] | None:

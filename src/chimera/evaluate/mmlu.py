@@ -62,23 +62,15 @@ def evaluate(
         UserError: a run without a checkpoint or of a task that does not generate.
     """
     from chimera.config.init_from import causal_of
-    from chimera.data.tokenizer.base import load as load_tokenizer
-    from chimera.rundir import checkpoints as files
-    from chimera.rundir.checkpoint_io import load
     from chimera.task.mmlu.answer import answer
     from chimera.train.build import make_task
-    from chimera.train.trainer import quiet
+    from chimera.train.restore import restore
 
-    quiet()
     if not causal_of(config["task"]):
         raise UserError(f"run={directory.path} is no causal model; it cannot answer")
-    newest = files.newest(directory.checkpoints)
-    if not newest.path:
-        raise UserError(f"run={directory.path}: {newest}")
-    tokenizer = load_tokenizer(directory.tokenizer)
-    task = make_task(config, tokenizer.vocab_size)
-    task.load_state_dict(load(newest.path)["state_dict"])
-    models = {"trained": task.model}
+    run = restore(directory, "newest")
+    tokenizer = run.tokenizer
+    models = {"trained": run.task.model}
     if config["choices"]["adapter"] != "none":
         base = make_task(config, tokenizer.vocab_size, start=True, adapter=False)
         models["base"] = base.model

@@ -34,8 +34,8 @@ from chimera.export.theirs import AUTO, CODE, write_tokenizer
 from chimera.model.assemble import build_model, choose
 from chimera.model.classifier import Classifier
 from chimera.quant.shared.packing import byte_report, packed
-from chimera.rundir.checkpoint_io import load as load_checkpoint
 from chimera.rundir.directory import RunDir
+from chimera.train.restore import restore
 
 
 class Exported(NamedTuple):
@@ -64,8 +64,9 @@ def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge")
         raise UserError(f"run={run.path} is not finished; only finished runs are exported")
     if to.exists() and any(to.iterdir()) and not (to / "README.md").exists():
         raise UserError(f"to={to} holds other files; name a new or empty folder")
-    tokenizer = load_tokenizer(run.tokenizer)
-    model, task = trained(run, config, tokenizer.vocab_size)
+    restored = restore(run)
+    task, tokenizer = restored.task, restored.tokenizer
+    model = task.model.eval()
     sizes = byte_report(model)["total"]
     said = _adapter(model, adapter)
     if to.exists():
@@ -137,17 +138,6 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
     weights = load_file(folder / "model.safetensors")
     model.load_state_dict(weights | {k: weights[v] for k, v in about["tied"].items()})
     return model
-
-
-def trained(run: RunDir, config: dict[str, Any], vocab_size: int) -> tuple[nn.Module, Any]:
-    """The model of a run with the weights that its final test was made with, and its task."""
-    from chimera.train.build import make_task
-
-    task = make_task(config, vocab_size)
-    best = run.checkpoints / "best.ckpt"
-    name = best if task.final == "best" and best.exists() else run.checkpoints / "last.ckpt"
-    task.load_state_dict(load_checkpoint(name)["state_dict"])
-    return task.model.eval(), task
 
 
 def _adapter(model: nn.Module, how: str) -> str:

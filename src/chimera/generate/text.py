@@ -8,51 +8,30 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from hydra.utils import instantiate
 from torch import Tensor
 
 from chimera.data.tokenizer.base import Tokenizer
-from chimera.data.tokenizer.base import load as load_tokenizer
-from chimera.errors import UserError
 from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
 from chimera.model.language import LanguageModel
-from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir
-from chimera.train.build import make_task
-from chimera.train.trainer import quiet
+from chimera.train.restore import restore
 
 #: What stands where bytes are no whole character yet.
 UNFINISHED = "\ufffd"
 
 
-def restore(how: Generation) -> tuple[LanguageModel, Tokenizer]:
-    """The model of a run, in evaluation mode, and its tokenizer.
+def write(how: Generation, out: Callable[[str], object] = sys.stdout.write) -> int:
+    """Continue every prompt: a single one as its tokens come, several when a batch has ended.
 
     Raises:
         UserError: no checkpoint.
     """
-    directory = RunDir(Path(how.run))
-    config = directory.config()
-    checkpoint = directory.checkpoints / f"{how.checkpoint}.ckpt"
-    if not checkpoint.exists():
-        raise UserError(f"run={how.run} has no checkpoint yet ({checkpoint} is missing)")
-    settings = instantiate(config["trainer"], _convert_="all")
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    tokenizer = load_tokenizer(directory.tokenizer)
-    task = make_task(config, tokenizer.vocab_size)
-    task.load_state_dict(load(checkpoint)["state_dict"])
-    gpu = torch.cuda.is_available() and settings.accelerator != "cpu"
-    model = task.model.to("cuda" if gpu else "cpu").eval()
-    return cast(LanguageModel, model), tokenizer
-
-
-def write(how: Generation, out: Callable[[str], object] = sys.stdout.write) -> int:
-    """Continue every prompt: a single one as its tokens come, several when a batch has ended."""
-    quiet()
     texts = how.texts()
-    model, tokenizer = restore(how)
+    run = restore(RunDir(Path(how.run)), how.checkpoint)
+    gpu = torch.cuda.is_available() and run.settings.accelerator != "cpu"
+    model = cast(LanguageModel, run.task.model.to("cuda" if gpu else "cpu").eval())
+    tokenizer = run.tokenizer
     # A document begins after another one's end.
     prompts = [[tokenizer.sep_id, *map(int, ids)] for ids in tokenizer.encode(texts)]
     for start in range(0, len(prompts), how.batch):

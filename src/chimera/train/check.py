@@ -1,20 +1,25 @@
-"""Hold a configuration against the constructors it names: keys, types, ranges. One line an error.
+"""Check a configuration before work begins: keys, types, ranges, pairs of parts, files, directory.
 
-The constructor's signature is the schema, so a component is described in one place only.
+The constructors' signatures are the schema, so a component is described in one place only.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 from hydra.utils import get_object
 
 from chimera.config import static as schema
-from chimera.config.schema import check_node, check_value
-from chimera.errors import UserError
+from chimera.config.schema import RESERVED, check_node, check_value, nodes
+from chimera.errors import UserError, nearest
+from chimera.train.callbacks import nodes as ordered
 
-#: Groups whose classes are free of torch; they are checked first, within a second.
-LIGHT = ("trainer", "guard", "optim", "model", "scale", "logger", "launcher", "data", "tokenizer")
+#: Groups whose classes do not import torch; they are checked first, within a second.
+LIGHT = ("trainer", "optim", "model", "scale", "launcher", "data", "tokenizer", "guard")
+#: Their classes import Lightning. Those of this package are read without importing them.
+OURS = "chimera."
 
 
 def check(config: dict[str, Any]) -> None:
@@ -42,6 +47,9 @@ def check_settings(config: dict[str, Any]) -> None:
         check_value(key, config[key], hint)
     for group in LIGHT:
         check_node(group, config[group], deep=False)
+    for where, node in _lightning(config):
+        if node["_target_"].startswith(OURS):
+            check_node(where, node)
     # The tokenizer of a row that is trained first is not there yet.
     later = inherit.awaited(config) and config["choices"]["tokenizer"] == "own"
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
@@ -73,6 +81,36 @@ def check_parts(config: dict[str, Any]) -> None:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
     settings, choices = _instantiate(config["model"]), choose(config)
     check_model(settings, choices, causal=causal_of(config["task"]), head=head_of(config["task"]))
+    for where, node in _lightning(config):
+        if not node["_target_"].startswith(OURS):
+            _check_foreign(where, node)
+
+
+def _lightning(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Loggers and callbacks of a run, those of its parts left out."""
+    callbacks = [each for each in ordered(config) if each[0].startswith("callbacks.")]
+    for where, node in [*nodes("logger", config["logger"]), *callbacks]:
+        if not isinstance(node, dict) or "_target_" not in node:
+            raise UserError(f"{where} names no class; it takes {where}._target_=package.Class")
+        yield where, node
+
+
+def _check_foreign(where: str, node: dict[str, Any]) -> None:
+    """A class that was not written for this package takes any of its arguments by name."""
+    target = node["_target_"]
+    try:
+        taken = inspect.signature(get_object(target)).parameters
+    except (ImportError, ValueError, TypeError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"{where}._target_={target} cannot be had: {why}") from error
+    if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
+        return
+    for key in node:
+        if key not in RESERVED and key not in taken:
+            raise UserError(
+                f"{where}.{key} is no argument of {target}{nearest(key, taken)}"
+                f" (it has {', '.join(taken) or 'none'})"
+            )
 
 
 def _check_corpus(config: dict[str, Any]) -> None:

@@ -1,45 +1,99 @@
-"""The end of a run's story, in a few lines on the terminal."""
+"""What a run prints: the table of its parameters before training, its results at the end."""
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections import Counter
 from typing import Any
 
-from rich.console import Console
+import rich
+from rich.table import Table
+from torch import nn
 
+from chimera.optim.groups import Group, components
 from chimera.rundir.directory import RunDir
 
 
-def report(record: dict[str, Any], directory: RunDir, console: Console) -> None:
-    """The end of the story, in a few lines."""
+def quiet() -> None:
+    """Silence Lightning's tips and hardware notes, show our log lines, print to standard error."""
+    rich.reconfigure(stderr=True)  # the progress bar's console, so that prints go above the bar
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Loaders count what they hand out; workers are the user's choice; one CPU batch is small.
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
+    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+    log = logging.getLogger("chimera")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
+
+def say(text: str) -> None:
+    """Print lines as they are, above a progress bar if there is one."""
+    rich.get_console().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def parameters_by_component(model: nn.Module) -> dict[str, int]:
+    """Number of parameters of each component; a shared table counts once."""
+    owner = components(model)
+    counts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        counts[owner[name]] += parameter.numel()
+    return dict(counts)
+
+
+def show_parameters(title: str, groups: list[Group], model: nn.Module) -> None:
+    """Print a row per component: parameters, share, rate, weight decay."""
+    total = sum(p.numel() for p in model.parameters())
+    rates = {group.component: group for group in groups}
+    table = Table(title=title, title_justify="left")
+    table.add_column("component")
+    for column in ("parameters", "share", "peak lr", "weight decay"):
+        table.add_column(column, justify="right")
+    for component, count in parameters_by_component(model).items():
+        group = rates.get(component)
+        trained = (f"{group.lr:.2e}", f"{group.weight_decay:g}") if group else ("frozen", "")
+        table.add_row(component, f"{count:,}", f"{count / total:.1%}", *trained)
+    table.add_row("total", f"{total:,}", "", "", "", style="bold")
+    trained_count = sum(group.count for group in groups)
+    if trained_count < total:
+        table.add_row("trained", f"{trained_count:,}", f"{trained_count / total:.2%}", "", "")
+    rich.get_console().print(table)
+
+
+def report(record: dict[str, Any], directory: RunDir) -> None:
+    """Print the results of a finished run in a few lines."""
     saves, skipped = record["checkpoints"], record["skipped"]
     left_out = (
         f", {skipped['not_finite']} steps left out as not finite, {skipped['scaler']} by the scaler"
         if any(skipped.values())
         else ""
     )
-    console.print(
+    say(
         f"{headline(record['metrics'])}\n"
         f"{record['tokens_per_second']:,.0f} tokens/s, peak memory"
         f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all\n"
         f"{saves['saves']} checkpoint{'s' * (saves['saves'] != 1)} in {saves['seconds']:.2f} s,"
         f" the longest {saves['longest']:.2f} s{left_out}\n"
-        f"{directory.path}",
-        highlight=False,
-        soft_wrap=True,
+        f"{directory.path}"
     )
 
 
-def headline(found: dict[str, float]) -> str:
-    """What came out of a run: perplexities beside that of word frequencies, or all its metrics."""
-    if "val/unigram_perplexity" not in found:
+def headline(metrics: dict[str, float]) -> str:
+    """Perplexities beside that of word frequencies; all metrics where there are none."""
+    if "val/unigram_perplexity" not in metrics:
         return "\n".join(
-            ", ".join(f"{k} {v:.4f}" for k, v in found.items() if k.startswith(stage))
+            ", ".join(f"{k} {v:.4f}" for k, v in metrics.items() if k.startswith(stage))
             for stage in ("val/", "test/")
-            if any(k.startswith(stage) for k in found)
+            if any(k.startswith(stage) for k in metrics)
         )
-    unigram = found["val/unigram_perplexity"]
+    unigram = metrics["val/unigram_perplexity"]
     return (
-        f"validation perplexity {found['val/perplexity']:.1f}, of a unigram model on the same"
-        f" tokens {unigram:.1f}: {unigram / found['val/perplexity']:.2f} times lower\n"
-        f"test perplexity {found['test/perplexity']:.1f}, accuracy {found['test/accuracy']:.1%}"
+        f"validation perplexity {metrics['val/perplexity']:.1f}, of a unigram model on the same"
+        f" tokens {unigram:.1f}: {unigram / metrics['val/perplexity']:.2f} times lower\n"
+        f"test perplexity {metrics['test/perplexity']:.1f}, accuracy {metrics['test/accuracy']:.1%}"
     )

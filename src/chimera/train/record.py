@@ -1,24 +1,34 @@
-"""What run.json holds."""
+"""The contents of run.json: what is known before training, and what training and test gave."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import lightning.pytorch as pl
+
+from chimera.callback.log.metrics import peak_memory_gb
+from chimera.callback.log.steps import Steps
+from chimera.callback.siblings import find
+from chimera.callback.state.checkpoint import Checkpoints
+from chimera.callback.state.guard import NanGuard
 from chimera.data.encode.prepare import Prepared
 from chimera.quant.shared.packing import byte_report
-from chimera.rundir.identity import identity
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import NUMERICS, identity
+from chimera.rundir.steps import epochs
 from chimera.task.base import Task
-from chimera.train import parameters
+from chimera.train.console import parameters_by_component
 
 
-def describe(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]:
+def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]:
     """The facts of a run that are known before training."""
-    by_component = parameters.parameters_by_component(task.model)
+    by_component = parameters_by_component(task.model)
     total = sum(by_component.values())
     trained = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
     return {
         "name": config["name"],
         "identity": identity(config),
+        "numerics": NUMERICS,
         "choices": config["choices"],
         "seed": config["seed"],
         "parameters": {"total": total, **by_component},
@@ -26,4 +36,31 @@ def describe(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, An
         "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},
         "tokenizer": {"sha256": data.tokenizer.sha256, "vocab_size": data.tokenizer.vocab_size},
         "data": data.report,
+    }
+
+
+def after(trainer: pl.Trainer, directory: RunDir, metrics: dict[str, float]) -> dict[str, Any]:
+    """What training and test gave.
+
+    Args:
+        trainer: has trained.
+        directory: of the run.
+        metrics: of the final validation and test.
+    """
+    steps, checkpoints = find(trainer, Steps), find(trainer, Checkpoints)
+    guard = find(trainer, NanGuard)
+    return {
+        "metrics": metrics,
+        "tokens_per_second": steps.tokens_per_second,
+        "peak_memory_gb": peak_memory_gb(),
+        "wall_seconds": steps.wall_seconds,
+        "steps": trainer.global_step,
+        "validations": checkpoints.validations,
+        "epochs": epochs(directory.steps, checkpoints.validations, checkpoints.scores),
+        "skipped": {"not_finite": guard.skipped, "scaler": guard.scaler_skipped},
+        "checkpoints": {
+            "saves": len(checkpoints.stalls),
+            "seconds": sum(checkpoints.stalls),
+            "longest": max(checkpoints.stalls, default=0.0),
+        },
     }

@@ -1,13 +1,14 @@
 """Repeat a step that was not finite: `python train.py replay=<run>/nan_report-<step>.json`.
 
-The run goes on from the state of before the step with the recorded micro-batches in place of the
-loader's, under the same randomness and precision, as far as the verdict. The run's own directory
-is only read. Free of torch until the report is found to be one.
+Restores the state before the step and trains on the recorded micro-batches, under the same
+randomness and precision, until the guard reports. The run's directory is only read. Does not import
+torch until the report is known to be one.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,57 +82,42 @@ class Recorded:
 
 def replay(file: Path) -> int:
     """Print what the step did this time; 0 if the same quantity is not finite again, else 1."""
-    import torch
-    from hydra.utils import instantiate
-    from rich.console import Console
-
     from chimera.callback.state import nan_report
     from chimera.callback.state.checkpoint import Checkpoints
     from chimera.callback.state.guard import NanGuard
     from chimera.callback.state.randomness import StatelessRandomness
-    from chimera.callback.state.step_snapshot import Boundary
+    from chimera.callback.state.step_snapshot import StepSnapshot
     from chimera.callback.state.stop import Until
     from chimera.callback.state.validation import ValidationSchedule
-    from chimera.config.settings import Guard
-    from chimera.data.tokenizer.base import load as load_tokenizer
     from chimera.rundir.checkpoint_io import load
-    from chimera.train.build import make_task
-    from chimera.train.trainer import component_callbacks, make_trainer, quiet
+    from chimera.train.callbacks import make_part_callbacks
+    from chimera.train.console import say
+    from chimera.train.restore import restore
+    from chimera.train.trainer import make_trainer
 
-    quiet()
-    console = Console(stderr=True)
-    facts, run = read(file), RunDir(file.parent)
-    config = run.config()
-    state = run.path / facts["state"]
+    facts, directory = read(file), RunDir(file.parent)
+    state = directory.path / facts["state"]
     at = load(state)["global_step"]
     if at != facts["step"] - 1:
         raise UserError(f"replay={file}: {state} is of step {at}, a later report's; keep it aside")
-    settings = instantiate(config["trainer"], _convert_="all")
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    task = make_task(config, load_tokenizer(run.tokenizer).vocab_size)
-    settings = settings.measured(facts["batches_an_epoch"])
+    run = restore(directory, None)  # the trainer loads the state
+    task, settings = run.task, run.settings.measured(facts["batches_an_epoch"])
     task.total_steps = settings.max_steps
     batches = nan_report.read_batches(file)
     with tempfile.TemporaryDirectory() as scratch:
         again = RunDir(Path(scratch))
         again.checkpoints.mkdir()
-        schedule, boundary = ValidationSchedule(0), Boundary()
-        checkpoints = Checkpoints(again.checkpoints, settings, schedule, boundary)
-        trainer = make_trainer(
-            config,
-            settings,
-            again,
-            [],
-            [
-                StatelessRandomness(config["seed"]),
-                *component_callbacks(config),
-                schedule,
-                NanGuard(again.path, Guard(), boundary, checkpoints, config, lambda _: None),
-                boundary,
-                Until(facts["step"]),
-            ],
-        )
+        shutil.copy(directory.path / "config.yaml", again.path)  # for the guard's report
+        callbacks = [
+            StatelessRandomness(seed=run.config["seed"]),
+            *make_part_callbacks(run.config),
+            ValidationSchedule(),
+            Checkpoints(),
+            NanGuard(show=False),
+            StepSnapshot(),
+            Until(facts["step"]),
+        ]
+        trainer = make_trainer(run.config, settings, again, [], callbacks)
         if settings.compile:
             task.model.compile()
         try:
@@ -140,13 +126,13 @@ def replay(file: Path) -> int:
         except NotFiniteError:
             now = read(again.path / file.name)
         else:
-            console.print(f"not reproduced: step {facts['step']} is finite this time")
+            say(f"not reproduced: step {facts['step']} is finite this time")
             return 1
-    console.print(nan_report.shortened({**now, "state": facts["state"]}, file), highlight=False)
+    say(nan_report.shortened({**now, "state": facts["state"]}, file))
     differing = [key for key in SAME if now[key] != facts[key]]
     if now["kind"] != facts["kind"]:
-        console.print(f"not reproduced: then {facts['what']}, now {now['what']}", highlight=False)
+        say(f"not reproduced: then {facts['what']}, now {now['what']}")
         return 1
     detail = f" (differs in {', '.join(differing)})" if differing else ", to the bit"
-    console.print(f"reproduced: {now['what']} at step {now['step']}{detail}", highlight=False)
+    say(f"reproduced: {now['what']} at step {now['step']}{detail}")
     return 0

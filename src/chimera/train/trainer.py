@@ -1,22 +1,28 @@
-"""Lightning's Trainer for a run: precision, plugins, and the callbacks that components bring."""
+"""Lightning's Trainer of a run: settings, precision, plugins."""
 
 from __future__ import annotations
 
-import logging
-import warnings
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from hydra.utils import instantiate
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from chimera.callback.state.validation import NEVER
-from chimera.config.groups import ZOO
 from chimera.config.settings import Measured
+from chimera.config.settings import Trainer as Settings
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
+
+
+def trainer_settings(config: dict[str, Any]) -> Settings:
+    """The settings of `trainer=`; torch has as many threads as they say from here on."""
+    settings: Settings = instantiate(config["trainer"], _convert_="all")
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    return settings
 
 
 def make_trainer(
@@ -26,7 +32,15 @@ def make_trainer(
     loggers: list[Any],
     callbacks: list[Callback],
 ) -> pl.Trainer:
-    """Lightning's Trainer; what it would print, log or save by itself is ours to do."""
+    """A Trainer that logs to `loggers` and leaves checkpoints and validation to `callbacks`.
+
+    Args:
+        config: of the run.
+        settings: in optimiser steps.
+        directory: of the run; callbacks know it as `trainer.default_root_dir`.
+        loggers: Lightning's; none is fine.
+        callbacks: in the order of their calls.
+    """
     arguments = precision_arguments(config["precision"], settings.accelerator)
     plugins = [CheckedIO(), *arguments.pop("plugins", [])]
     return pl.Trainer(
@@ -47,7 +61,8 @@ def make_trainer(
         logger=loggers,
         callbacks=callbacks,
         log_every_n_steps=settings.log_every_n_steps,
-        enable_progress_bar=False,
+        # Lightning adds one of its own where it is enabled and none is among the callbacks.
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         enable_model_summary=False,
         enable_checkpointing=False,
         num_sanity_val_steps=0,
@@ -55,43 +70,11 @@ def make_trainer(
     )
 
 
-def quiet() -> None:
-    """Lightning's tips and hardware notes out of the way; our own log lines shown."""
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # Loaders count what they hand out; workers are the user's choice; one CPU batch is small.
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-    warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
-    warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
-    log = logging.getLogger("chimera")
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-
-
-def component_callbacks(cfg: dict[str, Any]) -> list[Any]:
-    """What the chosen components ask of training, each once: a pattern may name a part twice."""
-    found: dict[str, Any] = {}
-
-    def walk(node: Any) -> None:
-        if isinstance(node, dict):
-            found.update(node.get("callbacks") or {})
-            for key, inner in node.items():
-                if key != "callbacks":
-                    walk(inner)
-
-    for group in ZOO:
-        walk(cfg[group])
-    return [instantiate(node, _convert_="all") for node in found.values()]
-
-
 def precision_arguments(precision: str, accelerator: str) -> dict[str, Any]:
     """Arguments of Lightning's Trainer.
 
-    Asked for fp16 on a CPU Lightning silently takes bf16 without a scaler; so it is given the real
-    thing.
+    Asked for fp16 on a CPU Lightning silently takes bf16 without a scaler, so a plugin with a
+    scaler is given instead.
 
     Args:
         precision: fp32, bf16 or fp16.

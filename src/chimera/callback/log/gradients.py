@@ -8,15 +8,17 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from chimera.types import PositiveInt
+
 
 class GradientNorms(Callback):
-    """L2 norm by optimiser group; other steps cost nothing.
+    """L2 norm by optimiser group; steps that are not logged cost nothing.
 
     Args:
-        every: optimiser steps between two looks.
+        every: optimiser steps between two measurements.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, *, every: PositiveInt = 10) -> None:
         self.every = every
         self.norms: dict[str, float] = {}
 
@@ -36,6 +38,6 @@ class GradientNorms(Callback):
         if norms:  # all in one transfer from the device
             self.norms = dict(zip(names, torch.stack(norms).tolist(), strict=True))
 
-    def numbers(self) -> dict[str, float]:
-        """For a chart: `grad_norm/<component>`, of the last look."""
+    def chart(self) -> dict[str, float]:
+        """`grad_norm/<component>` of the last measurement."""
         return {f"grad_norm/{name}": norm for name, norm in self.norms.items()}

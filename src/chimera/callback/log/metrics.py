@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
 
+import lightning.pytorch as pl
 import torch
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.callbacks import Callback
 
 from chimera.callback.log.steps import Step
-
-Source = Callable[[], Mapping[str, float]]
+from chimera.callback.siblings import with_method
+from chimera.types import PositiveInt
 
 
 def peak_memory_gb() -> float:
@@ -23,27 +23,28 @@ def peak_memory_gb() -> float:
     return peak * (1 if sys.platform == "darwin" else 1024) / 1e9
 
 
-class MetricsLog:
-    """Listens to steps and logs a point every `every` of them.
+class MetricsLog(Callback):
+    """Logs a point every `every` optimiser steps.
+
+    A callback adds its own numbers by a method `chart() -> dict[str, float]`.
 
     Args:
-        loggers: Lightning's; none is fine.
         every: optimiser steps between points.
-        sources: what else a point shows; each answers with its numbers of now by name.
     """
 
-    def __init__(
-        self, loggers: Sequence[Logger], every: int, sources: Sequence[Source] = ()
-    ) -> None:
-        self.loggers, self.every = list(loggers), every
-        self.sources = list(sources)
+    def __init__(self, *, every: PositiveInt = 10) -> None:
+        self.every = every
         self._recent: list[Step] = []
 
-    def __call__(self, step: Step) -> None:
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._loggers = trainer.loggers
+        self._sources = with_method(trainer, "chart")
+
+    def on_step(self, step: Step) -> None:
         self._recent.append(step)
         if step.global_step % self.every == 0:
-            point = self._point(step)
-            for logger in self.loggers:
+            point = self._point(step) if self._loggers else {}
+            for logger in self._loggers:
                 logger.log_metrics(point, step=step.global_step)
             self._recent.clear()
 
@@ -64,5 +65,5 @@ class MetricsLog:
             **{f"lr/{name}": rate for name, rate in step.rates.items()},
             **{f"aux/{key}": value for key, value in step.aux.items()},
             **{f"stats/{key}": value for key, value in step.stats.items()},
-            **{key: value for source in self.sources for key, value in source().items()},
+            **{key: value for source in self._sources for key, value in source.chart().items()},
         }

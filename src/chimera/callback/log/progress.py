@@ -1,4 +1,4 @@
-"""Progress of a run: a rich bar in a terminal, a line now and then elsewhere."""
+"""Progress of a run: Lightning's rich bar in a terminal, a line every n-th step elsewhere."""
 
 from __future__ import annotations
 
@@ -7,96 +7,118 @@ import time
 from typing import Any, Literal
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import RichProgressBar
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from chimera.callback.log.steps import Step
+from chimera.types import PositiveInt
 
-Style = Literal["auto", "bar", "lines", "none"]
+#: Columns of a terminal that also has room for the last validation.
+WIDE = 100
 
 
-class ProgressDisplay(Callback):
-    """Shows loss, rate, tokens/s, the last validation and the time left. Listens to steps.
+class Progress(RichProgressBar):
+    """Shows step, loss, learning rate, tokens/s, the last validation and the time left.
+
+    One bar counts the optimiser steps of the whole run; validation and test have bars of their own
+    while they last. All goes to standard error, so that output can be piped.
 
     Args:
-        total: optimiser steps of the run.
-        lr: base rate.
         style: `auto` draws a bar in a terminal and prints lines elsewhere.
         every: optimiser steps between two lines.
-        console: where to; standard error, so that output can be piped.
     """
 
+    validation_description, test_description = "valid", "test"
+
     def __init__(
-        self, total: int, lr: float, style: Style, every: int, console: Console | None = None
+        self,
+        *,
+        style: Literal["auto", "bar", "lines", "none"] = "auto",
+        every: PositiveInt = 10,
     ) -> None:
-        self.console = console or Console(stderr=True)
-        terminal = self.console.is_terminal
-        self.style = ("bar" if terminal else "lines") if style == "auto" else style
-        self.total, self.lr, self.every = total, lr, every
-        self._val = ""
+        super().__init__(refresh_rate=4, console_kwargs={"stderr": True})
+        self.out = Console(stderr=True)  # for lines; the bar has a console of its own
+        self.style, self.every = style, every
+        self._total = self._first = 0
+        self._start = 0.0
         self._loss: float | None = None
         self._speed: float | None = None
-        self._bar: Progress | None = None
-        self._start, self._first = 0.0, 0
+        self._validation = ""
 
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        if self.style == "auto":
+            self.style = "bar" if self.out.is_terminal else "lines"
+        if self.style != "bar":
+            self.disable()
+        if not trainer.is_global_zero:
+            self.style = "none"
+
+    def configure_columns(self, trainer: pl.Trainer) -> list[ProgressColumn]:
+        return [
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),  # the one that gives way in a narrow terminal
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            _Numbers(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+        ]
+
+    def get_metrics(self, *_: Any) -> dict[str, Any]:
+        """Nothing for Lightning's own column, which would wrap in a narrow terminal."""
+        return {}
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self._total = trainer.max_steps
         self._start, self._first = time.perf_counter(), trainer.global_step
-        if self.style == "bar":
-            self._bar = Progress(
-                TextColumn("train"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
-            self._bar.start()
-            self._task = self._bar.add_task(
-                "train", total=self.total, text="", completed=self._first
-            )
+        if self.progress is not None:
+            bar = self._add_task(self._total, "train")
+            self.progress.update(bar, completed=self._first)
+            self.train_progress_bar_id = bar
 
-    def __call__(self, step: Step) -> None:
-        self._loss = _smooth(self._loss, step.loss)
-        self._speed = _smooth(self._speed, step.tokens / step.seconds)
-        text = (
-            f"loss {self._loss:.3f}  lr {self.lr * step.factor:.2e}  {self._speed / 1e3:.1f}k tok/s"
-            f"{self._val}"
-        )
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step.global_step, text=text)
-        elif self.style == "lines" and step.global_step % self.every == 0:
-            done = step.global_step - self._first
-            left = (time.perf_counter() - self._start) / done * (self.total - step.global_step)
-            self.console.print(
-                f"step {step.global_step}/{self.total}  {text}  left {_clock(left)}",
-                highlight=False,
-            )
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The bar counts the whole run; an epoch changes nothing."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._update(self.train_progress_bar_id, trainer.global_step)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_validation_end(trainer, pl_module)
         metrics = trainer.callback_metrics
         if "val/perplexity" in metrics:
-            self._val = f"  val ppl {float(metrics['val/perplexity']):.1f}"
+            self._validation = f"  val ppl {float(metrics['val/perplexity']):.1f}"
 
-    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._stop()
+    def on_step(self, step: Step) -> None:
+        self._loss = _smooth(self._loss, step.loss)
+        self._speed = _smooth(self._speed, step.tokens / step.seconds)
+        text = f"loss {self._loss:.3f}  lr {step.lr:.2e}  {self._speed / 1e3:.1f}k tok/s"
+        if self.progress is not None and self.train_progress_bar_id is not None:
+            wide = self.progress.console.width >= WIDE
+            shown = text + self._validation if wide else text
+            self.progress.update(self.train_progress_bar_id, text=shown)
+        elif self.style == "lines" and step.global_step % self.every == 0:
+            taken = time.perf_counter() - self._start
+            left = taken / (step.global_step - self._first) * (self._total - step.global_step)
+            head = f"step {step.global_step}/{self._total}"
+            line = f"{head}  {text}{self._validation}  left {_clock(left)}"
+            self.out.print(line, highlight=False)
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
-        self._stop()
 
-    def _stop(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+class _Numbers(ProgressColumn):
+    """Loss, rate and speed of the training bar; empty for the others."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields.get("text", ""))
 
 
 def _smooth(old: float | None, new: float) -> float:

@@ -1,14 +1,12 @@
-"""One record per optimiser step, put together from its micro-batches and handed to listeners.
+"""One record per optimiser step, made of its micro-batches.
 
-The step log, the metrics logger and the progress display all listen here, so that each number is
-taken once.
+The step log, the metrics and the progress display all read it, so each number is computed once.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -17,10 +15,12 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from chimera.callback.siblings import with_method
+
 
 @dataclass(frozen=True)
 class Step:
-    """What one optimiser step showed. Losses and accuracy are means over its micro-batches.
+    """Numbers of one optimiser step. Losses and accuracy are means over its micro-batches.
 
     Args:
         epoch: from 0.
@@ -28,10 +28,10 @@ class Step:
         global_step: optimiser steps taken in this run, from 1.
         loss: of the task, without auxiliary losses.
         accuracy: of the task.
-        rates: learning rate of the step by optimiser group.
-        factor: of the schedule at this step, 1 at its peak.
+        lr: base learning rate at this step: optim.lr times the schedule's factor.
+        rates: learning rate at this step by optimiser group.
         grad_norm: L2 norm of all gradients before clipping.
-        clip: what the norm was clipped to; 0 for not at all.
+        clip: largest norm that clipping leaves; 0 for no clipping.
         scaler_scale: of the fp16 gradient scaler; 1 without one.
         tokens: real tokens of the step.
         seconds: wall time since the last step, validation left out.
@@ -43,8 +43,8 @@ class Step:
     global_step: int
     loss: float
     accuracy: float
+    lr: float
     rates: dict[str, float]
-    factor: float
     grad_norm: float
     clip: float
     scaler_scale: float
@@ -55,27 +55,21 @@ class Step:
     timestamp: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
 
-Listener = Callable[[Step], None]
-
-
 class Steps(Callback):
-    """Collects micro-batches and tells the listeners of each finished optimiser step.
+    """Makes the record of each optimiser step and calls `on_step(step)` of every callback with one.
 
-    Keeps the time that the run took, over all the processes that it took.
-
-    Args:
-        listeners: are told.
-        began: when this process' part of the run did, by `time.perf_counter`; None: now.
+    Keeps the wall time of the run, over all the processes that it takes. It counts from the
+    construction: make it first.
     """
 
-    def __init__(self, listeners: Sequence[Listener] = (), began: float | None = None) -> None:
-        self.listeners = list(listeners)
+    def __init__(self) -> None:
+        self.last: Step | None = None  # of which all listeners know
+        self.tokens, self.seconds = 0, 0.0
+        self._listeners: list[Any] = []
         self._micro: list[dict[str, Any]] = []
         self._tokens = 0
         self._clock = self._paused = 0.0
-        self.tokens, self.seconds = 0, 0.0
-        self._began = time.perf_counter() if began is None else began
-        self._wall_before = 0.0
+        self._began, self._wall_before = time.perf_counter(), 0.0
         self._warm = False
 
     @property
@@ -94,6 +88,9 @@ class Steps(Callback):
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
         self.tokens, self.seconds = int(state_dict["tokens"]), state_dict["seconds"]
         self._wall_before = state_dict["wall"]
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._listeners = with_method(trainer, "on_step")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._clock = time.perf_counter()
@@ -133,8 +130,9 @@ class Steps(Callback):
         self._warm = True
         self._clock, self._tokens = now, 0
         self._micro.clear()
-        for listener in self.listeners:
-            listener(step)
+        for listener in self._listeners:
+            listener.on_step(step)
+        self.last = step
 
     def _finish(self, trainer: pl.Trainer, task: Any, batch_idx: int, seconds: float) -> Step:
         scaler = getattr(trainer.precision_plugin, "scaler", None)
@@ -144,8 +142,8 @@ class Steps(Callback):
             global_step=trainer.global_step,
             loss=_mean([m["task_loss"] for m in self._micro]),
             accuracy=_mean([m["accuracy"] for m in self._micro]),
+            lr=task.optim.lr * _factor(trainer, self._rates),
             rates=self._rates,
-            factor=_factor(trainer, self._rates),
             grad_norm=task.grad_norm,
             clip=float(trainer.gradient_clip_val or 0.0),
             scaler_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
@@ -157,6 +155,7 @@ class Steps(Callback):
 
 
 def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
+    """Of the schedule at this step, 1 at its peak."""
     first = trainer.optimizers[0].param_groups[0]
     return rates[first["name"]] / first["initial_lr"]
 

@@ -1,12 +1,12 @@
-"""Checkpoints in tiers (SPEC T4; TITAN Table 4), one write a step at most.
+"""Checkpoints in tiers (SPEC T4; TITAN Table 4), at most one write a step.
 
 rolling-<step>  every n steps, the newest few; `last.ckpt` is a link to the newest
 best-<step>     the few with the lowest validation loss; `best.ckpt` is a link to the best
 epoch-<n>       at the end of each epoch
-emergency       when a step fails: the state of before it
+emergency       when a step fails: the state before it
 
-A step is saved when all that belongs to it is done, its validation too, and several tiers that want
-the same step share one file on disk.
+A step is saved after its validation, if one is due. Tiers that want the same step share one file on
+disk.
 """
 
 from __future__ import annotations
@@ -20,49 +20,50 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from chimera.callback.state.step_snapshot import Boundary
+from chimera.callback.siblings import find
+from chimera.callback.state.step_snapshot import StepSnapshot
 from chimera.callback.state.validation import ValidationSchedule
-from chimera.config.settings import Trainer as Settings
 from chimera.errors import NotFiniteError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import finite
+from chimera.rundir.directory import RunDir
+from chimera.types import NonNegativeInt, PositiveInt
 
 
 class Checkpoints(Callback):
-    """Writes the tiers and keeps the list of validations. What is in the folder counts, on resume.
+    """Writes the tiers and keeps the list of validations. On resume the files in the folder count.
+
+    The best checkpoints are those with the lowest `val/loss`, or with the metric that the task
+    names as `monitor` and prefers `higher` or `lower` (its `better`). NaN is never best.
 
     Args:
-        folder: where to.
-        settings: how often, how many.
-        schedule: of the validations.
-        boundary: knows the state of before the step under way.
-        monitor: what the best ones are best in; NaN is never best.
-        better: whether that is where it is lower or higher.
+        every_n_steps: optimiser steps between rolling checkpoints.
+        keep: rolling ones that are kept.
+        keep_best: best ones that are kept.
+        keep_epochs: those from ends of epochs that are kept; null keeps all.
     """
 
     def __init__(
         self,
-        folder: Path,
-        settings: Settings,
-        schedule: ValidationSchedule,
-        boundary: Boundary,
-        monitor: str = "val/loss",
-        better: str = "lower",
+        *,
+        every_n_steps: PositiveInt = 500,
+        keep: PositiveInt = 3,
+        keep_best: NonNegativeInt = 2,
+        keep_epochs: NonNegativeInt | None = None,
     ) -> None:
-        self.folder, self.settings, self.monitor = folder, settings, monitor
-        self._sign = {"lower": 1.0, "higher": -1.0}[better]
-        self.schedule, self.boundary = schedule, boundary
+        self.every_n_steps, self.keep = every_n_steps, keep
+        self.keep_best, self.keep_epochs = keep_best, keep_epochs
         self.validations: list[tuple[int, float]] = []
-        self.scores: list[tuple[int, float]] = []  # by what they are monitored, if not by loss
+        self.scores: list[tuple[int, float]] = []  # of the monitored metric, if it is not the loss
         self.stalls: list[float] = []
         self._step = -1
         self._facts: dict[str, Any] = {}
 
-    @property
-    def best(self) -> Path | None:
-        """The best one's file, if there was a validation."""
-        found = files.best(self.folder)
-        return found[0][1] if found else None
+    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
+        self.folder = RunDir(Path(trainer.default_root_dir)).checkpoints
+        self.monitor = getattr(pl_module, "monitor", "val/loss")
+        self._sign = {"lower": 1.0, "higher": -1.0}[getattr(pl_module, "better", "lower")]
+        self.schedule = find(trainer, ValidationSchedule)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -93,52 +94,53 @@ class Checkpoints(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        found = trainer.callback_metrics
-        self.validations.append((trainer.global_step, float(found["val/loss"])))
+        metrics = trainer.callback_metrics
+        self.validations.append((trainer.global_step, float(metrics["val/loss"])))
         if self.monitor != "val/loss":
-            self.scores.append((trainer.global_step, float(found[self.monitor])))
+            self.scores.append((trainer.global_step, float(metrics[self.monitor])))
         # Kept as a loss, whatever it is: the lowest is best.
-        self._finish(trainer, self._sign * float(found[self.monitor]))
+        self._finish(trainer, self._sign * float(metrics[self.monitor]))
 
     def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
-        # A full disk has no room for it; a second Ctrl-C does not want to wait for it. What is not
-        # finite has been saved by its guard, before the batch was lost.
-        mine = isinstance(exception, OSError | NotFiniteError)
-        if isinstance(exception, Exception) and not mine:
+        # A full disk has no room for it; a second Ctrl-C does not want to wait for it. A step that
+        # is not finite has been saved by the guard, before the batch was lost.
+        done = isinstance(exception, OSError | NotFiniteError)
+        if isinstance(exception, Exception) and not done:
             self.emergency(trainer)
 
     def emergency(self, trainer: pl.Trainer, name: str = "emergency", **facts: Any) -> Path | None:
-        """The state of before the step that failed, unless that one is there or is gone."""
-        target = self.folder / f"{name}.ckpt"
-        if trainer.state.fn != "fit" or not self.boundary.intact(trainer):
+        """Save the state before the failed step; None where it cannot be restored."""
+        snapshot = find(trainer, StepSnapshot)
+        if trainer.state.fn != "fit" or not snapshot.intact(trainer):
             return None
+        target = self.folder / f"{name}.ckpt"
         self._facts = {"resumable": True, **facts}
         began = time.perf_counter()
-        self.boundary.save(trainer, target)
+        snapshot.save(trainer, target)
         self.stalls.append(time.perf_counter() - began)
         return target
 
     def rescue(self) -> None:
-        """Where the weights in memory are broken, the emergency one is the newest that is not."""
-        found = files.newest(self.folder)
-        while found.path and not finite(found.path):
-            os.replace(found.path, found.path.with_name(f"{found.path.name}.invalid"))
-            files.remove(found.path)
-            found = files.newest(self.folder)
-        if found.path:
-            files.publish(found.path, self.folder / "emergency.ckpt", files.facts(found.path))
+        """Publish the newest finite checkpoint as `emergency`: the weights in memory are broken."""
+        newest = files.newest(self.folder)
+        while newest.path and not finite(newest.path):
+            os.replace(newest.path, newest.path.with_name(f"{newest.path.name}.invalid"))
+            files.remove(newest.path)
+            newest = files.newest(self.folder)
+        if newest.path:
+            files.publish(newest.path, self.folder / "emergency.ckpt", files.facts(newest.path))
 
     def _finish(self, trainer: pl.Trainer, loss: float | None = None) -> None:
-        """Save the step that is done under all names that it has earned."""
-        step, want = trainer.global_step, self.settings
+        """Save the finished step under the name of every tier that wants it."""
+        step = trainer.global_step
         stopping = trainer.should_stop and step < trainer.max_steps
         names = []
-        if stopping or step % want.checkpoint_every_n_steps == 0 or step == trainer.max_steps:
+        if stopping or step % self.every_n_steps == 0 or step == trainer.max_steps:
             names.append(f"rolling-{step}")
         if loss is not None and self._among_best(loss):
             names.append(f"best-{step}")
         ended = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        if ended and want.checkpoint_keep_epochs != 0:
+        if ended and self.keep_epochs != 0:
             names.append(f"epoch-{trainer.current_epoch}")
         if names:
             self._save(trainer, names, loss)
@@ -155,20 +157,19 @@ class Checkpoints(Callback):
         self.stalls.append(time.perf_counter() - began)
 
     def _among_best(self, loss: float) -> bool:
-        best, most = files.best(self.folder), self.settings.checkpoint_keep_best
+        best, most = files.best(self.folder), self.keep_best
         return math.isfinite(loss) and (len(best) < most or (most > 0 and loss < best[most - 1][0]))
 
     def _prune(self) -> None:
-        """Keep of each tier what its setting says, and the links right."""
-        want = self.settings
+        """Delete what a tier has too many of, and update the links."""
         rolling, epochs = files.tier(self.folder, "rolling"), files.tier(self.folder, "epoch")
         best = [path for _, path in files.best(self.folder)]
         if rolling:
             files.point(self.folder / "last.ckpt", rolling[-1])
         if best:
             files.point(self.folder / "best.ckpt", best[0])
-        surplus = rolling[: -want.checkpoint_keep] + best[want.checkpoint_keep_best :]
-        if want.checkpoint_keep_epochs:
-            surplus += epochs[: -want.checkpoint_keep_epochs]
+        surplus = rolling[: -self.keep] + best[self.keep_best :]
+        if self.keep_epochs:
+            surplus += epochs[: -self.keep_epochs]
         for path in surplus:
             files.remove(path)

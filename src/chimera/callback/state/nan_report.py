@@ -1,4 +1,4 @@
-"""What was known when a step was not finite: all seven parts of TITAN 8.4.3, and how to repeat it.
+"""The report of a step that was not finite: the seven parts of TITAN 8.4.3, and how to repeat it.
 
 `nan_report-<step>.json` for programs and `replay=`, `.md` to be read, `.npz` with the step's
 micro-batches: token ids, masked positions, targets, the samples' numbers.
@@ -48,15 +48,12 @@ def collect(
             for batch in batches
         ],
         "memory": _memory(),
-        "configuration": {
-            "choices": config["choices"],
-            **{key: config[key] for key in STABILITY},
-        },
+        "configuration": {key: config[key] for key in ("choices", *STABILITY) if key in config},
         "scaler_scale": _scale(trainer),
     }
     micro = trainer.fit_loop.epoch_loop.total_batch_idx
     found["random"] = {
-        "seed": config["seed"],
+        "seed": config.get("seed"),
         "micro_batches": list(range(micro - len(batches) + 1, micro + 1)),
         "rank": trainer.global_rank,
     }

@@ -1,6 +1,6 @@
-"""Dropout and other draws of the model as a function of (seed, micro-batch, rank) alone.
+"""Make dropout and other draws a function of (seed, micro-batch, rank) alone.
 
-Checkpoints hold no generator state; this makes it unnecessary: a resumed run draws the same.
+Checkpoints need no generator state then: a resumed run draws the same.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from chimera.types import NonNegativeInt
+
 
 class StatelessRandomness(Callback):
-    """Reseeds torch before every micro-batch."""
+    """Reseeds torch before every micro-batch.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: of the run.
+    """
+
+    def __init__(self, *, seed: NonNegativeInt = 0) -> None:
         self.seed = seed
 
     def on_train_batch_start(

@@ -1,8 +1,7 @@
-"""The state between two optimiser steps, kept while the next one is under way.
+"""Snapshot of the state between two optimiser steps, from which a failed step is undone.
 
-A step that fails is put back to it: buffers that the forward pass has changed, the counts of the
-loops and the loader, the states of the callbacks. The weights need no copy: nothing has touched
-them before the update.
+It holds buffers that a forward pass changes, the counts of the loops and the loader, and the
+callbacks' states. Weights need no copy: nothing changes them before the update.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from torch import Tensor
 
 
-class Boundary(Callback):
-    """Has to be the last callback, so that the others are done when it looks."""
+class StepSnapshot(Callback):
+    """Takes the snapshot. Has to be the last callback: it records what the others leave."""
 
     def __init__(self) -> None:
         self.step = -1
@@ -54,16 +53,16 @@ class Boundary(Callback):
             self._take(trainer)
 
     def intact(self, trainer: pl.Trainer) -> bool:
-        """Whether what is in memory, put back, is the state after a whole step."""
+        """Whether the snapshot and the weights in memory are the state after a whole step."""
         return trainer.global_step == self.step and not self.updating and not trainer.validating
 
     def restore_buffers(self) -> None:
-        """Undo what the forward passes of the step under way have done to buffers."""
+        """Undo the changes that the forward passes of the current step made to buffers."""
         if self._inside and self._live:
             torch._foreach_copy_(self._live, self._kept)
 
     def save(self, trainer: pl.Trainer, path: Path) -> None:
-        """A checkpoint of the state of before the step under way."""
+        """Write a checkpoint of the state before the current step."""
         self.restore_buffers()
         self._rewinding = True
         try:

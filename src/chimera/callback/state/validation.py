@@ -1,15 +1,18 @@
-"""Validation every n optimiser steps, also where epochs end within an accumulation.
+"""Validate every n optimiser steps, also where an epoch ends within an accumulation.
 
 Lightning counts micro-batches, of which the last step of an epoch may have fewer than the others.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from chimera.types import NonNegativeInt
+
+#: A number of batches that no run reaches.
 NEVER = 1 << 62
 
 
@@ -17,17 +20,20 @@ class ValidationSchedule(Callback):
     """Tells Lightning after each batch whether validation follows.
 
     Args:
-        every: optimiser steps; 0 for never during training.
+        every: optimiser steps between validations, or `epoch`; 0 for none during training.
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, *, every: NonNegativeInt | Literal["epoch"] = 0) -> None:
         self.every = every
+        self.interval = 0  # in optimiser steps, known when training starts
 
     def due(self, step: int) -> bool:
         """Whether validation follows this optimiser step."""
-        return bool(self.every) and step > 0 and step % self.every == 0
+        return bool(self.interval) and step > 0 and step % self.interval == 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+        self.interval = min(epoch, trainer.max_steps) if self.every == "epoch" else self.every
         self._before = trainer.global_step
         self._set(trainer, self.due(trainer.global_step))
 
@@ -39,7 +45,7 @@ class ValidationSchedule(Callback):
         self._before = step
         self._set(trainer, due)
         if trainer.should_stop and not due:
-            trainer.limit_val_batches = 0  # who asks a run to stop does not want to wait for more
+            trainer.limit_val_batches = 0  # a run that is asked to stop does not validate first
 
     def _set(self, trainer: pl.Trainer, due: bool) -> None:
         trainer.val_check_batch = 1 if due else NEVER

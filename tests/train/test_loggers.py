@@ -1,0 +1,82 @@
+"""One run directory is one W&B run, however often it is stopped and goes on; other loggers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+
+from chimera.config.compose import compose, plain
+from chimera.errors import UserError
+from chimera.rundir.directory import RunDir
+from chimera.train.check import check
+from chimera.train.loggers import open_loggers
+
+FACTS = {"parameters": {"total": 10}, "bytes": {"total": {"packed": 4}}}
+
+
+def config(*overrides: str) -> dict[str, Any]:
+    return plain(compose(["scale=smoke", *overrides]))
+
+
+def start(directory: RunDir, **change: Any) -> tuple[str, str, str]:
+    """Id, group and job type of a W&B run that is opened and closed at once."""
+    with open_loggers(config() | change, FACTS, directory) as (logger,):
+        assert isinstance(logger, WandbLogger)
+        run = logger.experiment
+        return run.id, run.group, run.job_type
+
+
+def test_goes_on_under_its_id_and_starts_over_under_another(tmp_path: Path) -> None:
+    directory = RunDir(tmp_path / "run")
+    first, group, job = start(directory)
+    assert (group, job) == ("mlm", "mlm")  # no table: the task
+    assert start(directory)[0] == first
+    assert start(directory, overwrite=True)[0] != first
+    assert start(RunDir(tmp_path / "other"))[0] != first
+
+
+def test_a_row_is_grouped_under_its_table(tmp_path: Path) -> None:
+    row = {"name": "paper/table", "row": "qdyt"}
+    assert start(RunDir(tmp_path), table=row)[1:] == ("paper/table", "qdyt")
+
+
+def test_none_is_none(tmp_path: Path) -> None:
+    with open_loggers(config("logger=none"), FACTS, RunDir(tmp_path)) as loggers:
+        assert loggers == []
+
+
+def test_a_logger_of_lightning_by_its_own_arguments_knows_the_configuration(tmp_path: Path) -> None:
+    with open_loggers(config("logger=csv"), FACTS, RunDir(tmp_path)) as (logger,):
+        assert isinstance(logger, CSVLogger)
+        logger.log_metrics({"train/loss": 1.0}, step=1)
+    assert "train/loss" in (tmp_path / "metrics" / "metrics.csv").read_text()
+    known = yaml.safe_load((tmp_path / "metrics" / "hparams.yaml").read_text())
+    assert (known["mixer"], known["task.name"], known["parameters"]) == ("attention", "mlm", 10)
+
+
+def test_several_at_once(tmp_path: Path) -> None:
+    both = config("logger=csv")
+    both["logger"] = {"one": both["logger"], "other": {**both["logger"], "version": "again"}}
+    with open_loggers(both, FACTS, RunDir(tmp_path)) as loggers:
+        assert [logger.version for logger in loggers] == ["metrics", "again"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"projekt": "x"}, "logger.projekt is no key of logger; did you mean 'project'"),
+        ({"online": 3}, "logger.online=3 is not allowed; it takes true or false"),
+        ({"_target_": "lightning.pytorch.loggers.CSVLogger", "nam": 1}, "logger.nam is no argumen"),
+        ({"_target_": "nowhere.Logger"}, "logger._target_=nowhere.Logger cannot be had"),
+    ],
+)
+def test_a_wrong_logger_is_one_line(change: dict[str, Any], line: str) -> None:
+    wrong = config()
+    wrong["logger"] = (wrong["logger"] if "_target_" not in change else {}) | change
+    with pytest.raises(UserError, match=line.replace("?", r"\?")) as refusal:
+        check(wrong)
+    assert "\n" not in str(refusal.value)
