@@ -122,3 +122,21 @@ def test_a_classifier_without_classes_says_how_it_gets_them(tmp_path: Path) -> N
         UserError, match=r"call task\.configure_head\(corpus\), or give the Trainer"
     ):
         trainer.fit(task, data.train_dataloader())
+
+
+def test_two_processes_share_the_batches_of_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def numbers(loader: ResumableLoader) -> list[list[int]]:
+        return [batch["indices"].tolist() for batch in loader]
+
+    _, whole = make(1)
+    shares = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        _, data = make(1)
+        shares.append(numbers(data.train_dataloader()))
+    monkeypatch.delenv("RANK")
+    alone = numbers(whole.train_dataloader())
+    assert [[*a, *b] for a, b in zip(*shares, strict=True)] == [[*i[::2], *i[1::2]] for i in alone]
