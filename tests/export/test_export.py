@@ -14,8 +14,10 @@ from transformers import AutoModel, AutoTokenizer
 from chimera.adapter.shared.low_rank import adapted
 from chimera.cli.export import main as export
 from chimera.cli.train import main as train
+from chimera.config.init_from import source
 from chimera.export import load
 from chimera.quant.shared.packing import packed as pack_model
+from chimera.rundir.class_table import original
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 from tests.glue.kit import cola
@@ -79,6 +81,19 @@ def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
     record = json.loads((runs / name / "run.json").read_text())
     assert record["identity"] in card
     assert all(f"| {metric} |" in card for metric in record["metrics"])
+
+
+def test_a_folder_of_the_first_release_loads(runs: Path, tmp_path: Path) -> None:
+    assert export([f"run={runs}/lm", f"to={tmp_path}/out"]) == 0
+    wanted = load(tmp_path / "out").model.state_dict()
+    file = tmp_path / "out" / "config.json"
+    file.write_text(json.dumps(original(json.loads(file.read_text()))))
+    assert "chimera.settings.Model" in file.read_text()
+    found = load(tmp_path / "out").model.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    ours = source(str(tmp_path / "out"))
+    assert ours is not None
+    assert ours.config["model"]["_target_"] == "chimera.config.settings.Model"
 
 
 def test_ternary_weights_are_packed_to_the_same_logits(runs: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from chimera.data.source import hub
 from chimera.errors import UserError
 from chimera.paths import runs_root
+from chimera.rundir.class_table import current
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 
@@ -132,7 +133,8 @@ def source(init_from: str, words: Iterable[str] = ()) -> Source | None:
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
         if about["packed"]:
             raise UserError(f"init_from={init_from} is packed: its weights cannot be trained on")
-        return Source(about["chimera"], path / "model.safetensors", path / "tokenizer", digest)
+        config = current(about["chimera"])
+        return Source(config, path / "model.safetensors", path / "tokenizer", digest)
     if path.exists() or not hub.is_id(init_from):
         raise UserError(f"init_from={init_from} is no model; give {_TAKES}")
     return None

@@ -34,6 +34,7 @@ from chimera.export.theirs import AUTO, CODE, write_tokenizer
 from chimera.model.assemble import build_model, choose
 from chimera.model.classifier import Classifier
 from chimera.quant.shared.packing import byte_report, packed
+from chimera.rundir.class_table import current
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 
@@ -116,7 +117,7 @@ def read(folder: Path) -> dict[str, Any]:
     about = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if "chimera" not in about:
         raise UserError(f"{folder} was not written by export.py: it has no config.json of its kind")
-    return cast(dict[str, Any], about)
+    return cast(dict[str, Any], about | {"chimera": current(about["chimera"])})
 
 
 def build(about: dict[str, Any], folder: Path) -> nn.Module:
