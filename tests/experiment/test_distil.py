@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from chimera.cli.train import main as train
-from chimera.config.compose import compose, plain
+from chimera.config.compose import compose, plain, teacher_overrides
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
-from chimera.train.teacher import words_of
 from tests import zoo
 
 STUDENT = "+bitnet_qdyt/main=ternary_bert"
@@ -66,7 +65,7 @@ def test_the_identity_is_the_teachers_not_its_place(
 
 def test_the_words_of_the_teacher() -> None:
     mine = [STUDENT, "+bitnet_qdyt=main", "scale=small", "seed=2", "run_dir=x", "workers=2"]
-    found = words_of("row:bitnet_qdyt/main/bert_base", mine)
+    found = teacher_overrides("row:bitnet_qdyt/main/bert_base", mine)
     assert found[0] == TEACHER
     assert {"scale=small", "seed=2"} <= set(found)
     assert not [word for word in found if word.startswith(("run_dir", STUDENT, "+bitnet_qdyt="))]

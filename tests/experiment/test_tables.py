@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from chimera.cli.train import main as train
-from chimera.config.compose import compose, plain
+from chimera.config.compose import compose, plain, row_overrides
 from chimera.config.groups import groups
-from chimera.config.init_from import awaited, words_of
+from chimera.config.init_from import pending
 from chimera.config.tables import Job, jobs, load, tables, title_of
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
@@ -168,7 +168,8 @@ def test_a_key_that_a_row_misspells_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row of another folder of experiments: `quant.hadamrd` under a preset that has hadamard."""
-    import chimera.compose as module
+    from chimera.config import choices, search_path
+    from chimera.config import groups as group_files
 
     row = tmp_path / "paper" / "table"
     row.mkdir(parents=True)
@@ -176,15 +177,14 @@ def test_a_key_that_a_row_misspells_is_refused(
         "# @package _global_\ndefaults:\n  - override /preset: bitnet_qdyt_base\n"
         "quant:\n  hadamrd: none\n"
     )
-    monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
-    module.groups.cache_clear()
-    module._known.cache_clear()
+    for module in (choices, group_files, search_path):
+        monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
+    group_files.groups.cache_clear()
     try:
         with pytest.raises(UserError, match=r"quant\.hadamrd.*quant\.hadamard"):
             compose(["+paper/table=typo"])
     finally:
-        module.groups.cache_clear()
-        module._known.cache_clear()
+        group_files.groups.cache_clear()
 
 
 @pytest.mark.slow
@@ -201,9 +201,9 @@ def test_every_table_runs_at_smoke(
             if digits in started:
                 continue
             started.add(digits)
-            before = awaited(config)
+            before = pending(config)
             if before is not None:
-                assert train(words_of(config["init_from"], words)) == 0, job
+                assert train(row_overrides(config["init_from"], words)) == 0, job
             assert train(words) == 0, job
             assert load(name).metric in RunDir.of(config).record()["metrics"]
     assert len(started) >= 24

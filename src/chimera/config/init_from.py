@@ -1,19 +1,19 @@
-"""What a run takes over from the model it starts from (`init_from=`): parts, shape, tokenizer.
+"""Resolve `init_from=`: copy model settings and tokenizer from a run, an export or a HF folder.
 
 `init_from` is a run's directory (its best checkpoint), one of its checkpoint files, a folder that
-`export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three bring all that
-makes up the model; a word of the command line overrules it, and whether the weights still fit is
-seen when they are loaded. The last two are `model=hf model.name=`. `row:<paper>/<table>/<row>` is
-that row's run at the same scale, which a sweep trains first where it is not there. Free of torch.
+`export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three bring all
+parts of the model, unless the command line sets them; whether the weights then fit is checked when
+they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is that row's run
+at the same scale, which a sweep trains first (`chimera.config.compose.source_of`). Does not import
+torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,6 @@ from chimera.rundir.identity import identity
 
 #: Groups whose nodes come with a model.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
-#: Words that a row which is trained first has from the run that starts from it.
-SHARED = ("scale=", "logger", "launcher", "trainer.progress=", "data.cache_dir=")
 _ROW = "row:"
 _TAKES = "a run's directory, one of its checkpoints, an exported folder, or a Hugging Face model"
 
@@ -51,19 +49,8 @@ class Source:
     run: str
 
 
-def words_of(row: str, words: Iterable[str]) -> list[str]:
-    """The command line that trains the row which a run that `words` start begins with.
-
-    Raises:
-        UserError: no such row.
-    """
-    from chimera.config.tables import row_word
-
-    return [row_word(row, "init_from"), *(w for w in words if w.startswith(SHARED))]
-
-
 def place(config: Mapping[str, Any]) -> str | None:
-    """What a composed run starts from, a row as the directory of its run."""
+    """Where the model is that a composed run starts from; of a row, the directory of its run."""
     start = config.get("init_from")
     if not start or not str(start).startswith(_ROW):
         return start
@@ -71,8 +58,8 @@ def place(config: Mapping[str, Any]) -> str | None:
     return str(there[0] if there else runs_root() / f"start-{config['init_run']}")
 
 
-def awaited(config: Mapping[str, Any]) -> RunDir | None:
-    """The run of the row that a composed run starts from; None if it is done or none is meant."""
+def pending(config: Mapping[str, Any]) -> RunDir | None:
+    """The run of the row that a composed run starts from, unless it is done; None without a row."""
     start, where = config.get("init_from"), place(config)
     if where is None or where == start:
         return None
@@ -80,27 +67,12 @@ def awaited(config: Mapping[str, Any]) -> RunDir | None:
     return None if run.status().get("state") == "DONE" else run
 
 
-@cache
-def _row(words: tuple[str, ...]) -> dict[str, Any]:
-    from chimera.config.compose import compose, plain
-
-    return plain(compose(list(words)))
-
-
-def source(init_from: str, words: Iterable[str] = ()) -> Source | None:
-    """Where a model of ours is; None where a Hugging Face model is meant.
-
-    Args:
-        init_from: what a run starts from.
-        words: that start this run, which a row has some of.
+def source(init_from: str) -> Source | None:
+    """The Chimera model in a run or an exported folder; None where it is a Hugging Face model.
 
     Raises:
         UserError: there is neither, or it is not trained yet.
     """
-    if init_from.startswith(_ROW):
-        config = _row(tuple(words_of(init_from, words)))
-        run = RunDir.of(config)
-        return Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
     path = Path(init_from).expanduser()
     if path.is_file():
         folder = path.resolve().parent.parent
@@ -156,47 +128,41 @@ def _of_run(run: RunDir, checkpoint: Path) -> Source:
     return Source(config, checkpoint, run.tokenizer, which)
 
 
-def words(
-    init_from: str | None, asked: Iterable[str], model: str, line: Iterable[str] = ()
-) -> list[str]:
-    """Choices that go before those of the command line.
+def choices(source: Source | None, start: str | None, settings: Mapping[str, Any]) -> list[str]:
+    """Choices that a start brings; those of the command line come after them.
 
     Args:
-        init_from: what the run starts from.
-        asked: groups that the command line chooses.
-        model: the choice of `model=`.
-        line: the whole command line.
+        source: the Chimera model that the run starts from.
+        start: value of `init_from`.
+        settings: keys and groups of the command line, with their values.
     """
-    found: dict[str, str] = {}
-    ours = source(init_from, line) if init_from else None
-    if ours is not None:
-        chosen = ours.config["choices"]
-        found = {group: chosen[group] for group in PARTS} | {"tokenizer": "own"}
-    elif init_from or model == "hf":
-        found = {"model": "hf", "tokenizer": "own"}
-    asked = set(asked)
-    return [f"{group}={choice}" for group, choice in found.items() if group not in asked]
+    options: dict[str, str] = {}
+    if source is not None:
+        chosen = source.config["choices"]
+        options = {group: chosen[group] for group in PARTS} | {"tokenizer": "own"}
+    elif start or settings.get("model") == "hf":
+        options = {"model": "hf", "tokenizer": "own"}
+    return [f"{group}={option}" for group, option in options.items() if group not in settings]
 
 
-def take_over(cfg: DictConfig, asked: Mapping[str, Any], line: Iterable[str] = ()) -> None:
+def apply_source(cfg: DictConfig, source: Source | None, settings: Mapping[str, Any]) -> None:
     """Put the nodes of the source into a composed and bounded configuration, in place.
 
     Args:
         cfg: has `init_from`.
-        asked: keys and groups of the command line, with what was said of them.
-        line: the whole command line.
+        source: the Chimera model that `init_from` names, if it is one.
+        settings: keys and groups of the command line, with their values.
     """
     start = cfg.get("init_from")
-    ours = source(start, line) if start else None
     with open_dict(cfg):
-        if ours is not None:
+        if source is not None:
             for group in PARTS:
-                if group not in asked:
-                    _put(cfg, group, ours.config[group], asked)
-            cfg.init_run = ours.run
+                if group not in settings:
+                    _put(cfg, group, source.config[group], settings)
+            cfg.init_run = source.run
             if "causal" in cfg.task and cfg.task.causal is None:
-                cfg.task.causal = causal_of(ours.config["task"])
-            tokenizer = str(ours.tokenizer)
+                cfg.task.causal = causal_of(source.config["task"])
+            tokenizer = str(source.tokenizer)
         elif start:
             cfg.model.name = cfg.model.name or start
             tokenizer = cfg.model.name
@@ -204,20 +170,20 @@ def take_over(cfg: DictConfig, asked: Mapping[str, Any], line: Iterable[str] = (
             tokenizer = cfg.model.get("name")
         if cfg.choices.tokenizer == "own" and cfg.tokenizer.path is None:
             cfg.tokenizer.path = tokenizer
-        if cfg.choices.model == "hf" and cfg.model.name and "name" not in asked:
+        if cfg.choices.model == "hf" and cfg.model.name and "name" not in settings:
             cfg.name = f"{cfg.task.name}-{Path(cfg.model.name).name}"
 
 
 def causal_of(task: Mapping[str, Any]) -> bool | None:
     """Whether a task reads from left to right; None: as its model does."""
-    from chimera.config import static as schema
+    from chimera.config import static
 
     own = task.get("causal")
-    return own if own is not None else schema.attribute(str(task["_target_"]), "causal")
+    return own if own is not None else static.attribute(str(task["_target_"]), "causal")
 
 
-def _put(cfg: DictConfig, group: str, node: Any, asked: Mapping[str, Any]) -> None:
+def _put(cfg: DictConfig, group: str, node: Any, settings: Mapping[str, Any]) -> None:
     cfg[group] = OmegaConf.create(node)
-    for key, value in asked.items():
+    for key, value in settings.items():
         if key.startswith(f"{group}."):
             OmegaConf.update(cfg, key, value)

@@ -21,10 +21,6 @@ def check_choices(overrides: list[str]) -> list[Override]:
     return parsed
 
 
-def _is_experiment(group: str) -> bool:
-    return not (CONF / group.partition("@")[0]).is_dir()
-
-
 def _parse(text: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([text])[0]
@@ -33,7 +29,8 @@ def _parse(text: str) -> Override:
         raise UserError(f"cannot read the override '{text}'{hint}") from error
 
 
-def _is_group(override: Override) -> bool:
+def is_choice(override: Override) -> bool:
+    """Whether an override chooses an option of a group."""
     return override.key_or_group in groups()
 
 
@@ -48,7 +45,7 @@ def _check_choice(override: Override) -> None:
         raise UserError(
             f"~{group} deletes; a part is left out by choosing none, as in adapter=none"
         )
-    if not _is_group(override):
+    if not is_choice(override):
         return
     value = override.value()
     if isinstance(value, Sweep | Glob):  # `a,b` names options; `glob(*)` finds them itself
@@ -68,17 +65,23 @@ def _check_choice(override: Override) -> None:
         raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
 
 
-def _check_key(override: Override, known: Set[str]) -> None:
+def check_key(override: Override, known: Set[str]) -> None:
+    """Refuse an override of a key that is not there, or one that adds a key that is.
+
+    Args:
+        override: a `key=value`.
+        known: dotted keys of the configuration.
+    """
     key = override.key_or_group
     if override.is_add() and key.startswith("callbacks."):  # a callback of the user's own
         return
     if key not in known and not key.startswith("hydra"):
-        raise UserError(f"{key} is no key of this configuration{_hint(key, known)}")
+        raise UserError(f"{key} is no key of this configuration{hint(key, known)}")
     if override.is_add() and not override.is_force_add():
         raise UserError(f"+{key}: {key} is there already; drop the +")
 
 
-def _hint(key: str, known: Set[str]) -> str:
+def hint(key: str, known: Set[str]) -> str:
     """What was probably meant: the leaf under another parent, a near spelling, or what there is."""
     parent, _, leaf = key.rpartition(".")
     elsewhere = sorted(k for k in known if k.rpartition(".")[2] == leaf)

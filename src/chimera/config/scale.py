@@ -12,8 +12,6 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from chimera.errors import unknown
-
 
 def drop_leftovers(cfg: DictConfig, preset: str, known: Set[str], conf: Path) -> None:
     """Take out what a preset sets in a part that something else was chosen for since.
@@ -102,21 +100,6 @@ def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
         node = cfg._get_node(key)
         if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
             yield from keys_of(node, f"{prefix}{key}.")
-
-
-def missing_members(cfg: DictConfig, known: Sequence[str]) -> list[str]:
-    """Overrides that bring in mixers which a composite's `cycle` names and does not hold yet."""
-    mixer: Any = cfg.get("mixer") or {}
-    if "cycle" not in mixer or "members" not in mixer:
-        return []
-    for name in mixer.cycle:
-        if name not in known:
-            raise unknown("mixer.cycle", str(name), known)
-    return [
-        f"+mixer@mixer.members.{n}={n}"
-        for n in dict.fromkeys(mixer.cycle)
-        if n not in mixer.members
-    ]
 
 
 def _preset(name: str, conf: Path) -> tuple[dict[str, str], list[str]]:

@@ -1,8 +1,11 @@
-"""Hydra, told of `experiments/`, for composing from Python."""
+"""Hydra as we compose with it: with `experiments/` on its search path, from Python."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -11,6 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -34,27 +38,39 @@ def register_experiments() -> None:
     Plugins.instance().register(ExperimentsOnSearchPath)
 
 
-class _hydra:  # noqa: N801 - used as a function would be
-    """A Hydra of our own for a few composes, whatever Hydra is running around us."""
-
-    def __init__(self, conf: Path) -> None:
-        self.conf = conf
-
-    def __enter__(self) -> None:
-        self.before = GlobalHydra.instance().hydra
-        GlobalHydra.instance().clear()
-        register_experiments()
-        initialize_config_dir(version_base="1.3", config_dir=str(self.conf)).__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        GlobalHydra.instance().clear()
-        if self.before is not None:
-            GlobalHydra.instance().initialize(self.before)
-
-
-def _hydra_compose(overrides: list[str]) -> DictConfig:
+@contextmanager
+def hydra_on(conf: Path) -> Iterator[None]:
+    """A Hydra that reads the configuration in `conf`, whatever Hydra is running around us."""
+    before = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    register_experiments()
     try:
-        return hydra_compose("config", overrides=overrides, return_hydra_config=True)
+        with initialize_config_dir(version_base="1.3", config_dir=str(conf)):
+            yield
+    finally:
+        GlobalHydra.instance().clear()
+        if before is not None:
+            GlobalHydra.instance().initialize(before)
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Hydra's and OmegaConf's errors as ours, on one line."""
+    try:
+        yield
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error, ConfigCompositionException) else error
         raise UserError(" ".join(str(cause or error).split())) from error
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """The configuration of these overrides, with Hydra's own node in it."""
+    with one_line():
+        return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+
+
+def defaults_list(overrides: Sequence[str]) -> Any:
+    """The files that these choices are composed from, in order; nothing is composed."""
+    loader = GlobalHydra.instance().config_loader()
+    with one_line():
+        return loader.compute_defaults_list("config", list(overrides), RunMode.RUN)

@@ -130,8 +130,8 @@ def jobs(table: Table, words: list[str], seeds: list[int]) -> list[Job]:
     ]
 
 
-def row_word(reference: str, where: str) -> str:
-    """The word that chooses the row `row:<paper>/<table>/<row>`.
+def row_override(reference: str, where: str) -> str:
+    """The override that chooses the row `row:<paper>/<table>/<row>`.
 
     Args:
         reference: to a row.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chimera.config.compose import compose, plain
-from chimera.config.init_from import awaited, words_of
+from chimera.config.compose import compose, plain, row_overrides
+from chimera.config.init_from import pending
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
@@ -84,9 +84,9 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
     """
     identities = {job.identity for job in jobs}
     wanted = {
-        str(job.config["init_run"]): tuple(words_of(job.config["init_from"], job.overrides))
+        str(job.config["init_run"]): tuple(row_overrides(job.config["init_from"], job.overrides))
         for job in jobs
-        if awaited(job.config) is not None and job.config["init_run"] not in identities
+        if pending(job.config) is not None and job.config["init_run"] not in identities
     }
     rows = list(wanted.values())
     checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])

@@ -51,7 +51,7 @@ def check_settings(config: dict[str, Any]) -> None:
         if node["_target_"].startswith(OURS):
             check_node(where, node)
     # The tokenizer of a row that is trained first is not there yet.
-    later = inherit.awaited(config) and config["choices"]["tokenizer"] == "own"
+    later = inherit.pending(config) and config["choices"]["tokenizer"] == "own"
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
         _instantiate(config[group]).check()
     if not schema.attribute(config["task"]["_target_"], "plain_text", True):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chimera.config import init_from as inherit
+from chimera.config.compose import row_overrides, teacher_overrides
 from chimera.config.tables import ROW
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
@@ -53,12 +54,12 @@ def missing(config: dict[str, Any], words: list[str]) -> Iterator[Need]:
     if directory is not None and directory.status().get("state") != "DONE":
         how = "the command in its overrides.txt"
         if taught.startswith(ROW):
-            how = f"python train.py {' '.join(teacher.words_of(taught, words))}"
+            how = f"python train.py {' '.join(teacher_overrides(taught, words))}"
         yield Need(f"task.teacher={taught}", "teacher", directory, how)
-    before = inherit.awaited(config)
+    before = inherit.pending(config)
     if before is not None:
         start = config["init_from"]
-        how = f"python train.py {' '.join(inherit.words_of(start, words))}"
+        how = f"python train.py {' '.join(row_overrides(start, words))}"
         yield Need(f"init_from={start}", "model to start from", before, how)
 
 
