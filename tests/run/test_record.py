@@ -13,7 +13,7 @@ from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.rundir.atomic import write_atomic, write_json
-from chimera.rundir.directory import RunDir
+from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import flat, identity
 
@@ -47,10 +47,29 @@ def test_run_dir_names_it(tmp_path: Path) -> None:
 def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="other files"):
-        RunDir(tmp_path).check()
+        open_run(config(f"run_dir={tmp_path}"))
     (tmp_path / "a").mkdir()
-    RunDir(tmp_path / "a").check()  # empty: fine
-    RunDir(tmp_path / "new").check()
+    open_run(config(f"run_dir={tmp_path}/a"))  # empty: fine
+    open_run(config(f"run_dir={tmp_path}/new"))
+
+
+def test_a_directory_of_another_run_is_refused_by_the_keys_that_differ(tmp_path: Path) -> None:
+    here = f"run_dir={tmp_path}"
+    RunDir(tmp_path).start(config(here, "mixer=gqa"), [])
+    for state in ("RUNNING", "STOPPED", "FAILED", "DONE"):
+        RunDir(tmp_path).mark(state)
+        open_run(config(here, "mixer=gqa", "data.num_workers=2", "logger=none", "name=other"))
+        open_run(config(here, "overwrite=true"))
+        for change, shown in {
+            "mixer=retnet": "mixer=gqa there, retnet here;",
+            "seed=7": "seed=0 there, 7 here;",
+            "optim.lr=0.5": "optim.lr=0.002 there, 0.5 here;",
+            "mixer.bias=true": "mixer.bias=False there, True here;",
+        }.items():
+            overrides = [here, *(["mixer=gqa"] if change != "mixer=retnet" else []), change]
+            with pytest.raises(UserError, match="holds another run: ") as refused:
+                open_run(config(*overrides))
+            assert shown in str(refused.value)
 
 
 def test_an_atomic_write_leaves_the_old_text_when_it_fails(

@@ -3,8 +3,8 @@
 `init_from` is a run's directory (its best checkpoint), one of its checkpoint files, a folder that
 `export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three bring all
 parts of the model, unless the command line sets them; whether the weights then fit is checked when
-they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is that row's run
-at the same scale, which a sweep trains first (`chimera.config.compose.source_of`). Does not import
+they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the run of
+that row at the same scale, which a sweep trains first (`config.compose.source_of`). Does not import
 torch.
 """
 

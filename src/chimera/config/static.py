@@ -1,8 +1,8 @@
-"""What a class says of itself, read from its source where importing it would take seconds.
+"""Read what a class says of itself from its source, where importing it would load torch.
 
-Tasks and callbacks stand on Lightning, whose import takes three seconds; a misspelt key behind
-`task.` is to be refused within them. The constructor's signature stays the only schema: it is read,
-not repeated. Whatever cannot be read this way is imported after all.
+torch takes 1.5 s to import and Lightning three; a misspelt key is to be refused before. The
+constructor's signature stays the only schema: it is read here, not repeated. What cannot be read
+from the source (a type that a function makes, a base class of torch's) is imported after all.
 """
 
 from __future__ import annotations
@@ -17,31 +17,34 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-#: Packages whose modules import Lightning.
-SLOW = ("chimera.task.", "chimera.callback.", "chimera.train.")
+PACKAGE = __name__.partition(".")[0]
+#: Rooms whose modules import torch.
+ROOMS = (
+    *("mixer", "norm", "quant", "ffn", "position", "adapter"),
+    *("optim", "callback", "task", "train", "contract", "ops"),
+)
+SLOW = tuple(f"{PACKAGE}.{room}" for room in ROOMS)
+_NOTHING = object()
+Definition = ast.ClassDef | ast.FunctionDef
 
 
 def keywords(target: str) -> dict[str, Any] | None:
-    """Keyword-only arguments of a slow class's constructor with their types; None: import it."""
-    found = _class(target)
+    """Keyword-only arguments of a class or function with their types; None: import it."""
+    found = _definition(target)
     if found is None:
         return None
-    module, node = found
-    constructors = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-    if not constructors:
-        return None
-    names = _imports(module)
+    call = _call(*found)
+    if call is None:
+        return None if getattr(found[1], "bases", True) else {}
+    module, function = call
     try:
         return {
-            argument.arg: _evaluate(argument.annotation, names)
-            for argument in constructors[0].args.kwonlyargs
+            argument.arg: _evaluate(argument.annotation, module)
+            for argument in function.args.kwonlyargs
             if argument.annotation is not None
         }
-    except NameError:  # a type that the module defines itself
+    except NameError:
         return None
-
-
-_NOTHING = object()
 
 
 def attribute(target: str, name: str, default: Any = _NOTHING) -> Any:
@@ -50,9 +53,9 @@ def attribute(target: str, name: str, default: Any = _NOTHING) -> Any:
     Args:
         target: of the class.
         name: of the attribute.
-        default: what the class has that does not set it itself; without, it is imported to see.
+        default: what a class has that does not set it; without one, the class is imported to see.
     """
-    found = _class(target)
+    found = _definition(target)
     for node in found[1].body if found else ():
         if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [name]:
             return ast.literal_eval(node.value)
@@ -71,42 +74,84 @@ def _parse(module: str) -> ast.Module | None:
     return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
 
 
-def _class(target: str) -> tuple[ast.Module, ast.ClassDef] | None:
-    name, _, leaf = target.rpartition(".")
-    if not target.startswith(SLOW) or name in sys.modules:
+def _definition(target: str) -> tuple[str, Definition] | None:
+    """Module and source of a class or function; None where importing it costs nothing (more)."""
+    module, _, leaf = target.rpartition(".")
+    if not module.startswith(SLOW) or module in sys.modules:
         return None
-    module = _parse(name)
-    for node in module.body if module else ():
-        if isinstance(node, ast.ClassDef) and node.name == leaf:
-            assert module is not None
+    for node in _body(module):
+        if isinstance(node, Definition) and node.name == leaf:
             return module, node
     return None
 
 
-def _imports(module: ast.Module) -> dict[str, tuple[str, str]]:
-    """Local name to (module, name) of everything that is imported by `from … import …`."""
-    return {
-        alias.asname or alias.name: (node.module, alias.name)
-        for node in module.body
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level
-        for alias in node.names
-    }
+def _call(module: str, node: Definition) -> tuple[str, ast.FunctionDef] | None:
+    """The function or the constructor, that of a base class if need be, and where it stands."""
+    if isinstance(node, ast.FunctionDef):
+        return module, node
+    for inner in node.body:
+        if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+            return module, inner
+    for base in node.bases:
+        place = _place(module, base.id) if isinstance(base, ast.Name) else None
+        found = _definition(".".join(place)) if place else None
+        if found is not None and (call := _call(*found)) is not None:
+            return call
+    return None
 
 
-def _evaluate(annotation: ast.expr, imports: dict[str, tuple[str, str]]) -> Any:
-    """The type that an annotation stands for.
+def _place(module: str, name: str) -> tuple[str, str] | None:
+    """Where a name of a module is defined: there, or where it is imported from."""
+    for node in _body(module):
+        if isinstance(node, Definition) and node.name == name:
+            return module, name
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return node.module, alias.name
+    return None
+
+
+def _body(module: str) -> list[ast.stmt]:
+    parsed = _parse(module)
+    return parsed.body if parsed else []
+
+
+def _evaluate(annotation: ast.expr, module: str) -> Any:
+    """The type that an annotation in a module stands for.
 
     Raises:
-        NameError: it uses a name that is neither built in nor imported.
+        NameError: it uses a name whose value is not to be had without importing the module.
     """
-    known = {}
-    for name in _names(annotation):
-        if name in imports:
-            module, original = imports[name]
-            known[name] = getattr(import_module(module), original)
-        elif not hasattr(builtins, name):
-            raise NameError(name)
+    known = {name: _value(name, module) for name in _names(annotation)}
     return eval(compile(ast.Expression(annotation), "<annotation>", "eval"), known)
+
+
+def _value(name: str, module: str) -> Any:
+    """The value of a name in a module: built in, imported, or assigned at its top level."""
+    for node in _body(module):
+        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [name]:
+            return _evaluate(node.value, module)
+    place = _place(module, name)
+    if place is None:
+        if hasattr(builtins, name):
+            return getattr(builtins, name)
+        raise NameError(name)
+    origin, original = place
+    if origin == module or origin.partition(".")[0] == "torch":
+        return _Opaque(name, (), {})
+    if origin.startswith(SLOW) and origin not in sys.modules:
+        return _value(original, origin)
+    return getattr(import_module(origin), original)
+
+
+class _Opaque(type):
+    """Stands for a class, or a module of classes, that no value of a configuration is of."""
+
+    def __getattr__(cls, name: str) -> _Opaque:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -31,13 +31,27 @@ from chimera.paths import runs_root
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
-from chimera.rundir.identity import identity
+from chimera.rundir.identity import differences, identity
 
 #: What a directory may hold before its run has said anything: a sweep's log, a claim.
 BEFORE_START = {"log.txt", ".lock", "checkpoints"}
 
+#: Keys named where two runs differ.
+MOST = 4
+
 #: Seconds between heartbeats of a run, and without one until it counts as dead on another host.
 HEARTBEAT, SILENCE = 5.0, 60.0
+
+
+def open_run(config: dict[str, Any]) -> RunDir:
+    """The directory of the run of a configuration, compared with what it holds; nothing is written.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    directory = RunDir.of(config)
+    directory.check(config)
+    return directory
 
 
 class RunDir:
@@ -63,17 +77,30 @@ class RunDir:
         there = sorted(p for p in root.glob(f"*-{digits}") if p.is_dir())
         return RunDir(there[0] if there else root / f"{config['name']}-{digits}")
 
-    def check(self) -> None:
-        """Refuse a directory that is there and is no run's.
+    def check(self, config: dict[str, Any]) -> None:
+        """Refuse a directory that holds something else than the run of this configuration.
+
+        Asked before anything is written. Keys outside the identity may differ (see
+        `rundir.identity.NOT_IDENTITY`), and `overwrite=true` starts over whatever run is there.
 
         Raises:
-            UserError: naming it.
+            UserError: a file, other files, or another run: with the keys that differ.
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"run_dir={self.path} is a file; name a directory")
         there = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if there - BEFORE_START and not self.status():
             raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
+        if config["overwrite"] or not (self.path / "config.yaml").exists():
+            return
+        if other := differences(self.config(), config):
+            shown = "; ".join(other[:MOST]) + (
+                f"; and {len(other) - MOST} more" * (len(other) > MOST)
+            )
+            raise UserError(
+                f"run_dir={self.path} holds another run: {shown}; name another run_dir, or start"
+                " over in this one with overwrite=true"
+            )
 
     def status(self) -> dict[str, Any]:
         """The contents of status.json; empty if there is none."""

@@ -48,7 +48,13 @@ LATER: dict[str, Any] = {
 
 
 def identity(config: dict[str, Any]) -> str:
-    """Eight hexadecimal digits of a hash of all that decides what a run computes.
+    """Eight hexadecimal digits of a hash of all that decides what a run computes."""
+    text = json.dumps(decisive(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def decisive(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that decides what a run computes, by old class paths.
 
     A key that is null counts as absent: a part that learns a new option keeps its runs.
     """
@@ -62,7 +68,30 @@ def identity(config: dict[str, Any]) -> str:
         _holder(kept, key).pop(key.rpartition(".")[2], None)
     if kept.get("init_run") and "path" in kept["tokenizer"]:
         del kept["tokenizer"]["path"]  # the folder of the run that it starts from
-    return hashlib.sha256(json.dumps(_without_null(kept), sort_keys=True).encode()).hexdigest()[:8]
+    found: dict[str, Any] = _without_null(kept)
+    return found
+
+
+def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """What decides two runs and differs, one text a key: `seed=0 there, 7 here`.
+
+    Of two choices of a group only the choices are named.
+    """
+    old, new = flat(decisive(there)), flat(decisive(here))
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    chosen = {
+        group: (there["choices"].get(group), option)
+        for group, option in here["choices"].items()
+        if there["choices"].get(group) != option
+    }
+    found = {}
+    for key in keys:
+        group = key.partition(".")[0]
+        if group in chosen:
+            found[group] = chosen[group]
+        else:
+            found[key] = (old.get(key), new.get(key))
+    return [f"{key}={a} there, {b} here" for key, (a, b) in found.items()]
 
 
 def _holder(config: dict[str, Any], key: str) -> dict[str, Any]:

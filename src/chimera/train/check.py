@@ -40,7 +40,7 @@ def check_settings(config: dict[str, Any]) -> None:
     """
     from chimera.config import init_from as inherit
     from chimera.config.settings import Run
-    from chimera.rundir.directory import RunDir
+    from chimera.rundir.directory import open_run
 
     hints = get_type_hints(Run, include_extras=True)
     for key, hint in hints.items():
@@ -56,7 +56,7 @@ def check_settings(config: dict[str, Any]) -> None:
         _instantiate(config[group]).check()
     if not schema.attribute(config["task"]["_target_"], "plain_text", True):
         _check_corpus(config)
-    RunDir.of(config).check()
+    open_run(config)
 
 
 def check_parts(config: dict[str, Any]) -> None:
