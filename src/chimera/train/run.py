@@ -19,7 +19,7 @@ from chimera.optim.groups import groups
 from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
-from chimera.rundir.directory import RunDir
+from chimera.rundir.directory import RunDir, open_run
 from chimera.train import record
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
@@ -38,7 +38,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         Interrupted: after Ctrl-C or SIGTERM, when all is saved.
     """
     quiet()
-    directory = RunDir.of(config)
+    directory = open_run(config)
     if directory.status().get("state") == "DONE" and not config["overwrite"]:
         say(f"done already: {directory.path}  (overwrite=true starts it over)")
         report(directory.record(), directory)
