@@ -96,6 +96,27 @@ def test_a_folder_of_the_first_release_loads(runs: Path, tmp_path: Path) -> None
     assert ours.config["model"]["_target_"] == "chimera.config.settings.Model"
 
 
+def test_the_transformers_model_of_a_folder_of_the_first_release(
+    runs: Path, tmp_path: Path
+) -> None:
+    assert export([f"run={runs}/classes", f"to={tmp_path}/out"]) == 0
+    code = (tmp_path / "out/modeling_chimera.py").read_text()
+    (tmp_path / "out/modeling_chimera.py").write_text(code.replace("hf.model", "auto"))
+    wanted, size = of_run(runs / "classes"), load(tmp_path / "out").tokenizer.vocab_size
+    theirs = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert torch.equal(answer(theirs, size), wanted)
+
+
+def test_a_refused_export_leaves_an_earlier_one(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export([f"run={runs}/rope", f"to={tmp_path}/out"]) == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert export([f"run={runs}/rope", f"to={tmp_path}/out", "packed=true"]) == 2
+    assert "has no ternary weights" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
+
+
 def test_ternary_weights_are_packed_to_the_same_logits(runs: Path, tmp_path: Path) -> None:
     for pack in ("false", "true"):
         assert export([f"run={runs}/lm", f"to={tmp_path}/{pack}", f"packed={pack}"]) == 0

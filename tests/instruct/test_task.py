@@ -126,7 +126,7 @@ def test_a_run_and_one_that_was_interrupted(records: Path, tmp_path: Path) -> No
     kept = json.loads((broken / "mmlu.json").read_text())
     assert set(kept) >= {"trained", "base"}
     assert len(kept["base"]["said"]) == 2
-    with pytest.raises(UserError, match="'limits=3' is not understood; did you mean 'limit'"):
+    with pytest.raises(UserError, match="cannot read 'limits=3'; did you mean 'limit'"):
         mmlu([f"run={broken}", "limits=3"])
 
 

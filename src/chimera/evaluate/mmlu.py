@@ -1,51 +1,78 @@
-"""python -m chimera.evaluate.mmlu run=<directory> [data=<folder>] [split=test] [subjects=a,b]
+"""MMLU one-shot on a run: `python -m chimera.evaluate.mmlu run=<directory> [data=<folder>] …`.
 
-Asks the trained model of a run and, where an adapter changed it, the base it was made of; prints
-both and writes `mmlu.json` into the run's directory. Also: limit=n, new=8 (tokens of an answer),
-length=<tokens of a prompt>, batch=8, out=<file>. Without data= it asks the hub for cais/mmlu.
+Asks the trained model of a run and, where an adapter changed it, the model that the adapter was put
+on. Prints both and writes `mmlu.json` into the run's directory.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from chimera.errors import UserError, nearest
+from chimera.config.arguments import describe, read
+from chimera.errors import UserError
 from chimera.rundir.atomic import write_json
 from chimera.rundir.directory import RunDir
+from chimera.task.mmlu import questions as files
 from chimera.task.mmlu.metrics import METRICS, summary
-from chimera.task.mmlu.questions import Question, read
+from chimera.task.mmlu.questions import Question
+from chimera.types import PositiveInt
 
-WORDS = ("run", "data", "split", "subjects", "limit", "new", "length", "batch", "out")
+USAGE = (
+    "python -m chimera.evaluate.mmlu run=<directory of a run>"
+    " [data=<folder> split=test subjects=a,b limit=.. new=8 length=.. batch=8 out=<file>]"
+)
 
 
-def main(argv: list[str]) -> int:
-    """Ask, show, write.
+@dataclass(frozen=True)
+class Examination:
+    """What is asked of which run.
+
+    Args:
+        run: directory of a run of a causal model.
+        data: folder with MMLU's questions; without it they come from the hub, cais/mmlu.
+        split: `val` or `test`.
+        subjects: only these; all if it is left out.
+        limit: questions of each subject; all if it is left out.
+        new: tokens of an answer.
+        length: tokens of a prompt; the model's max_len if it is left out.
+        batch: questions at a time.
+        out: file of the results; `mmlu.json` in the run's directory if it is left out.
+    """
+
+    run: Path
+    data: str | None = None
+    split: Literal["val", "test"] = "test"
+    subjects: list[str] | None = None
+    limit: PositiveInt | None = None
+    new: PositiveInt = 8
+    length: PositiveInt | None = None
+    batch: PositiveInt = 8
+    out: Path | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask, print, write; returns the exit code.
 
     Raises:
-        UserError: words that are not understood, a run that is not there.
+        UserError: arguments that cannot be read, no run, no questions.
     """
-    words = _words(argv)
-    if "run" not in words:
-        raise UserError("name a run: python -m chimera.evaluate.mmlu run=<directory> data=<folder>")
-    directory = RunDir(Path(words["run"]))
+    if {"-h", "--help"} & set(arguments):
+        print(describe(Examination, USAGE))
+        return 0
+    what = read(Examination, arguments, USAGE)
+    directory = RunDir(what.run)
     config = directory.config()
-    if words.get("split", "test") not in ("val", "test"):
-        raise UserError(f"split={words['split']} is not allowed; it takes val or test")
-    asked = read(
-        words.get("data"),
-        words.get("split", "test"),
-        words["subjects"].split(",") if "subjects" in words else None,
-        _number(words, "limit", None),
-    )
-    length = _number(words, "length", config["model"]["max_len"])
-    sizes = {"new": _number(words, "new", 8), "batch": _number(words, "batch", 8)}
-    found = evaluate(directory, config, asked, length=length, **sizes)
-    target = Path(words.get("out", directory.path / "mmlu.json"))
+    questions = files.read(what.data, what.split, what.subjects, what.limit)
+    length = what.length or config["model"]["max_len"]
+    results = evaluate(directory, config, questions, new=what.new, batch=what.batch, length=length)
+    target = what.out or directory.path / "mmlu.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_json(target, {"run": str(directory.path), "questions": len(asked), **found})
-    show(found, len(asked))
+    write_json(target, {"run": str(directory.path), "questions": len(questions), **results})
+    show(results, len(questions))
     print(target)
     return 0
 
@@ -53,10 +80,16 @@ def main(argv: list[str]) -> int:
 def evaluate(
     directory: RunDir,
     config: dict[str, Any],
-    asked: list[tuple[Question, Question | None]],
+    questions: list[tuple[Question, Question | None]],
     **sizes: Any,
 ) -> dict[str, Any]:
-    """By model: metrics with deviations, what was said first, prompts that were cut.
+    """By model: metrics with deviations, the first answers, the number of shortened prompts.
+
+    Args:
+        directory: of the run.
+        config: of the run.
+        questions: each with the example that is shown before it.
+        sizes: `new`, `length` and `batch` as of `chimera.task.mmlu.answer.answer`.
 
     Raises:
         UserError: a run without a checkpoint or of a task that does not generate.
@@ -74,10 +107,10 @@ def evaluate(
     if config["choices"]["adapter"] != "none":
         base = make_task(config, tokenizer.vocab_size, start=True, adapter=False)
         models["base"] = base.model
-    found = {}
+    results = {}
     for name, model in models.items():
-        answers = answer(model.eval(), tokenizer, asked, **sizes)
-        found[name] = {
+        answers = answer(model.eval(), tokenizer, questions, **sizes)
+        results[name] = {
             "metrics": {
                 metric: {"mean": mean, "std": deviation}
                 for metric, (mean, deviation) in summary(answers.scores).items()
@@ -85,44 +118,26 @@ def evaluate(
             "shortened": answers.shortened,
             "said": answers.texts,
         }
-    return found
+    return results
 
 
-def show(found: dict[str, Any], questions: int) -> None:
-    """A table of both models."""
+def show(results: dict[str, Any], questions: int) -> None:
+    """Print a table of both models."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"MMLU, one-shot, {questions} questions (bootstrap deviation)")
     table.add_column("metric")
-    for name in found:
+    for name in results:
         table.add_column(name, justify="right")
     for metric in METRICS:
-        cells = [one["metrics"][metric] for one in found.values()]
+        cells = [one["metrics"][metric] for one in results.values()]
         table.add_row(metric, *(f"{c['mean']:.3f} ± {c['std']:.3f}" for c in cells))
     console = Console()
     console.print(table)
-    for name, one in found.items():
+    for name, one in results.items():
         if one["shortened"]:
             console.print(f"{name}: {one['shortened']} prompts were cut at their beginning")
-
-
-def _words(argv: list[str]) -> dict[str, str]:
-    found = {}
-    for word in argv:
-        key, _, value = word.partition("=")
-        if key not in WORDS or not value:
-            raise UserError(f"'{word}' is not understood{nearest(key, WORDS)}; {', '.join(WORDS)}")
-        found[key] = value
-    return found
-
-
-def _number(words: dict[str, str], key: str, default: Any) -> Any:
-    if key not in words:
-        return default
-    if not words[key].isdigit() or not int(words[key]):
-        raise UserError(f"{key}={words[key]} is not allowed; it takes an integer of at least 1")
-    return int(words[key])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
     from chimera.export import load
     model, tokenizer = load("folder")
 
-`AutoModel.from_pretrained("folder", trust_remote_code=True)` gives the same model in the
-transformers library's clothes. What is in a folder: `chimera.export.folder`.
+`AutoModel.from_pretrained("folder", trust_remote_code=True)` gives the same model as one of the
+transformers library. The files of a folder: `chimera.export.folder`.
 """
 
-from chimera.export.folder import Exported, export, load
+from chimera.export.folder import Exported, load
+from chimera.export.write import export
 
 __all__ = ["Exported", "export", "load"]

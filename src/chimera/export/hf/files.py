@@ -1,37 +1,41 @@
-"""What the transformers library needs to load an exported folder by itself."""
+"""The files by which the transformers library loads an exported folder by itself."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.fast import FastTokenizer
 
+#: Imported by the library with `trust_remote_code=True`; the model itself is this package's.
+CODE = '''\
+"""Loads through the package chimera, which has to be installed."""
 
-class Code(NamedTuple):
-    """A file of the folder."""
+from chimera.export.hf.model import ChimeraConfig, ChimeraModel
 
-    name: str
-    text: str
-
-
-#: Fetched with `trust_remote_code=True`; the model itself is this package's.
-CODE = Code(
-    "modeling_chimera.py",
-    '"""Loads through the package chimera, which has to be installed."""\n\n'
-    "from chimera.export.auto import ChimeraConfig, ChimeraModel\n\n"
-    '__all__ = ["ChimeraConfig", "ChimeraModel"]\n',
-)
+__all__ = ["ChimeraConfig", "ChimeraModel"]
+'''
 _MODEL = "modeling_chimera.ChimeraModel"
-AUTO = {
-    "AutoConfig": "modeling_chimera.ChimeraConfig",
-    "AutoModel": _MODEL,
-    "AutoModelForMaskedLM": _MODEL,
-    "AutoModelForCausalLM": _MODEL,
-    "AutoModelForSequenceClassification": _MODEL,
+#: Keys of config.json.
+CONFIG: dict[str, Any] = {
+    "model_type": "chimera",
+    "architectures": ["ChimeraModel"],
+    "auto_map": {
+        "AutoConfig": "modeling_chimera.ChimeraConfig",
+        "AutoModel": _MODEL,
+        "AutoModelForMaskedLM": _MODEL,
+        "AutoModelForCausalLM": _MODEL,
+        "AutoModelForSequenceClassification": _MODEL,
+    },
 }
+
+
+def write(folder: Path, tokenizer: Tokenizer) -> None:
+    """Write `modeling_chimera.py` and the tokenizer's files."""
+    (folder / "modeling_chimera.py").write_text(CODE, encoding="utf-8")
+    write_tokenizer(tokenizer, folder)
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

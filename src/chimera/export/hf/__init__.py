@@ -1,0 +1,1 @@
+"""Exported models as the transformers library wants them: `AutoModel`, `AutoTokenizer`."""

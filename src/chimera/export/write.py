@@ -1,0 +1,138 @@
+"""Write a finished run as a folder, whose files `chimera.export.folder` lists and reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from chimera.adapter.shared import files as adapters
+from chimera.adapter.shared.low_rank import adapted
+from chimera.adapter.shared.merge import merge, prune
+from chimera.config.groups import defaults, node
+from chimera.contract import Packable
+from chimera.data.tokenizer.base import Tokenizer
+from chimera.errors import UserError
+from chimera.export.card import card
+from chimera.export.hf import files as hf
+from chimera.model.classifier import Classifier
+from chimera.quant.shared.packing import byte_report, packed
+from chimera.rundir.directory import RunDir
+from chimera.train.restore import restore
+
+
+def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge") -> dict[str, Any]:
+    """Write a finished run as a folder; returns the contents of its config.json.
+
+    Args:
+        run: the run; of its checkpoints the one that its final test was made with.
+        to: a new or empty folder, or one that was exported to before.
+        pack: hold ternary weights in 1.6 bits.
+        adapter: `merge` it into the weights where that is exact, and keep the rest beside them;
+            `keep` all of it beside them; `alone` writes nothing else.
+
+    Raises:
+        UserError: the run is not finished, or the folder holds other files, or nothing can be
+            packed.
+    """
+    config, record = run.config(), run.record()
+    if not record:
+        raise UserError(f"run={run.path} is not finished; only finished runs are exported")
+    if to.exists() and any(to.iterdir()) and not (to / "README.md").exists():
+        raise UserError(f"to={to} holds other files; name a new or empty folder")
+    restored = restore(run)
+    task, tokenizer = restored.task, restored.tokenizer
+    model = task.model.eval()
+    sizes = byte_report(model)["total"]
+    treatment = _treat_adapter(model, adapter)
+    if pack and not any(isinstance(module, Packable) for module in model.modules()):
+        raise UserError("packed=true: this model has no ternary weights; leave it out")
+    if to.exists():
+        shutil.rmtree(to)
+    to.mkdir(parents=True)
+    if adapted(model):
+        adapters.save(model, to / "adapter")
+    about = _about(config, model, task, tokenizer) | {"packed": pack, "adapter": treatment}
+    if adapter == "alone":
+        (to / "README.md").write_text(card(about, record, sizes), encoding="utf-8")
+        return about
+    if pack:
+        model = packed(model)
+    weights, about["tied"] = _distinct(_bare(model))
+    save_file(weights, to / "model.safetensors", {"format": "pt"})
+    about["bytes"] = (to / "model.safetensors").stat().st_size
+    body = getattr(getattr(model, "model", None) or _inner(model), "config", None)
+    if body is not None:
+        body.save_pretrained(to / "body")
+    tokenizer.save(to / "tokenizer")
+    (to / "config.json").write_text(
+        json.dumps(about | hf.CONFIG, indent=2) + "\n", encoding="utf-8"
+    )
+    hf.write(to, tokenizer)
+    (to / "README.md").write_text(card(about, record, sizes), encoding="utf-8")
+    return about
+
+
+def _treat_adapter(model: nn.Module, how: str) -> str:
+    """Merge an adapter in place or leave it; returns which, in words."""
+    if not adapted(model):
+        if how == "alone":
+            raise UserError("adapter=alone: this run has no adapter; leave it out")
+        return "none"
+    ranks = (
+        prune(model)
+        if any(layer.update.middle() is not None for layer in adapted(model).values())
+        else {}
+    )
+    left = f"pruned to ranks {min(ranks.values())} to {max(ranks.values())}; " if ranks else ""
+    return left + (str(merge(model)) if how == "merge" else "kept beside the weights")
+
+
+def _about(
+    config: dict[str, Any], model: nn.Module, task: Any, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    classes = isinstance(model, Classifier)
+    name = defaults()["adapter"]
+    plain = {**config, "adapter": node("adapter", name)}
+    plain["choices"] = {**config["choices"], "adapter": name}
+    labels = list(getattr(task, "labels", ()))
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "outputs": (len(labels) or 1) if classes else 0,
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "chimera": plain,
+    }
+
+
+def _bare(model: nn.Module) -> dict[str, Tensor]:
+    """Tensors by their names without adapters, whose own are left out."""
+    layers = adapted(model)
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        if not name.startswith(tuple(f"{layer}.update." for layer in layers)):
+            for layer in layers:
+                name = name.replace(f"{layer}.base.", f"{layer}.")
+            tensors[name] = tensor
+    return tensors
+
+
+def _distinct(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each storage once, and under which name the others are found."""
+    first: dict[tuple[Any, ...], str] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in first:
+            tied[name] = first[place]
+        first.setdefault(place, name)
+    kept = {n: t.detach().cpu().contiguous() for n, t in tensors.items() if n not in tied}
+    return kept, tied
+
+
+def _inner(model: nn.Module) -> Any:
+    return getattr(getattr(model, "backbone", None), "inner", None)
