@@ -1,4 +1,4 @@
-"""What components promise each other. Imported by all of them, imports none of them.
+"""The interfaces of all components. Every component imports this module; it imports none of them.
 
 Shapes are written b (batch), t (tokens), d (model width), h (heads), k (key) and v (value width).
 Build time: a mixer or ffn is constructed as `(site, parts, *, its own hyperparameters)`.
@@ -63,7 +63,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Ctx:
-    """What every layer of one forward pass is told.
+    """Inputs of one forward pass that every layer gets.
 
     Args:
         pos: [b t] or [1 t] position of each token among the real ones; padding does not count.
@@ -78,11 +78,11 @@ class Ctx:
 
 @dataclass(frozen=True)
 class Out:
-    """What a mixer or ffn gives back.
+    """Output of a mixer or ffn.
 
     Args:
-        y: [b t d], what is added to the residual stream.
-        state: what the next call continues from; None if `state=None` was given.
+        y: [b t d], added to the residual stream.
+        state: for the next call to continue from; None if `state=None` was given.
         aux: losses by key (`balance`, `ode`); the task owns their weights.
         stats: scalars worth a chart (`expert_load_0`, `drop_rate`); no gradients.
     """
@@ -204,7 +204,7 @@ class FFN(nn.Module):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a mixer or ffn is made of: factories of the chosen quantiser, norm and position."""
+    """Factories of the chosen quantiser, norm and position, for mixers and ffns to build with."""
 
     linear: Callable[..., Any]  # (d_in, d_out, *, bias: bool, role: Role)
     norm: Callable[[int], Norm]  # (dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from torch import nn
 
 from chimera.adapter.adalora import adalora
 from chimera.adapter.lora import lora
-from chimera.adapter.shared.files import TENSORS, load, save
+from chimera.adapter.shared.files import TENSORS, kinds, load, save
 from chimera.adapter.shared.low_rank import adapted
 from chimera.adapter.shared.merge import merge, prune
 from chimera.adapter.sora import sora
 from chimera.errors import UserError
+from tests import zoo
 from tests.adapter.kit import TARGETS, batches, bert, stir, theirs, updates
 from tests.kit import close
 
@@ -172,3 +174,10 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     save(lora(bert(), targets=["*.query"]), tmp_path)
     with pytest.raises(UserError, match=r"is for bert\.encoder.*, which the model has not"):
         load(nn.ModuleDict({"query": nn.Linear(16, 16)}), tmp_path)
+
+
+def test_every_update_is_known_by_the_kind_in_its_file() -> None:
+    for name in zoo.names("adapter"):
+        with suppress(UserError):  # one that takes no model of ours
+            for layer in adapted(zoo.model(adapter=name)).values():
+                assert kinds()[layer.update.kind] is type(layer.update)

@@ -24,7 +24,7 @@ from chimera.paths import CONF, EXPERIMENTS, ROOT
 from chimera.task.mmlu.answer import answer, greedy
 from chimera.task.mmlu.questions import Question, made_of
 from chimera.train.check import check_settings
-from tests.liza_adapter.kit import causal_model
+from tests.adapter.graft.kit import causal_model
 
 SHAPE = ROOT / "experiments/tptt/shapes/meta-llama/Llama-3.2-1B"
 

@@ -1,4 +1,4 @@
-"""From a configuration to a model: instantiate the choices, put them together, gate bad pairs."""
+"""Build a model from a configuration: instantiate the choices, assemble, refuse bad pairs."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def check_model(
     causal: bool | None,
     head: Callable[[Any], nn.Module] = lambda model: model,
 ) -> None:
-    """Build on the meta device, which costs no memory: every constructor has its say.
+    """Build the model on the meta device, without memory, so that every constructor can raise.
 
     Args:
         settings, choices, causal: as of `build_model`.
@@ -149,7 +149,7 @@ def _assemble(
     site: Site, settings: ModelSettings, choices: Choices, vocab_size: int
 ) -> LanguageModel:
     provides = choices.position(site, site.heads, site.dim // site.heads).provides
-    # A table that is only added to the embedding is not wanted again in every layer.
+    # A position that only embeds is built once for the model; layers get the no-op base class.
     in_layers = Position if provides <= {"embed"} else choices.position
     parts = Parts(choices.quant.linear, choices.norm, in_layers)
     blocks = []
@@ -193,7 +193,7 @@ def _scale(settings: ModelSettings) -> EmbeddingScale | None:
 
 
 def place_mixer(site: Site, parts: Parts, factory: MixerFactory, *, shared: bool = False) -> Mixer:
-    """The mixer at its site; one that is causal only enters an encoder through both ways."""
+    """Build the mixer of a site; in an encoder, a causal-only one inside `Bidirectional`."""
     if not site.causal and _directions(site, parts, factory) == CAUSAL:
         return Bidirectional(site, parts, factory, shared=shared)
     return factory(site, parts)
@@ -227,7 +227,7 @@ def _gate(
 def _refused(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int) -> UserError:
     need = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
     lacking = " and ".join(need[hook] for hook in sorted(provides - mixer.honours))
-    fine = ", ".join(n for n in groups()["position"] if _provides(n) <= mixer.honours)
+    fine = ", ".join(n for n in groups()["position"] if provides_of(n) <= mixer.honours)
     name = choices.names["mixer"]
     where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
     return UserError(
@@ -235,7 +235,8 @@ def _refused(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: i
     )
 
 
-def _provides(position: str) -> frozenset[Hook]:
+def provides_of(position: str) -> frozenset[Hook]:
+    """Hooks that a choice of `position=` fills in."""
     return cast(type[Position], get_class(node("position", position)["_target_"])).provides
 
 

@@ -18,7 +18,7 @@ from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Position, Site
 
 
 class State(NamedTuple):
-    """What a model continues from: real tokens seen [b], and a slot per logical layer."""
+    """Decoding state of a model: real tokens seen [b], and a slot per logical layer."""
 
     seen: Int[Tensor, " b"]
     slots: tuple[Any, ...]
@@ -92,7 +92,7 @@ class Backbone(nn.Module):
         self.loops, self.dropout = loops, dropout
         self.gradient_checkpointing = gradient_checkpointing
 
-    #: What a classifier asks of a body: the mean stands for a text, there are no segments.
+    #: Read by classifiers: hidden states are pooled by their mean, there are no segments.
     summary, reads_segments = "mean", False
 
     @property
@@ -116,9 +116,9 @@ class Backbone(nn.Module):
         """Hidden states [b t d] of token ids; aux and stats are means over the logical layers.
 
         Args:
-            ids: token ids; what stands at padding does not matter.
+            ids: token ids; any id at padding.
             mask: True where a token is real; None if all are.
-            state: None in training; `init_state` to prefill; what came back to continue.
+            state: None in training; `init_state` to prefill; the returned one to continue.
         """
         pos = _positions(ids, mask, state)
         x = self.embedding(ids)

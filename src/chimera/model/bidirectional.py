@@ -1,11 +1,11 @@
-"""Two-way wrapper: a causal mixer in an encoder (SPEC Mixers; DESIGN: direction is structural).
+"""Run a causal mixer both ways in an encoder (SPEC Mixers; DESIGN: direction is structural).
 
     y = inner→(x) + reverse(inner←(reverse(x)))
 
-`reverse` turns the real tokens of each sequence around and leaves padding where it is, so a left-
-or right-padded sequence gives the unpadded numbers. Both passes count positions upwards: relative
-positions see distances into the past, whichever way that lies. Each token is in both passes, that
-is, twice. [b t d] to [b t d].
+`reverse` reverses the real tokens of each sequence and leaves padding in place, so a left- or
+right-padded sequence gives the unpadded numbers. Both passes count positions upwards, so relative
+positions are distances into the past of each pass. Each token is in both passes. [b t d] to
+[b t d].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Bidirectional(Mixer):
         one_way = replace(site, causal=True)
         self.ahead = inner(one_way, parts)
         self.back = self.ahead if shared else inner(one_way, parts)
-        # A wrapper is what it wraps, to the gates and to the table of rates.
+        # The position gate and the table of rates treat the wrapper as what it wraps.
         self.component = self.ahead.component  # type: ignore[misc]
         self.honours = self.ahead.honours  # type: ignore[misc]
         self.source, self.cost = self.ahead.source, self.ahead.cost  # type: ignore[misc]

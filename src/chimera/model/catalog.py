@@ -1,4 +1,7 @@
-"""The table of every component, read off the components themselves: `python train.py list`."""
+"""The tables of all components, from their YAML, docstrings and class attributes.
+
+`python train.py list` prints them, `python -m chimera.model.catalog` writes them into README.md.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from hydra.utils import get_object
 
 from chimera.config.groups import groups, node
 from chimera.contract import CAUSAL, Mixer
+from chimera.model.assemble import provides_of
 from chimera.paths import CONF, ROOT
 
 #: Groups in the order in which a model is built up.
@@ -19,7 +23,7 @@ BEGIN, END = "<!-- zoo: written by `make zoo` -->", "<!-- end of zoo -->"
 
 @dataclass(frozen=True)
 class Row:
-    """One component. Columns that a group has no use for are empty."""
+    """One component. Columns that a group does not have are empty."""
 
     name: str
     what: str
@@ -52,7 +56,7 @@ def _row(group: str, name: str) -> Row:
     source = getattr(target, "source", "") or _in_brackets(module.__doc__ or "")
     if group != "mixer":
         return Row(name, what, source)
-    if not inspect.isclass(target):  # a composite's factory: whatever its members are
+    if not inspect.isclass(target):  # a composite's factory: capabilities are its members'
         return Row(name, what, source, *("as its members",) * 5)
     kind = cast(type[Mixer], target)
     return Row(
@@ -61,19 +65,14 @@ def _row(group: str, name: str) -> Row:
         source,
         ", ".join(kind.forms),
         "both ways, by wrapper" if kind.directions == CAUSAL else "own form",
-        ", ".join(p for p in groups()["position"] if _provides(p) <= kind.honours),
+        ", ".join(p for p in groups()["position"] if provides_of(p) <= kind.honours),
         kind.cost,
         kind.state_size or "none",
     )
 
 
-def _provides(position: str) -> frozenset[Any]:
-    provides: frozenset[Any] = get_object(node("position", position)["_target_"]).provides
-    return provides
-
-
 def _comment(text: str) -> str:
-    """A YAML's first line, if it is a comment: what this choice of a class is."""
+    """The first line of a YAML file, if it is a comment: describes this choice of a class."""
     first = text.splitlines()[0]
     return first.removeprefix("#").strip().rstrip(".") if first.startswith("#") else ""
 
@@ -83,7 +82,7 @@ def _first_line(target: Any) -> str:
 
 
 def _in_brackets(doc: str) -> str:
-    """`LayerNorm (SPEC N1; arXiv 1607.06450).` has its source in brackets."""
+    """The source in brackets of a docstring such as `LayerNorm (SPEC N1; arXiv 1607.06450).`"""
     head = " ".join(doc.split("\n\n")[0].split())
     _, _, rest = head.partition("(SPEC ")
     return rest.partition(")")[0] if rest else ""

@@ -1,4 +1,4 @@
-"""A backbone that judges a text: hidden states pooled to one vector, a layer, a score per class.
+"""Sequence classifier: backbone, pooling, dense layer with tanh, class logits.
 
     z = W₂ tanh(W₁ pool(h) + b₁) + b₂        (arXiv 1810.04805, 4.1)
 
@@ -22,7 +22,7 @@ Pool = Literal["auto", "first", "mean", "last"]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Classification:
     """Logits [b c]; the rest as in `Out`."""
 
     logits: Float[Tensor, "b c"]
@@ -44,8 +44,8 @@ def pooled(
     return x[torch.arange(len(x), device=x.device), at]
 
 
-class Judge(nn.Module):
-    """The head: dropout, a layer with tanh, dropout, scores."""
+class ClassificationHead(nn.Module):
+    """Dropout, dense layer with tanh, dropout, logits."""
 
     component = "head"
 
@@ -67,15 +67,15 @@ class Judge(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Token ids to a judgement.
+    """Token ids to class logits.
 
     Args:
-        backbone: ids and mask to hidden states; says its `width`, how it sums a text up
-            (`summary`), and whether it `reads_segments`.
+        backbone: ids and mask to hidden states; has `width`, `summary` (its way of pooling) and
+            `reads_segments`.
         outputs: classes, or 1 for a regression.
-        pool: what of the hidden states is judged; `auto` takes the backbone's `summary`.
+        pool: how hidden states become one vector; `auto` takes the backbone's `summary`.
         dropout: in the head.
-        hidden: a layer with tanh before the scores.
+        hidden: put a dense layer with tanh before the logits.
     """
 
     def __init__(
@@ -91,22 +91,24 @@ class Classifier(nn.Module):
         self.backbone: nn.Module = backbone
         self.pool: Pool = backbone.summary if pool == "auto" else pool
         self.reads_segments: bool = backbone.reads_segments
-        self.classifier = Judge(backbone.width, outputs, dropout=dropout, hidden=hidden)
+        self.classifier = ClassificationHead(
+            backbone.width, outputs, dropout=dropout, hidden=hidden
+        )
 
     def forward(
         self,
         ids: Int[Tensor, "b t"],
         mask: Bool[Tensor, "b t"] | None = None,
         segments: Int[Tensor, "b t"] | None = None,
-    ) -> Judgement:
-        """Scores of each sequence; `segments` is 1 in the second text."""
+    ) -> Classification:
+        """Logits of each sequence; `segments` is 1 in the second text."""
         extra = {"segments": segments} if self.reads_segments else {}
         out = self.backbone(ids, mask, **extra)
-        return Judgement(self.classifier(pooled(out.y, mask, self.pool)), out.aux, out.stats)
+        return Classification(self.classifier(pooled(out.y, mask, self.pool)), out.aux, out.stats)
 
 
 def head_of(task: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
-    """What puts the head of a task's configuration on a model; for checks, before data are read."""
+    """Puts the head of a task's configuration on a model: for checks before data are read."""
     if not {"pool", "hidden"} <= set(task):
         return lambda model: model
     options = {key: task[key] for key in ("pool", "dropout", "hidden")}

@@ -1,4 +1,4 @@
-"""From hidden states to logits over the vocabulary, at the positions that are asked for only.
+"""Hidden states to vocabulary logits, at the chosen positions only.
 
 The vocabulary is by far the widest layer of a small model: logits at the 15 % masked positions
 cost 15 % of what logits everywhere cost.

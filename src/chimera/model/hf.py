@@ -1,8 +1,8 @@
-"""Hugging Face models in the places of our own: the same calls, the same answers.
+"""Hugging Face models with the interface of our own `LanguageModel` and `Backbone`.
 
-An encoder is loaded with its masked-language-model head, a decoder with its causal one; a task of
-classification takes the body alone. Weights are float32, as our own are; precision is the
-trainer's business. `mask` is their attention mask; a decoder's positions count real tokens.
+An encoder is loaded with its masked-language-model head, a decoder with its causal one; sequence
+classification takes the body alone. Weights are float32, as our own are; the trainer sets the
+precision. `mask` is their attention mask; a decoder's positions count real tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAYER_GROUPS = ("mixer", "norm", "quant", "ffn")
 
 
 class Cache(NamedTuple):
-    """What a decoder continues from: their cache, and which of its tokens are real [b s]."""
+    """Decoding state: transformers' cache, and which of its tokens are real [b s]."""
 
     past: Any
     mask: Bool[Tensor, "b s"]
@@ -60,8 +60,8 @@ class HuggingFaceBody(nn.Module):
         if self.causal:
             extra |= {"position_ids": positions(ids, mask), "use_cache": False}
         whole = torch.ones_like(ids) if mask is None else mask.long()
-        found = self.inner(input_ids=ids, attention_mask=whole, **extra)
-        return Out(found.last_hidden_state)
+        out = self.inner(input_ids=ids, attention_mask=whole, **extra)
+        return Out(out.last_hidden_state)
 
 
 class HuggingFaceModel(nn.Module):
@@ -88,10 +88,10 @@ class HuggingFaceModel(nn.Module):
         return Cache(DynamicCache(config=config), empty)
 
     def check_reach(self, length: int) -> None:
-        """Whether the model knows so many positions.
+        """Raise if the model's table of positions ends before `length`.
 
         Raises:
-            UserError: its table of positions is shorter.
+            UserError: naming its length.
         """
         most = _reach(cast(Any, self.model).config)
         if most is not None and length > most:
@@ -112,8 +112,8 @@ class HuggingFaceModel(nn.Module):
     ) -> Prediction:
         """Logits at `index`, flat positions in b·t order; everywhere if it is None.
 
-        With `targets` they are scored instead, as in `LanguageModel`; their head gives all logits
-        at one time whatever `at_once` says.
+        With `targets`: loss and accuracy, as in `LanguageModel`. The head of a Hugging Face model
+        computes all logits at one time, so `at_once` saves less.
         """
         real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
         extra: dict[str, Any] = {}
@@ -146,10 +146,10 @@ def positions(ids: Int[Tensor, "b t"], mask: Bool[Tensor, "b t"] | None) -> Int[
 def build(
     settings: HuggingFace, choices: Any, *, vocab_size: int, causal: bool | None
 ) -> HuggingFaceModel:
-    """The model that settings name.
+    """Load the model that settings name.
 
     Args:
-        settings: which, and with what weights.
+        settings: name, revision, with or without its weights.
         choices: of the six groups; those that make up a layer have to be the default ones.
         vocab_size: of the tokenizer.
         causal: what the task needs; None takes either.
@@ -196,7 +196,7 @@ def build(
 
 
 def _kind(settings: HuggingFace, config: Any, causal: bool | None) -> tuple[Any, bool]:
-    """The class that loads it, and whether it is a decoder."""
+    """The transformers class that loads the model, and whether it is a decoder."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -205,7 +205,7 @@ def _kind(settings: HuggingFace, config: Any, causal: bool | None) -> tuple[Any,
 
     decodes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     encodes = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    # BERT can be made either; what it was trained as is an encoder.
+    # BERT can be loaded as either; it was trained as an encoder.
     if encodes and not getattr(config, "is_decoder", False):
         decodes = False
     if not encodes and not decodes:
@@ -226,9 +226,9 @@ def _reach(config: Any) -> int | None:
     """Length of a learned table of positions; None where positions are computed."""
     if getattr(config, "rope_parameters", None) or getattr(config, "relative_attention", False):
         return None
-    found = getattr(config, "max_position_embeddings", None)
+    entries = getattr(config, "max_position_embeddings", None)
     shift = config.pad_token_id + 1 if config.model_type in SHIFTED else 0
-    return None if found is None else found - shift
+    return None if entries is None else entries - shift
 
 
 def _tried(settings: HuggingFace, call: Any) -> Any:
@@ -240,7 +240,7 @@ def _tried(settings: HuggingFace, call: Any) -> Any:
 
 
 def _quiet() -> None:
-    """Heads that a checkpoint does not hold are no news here."""
+    """Silence transformers' report on heads that a checkpoint does not hold."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

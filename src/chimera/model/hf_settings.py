@@ -41,10 +41,10 @@ class HuggingFace:
     gradient_checkpointing: bool = False
 
     def check(self) -> None:
-        """Find out in milliseconds whether the model is there.
+        """Look for the model without loading it.
 
         Raises:
-            UserError: what to fetch.
+            UserError: naming what to fetch.
         """
         if self.name is None:
             raise UserError("model=hf needs model.name=<owner/name on the hub, or a local folder>")
@@ -52,8 +52,8 @@ class HuggingFace:
         folder = self.folder()
         if folder is not None:
             wanted = ["config.json", *([" or ".join(_WEIGHTS[::2])] if self.pretrained else [])]
-            there = [(folder / "config.json").is_file(), _any(folder)]
-            missing = [w for w, found in zip(wanted, there, strict=False) if not found]
+            exist = [(folder / "config.json").is_file(), _any(folder)]
+            missing = [w for w, exists in zip(wanted, exist, strict=False) if not exists]
             if missing:
                 raise UserError(f"model.name={self.name} holds no {' and no '.join(missing)}")
         elif not self._cached() and not hub.reachable():

@@ -14,10 +14,10 @@ RESIDUAL = frozenset({"out", "down"})
 
 @torch.no_grad()
 def initialise(model: nn.Module, settings: ModelSettings) -> None:
-    """Set what the quantiser's factories made: linear layers (they have a `role`) and embeddings.
+    """Initialise the layers of the quantiser's factories: linear ones (with a `role`), embeddings.
 
-    What a part makes itself (Mamba's Δ) keeps what its constructor gave it; a part that needs other
-    weights in a factory's layer sets them in its `reset_parameters`, which is called last.
+    Parameters that a part makes itself (Mamba's Δ) keep the values of its constructor. A part that
+    needs other weights in a factory's layer sets them in its `reset_parameters`, called last.
     """
     std = settings.init_std or settings.dim**-0.5
     branches = 2 * settings.depth * settings.loops

@@ -15,9 +15,9 @@ from chimera.ops.cross_entropy import cross_entropy
 
 @dataclass(frozen=True)
 class Prediction:
-    """Logits [n v] at the positions asked for, [b t v] if none were; the rest as in `Out`.
+    """Logits [n v] at the chosen positions, [b t v] without a choice; the rest as in `Out`.
 
-    Where targets were given there are `loss` and `accuracy` in place of the logits, of which n = 0.
+    With targets: `loss` and `accuracy`, and no logits (n = 0).
     """
 
     logits: Float[Tensor, "*n v"]
@@ -41,14 +41,13 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def check_reach(self, length: int) -> None:
-        """Whether all parts know what to do at the last of `length` positions.
+        """Run one token at the last of `length` positions, so that a table that ends raises now.
 
-        Learned tables end (positions, the factors of attention-free transformers) and then say so
-        in one line. Asked before training or decoding, at the cost of one token, that line comes
-        before the work.
+        Tables of positions and of the factors of attention-free transformers end. Called before
+        training or decoding, this fails before the work.
 
         Raises:
-            UserError: by the part whose table is shorter.
+            UserError: from the part whose table is shorter.
         """
         training = self.training
         self.eval()  # no statistic may move
@@ -74,8 +73,8 @@ class LanguageModel(nn.Module):
         Args:
             ids, mask, state: see `Backbone.forward`.
             index: where the head is applied.
-            targets: what is to be predicted there: scored, without all logits at one time.
-            at_once: how many logits, then.
+            targets: ids to predict there; the loss is computed without all logits at one time.
+            at_once: logits held at one time, with targets.
         """
         out = self.backbone(ids, mask, state)
         x = out.y if index is None else out.y.flatten(0, 1).index_select(0, index)

@@ -35,12 +35,12 @@ def attach(
         UserError: no attention that is understood, one that has a memory already, or options that
             do not go together.
     """
-    found = sites(model)
-    if any(hasattr(model.get_submodule(name), "liza") for name in found):
+    layouts = sites(model)
+    if any(hasattr(model.get_submodule(name), "liza") for name in layouts):
         raise UserError("adapter=liza: the model has LiZAttention already")
-    top, padding = decoder(model, list(found)), Padding()
+    top, padding = decoder(model, list(layouts)), Padding()
     projections = []
-    for name, layout in found.items():
+    for name, layout in layouts.items():
         attention = model.get_submodule(name)
         causal = bool(getattr(attention, "is_causal", True))
         try:

@@ -1,4 +1,4 @@
-"""What the hooks of LiZAttention know of the call under way (SPEC A4): padding, outputs, masks."""
+"""State of one forward call, for the hooks of LiZAttention (SPEC A4): padding, outputs, masks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.adapter.graft.cache import Remembers
 
 
 class Padding:
-    """What the decoder was told of padding in the call under way; its layers share it."""
+    """The padding mask of the current call of the decoder; its layers share it."""
 
     mask: Bool[Tensor, "b s"] | None = None
 
@@ -22,7 +22,7 @@ class Padding:
         """A forward pre-hook of the decoder.
 
         Raises:
-            ValueError: a mask made beforehand, which does not say what is padding.
+            ValueError: a mask made beforehand, from which padding cannot be read.
         """
         mask = argument(module, args, kwargs, "attention_mask")
         if mask is not None and (not torch.is_tensor(mask) or mask.ndim != 2):
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass
 class Tap:
-    """Keeps what a projection gives."""
+    """Keeps the output of a projection."""
 
     outputs: dict[str, Tensor]
     name: str

@@ -1,12 +1,12 @@
-"""What LiZAttention adds to an attention that is there: memory, mixture, weight (SPEC A4, M12).
+"""The linear memory that LiZAttention adds to a pretrained attention module (SPEC A4, M12).
 
     O = (1−α) O_base + α O_lin (+ (1−α) O_base ⊙ α O_lin)                       (TPTT eq. 7-8)
 
-The base attention runs as it is, with its own weights, positions, masks and cache. While it runs,
-its projections are listened to: q, k and v as they give them (before norms and
-rotation; clipped where a model clips them in place) feed the linear branch, and what arrives at the
-output projection is O_base, which goes on as O: at α = 0 the same, to the bit. The projections are
-looked up by name at each call, so that an adapter may wrap them before or after.
+The base attention runs unchanged, with its own weights, positions, masks and cache. Hooks read the
+outputs q, k and v of its projections (before norms and rotation; clipped where a model clips them
+in place) for the linear branch, and replace the input O_base of its output projection by O: at
+α = 0 by the same values, bit for bit. Projections are looked up by name at each call, so an adapter
+may wrap them before or after the graft.
 
 x [b t d]; q [b t h·k], k and v [b t g·k]; O [b t h·k].
 """

@@ -1,12 +1,12 @@
-"""LiZAttention in a pretrained Hugging Face causal model, in one line each way (SPEC A4; TPTT 3.4).
+"""Graft LiZAttention onto a pretrained Hugging Face causal model (SPEC A4; TPTT 3.4).
 
     model = graft.liza("meta-llama/Llama-3.2-1B")      # memory on every attention, LoRA beside it
     graft.set_weight(model, 0.5)                       # α
-    graft.save(model, "folder")                        # what is new, as safetensors
-    model = graft.load("folder")                       # the base again, and what is new on it
-    model.generate(...)                                # the model's own
+    graft.save(model, "folder")                        # new and trained tensors, as safetensors
+    model = graft.load("folder")                       # the base, with these put on it
+    model.generate(...)                                # transformers' own
 
-The model stays the Hugging Face model that it was, of the same class and with the same names.
+The model keeps its class and the names of its weights.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def memories(model: nn.Module) -> list[GraftedMemory]:
     Raises:
         UserError: it has none.
     """
-    found = [module for module in model.modules() if isinstance(module, GraftedMemory)]
-    if not found:
+    grafted = [module for module in model.modules() if isinstance(module, GraftedMemory)]
+    if not grafted:
         raise UserError(f"this {type(model).__name__} has no LiZAttention; graft.liza makes it")
-    return found
+    return grafted
 
 
 def set_weight(model: nn.Module, weight: float) -> None:
@@ -108,7 +108,8 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
     Args:
         model: grafted.
         folder: made if need be.
-        whole: the base's weights and configuration, too; else its name, and what is new or trained.
+        whole: write the base's weights and configuration too; else only its name, and the new and
+            trained tensors.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -132,8 +133,8 @@ def load(folder: str | Path, base: str | Path | None = None) -> Any:
     """A grafted model as `save` wrote it, in evaluation mode.
 
     Args:
-        folder: that it was written to.
-        base: folder or hub id of the base model, if it is not where it was.
+        folder: that `save` wrote.
+        base: folder or hub id of the base model, if it has moved.
 
     Raises:
         UserError: no such folder, no base, or one that does not fit.

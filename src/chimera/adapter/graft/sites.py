@@ -59,19 +59,19 @@ def sites(model: nn.Module) -> dict[str, Layout]:
     Raises:
         UserError: there is none, or one whose projections are not understood.
     """
-    found = {}
+    layouts = {}
     for name, module in model.named_modules():
         children = dict(module.named_children())
         out = next((o for o in OUT if o in children), None)
         fused = next((f for f in FUSED if f in children), None)
         if out and (fused or set(SEPARATE) <= set(children)):
-            found[name] = _layout(name, module, (fused,) if fused else SEPARATE, out)
-    if not found:
+            layouts[name] = _layout(name, module, (fused,) if fused else SEPARATE, out)
+    if not layouts:
         raise UserError(
             f"adapter=liza finds no attention in {type(model).__name__}: it looks for modules with"
             f" {', '.join(SEPARATE)} or {' or '.join(FUSED)}, and {' or '.join(OUT)}"
         )
-    return found
+    return layouts
 
 
 def decoder(model: nn.Module, names: list[str]) -> nn.Module:

@@ -1,10 +1,11 @@
-"""An adapter in files of its own, laid out as `peft` does it: theirs load here, ours load there.
+"""Write and read an adapter in files laid out as `peft` does: each loads the other's.
 
     adapter_config.json          kind, r, α, names of layers
-    adapter_model.safetensors    base_model.model.<layer>.lora_A.weight, …, and what else is trained
+    adapter_model.safetensors    base_model.model.<layer>.lora_A.weight, …, other trained parameters
 
-LoRA and AdaLoRA are known to both. SoRA is not known to peft: as it is it loads here only, pruned
-(`chimera.adapter.shared.merge.prune`) it is a LoRA whose ranks differ by layer, which peft loads.
+Each update says itself how its tensors are called there (`LowRank.tensors`). peft knows LoRA and
+AdaLoRA, not SoRA: as it is, SoRA loads here only; pruned (`chimera.adapter.shared.merge.prune`) it
+is a LoRA whose ranks differ by layer, which peft loads.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
 
 
 def load(model: nn.Module, folder: str | Path) -> nn.Module:
-    """Put an adapter of ours or of peft's on a model, which is frozen and changed in place.
+    """Put an adapter that Chimera or peft wrote on a model, which is frozen and changed in place.
 
     Raises:
         UserError: a file is missing, or names a layer that the model does not have.
@@ -65,11 +66,11 @@ def load(model: nn.Module, folder: str | Path) -> nn.Module:
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     tensors = {k.removeprefix(PREFIX): t for k, t in load_file(folder / TENSORS).items()}
     model.requires_grad_(False)
-    found: dict[str, dict[str, Tensor]] = {}
+    layers: dict[str, dict[str, Tensor]] = {}
     for key in [k for k in tensors if ".lora_" in k]:
         name, _, part = key.rpartition(".lora_")
-        found.setdefault(name, {})[part.removesuffix(".weight")] = tensors.pop(key)
-    for name, parts in found.items():
+        layers.setdefault(name, {})[part.removesuffix(".weight")] = tensors.pop(key)
+    for name, parts in layers.items():
         _attach(model, name, config, parts)
     for name, tensor in tensors.items():
         _copy(model, name, tensor)
@@ -79,13 +80,13 @@ def load(model: nn.Module, folder: str | Path) -> nn.Module:
 @cache
 def kinds() -> dict[str, type[LowRank]]:
     """Updates by the `peft_type` of their files: those that the modules of `conf/adapter` hold."""
-    found: dict[str, type[LowRank]] = {}
+    classes: dict[str, type[LowRank]] = {}
     for name in groups()["adapter"]:
         module = import_module(node("adapter", name)["_target_"].rpartition(".")[0])
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, LowRank):
-                found[value.kind] = value
-    return found
+                classes[value.kind] = value
+    return classes
 
 
 def _config(layers: dict[str, Adapted]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Which layers an adapter is put beside, and what stays trainable.
+"""Put an adapter's updates beside chosen layers, and choose what stays trainable.
 
-Layers and modules are named by glob: `*.q_proj` is every layer of that name, `blocks.3.*` all of a
-block. A glob that matches nothing is an error that names what is near.
+Layers and modules are chosen by glob: `*.q_proj` is every layer of that name, `blocks.3.*` all of a
+block. A glob that matches nothing is an error that names the nearest spelling.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitut
 from chimera.contract import FFN, Mixer
 from chimera.errors import UserError, nearest
 
-#: What `targets: null` stands for: the first of these that a model has any layer of.
+#: The globs of `targets: null`: the first of these families that matches any layer of the model.
 USUAL = (
     # Queries and values (SAIDL Table 7; arXiv 2106.09685), as our own and other models name them.
     ("*.q_proj", "*.v_proj", "*.query", "*.value", "*.query_proj", "*.value_proj", "*.q_lin",
@@ -23,7 +23,7 @@ USUAL = (
     ("*.in_proj", "*.out_proj"),  # Mamba's (SAIDL Table 7)
     ("*_proj",),
 )  # fmt: skip
-#: What `train: null` stands for: heads that fine-tuning starts from nothing.
+#: The globs of `train: null`: heads that fine-tuning trains from random weights.
 HEADS = ("*.classifier", "*.score")
 
 
@@ -33,7 +33,7 @@ def inject(
     targets: list[str] | None,
     train: list[str] | None,
 ) -> nn.Module:
-    """The model, frozen, with an update beside each chosen layer.
+    """Freeze the model and put an update beside each chosen layer.
 
     Args:
         model: changed in place.
@@ -56,12 +56,13 @@ def inject(
 
 
 def linears(model: nn.Module) -> dict[str, nn.Module]:
-    """Every layer that may be adapted, by its first name.
+    """Every layer that can be adapted, by its first name.
 
-    Inside a mixer or ffn of ours these are the ones with a role: what it makes itself, such as a
-    router, it may use in other ways than by calling. MultiheadAttention does so with its own.
+    Inside a mixer or ffn of ours these are the layers with a role: a layer that the part makes
+    itself, such as a router, may be used in other ways than by calling it. MultiheadAttention uses
+    its own in such ways.
     """
-    found: dict[nn.Module, str] = {}
+    names: dict[nn.Module, str] = {}
 
     def walk(module: nn.Module, path: str, own: bool) -> None:
         if isinstance(module, nn.MultiheadAttention):
@@ -70,11 +71,11 @@ def linears(model: nn.Module) -> dict[str, nn.Module]:
         for name, child in module.named_children():
             here = f"{path}{name}"
             if widths(child) and (hasattr(child, "role") or not own):
-                found.setdefault(child, here)
+                names.setdefault(child, here)
             walk(child, f"{here}.", own)
 
     walk(model, "", False)
-    return {name: layer for layer, name in found.items()}
+    return {name: layer for layer, name in names.items()}
 
 
 def choose(model: nn.Module, targets: list[str] | None) -> list[nn.Module]:

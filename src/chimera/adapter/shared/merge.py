@@ -1,4 +1,4 @@
-"""Adapters out of a model again: merged into its weights, or pruned to the rank that survived.
+"""Merge adapters into the weights of a model, or prune them to their directions that are not zero.
 
 W' = W + ΔW is exact where the layer computes W x and nothing else. A quantised layer does not: it
 rounds W, and reads x through a norm or grid of its own; a block-diagonal one has no room for it.
@@ -16,7 +16,7 @@ from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitut
 
 
 class Merged(NamedTuple):
-    """Names of layers that hold their update now, and of those that could not, with the reason."""
+    """Names of layers whose update is in their weight, and of the others with the reason."""
 
     merged: list[str]
     kept: dict[str, str]

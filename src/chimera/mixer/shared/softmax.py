@@ -1,4 +1,4 @@
-"""What the softmax attentions share: projections into heads, a position, a cache, the look.
+"""Base class of the softmax attentions: projections into heads, position, cache, attention.
 
     q, k, v = W_q x, W_k x, W_v x;   O_i = softmax_{j ∈ N(i)}(q_i·k_j/√k + bias_ij) v_j;   y = W_o O
 

@@ -15,8 +15,8 @@ from chimera import graft
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
 from chimera.errors import UserError
+from tests.adapter.graft.kit import OpenELMLike, causal_model, families, tokens, trained
 from tests.kit import close
-from tests.liza_adapter.kit import OpenELMLike, causal_model, families, tokens, trained
 from tests.reference.liza import linear_branch
 
 OPTIONS: list[dict[str, Any]] = [

@@ -15,7 +15,7 @@ from chimera import graft
 from chimera.adapter.graft.pretrained import NEW
 from chimera.callback.part.liza import MagSchedule
 from chimera.errors import UserError
-from tests.liza_adapter.kit import causal_model, tokens
+from tests.adapter.graft.kit import causal_model, tokens
 
 SAID = {"max_new_tokens": 25, "do_sample": False}
 

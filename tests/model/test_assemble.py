@@ -1,0 +1,42 @@
+"""A settings class names what builds its model; the adapter can be left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from chimera.model.assemble import Choices, build_model, choose
+from tests import zoo
+
+
+@dataclass(frozen=True)
+class Mine:
+    """Settings of a stranger's model."""
+
+    builder: ClassVar[str] = f"{__name__}.mine"
+    width: int = 3
+
+
+def mine(settings: Mine, choices: Choices, *, vocab_size: int, causal: bool | None) -> Any:
+    """Builds it."""
+    assert causal
+    assert choices.names["mixer"] == "retnet"
+    return nn.Embedding(vocab_size, settings.width)
+
+
+def test_a_settings_class_of_your_own_names_its_builder() -> None:
+    model: Any = build_model(Mine(), zoo.choices(mixer="retnet"), vocab_size=5, causal=True)
+    assert model.weight.shape == (5, 3)
+
+
+def test_a_model_without_its_adapter_is_the_model_without_any() -> None:
+    config = zoo.config(adapter="lora")
+    models = []
+    for choices in (choose(config, adapter=False), zoo.choices()):
+        torch.manual_seed(0)
+        models.append(build_model(zoo.TINY, choices, vocab_size=64, causal=False).state_dict())
+    assert models[0].keys() == models[1].keys()
+    assert all(torch.equal(models[0][name], tensor) for name, tensor in models[1].items())
