@@ -55,14 +55,15 @@ def _run(overrides: list[str]) -> int:
     from chimera.config.compose import compose, plain
     from chimera.config.scale import held_back
     from chimera.train.check import check
-    from chimera.train.prerequisites import await_all
+    from chimera.train.prerequisites import wait_for_all
 
     config = plain(compose(overrides))
     check(config)
     for line in held_back(config, overrides):
         print(line, file=sys.stderr)
-    await_all(config, overrides)
-    from chimera.train.run import Interrupted, run
+    wait_for_all(config, overrides)
+    from chimera.errors import Interrupted
+    from chimera.train.run import run
 
     try:
         run(config, overrides)

@@ -13,9 +13,8 @@ from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.train.check import check_parts, check_settings
-from chimera.train.prerequisites import await_all
 from chimera.train.prerequisites import identities as identities_of
-from chimera.train.teacher import directory_of
+from chimera.train.prerequisites import teacher_directory, wait_for_all
 
 #: Metric of a job that is in no table; sweepers that search minimise it.
 METRIC = "val/perplexity"
@@ -153,10 +152,10 @@ def _short(override: str) -> str:
 
 def _check_teacher(job: Job, identities: set[str]) -> None:
     """Refuse a job whose teacher is neither trained, nor in training, nor a job of the sweep."""
-    teacher = directory_of(job.config)
+    teacher = teacher_directory(job.config)
     taught = job.config["task"].get("teacher_run") in identities
     if teacher is not None and not taught and not teacher.alive():
-        await_all({**job.config, "init_from": None}, list(job.overrides))
+        wait_for_all({**job.config, "init_from": None}, list(job.overrides))
 
 
 def _line(error: str, names: list[str]) -> str:

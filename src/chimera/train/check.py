@@ -11,14 +11,15 @@ from typing import Any, get_type_hints
 
 from hydra.utils import get_object
 
-from chimera.config import static as schema
+from chimera.config import static
+from chimera.config.groups import ZOO
 from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest
 from chimera.train.callbacks import nodes as ordered
 
-#: Groups whose classes do not import torch; they are checked first, within a second.
-LIGHT = ("trainer", "optim", "model", "scale", "launcher", "data", "tokenizer", "guard")
-#: Their classes import Lightning. Those of this package are read without importing them.
+#: Groups with a settings class each. Its values are checked by its own `check`, too, if it has one.
+SETTINGS = ("trainer", "optim", "model", "scale", "launcher", "data", "tokenizer")
+#: Signatures of this package are read without importing it: torch and Lightning take seconds.
 OURS = "chimera."
 
 
@@ -33,63 +34,70 @@ def check(config: dict[str, Any]) -> None:
 
 
 def check_settings(config: dict[str, Any]) -> None:
-    """What needs no torch: a sweep asks it of all its jobs first.
+    """Check keys, values, files and the run's directory without torch: a sweep asks this first.
 
     Raises:
         UserError: one line.
     """
-    from chimera.config import init_from as inherit
+    from chimera.config import init_from
     from chimera.config.settings import Run
     from chimera.rundir.directory import open_run
 
     hints = get_type_hints(Run, include_extras=True)
     for key, hint in hints.items():
         check_value(key, config[key], hint)
-    for group in LIGHT:
-        check_node(group, config[group], deep=False)
-    for where, node in _lightning(config):
-        if node["_target_"].startswith(OURS):
+    for group in (*SETTINGS, *ZOO, "task"):
+        if _ours(config[group]):
+            check_node(group, config[group], deep=group != "optim")
+    for where, node in _of_lightning(config):
+        if _ours(node):
             check_node(where, node)
     # The tokenizer of a row that is trained first is not there yet.
-    later = inherit.pending(config) and config["choices"]["tokenizer"] == "own"
+    later = init_from.pending(config) and config["choices"]["tokenizer"] == "own"
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
         _instantiate(config[group]).check()
-    if not schema.attribute(config["task"]["_target_"], "plain_text", True):
+    if not static.attribute(config["task"]["_target_"], "plain_text", True):
         _check_corpus(config)
     open_run(config)
 
 
 def check_parts(config: dict[str, Any]) -> None:
-    """The components, the task, and the model that they make together. Loads torch.
+    """Check what other packages bring, the device, and the model that the parts make. Loads torch.
 
     Raises:
         UserError: one line.
     """
     import torch
 
-    from chimera.config.groups import ZOO
     from chimera.config.init_from import causal_of
     from chimera.model.assemble import check_model, choose
     from chimera.model.classifier import head_of
     from chimera.optim.optimizer import check as check_optim
 
-    for group in (*ZOO, "task", "optim"):
-        check_node(group, config[group])
+    for group in (*ZOO, "task"):
+        if not _ours(config[group]):
+            check_node(group, config[group])
+    check_node("optim", config["optim"])
     check_optim(_instantiate(config["optim"]))
+    for where, node in _of_lightning(config):
+        if not _ours(node):
+            _check_foreign(where, node)
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
     settings, choices = _instantiate(config["model"]), choose(config)
     check_model(settings, choices, causal=causal_of(config["task"]), head=head_of(config["task"]))
-    for where, node in _lightning(config):
-        if not node["_target_"].startswith(OURS):
-            _check_foreign(where, node)
 
 
-def _lightning(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Loggers and callbacks of a run, those of its parts left out."""
+def _ours(node: dict[str, Any]) -> bool:
+    return str(node["_target_"]).startswith(OURS)
+
+
+def _of_lightning(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Loggers and callbacks of a run; those of its parts are checked with the parts."""
     callbacks = [each for each in ordered(config) if each[0].startswith("callbacks.")]
-    for where, node in [*nodes("logger", config["logger"]), *callbacks]:
+    guard = ("guard", config["guard"])
+    for where, node in [*nodes("logger", config["logger"]), guard, *callbacks]:
         if not isinstance(node, dict) or "_target_" not in node:
             raise UserError(f"{where} names no class; it takes {where}._target_=package.Class")
         yield where, node
@@ -115,7 +123,7 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
 
 def _check_corpus(config: dict[str, Any]) -> None:
     labelled = "chimera.data.corpus.labelled.check_labelled"
-    wants = schema.attribute(config["task"]["_target_"], "wants", labelled)
+    wants = static.attribute(config["task"]["_target_"], "wants", labelled)
     get_object(wants)(_instantiate(config["data"]))
 
 

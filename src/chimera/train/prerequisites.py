@@ -1,6 +1,8 @@
-"""Runs that have to be done before a run can begin: its teacher, and the row that it starts from.
+"""Train prerequisites first: the distillation teacher and the row named by `init_from`.
 
-Free of torch.
+`task.teacher` is a run's directory, or `row:<paper>/<table>/<row>`: that row's run with the
+overrides of this one, hence of its scale and seed. `task.teacher_run` and `init_run` are the
+identities, which the composition fills in. Does not import torch.
 """
 
 from __future__ import annotations
@@ -11,70 +13,78 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from chimera.config import init_from as inherit
+from chimera.config import init_from
 from chimera.config.compose import row_overrides, teacher_overrides
 from chimera.config.tables import ROW
 from chimera.errors import UserError
-from chimera.rundir.directory import RunDir
-from chimera.train import teacher
+from chimera.rundir.directory import RunDir, locate
 
 
 @dataclass(frozen=True)
-class Need:
-    """A run that is not done yet.
+class Prerequisite:
+    """A run that has to be done before another one can begin.
 
     Args:
-        who: the key and value that ask for it.
-        what: what it is to the run that needs it.
+        setting: key and value that ask for it.
+        role: what it is to the run that needs it.
         directory: where it is, or will be.
-        how: what starts it.
+        command: trains it.
     """
 
-    who: str
-    what: str
+    setting: str
+    role: str
     directory: RunDir
-    how: str
+    command: str
 
 
 def identities(config: dict[str, Any]) -> tuple[str, ...]:
-    """Of the runs that a composed run needs, done or not."""
-    found = [config["task"].get("teacher_run"), config.get("init_run")]
-    return tuple(one for one in found if one)
+    """Identities of the runs that a composed run needs, done or not."""
+    both = (config["task"].get("teacher_run"), config.get("init_run"))
+    return tuple(identity for identity in both if identity)
 
 
-def missing(config: dict[str, Any], words: list[str]) -> Iterator[Need]:
-    """What a composed run needs and what is not done.
+def teacher_directory(config: dict[str, Any]) -> RunDir | None:
+    """Where the teacher of a composed run is, or will be; None without a teacher."""
+    task = config["task"]
+    return locate(task["teacher"], task["teacher_run"]) if task.get("teacher") else None
+
+
+def missing(config: dict[str, Any], overrides: list[str]) -> Iterator[Prerequisite]:
+    """The prerequisites of a composed run that are not done.
 
     Args:
         config: of the run.
-        words: that start it.
+        overrides: of the run.
     """
-    taught = config["task"].get("teacher")
-    directory = teacher.directory_of(config)
-    if directory is not None and directory.status().get("state") != "DONE":
-        how = "the command in its overrides.txt"
-        if taught.startswith(ROW):
-            how = f"python train.py {' '.join(teacher_overrides(taught, words))}"
-        yield Need(f"task.teacher={taught}", "teacher", directory, how)
-    before = inherit.pending(config)
-    if before is not None:
-        start = config["init_from"]
-        how = f"python train.py {' '.join(row_overrides(start, words))}"
-        yield Need(f"init_from={start}", "model to start from", before, how)
+    teacher, name = teacher_directory(config), config["task"].get("teacher")
+    if teacher is not None and teacher.status().get("state") != "DONE":
+        command = "the command in its overrides.txt"
+        if name.startswith(ROW):
+            command = f"python train.py {' '.join(teacher_overrides(name, overrides))}"
+        yield Prerequisite(f"task.teacher={name}", "teacher", teacher, command)
+    start, row = init_from.pending(config), config["init_from"]
+    if start is not None:
+        command = f"python train.py {' '.join(row_overrides(row, overrides))}"
+        yield Prerequisite(f"init_from={row}", "model to start from", start, command)
 
 
-def await_all(config: dict[str, Any], words: list[str], *, every: float = 2.0) -> None:
-    """Return when all that a run needs is trained; wait for what is being trained just now.
+def wait_for_all(config: dict[str, Any], overrides: list[str], *, every: float = 2.0) -> None:
+    """Return when every prerequisite is done; wait for those that are being trained.
+
+    Args:
+        config: of the run.
+        overrides: of the run.
+        every: seconds between two looks.
 
     Raises:
-        UserError: it is not trained, nor is anybody at it; the message says how to train it.
+        UserError: one is neither done nor being trained; the message says how to train it.
     """
     told = False
-    while (need := next(missing(config, words), None)) is not None:
-        if not need.directory.alive():
-            raise UserError(f"{need.who} is not trained yet; train it first: {need.how}")
+    while (first := next(missing(config, overrides), None)) is not None:
+        if not first.directory.alive():
+            raise UserError(f"{first.setting} is not trained yet; train it first: {first.command}")
         if not told:
-            where = need.directory.path
-            print(f"waiting for the {need.what} in {where}", file=sys.stderr, flush=True)
+            where = first.directory.path
+            print(f"waiting for the {first.role} in {where}", file=sys.stderr, flush=True)
             told = True
         time.sleep(every)

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 
 from chimera.callback.log.heartbeat import Heartbeat
 from chimera.callback.log.steps import Steps
-from chimera.errors import FULL, UserError
-from chimera.errors import Interrupted as Interrupted
+from chimera.config.settings import Measured
+from chimera.data.batch.module import DataModule
+from chimera.errors import FULL, Interrupted, UserError
 from chimera.optim.groups import groups
 from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir, open_run
+from chimera.task.base import Task
 from chimera.train import record
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
@@ -55,7 +58,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     task.total_steps = settings.max_steps
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
 
-    resume = open_directory(directory, config, overrides)
+    resume = start(directory, config, overrides)
     steps = next(c for c in callbacks if isinstance(c, Steps))
     with status_of(Heartbeat(directory, steps, resume.step, settings.max_steps)):
         tokenizer.save(directory.tokenizer)
@@ -63,23 +66,8 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         facts = record.before(config, data.prepared, task)
         with open_loggers(config, facts, directory) as loggers:
             trainer = make_trainer(config, settings, directory, loggers, callbacks)
-            if settings.compile:
-                task.model.compile()  # in place, so that checkpoints keep their names
-            trainer.fit(task, datamodule=data, ckpt_path=resume.path, weights_only=True)
-            if trainer.global_step < settings.max_steps:
-                raise Interrupted(
-                    f"stopped at step {trainer.global_step}, saved in {directory.path}"
-                )
-            best = files.best(directory.checkpoints)
-            if task.final == "best" and best:
-                task.load_state_dict(load(best[0][1])["state_dict"])
-            metrics = {
-                **trainer.validate(task, datamodule=data, verbose=False)[0],
-                **trainer.test(task, datamodule=data, verbose=False)[0],
-                **task.baselines(data, settings.limit_val_batches),
-                **task.extra_metrics(trainer, data),
-            }
-            task.write_predictions(directory.path)
+            fit(trainer, task, data, settings, resume.path)
+            metrics = test(trainer, task, data, settings)
         facts |= record.after(trainer, directory, metrics)
         write_json(directory.path / "run.json", facts)
         curves(directory.steps, facts["validations"], directory.curves, config["name"])
@@ -87,8 +75,54 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     return facts
 
 
-def open_directory(directory: RunDir, config: dict[str, Any], overrides: list[str]) -> files.Found:
-    """Lock a run's directory and write what is known before training.
+def fit(
+    trainer: pl.Trainer, task: Task, data: DataModule, settings: Measured, resume: Path | None
+) -> None:
+    """Train to the last step.
+
+    Args:
+        trainer: of the run; its directory has the checkpoints.
+        task: to be trained, in place.
+        data: of the task.
+        settings: of the trainer.
+        resume: a checkpoint to go on from.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, when all is saved.
+    """
+    if settings.compile:
+        task.model.compile()  # in place, so that checkpoints keep their names
+    trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
+    if trainer.global_step < settings.max_steps:
+        where = trainer.default_root_dir
+        raise Interrupted(f"stopped at step {trainer.global_step}, saved in {where}")
+
+
+def test(trainer: pl.Trainer, task: Task, data: DataModule, settings: Measured) -> dict[str, float]:
+    """Metrics of the trained model, by the checkpoint that the task is judged by.
+
+    Args:
+        trainer: has trained the task.
+        task: gets the weights of the best checkpoint if its `final` says so.
+        data: of the task.
+        settings: of the trainer.
+    """
+    directory = RunDir(Path(trainer.default_root_dir))
+    best = files.best(directory.checkpoints)
+    if task.final == "best" and best:
+        task.load_state_dict(load(best[0][1])["state_dict"])
+    metrics: dict[str, float] = {
+        **trainer.validate(task, datamodule=data, verbose=False)[0],
+        **trainer.test(task, datamodule=data, verbose=False)[0],
+        **task.baselines(data, settings.limit_val_batches),
+        **task.extra_metrics(trainer, data),
+    }
+    task.write_predictions(directory.path)
+    return metrics
+
+
+def start(directory: RunDir, config: dict[str, Any], overrides: list[str]) -> files.Found:
+    """Lock a run's directory, put its checkpoints in order, write what is known before training.
 
     Returns:
         The checkpoint to go on from, if there is one.
