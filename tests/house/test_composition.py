@@ -1,0 +1,85 @@
+"""How often Hydra composes, what is named where, and how soon a command answers."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chimera.config import choices
+from chimera.config.compose import compose, plain
+from chimera.config.groups import ZOO
+from chimera.paths import PACKAGE
+from tests.zoo import names
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["mixer=retnet", "quant=bitnet158", "optim.lr=1e-3"],
+        ["mixer=pattern", "mixer.cycle=[gqa,mqa,gqa]"],
+        ["preset=titan_bert_ultra", "scale=smoke"],
+        ["+saidl/hybrids=best_combo", "scale=small", "seed=1"],
+        ["+titan/pattern=cyclic", "scale=smoke"],
+    ],
+    ids=" ".join,
+)
+def test_hydra_composes_once_per_job(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    count = [0]
+    compose_once = choices.composed
+
+    def counted(given: tuple[str, ...]) -> object:
+        count[0] += 1
+        return compose_once(given)
+
+    monkeypatch.setattr(choices, "composed", counted)
+    choices.compose_choices.cache_clear()
+    compose(overrides)
+    assert count == [1]
+    # Jobs that differ in their values only share the composition, and not the configuration.
+    other = plain(compose([*overrides, "seed=9"]))
+    assert count == [1]
+    assert other["seed"] == 9
+    assert plain(compose(overrides))["seed"] == int("seed=1" in overrides)
+    choices.compose_choices.cache_clear()
+
+
+def literals(file: Path) -> Iterator[str]:
+    """Strings of a source that are no docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+@pytest.mark.parametrize(
+    "file",
+    [f for room in ("config", "model") for f in sorted((PACKAGE / room).glob("*.py"))],
+    ids=lambda f: f"{f.parent.name}/{f.stem}",
+)
+def test_config_and_model_name_no_component(file: Path) -> None:
+    components = {name for group in ZOO for name in names(group)} - {"none"}
+    words = {"learned", "linear"}  # also a scale of embeddings, and what a Quantiser makes
+    assert not components & set(literals(file)) - words
+
+
+@pytest.mark.parametrize("overrides", [["--help"], ["mixer=retnett"], ["mixer.windw=3"]])
+def test_an_answer_imports_no_torch(overrides: list[str]) -> None:
+    code = (
+        "import sys; from chimera.cli.train import main; main(sys.argv[1:]);"
+        "sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *overrides], capture_output=True)
+    assert done.returncode == 0
