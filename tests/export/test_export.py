@@ -20,8 +20,8 @@ from chimera.quant.shared.packing import packed as pack_model
 from chimera.rundir.class_table import original
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
-from tests.glue.kit import cola
-from tests.hf.kit import folder
+from tests.data.glue import cola
+from tests.model.hf_folders import folder
 
 QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
 SMALL = ["model.dim=32", "model.depth=2", "model.max_len=32"]

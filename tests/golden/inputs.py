@@ -21,7 +21,7 @@ def make(to: Path) -> Path:
     _glue(to / "glue")
     _vocabularies(to / "bert", to / "gpt2")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from tests.hf.kit import folder
+    from tests.model.hf_folders import folder
 
     for kind in ("bert", "llama"):
         folder(kind, to / "hf" / kind)

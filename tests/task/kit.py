@@ -21,8 +21,8 @@ from chimera.task.instruct import Instruct
 from chimera.task.mlm import MaskedLM
 from chimera.task.sequence_classification import SequenceClassification
 from tests import zoo
+from tests.data.glue import mnli
 from tests.data.kit import Toy, small_piece
-from tests.glue.kit import mnli
 
 SHAPE = Model(dim=32, depth=1, heads=4, max_len=64)
 Made = tuple[Task, DataModule]

@@ -11,8 +11,8 @@ import torch
 from chimera.cli.eval import main as evaluate
 from chimera.cli.train import main as train
 from chimera.rundir.checkpoint_io import load
-from tests.glue.kit import cola, mnli
-from tests.hf.kit import KINDS, folder
+from tests.data.glue import cola, mnli
+from tests.model.hf_folders import KINDS, folder
 
 QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
 

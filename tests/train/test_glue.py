@@ -18,7 +18,7 @@ from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.identity import identity
-from tests.glue.kit import cola, mnli, stsb, tokenizer
+from tests.data.glue import cola, mnli, stsb, tokenizer
 
 QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu"]
 SMALL = ["model.dim=32", "model.depth=1", "model.max_len=32", "data.batch_size=8"]

@@ -15,7 +15,7 @@ from chimera.paths import EXPERIMENTS, ROOT
 from chimera.train.check import check_settings
 from tests.data.kit import sentences
 
-#: Rows of decoders; the encoders' are tests/experiment/test_finetuning.py's.
+#: Rows of decoders; the encoders' are tests/sweep/test_finetuning.py's.
 SAIDL = [f"{name}={row.name}" for name in tables() if name.startswith("saidl/")
          for row in load(name).rows
          if "preset: saidl_gpt" in (text := (EXPERIMENTS / name / f"{row.name}.yaml").read_text())

@@ -18,8 +18,8 @@ from chimera.model.assemble import build_model
 from chimera.model.classifier import Classifier, pooled
 from chimera.model.hf import HuggingFaceModel
 from chimera.model.hf_settings import HuggingFace
-from tests.hf.kit import ENCODERS, KINDS, folder
 from tests.kit import close, ragged
+from tests.model.hf_folders import ENCODERS, KINDS, folder
 
 
 class Choices:

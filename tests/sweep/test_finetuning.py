@@ -22,7 +22,7 @@ from chimera.rundir.identity import identity
 from chimera.rundir.steps import epochs
 from chimera.sweep.plan import plan, prerequisites
 from chimera.train.build import make_task
-from tests.experiment.kit import everything, here
+from tests.config.kit import everything, here
 
 LORA, BODY = "+saidl/adapters=lora", "+saidl/backbone=mlm"
 

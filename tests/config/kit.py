@@ -11,7 +11,7 @@ import numpy as np
 
 from chimera.data.corpus.glue_tasks import SPECS, Spec
 from chimera.paths import EXPERIMENTS
-from tests.glue.kit import sentence
+from tests.data.glue import sentence
 
 ROWS = {"train": 40, "valid": 12, "valid_mismatched": 12, "test": 8}
 

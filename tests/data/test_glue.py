@@ -24,7 +24,7 @@ from chimera.data.encode.examples import encode, frame, prepare_examples
 from chimera.data.tokenizer.base import Template
 from chimera.data.tokenizer.word import Words
 from chimera.errors import UserError
-from tests.glue.kit import SHARED, cola, mnli, sentence, stsb, tokenizer
+from tests.data.glue import SHARED, cola, mnli, sentence, stsb, tokenizer
 
 #: Rows of the official parts; of those that are only sampled in the shared folder, none.
 OFFICIAL = {

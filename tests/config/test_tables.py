@@ -18,7 +18,7 @@ from chimera.paths import EXPERIMENTS
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.train.check import check
-from tests.experiment.kit import everything, here
+from tests.config.kit import everything, here
 
 #: Rows of a table, so that one that is lost, or one too many, is noticed.
 ROWS = {
