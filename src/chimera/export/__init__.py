@@ -7,7 +7,7 @@
 transformers library. The files of a folder: `chimera.export.folder`.
 """
 
-from chimera.export.folder import Exported, load
+from chimera.export.folder.read import Exported, load
 from chimera.export.write import export
 
 __all__ = ["Exported", "export", "load"]

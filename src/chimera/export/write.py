@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from chimera.adapter.shared import files as adapters
 from chimera.adapter.shared.low_rank import adapted
@@ -17,7 +17,8 @@ from chimera.config.groups import defaults, node
 from chimera.contract import Packable
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError
-from chimera.export.card import card
+from chimera.export.folder.card import card
+from chimera.export.folder.weights import bare, distinct
 from chimera.export.hf import files as hf
 from chimera.model.classifier import Classifier
 from chimera.quant.shared.packing import byte_report, packed
@@ -62,7 +63,7 @@ def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge")
         return about
     if pack:
         model = packed(model)
-    weights, about["tied"] = _distinct(_bare(model))
+    weights, about["tied"] = distinct(bare(model))
     save_file(weights, to / "model.safetensors", {"format": "pt"})
     about["bytes"] = (to / "model.safetensors").stat().st_size
     body = getattr(getattr(model, "model", None) or _inner(model), "config", None)
@@ -107,31 +108,6 @@ def _about(
         "label2id": {label: i for i, label in enumerate(labels)},
         "chimera": plain,
     }
-
-
-def _bare(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors by their names without adapters, whose own are left out."""
-    layers = adapted(model)
-    tensors = {}
-    for name, tensor in model.state_dict().items():
-        if not name.startswith(tuple(f"{layer}.update." for layer in layers)):
-            for layer in layers:
-                name = name.replace(f"{layer}.base.", f"{layer}.")
-            tensors[name] = tensor
-    return tensors
-
-
-def _distinct(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each storage once, and under which name the others are found."""
-    first: dict[tuple[Any, ...], str] = {}
-    tied: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
-            tied[name] = first[place]
-        first.setdefault(place, name)
-    kept = {n: t.detach().cpu().contiguous() for n, t in tensors.items() if n not in tied}
-    return kept, tied
 
 
 def _inner(model: nn.Module) -> Any:
