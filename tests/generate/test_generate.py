@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from chimera.errors import UserError
-from chimera.generate.decode import decode, pad_left
+from chimera.generate.decode import decode
 from chimera.generate.sample import choose, generators, probabilities
 from chimera.generate.settings import Generation, parse
+from chimera.model.decode import pad_left
 from chimera.model.language import LanguageModel
 from tests import zoo
 from tests.kit import close

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from chimera.data.tokenizer.base import Tokenizer
+from chimera.model.decode import decode
 from chimera.task.mmlu.metrics import score
 from chimera.task.mmlu.questions import Question, prompt
 
@@ -74,24 +73,15 @@ def answer(
 def greedy(
     model: Any, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, new: int
 ) -> list[list[int]]:
-    """The likeliest continuations, each up to the end token; prompts are padded on the left."""
-    device = next(model.parameters()).device
-    width = max(map(len, prompts))
-    ids = np.full((len(prompts), width), tokenizer.pad_id)
-    real = np.zeros_like(ids, dtype=bool)
-    for row, given in enumerate(prompts):
-        ids[row, width - len(given) :] = given
-        real[row, width - len(given) :] = True
-    token = torch.from_numpy(ids).to(device)
-    mask: Tensor | None = None if real.all() else torch.from_numpy(real).to(device)
-    state = model.init_state(len(prompts))
-    last = torch.arange(1, len(prompts) + 1, device=device) * width - 1
-    tokens = []
-    for _ in range(new):
-        out = model(token, mask, index=last, state=state)
-        state, mask = out.state, None
-        token = out.logits.argmax(-1, keepdim=True)
-        last = torch.arange(len(prompts), device=device)
-        tokens.append(token)
-    rows = torch.cat(tokens, 1).tolist()
-    return [row[: row.index(tokenizer.sep_id)] if tokenizer.sep_id in row else row for row in rows]
+    """The likeliest continuations, each up to the end token."""
+    end = tokenizer.sep_id
+    tokens = decode(
+        model,
+        prompts,
+        lambda logits: logits.argmax(-1),
+        most=new,
+        pad_id=tokenizer.pad_id,
+        end_id=end,
+    )
+    rows = torch.stack(list(tokens), 1).tolist()
+    return [row[: row.index(end)] if end in row else row for row in rows]
