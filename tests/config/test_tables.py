@@ -19,6 +19,7 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.train.check import check
 from tests.config.kit import everything, here
+from tests.config.roots_kit import folders
 
 #: Rows of a table, so that one that is lost, or one too many, is noticed.
 ROWS = {
@@ -168,23 +169,17 @@ def test_a_key_that_a_row_misspells_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row of another folder of experiments: `quant.hadamrd` under a preset that has hadamard."""
-    from chimera.config import choices, search_path
-    from chimera.config import groups as group_files
-
     row = tmp_path / "paper" / "table"
     row.mkdir(parents=True)
     (row / "typo.yaml").write_text(
         "# @package _global_\ndefaults:\n  - override /preset: bitnet_qdyt_base\n"
         "quant:\n  hadamrd: none\n"
     )
-    for module in (choices, group_files, search_path):
-        monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
-    group_files.groups.cache_clear()
-    try:
-        with pytest.raises(UserError, match=r"quant\.hadamrd.*quant\.hadamard"):
-            compose(["+paper/table=typo"])
-    finally:
-        group_files.groups.cache_clear()
+    with (
+        folders(monkeypatch, tmp_path),
+        pytest.raises(UserError, match=r"hadamrd.*quant\.hadamard"),
+    ):
+        compose(["+paper/table=typo"])
 
 
 @pytest.mark.slow

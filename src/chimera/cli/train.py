@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
+    arguments = _with_folders(arguments)
     flags = {argument for argument in arguments if argument.startswith("-")}
     if flags & HELP:
         print(_help())
@@ -48,6 +49,32 @@ def _command(arguments: list[str]) -> int:
     if flags:
         raise UserError(f"{min(flags)} is no flag of train.py; it has -m, --cfg, --info, --help")
     return _run(arguments)
+
+
+def _with_folders(arguments: list[str]) -> list[str]:
+    """The arguments without those that name more folders of configuration, which are then read.
+
+    `--config-dir DIR`, `-cd DIR`, `--config-dir=DIR`, `hydra.searchpath=[file://DIR,pkg://package]`.
+
+    Raises:
+        UserError: a folder that is not there.
+    """
+    left, folders = list[str](), list[str]()
+    remaining = iter(arguments)
+    for argument in remaining:
+        flag, equals, value = argument.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folders.append(value if equals else next(remaining, ""))
+        elif flag == "hydra.searchpath":
+            folders += [part.strip(" '\"") for part in value.strip("[]").split(",") if part.strip()]
+        else:
+            left.append(argument)
+    if folders:
+        from chimera.config import roots
+
+        for folder in folders:
+            roots.add(folder)
+    return left
 
 
 def _run(overrides: list[str]) -> int:
@@ -101,12 +128,12 @@ def _show(arguments: list[str]) -> int:
     from omegaconf import DictConfig
 
     from chimera.config.overrides import check_choices
-    from chimera.config.search_path import register_experiments
+    from chimera.config.search_path import register_roots
     from chimera.paths import CONF
 
     overrides = [a for a in arguments if "=" in a or a.startswith("~")]
     check_choices(overrides)
-    register_experiments()
+    register_roots()
 
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
     def nothing(_: DictConfig) -> None:
@@ -119,11 +146,10 @@ def _show(arguments: list[str]) -> int:
 
 
 def _help() -> str:
-    from chimera.config.groups import groups
-    from chimera.paths import CONF
+    from chimera.config.groups import groups, is_part
 
     options = groups()
-    parts = [f"  {g:<10} {', '.join(options[g])}" for g in options if (CONF / g).is_dir()]
+    parts = [f"  {g:<10} {', '.join(options[g])}" for g in options if is_part(g)]
     tables = [f"  {g:<24} {', '.join(options[g])}" for g in options if "/" in g]
     heads = ("groups and their choices:", "tables (+<paper>/<table>=<row>) and their rows:")
     return "\n".join([USAGE, "", heads[0], *parts, "", heads[1], *tables])

@@ -18,10 +18,10 @@ import yaml
 from omegaconf import DictConfig
 
 from chimera.config import static
-from chimera.config.groups import groups
+from chimera.config.groups import groups, is_part
+from chimera.config.roots import find
 from chimera.config.search_path import composed, defaults_list, hydra_on
 from chimera.errors import unknown
-from chimera.paths import CONF, EXPERIMENTS
 
 #: Stands for «the command line does not say».
 UNSET: Any = object()
@@ -64,7 +64,7 @@ class Selection:
 
 def is_experiment(group: str) -> bool:
     """Whether a group is of `experiments/`."""
-    return not (CONF / group.partition("@")[0]).is_dir()
+    return not is_part(group.partition("@")[0])
 
 
 def is_top_level(group: str) -> bool:
@@ -146,7 +146,8 @@ def _scale(chosen: Selection) -> dict[str, Any]:
 
 @cache
 def _read(conf: Path, path: str) -> dict[str, Any]:
-    place = next(p for root in (conf, EXPERIMENTS) if (p := root / f"{path}.yaml").is_file())
+    inside = conf / f"{path}.yaml"
+    place = inside if inside.is_file() else find(path)
     node = yaml.safe_load(place.read_text(encoding="utf-8")) or {}
     return {key: value for key, value in node.items() if key != "defaults"}
 

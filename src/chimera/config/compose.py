@@ -34,7 +34,7 @@ from chimera.config.overrides import check_choices, check_key, hint, is_choice
 from chimera.config.scale import bound, drop_leftovers, keys_of
 from chimera.config.search_path import one_line
 from chimera.errors import UserError
-from chimera.paths import CONF, EXPERIMENTS
+from chimera.paths import CONF
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
 
@@ -124,7 +124,7 @@ def teacher_overrides(teacher: str, overrides: Iterable[str]) -> list[str]:
         UserError: no such row.
     """
     chosen = tables.row_override(teacher, "task.teacher")
-    papers = {path.name for path in EXPERIMENTS.iterdir()}
+    papers = tables.papers()
     shared = [
         override
         for override in overrides

@@ -7,19 +7,28 @@ from typing import Any
 
 import yaml
 
-from chimera.paths import CONF, EXPERIMENTS
+from chimera.config.roots import find, roots
+from chimera.errors import UserError
+from chimera.paths import CONF
 
 
 @cache
 def groups() -> dict[str, list[str]]:
-    """Every config group with its options: `{'mixer': ['attention', …], …}`."""
-    found: dict[str, list[str]] = {}
-    for root in (CONF, EXPERIMENTS):
+    """Every config group with its options: `{'mixer': ['attention', …], …}`.
+
+    Raises:
+        UserError: two folders have an option of the same name.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for root in roots():
         for file in sorted(root.rglob("*.yaml")):
             group = file.parent.relative_to(root).as_posix()
-            if group != ".":
-                found.setdefault(group, []).append(file.stem)
-    return found
+            if group == ".":
+                continue
+            if file.stem in found.setdefault(group, {}):
+                raise UserError(f"{file}: there is a {group}={file.stem} already; rename the file")
+            found[group][file.stem] = None
+    return {group: sorted(options) for group, options in found.items()}
 
 
 @cache
@@ -31,9 +40,14 @@ def defaults() -> dict[str, str]:
     }
 
 
+def is_part(group: str) -> bool:
+    """Whether a group is of the configuration itself; the others are tables and their papers."""
+    return (CONF / group).is_dir()
+
+
 def node(group: str, name: str) -> dict[str, Any]:
     """One option's YAML file, not composed: `_target_` and what else stands in it."""
-    text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
+    text = find(f"{group}/{name}").read_text(encoding="utf-8")
     loaded: dict[str, Any] = yaml.safe_load(text)
     return loaded
 

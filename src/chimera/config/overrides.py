@@ -8,9 +8,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
 from hydra.errors import HydraException, OverrideParseException
 
-from chimera.config.groups import groups
+from chimera.config.groups import groups, is_part
 from chimera.errors import UserError, nearest, unknown
-from chimera.paths import CONF
 
 
 def check_choices(overrides: list[str]) -> list[Override]:
@@ -36,7 +35,7 @@ def is_choice(override: Override) -> bool:
 
 def _names_part(override: Override) -> bool:
     """Group choices of the run itself; experiments are left out, so that their typos are seen."""
-    return (CONF / override.key_or_group).is_dir()
+    return is_part(override.key_or_group)
 
 
 def _check_choice(override: Override) -> None:

@@ -18,24 +18,25 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from chimera.config.roots import roots
 from chimera.errors import UserError
-from chimera.paths import EXPERIMENTS
 
 
-class ExperimentsOnSearchPath(SearchPathPlugin):
-    """Makes `experiments/` a config source of its own.
+class RootsOnSearchPath(SearchPathPlugin):
+    """Makes `experiments/`, and the folders of plugins and of the user, config sources.
 
     A plugin, because Hydra's `glob(*)` does not see groups that only `hydra.searchpath` reaches:
     such a sweep launches no job and exits 0.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append("chimera-experiments", f"file://{EXPERIMENTS}")
+        for folder in roots()[1:]:  # the first is Hydra's primary one
+            search_path.append("chimera", f"file://{folder}")
 
 
-def register_experiments() -> None:
-    """Tell Hydra of `experiments/`; once a process."""
-    Plugins.instance().register(ExperimentsOnSearchPath)
+def register_roots() -> None:
+    """Tell Hydra of the folders; once a process."""
+    Plugins.instance().register(RootsOnSearchPath)
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def hydra_on(conf: Path) -> Iterator[None]:
     """A Hydra that reads the configuration in `conf`, whatever Hydra is running around us."""
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    register_experiments()
+    register_roots()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(conf)):
             yield

@@ -16,8 +16,9 @@ from typing import Literal
 
 import yaml
 
+from chimera.config.groups import is_part
+from chimera.config.roots import find, roots
 from chimera.errors import UserError, unknown
-from chimera.paths import EXPERIMENTS
 
 #: What a reference to a row of a table begins with.
 ROW = "row:"
@@ -90,8 +91,18 @@ class Job:
 
 def tables() -> list[str]:
     """Every table as `<paper>/<table>`."""
-    files = sorted(EXPERIMENTS.glob("*/*.yaml"))
-    return [file.relative_to(EXPERIMENTS).with_suffix("").as_posix() for file in files]
+    found = {
+        file.relative_to(root).with_suffix("").as_posix()
+        for root in roots()[1:]
+        for file in root.glob("*/*.yaml")
+        if not is_part(file.parent.name)
+    }
+    return sorted(found)
+
+
+def papers() -> set[str]:
+    """The folders that tables are in."""
+    return {table.partition("/")[0] for table in tables()}
 
 
 def load(name: str) -> Table:
@@ -103,15 +114,15 @@ def load(name: str) -> Table:
     if name not in tables():
         raise unknown("table", name, tables())
     paper, _, table = name.partition("/")
-    file = EXPERIMENTS / f"{name}.yaml"
+    file = find(name)
     node = yaml.safe_load(file.read_text(encoding="utf-8"))["table"]
     published = _published(file.with_suffix(".csv"))
     order = list(dict.fromkeys(p.row for p in published))
     names = sorted(
-        (path.stem for path in (EXPERIMENTS / name).glob("*.yaml")),
+        (path.stem for path in file.with_suffix("").glob("*.yaml")),
         key=lambda row: (order.index(row) if row in order else len(order), row),
     )
-    rows = tuple(Row(row, title_of(EXPERIMENTS / name / f"{row}.yaml")) for row in names)
+    rows = tuple(Row(row, title_of(file.with_suffix("") / f"{row}.yaml")) for row in names)
     return Table(paper, table, **node, rows=rows, published=published)
 
 

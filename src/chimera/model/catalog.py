@@ -12,9 +12,10 @@ from typing import Any, cast
 from hydra.utils import get_object
 
 from chimera.config.groups import groups, node
+from chimera.config.roots import find
 from chimera.contract import CAUSAL, Mixer
 from chimera.model.assemble import provides_of
-from chimera.paths import CONF, ROOT
+from chimera.paths import ROOT
 
 #: Groups in the order in which a model is built up.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
@@ -48,7 +49,7 @@ def rows(group: str) -> list[Row]:
 
 
 def _row(group: str, name: str) -> Row:
-    text = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
+    text = find(f"{group}/{name}").read_text(encoding="utf-8")
     target: Any = get_object(node(group, name)["_target_"])
     module = inspect.getmodule(target)
     assert module is not None

@@ -21,7 +21,7 @@ from rich.console import Console
 from chimera.config.compose import compose, plain
 from chimera.config.overrides import check_choices
 from chimera.config.scale import held_back
-from chimera.config.search_path import register_experiments
+from chimera.config.search_path import register_roots
 from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.report import report_folder, show, write
@@ -157,7 +157,7 @@ def _multirun(batches: Batches, overrides: list[str]) -> None:
 
 @contextmanager
 def _hydra() -> Iterator[Any]:
-    register_experiments()
+    register_roots()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         yield GlobalHydra.instance().hydra
 

@@ -1,0 +1,34 @@
+"""A process that reads configuration from more folders for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chimera.config import choices, groups, roots
+
+
+def _forget() -> None:
+    roots.roots.cache_clear()
+    groups.groups.cache_clear()
+    choices.select.cache_clear()
+    choices.compose_choices.cache_clear()
+
+
+@contextmanager
+def folders(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> Iterator[None]:
+    """With these folders as `--config-dir` adds them, and without them afterwards."""
+    with monkeypatch.context() as patch:
+        patch.setenv(roots.VARIABLE, "")
+        patch.setattr("sys.path", [*__import__("sys").path])
+        for path in paths:
+            roots.add(str(path))
+        _forget()
+        try:
+            yield
+        finally:
+            patch.undo()
+            _forget()
