@@ -38,12 +38,12 @@ def _opening() -> list[str]:
         "# What each mixer costs",
         "",
         f"Written by `{COMMAND}` on {machine['processor']}, 2 threads; do not edit."
-        " Width 256, 4 heads, batch 1, fp32, causal, forward and backward with the gradient of the"
-        " input; medians of turns that everybody takes. Memory is the peak of what torch's"
-        " allocator holds beyond weights and input. The exponents are slopes of log cost against"
-        f" log length from 1024 tokens on. Ordered by time at {AT} tokens; what the quadratic ones"
-        " would need too much time or memory for is left out (–). Patterns of several mixers cost"
-        " what their members cost.",
+        " Width 256, 4 heads, batch 1, fp32, causal; a forward and a backward pass with the"
+        " gradient of the input. Times are medians of rounds, each of which measures every mixer."
+        " Memory is the peak that torch's allocator holds beyond weights and input. The exponents"
+        " t^ are slopes of log cost over log length from 1024 tokens on. Rows are ordered by time"
+        f" at {AT} tokens. A dash marks a length at which a quadratic mixer needs too much time or"
+        " memory. Patterns of several mixers are left out: they cost what their members cost.",
         "",
         "![time and memory against length](cost.png)",
         "",
@@ -60,9 +60,10 @@ def _ceiling(rows: Rows) -> str:
     )
     return (
         f"The four projections of a layer alone take {1e3 * floor:.0f} ms at {AT} tokens, so no"
-        f" layer of this width can gain more than {bounds}; *mixing alone* takes them off both"
-        " sides. Retention has a fifth one, for its gate, and a norm per head. The layers of Mamba"
-        " and mLSTM are twice as wide inside, and their projections are in both sides of the ratio."
+        f" layer of this width can gain more than {bounds}. The column *mixing alone* subtracts"
+        " them on both sides. Retention has a fifth projection, for its gate, and a norm per head."
+        " The layers of Mamba and mLSTM are twice as wide inside; their projections count on both"
+        " sides of the ratio."
     )
 
 

@@ -15,25 +15,27 @@ OPENING = """\
 
 Written by `{command}` on {processor}, one thread; do not edit.
 
-Multi-query associative recall (MQAR, Zoology, arXiv 2312.04927). A sequence of 64 tokens is 8 pairs
-of a key and a value, then 48 queries, each one of the 8 keys; the answer, among 16 values, is the
-one that goes with it. There are 16 keys; all is drawn anew for each sequence, keys and values
-without repetition, so knowing what stood there but not where is right one time in eight (12.5 %).
+Multi-query associative recall (MQAR, Zoology, arXiv 2312.04927). A sequence of 64 tokens has 8
+pairs of a key and a value, then 48 queries. Each query is one of the 8 keys; the answer is its
+value, one of 16. There are 16 keys. Each sequence is drawn anew, keys and values without
+repetition. A model that knows which values occur, but not where, is right one time in eight
+(12.5 %).
 
-The model is two blocks of width 64 with four heads and no ffn. AdamW at {rate}, the same for all
-and chosen once, at most {steps} steps of {batch} sequences, fewer where training has long been
-right. One seed. The accuracy is that of {queries:,} queries in sequences not trained on.
+The model has two blocks of width 64 with four heads and no ffn. AdamW at {rate}, the same for all
+mixers and chosen once. Training takes at most {steps} steps of {batch} sequences and ends earlier
+where the answers have long been right. One seed. The accuracy is over {queries:,} queries in
+sequences that were not trained on.
 
 *Behind conv* is the same mixer after the depthwise convolution of `conv_attention` (kernel 3). To
-keep a value under the key one place before it, a layer must know which token that was. Softmax
-attention finds it by position; a recurrence needs a convolution or a gate, and one without either
-stays at the guess. So the first columns say whether the mixer does all alone, the second how well
-it recalls once each token has seen its neighbours.
+store a value under the key one place before it, a layer must know the previous token. Softmax
+attention finds it by position. A recurrence needs a convolution or a gate; without either it stays
+at the guess. The first columns show whether the mixer recalls alone, the second ones how well it
+recalls when each token knows its neighbours.
 
-*State* is what one sequence leaves behind after 64 tokens to continue from, in floating-point
-numbers, both layers, the mixer alone: a cache of softmax attention grows with each token, what a
-recurrence or a window keeps does not. Within 64 tokens a window of 256 and a block of 64 see
-everything, so those are softmax attention here. A pattern has its first two members.
+*State* is the size of what one sequence keeps after 64 tokens to continue from: floating-point
+numbers, both layers, the mixer alone. A cache of softmax attention grows with each token; the state
+of a recurrence or a window does not. Within 64 tokens a window of 256 and a block of 64 see
+everything, so these two are softmax attention here. A pattern has its first two members.
 """
 
 
