@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -118,3 +119,36 @@ def double(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     """The module, seeded, in float64, evaluation mode."""
     torch.manual_seed(seed)
     return build().double().eval()
+
+
+def uniform(x: Tensor, low: float, high: float) -> None:
+    """Check that values are drawn from the uniform distribution on [low, high], up to its ends."""
+    u = (x.detach().double() - low) / (high - low)
+    near = math.log(1e9) / u.numel()  # no draw is this near to an end: (1 - near)^n < 1e-9
+    assert 0 <= u.min() < near
+    assert 1 - near < u.max() <= 1
+    _follows(u)
+
+
+def normal(x: Tensor, std: float) -> None:
+    """Check that values are drawn from the normal distribution of mean 0 and this deviation."""
+    _follows(torch.special.ndtr(x.detach().double() / std))
+
+
+def _follows(quantiles: Tensor) -> None:
+    """Check that quantiles are uniform on [0, 1].
+
+    The bound on the distance of the empirical distribution is that of Dvoretzky, Kiefer, Wolfowitz
+    and Massart, P(distance > e) <= 2 exp(-2 n e²), at 1e-9: correct draws pass with any seed.
+    """
+    u = quantiles.flatten().sort().values
+    ranks = torch.arange(len(u) + 1, dtype=u.dtype) / len(u)
+    distance = torch.maximum((ranks[1:] - u).max(), (u - ranks[:-1]).max())
+    assert distance <= math.sqrt(math.log(2 / 1e-9) / (2 * len(u)))
+
+
+class NoLayer(nn.Module):
+    """Stands for a linear layer in a module that only has its other initial weights checked."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__()

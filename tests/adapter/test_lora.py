@@ -16,13 +16,13 @@ from torch import nn
 from chimera.adapter.adalora import adalora
 from chimera.adapter.lora import lora
 from chimera.adapter.shared.files import TENSORS, kinds, load, save
-from chimera.adapter.shared.low_rank import adapted
+from chimera.adapter.shared.low_rank import LowRank, adapted
 from chimera.adapter.shared.merge import merge, prune
 from chimera.adapter.sora import sora
 from chimera.errors import UserError
 from tests import zoo
 from tests.adapter.kit import TARGETS, batches, bert, stir, theirs, updates
-from tests.kit import close
+from tests.kit import close, uniform
 
 
 def pair() -> tuple[nn.Module, nn.Module]:
@@ -67,6 +67,13 @@ def test_trains_what_peft_trains_and_starts_from_the_model_itself() -> None:
     assert count == other.get_nb_trainable_parameters()[0]
     batch = next(batches(1))
     close(ours.eval()(**batch).logits, bert().eval()(**batch).logits, 0.0)
+
+
+def test_a_starts_as_a_linear_layer_and_b_at_zero() -> None:
+    """Kaiming's bound with a = √5 is 1/√d_in, whatever the rank and the output width are."""
+    update = LowRank(nn.Linear(25, 3), 4000, 1.0, 0.0)
+    uniform(update.A, -1 / 5, 1 / 5)
+    assert not update.B.any()
 
 
 def test_saidl_counts() -> None:

@@ -12,7 +12,7 @@ from chimera.adapter.sora import SoRA, sora
 from chimera.errors import UserError
 from chimera.ops.low_rank import entropy_rank, singular_values, soft_threshold
 from tests.adapter.kit import TARGETS, batches, bert, updates
-from tests.kit import close
+from tests.kit import close, normal
 
 
 @pytest.mark.parametrize("t", [0.0, 3e-4, 0.015, 2.0])
@@ -46,6 +46,12 @@ def test_forward_is_the_equation() -> None:
     wanted = 2.0 * torch.stack([made.B @ (made.gate.g * (made.A @ row)) for row in x])
     close(made(x), wanted, 1e-12)
     close(made(x), x @ made.delta().T, 1e-12)
+
+
+def test_gates_start_standard_normal_or_at_one() -> None:
+    base = nn.Linear(1, 1)
+    normal(SoRA(base, 50_000, 2.0, 0.0).gate.g, std=1.0)
+    close(SoRA(base, 9, 2.0, 0.0, gates="ones").gate.g.data, torch.ones(9), 0.0)
 
 
 def step(made: SoRA, lr: float = 0.1) -> tuple[Tensor, Tensor]:

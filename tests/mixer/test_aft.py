@@ -11,7 +11,19 @@ from torch import Tensor, nn
 from chimera.errors import UserError
 from chimera.mixer.aft import AFT
 from chimera.ops import aft
-from tests.kit import close, continues, ctx, double, grads, in_pieces, parts, ragged, site
+from tests.kit import (
+    NoLayer,
+    close,
+    continues,
+    ctx,
+    double,
+    grads,
+    in_pieces,
+    normal,
+    parts,
+    ragged,
+    site,
+)  # fmt: skip
 from tests.reference import aft as reference
 
 WINDOW = 5
@@ -128,6 +140,13 @@ def test_positions_end_where_the_factors_do() -> None:
     wider = torch.cat([torch.zeros(2, 4, dtype=torch.bool), padded], 1)
     x = torch.randn(2, 20, 32).double()
     close(mixer(x, ctx(wider)).y[:, 4:][padded], mixer(x[:, 4:], ctx(padded)).y[padded])
+
+
+def test_factors_start_normal_and_small() -> None:
+    mixer = AFT(site(max_len=400), parts(linear=NoLayer), rank=100)
+    for factor in (mixer.a, mixer.b):
+        assert factor.shape == (400, 100)
+        normal(factor, std=0.01)
 
 
 def test_running_sums_take_one_pass() -> None:

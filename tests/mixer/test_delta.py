@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor
 
 from chimera.mixer.delta import DeltaProduct
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import NoLayer, close, ctx, double, grads, parts, ragged, site, uniform
 from tests.reference.delta import delta as naive
 
 OPTIONS: list[dict[str, Any]] = [
@@ -126,3 +126,19 @@ def test_only_negative_eigenvalues_reflect(negative: bool) -> None:
 def test_width_must_divide() -> None:
     with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
         DeltaProduct(site(), parts(), heads=5)
+
+
+def test_initial_decay_is_mambas() -> None:
+    """The step softplus(b) is log-uniform in [0.001, 0.1], the rate exp(a) uniform in [1, 16]."""
+    heads = 20_000
+    where, chosen = site(dim=heads, heads=heads), parts(linear=NoLayer)
+    mixer = DeltaProduct(where, chosen, decay=True).double()
+    uniform(F.softplus(mixer.decay_bias).log10(), -3 - 1e-5, -1 + 1e-5)  # drawn in float32
+    uniform(mixer.rate.exp(), 1 - 1e-5, 16 + 1e-5)
+
+
+def test_initial_convolutions_are_uniform_by_their_taps() -> None:
+    mixer = DeltaProduct(site(dim=4000), parts(linear=NoLayer), order=2, conv=4)
+    assert [tuple(w.shape) for w in mixer.convs] == [(4000, 4), (8000, 4), (8000, 4)]
+    for weight in mixer.convs:
+        uniform(weight, -1 / 2, 1 / 2)

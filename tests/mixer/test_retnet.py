@@ -36,7 +36,9 @@ def turned(x: Tensor, pos: Tensor) -> Tensor:
     return torch.stack((z.real, z.imag), -1).flatten(-2)
 
 
-def definition(m: Any, x: Tensor, gamma: Tensor, *, causal: bool, paper: bool = False) -> Tensor:
+def definition(
+    m: Any, x: Tensor, gamma: Tensor, *, causal: bool, paper: bool = False, eps: float = 1e-6
+) -> Tensor:
     """The matrix D and the docstring's formulas; `paper` adds RetNet's score normalisations."""
     pos = torch.arange(x.shape[1])
     q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x)), heads(m.v_proj(x))
@@ -49,7 +51,7 @@ def definition(m: Any, x: Tensor, gamma: Tensor, *, causal: bool, paper: bool = 
     if paper:
         scores = scores / scores.sum(-1, keepdim=True).abs().clamp(min=1)
     o = scores @ v
-    o = o / (o.square().mean(-1, keepdim=True) + m.eps).sqrt()
+    o = o / (o.square().mean(-1, keepdim=True) + eps).sqrt()
     return m.o_proj(o.transpose(1, 2).flatten(2) * F.silu(m.g_proj(x)))
 
 
@@ -68,6 +70,15 @@ def test_equals_the_definition(causal: bool, rule: str, gamma: Tensor, options: 
     close(m(x, ctx(tokens=17)).y, definition(m, x, gamma, causal=causal))
 
 
+def test_the_norm_over_each_head_adds_one_millionth() -> None:
+    m = build()
+    m.v_proj.weight.data.mul_(1e-3)  # heads whose mean square is about as small as ε
+    x = torch.randn(1, 9, 32).double()
+    want = definition(m, x, TITAN, causal=True, eps=1e-6)
+    close(m(x, ctx(tokens=9)).y, want)
+    assert (want - definition(m, x, TITAN, causal=True, eps=2e-6)).abs().max() > 0.01
+
+
 def test_titan_decays_range_as_the_paper_says() -> None:
     """TITAN 4.2: «from approximately 0.97 to 0.999», with its eight heads."""
     gamma = build(where=site(heads=8, dim=32)).log_decay(0, torch.empty(0).double()).exp()
@@ -79,7 +90,7 @@ def test_titan_decays_range_as_the_paper_says() -> None:
 def test_the_papers_score_normalisations_are_taken_away_by_the_norm() -> None:
     m = build(eps=1e-30)
     x = torch.randn(1, 9, 32).double()
-    close(m(x, ctx(tokens=9)).y, definition(m, x, TITAN, causal=True, paper=True))
+    close(m(x, ctx(tokens=9)).y, definition(m, x, TITAN, causal=True, paper=True, eps=1e-30))
 
 
 def test_decay_may_vary_with_the_logical_layer() -> None:

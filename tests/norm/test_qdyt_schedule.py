@@ -118,6 +118,15 @@ def test_a_short_run_gets_through_its_warm_up(max_steps: int) -> None:
     assert bool(module.norm.warm)
 
 
+def test_calibration_uses_the_alpha_at_which_the_warm_up_ends() -> None:
+    """At the first step α is 0.05; γ gives outputs of second moment 1 at α = 0.5."""
+    (batch,) = batches(1, size=32)
+    x = Module().embedding(batch["ids"]).detach()
+    y = torch.tanh(0.5 * (x - x.mean(-1, keepdim=True)))[batch["mask"]]
+    _, trace = fit(Module(), schedule(start=0.05, end=0.5), [batch] * 2, max_steps=2)
+    close(trace.gamma[0], y.square().mean(0).rsqrt(), 1e-5)
+
+
 def test_accumulation_counts_micro_batches_and_waits_for_the_step() -> None:
     """32 sequences are full after 4 micro-batches of 8, the window of 6 ends two later."""
     module = Module()
