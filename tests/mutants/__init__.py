@@ -1,0 +1,1 @@
+"""How many small mistakes in the arithmetic of the components do the tests notice?"""
