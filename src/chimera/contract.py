@@ -1,8 +1,9 @@
-"""The interfaces of all components. Every component imports this module; it imports none of them.
+"""Interfaces of all components. Components import this module; this module imports no component.
 
-Shapes are written b (batch), t (tokens), d (model width), h (heads), k (key) and v (value width).
-Build time: a mixer or ffn is constructed as `(site, parts, *, its own hyperparameters)`.
-Run time:   a mixer is `(x[b t d], ctx, state=None) -> Out`, an ffn `(x[b t d], ctx) -> Out`.
+Dimensions in shapes: b (batch), t (tokens), d (model width), h (heads), k (key width), v (value
+width).
+Construction: `Mixer(site, parts, *, hyperparameters)`, `FFN(site, parts, *, hyperparameters)`.
+Call: `mixer(x[b t d], ctx, state=None) -> Out`, `ffn(x[b t d], ctx) -> Out`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor, nn
 
-# Re-exported: hyperparameter types are part of what a component is written with.
+# Re-exported, so that a component imports its hyperparameter types from this module too.
 from chimera.types import Fraction as Fraction
 from chimera.types import NonNegativeFloat as NonNegativeFloat
 from chimera.types import NonNegativeInt as NonNegativeInt
@@ -22,9 +23,9 @@ from chimera.types import PositiveFloat as PositiveFloat
 from chimera.types import PositiveInt as PositiveInt
 from chimera.types import ProperFraction as ProperFraction
 
-#: What a linear layer is for; lets a quantiser skip the head or rotate the output projections only.
+#: Purpose of a linear layer. A quantiser uses it to skip the head or to rotate only outputs.
 Role = Literal["qkv", "gate", "out", "up", "down", "head", "embedding"]
-#: How a position reaches a mixer: added to the embedding, by rotating q and k, or on the scores.
+#: How a mixer gets positions: added to embeddings, by rotating q and k, or as a bias of scores.
 Hook = Literal["embed", "rotate", "bias"]
 Direction = Literal["causal", "bidirectional"]
 
@@ -34,17 +35,17 @@ CAUSAL: frozenset[Direction] = frozenset({"causal"})
 
 @dataclass(frozen=True)
 class Site:
-    """Where a part sits.
+    """Model settings and layer index that a component is built with.
 
     Args:
         dim: model width d.
-        heads: attention heads h of the model; a mixer may have a choice of its own.
+        heads: attention heads h of the model; a mixer may use another number.
         depth: number of physical layers.
-        layer: physical index of this layer, from 0.
-        loops: how often the stack of physical layers is traversed (TITAN Alg. 1).
-        causal: decoder (True) or encoder (False).
-        max_len: the longest sequence trained on.
-        dropout: probability inside mixers and ffns.
+        layer: index of this physical layer, from 0.
+        loops: number of traversals of the stack of physical layers (TITAN Alg. 1).
+        causal: True for a decoder, False for an encoder.
+        max_len: largest sequence length in training, in tokens.
+        dropout: dropout probability inside mixers and ffns.
     """
 
     dim: int
@@ -57,18 +58,18 @@ class Site:
     dropout: float = 0.0
 
     def logical(self, loop: int) -> int:
-        """Index of this layer in the unrolled stack, from 0 (TITAN Alg. 1, there from 1)."""
+        """Index of this layer in the unrolled stack, from 0 (TITAN Alg. 1 counts from 1)."""
         return loop * self.depth + self.layer
 
 
 @dataclass(frozen=True)
 class Ctx:
-    """Inputs of one forward pass that every layer gets.
+    """Inputs of one forward pass that all layers share.
 
     Args:
-        pos: [b t] or [1 t] position of each token among the real ones; padding does not count.
-        mask: [b t], True where the token is real; None if all are.
-        loop: which traversal of the stack this is, from 0.
+        pos: [b t] or [1 t], position of each token; padding is not counted.
+        mask: [b t], True for real tokens, False for padding; None if there is no padding.
+        loop: index of this traversal of the stack, from 0.
     """
 
     pos: Int[Tensor, "#b t"]
@@ -82,9 +83,9 @@ class Out:
 
     Args:
         y: [b t d], added to the residual stream.
-        state: for the next call to continue from; None if `state=None` was given.
-        aux: losses by key (`balance`, `ode`); the task owns their weights.
-        stats: scalars worth a chart (`expert_load_0`, `drop_rate`); no gradients.
+        state: recurrent state or cache for the next call; None if the argument `state` was None.
+        aux: auxiliary losses by key (`balance`, `ode`); the task sets their weights.
+        stats: scalars to log (`expert_load_0`, `drop_rate`), without gradients.
     """
 
     y: Float[Tensor, "b t d"]
@@ -94,7 +95,7 @@ class Out:
 
 
 class Linear(Protocol):
-    """A linear layer or its stand-in: has `weight` and `role`, maps [… d_in] to [… d_out]."""
+    """A linear layer or its replacement: has `weight` and `role`, maps [… d_in] to [… d_out]."""
 
     weight: Tensor
     role: Role
@@ -104,31 +105,31 @@ class Linear(Protocol):
 
 @runtime_checkable
 class Packable(Protocol):
-    """Optional, of a layer or embedding with ternary weights: what export packs."""
+    """Optional protocol of layers and embeddings with ternary weights; export packs them by it."""
 
     def ternary(self) -> tuple[Int8[Tensor, "n d"], Tensor]:
-        """Codes −1, 0, 1 and their scale, [] or [rows 1], as the forward pass uses them."""
+        """Codes −1, 0, 1 and their scale, [] or [rows 1]: the values of the forward pass."""
 
     def packed(self, *, cache: bool = False) -> nn.Module:
-        """A module that computes the same in evaluation from five weights to a byte.
+        """Module with five weights in a byte; its output equals that of evaluation mode.
 
         Args:
-            cache: keep the codes unpacked too.
+            cache: also keep the unpacked codes.
         """
 
 
 class Quantiser(Protocol):
-    """A factory of linear layers and embeddings, all of one number format."""
+    """Factory of linear layers and embeddings in one number format."""
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
-        """A layer [… d_in] → [… d_out] with attributes `weight` and `role`."""
+        """Linear layer [… d_in] → [… d_out] with attributes `weight` and `role`."""
 
     def embedding(self, entries: int, dim: int) -> Any:
-        """A module [… ] → [… dim] whose `table()` is [entries dim] as the forward pass reads it."""
+        """Embedding [… ] → [… dim]; `table()` returns the quantised weights [entries dim]."""
 
 
 class Norm(nn.Module):
-    """`(x[b t d], mask[b t] | None) -> [b t d]`; the mask keeps padding out of statistics."""
+    """Normalisation `(x[b t d], mask[b t] | None) -> [b t d]`; statistics exclude masked tokens."""
 
     component: ClassVar[str] = "norm"
 
@@ -137,10 +138,10 @@ class Norm(nn.Module):
 
 
 class Position(nn.Module):
-    """Three hooks, no-ops by default. `provides` names those that a subclass fills in.
+    """Position encoding with three hooks, no-ops by default; `provides` names the overridden hooks.
 
-    A position that only embeds is built once for the model; one that rotates or biases is built
-    once per layer, as `(site, heads, head_dim)`, and may hold parameters of its own there.
+    The model has one instance if `provides` is {"embed"} only, otherwise one per layer, built as
+    `(site, heads, head_dim)`. An instance may have parameters.
     """
 
     component: ClassVar[str] = "position"
@@ -150,53 +151,54 @@ class Position(nn.Module):
         super().__init__()
 
     def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
-        """Token embeddings with their positions added."""
+        """Add positions to token embeddings: [b t d] → [b t d]."""
         return x
 
     def rotate(
         self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
     ) -> tuple[Tensor, Tensor]:
-        """Queries and keys (g may be fewer heads than h) turned by their positions."""
+        """Rotate queries and keys by their positions; g key heads may be fewer than h."""
         return q, k
 
     def bias(self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]) -> Tensor | None:
-        """[b h t s] or [1 h t s], added to the scores before the softmax; None for nothing."""
+        """Bias of the scores before the softmax, [b h t s] or [1 h t s]; None for no bias."""
         return None
 
 
 class Mixer(nn.Module):
-    """Mixes tokens. Subclasses are constructed as `(site, parts, *, hyperparameters)`.
+    """Token mixer. Subclasses are constructed as `(site, parts, *, hyperparameters)`.
 
-    The class attributes are its capabilities; the zoo table and the gates read them.
+    Class attributes declare capabilities; the zoo table and the checks of a configuration read
+    them.
     """
 
-    component: ClassVar[str]  # the name by which optim.rates speaks of its parameters
+    component: ClassVar[str]  # name of the parameter group in optim.rates
     directions: ClassVar[frozenset[Direction]] = BOTH
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed"})
+    honours: ClassVar[frozenset[Hook]] = frozenset({"embed"})  # position hooks that it uses
     forms: ClassVar[tuple[str, ...]] = ("parallel",)  # of parallel, chunkwise, recurrent
     source: ClassVar[str] = ""  # SPEC id, paper
     cost: ClassVar[str] = ""  # of a forward pass in sequence length t (table only)
-    state_size: ClassVar[str] = ""  # numbers kept per sequence and layer when decoding
+    state_size: ClassVar[str] = ""  # numbers in the decoding state, per sequence and layer
 
     def init_state(self, batch: int) -> Any:
-        """A fresh state for `batch` sequences: given to `forward`, it makes the call a prefill."""
+        """Empty state for `batch` sequences; `forward` with this state is a prefill."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
-        """Set weights that need values of their own; called after all others were initialised."""
+        """Initialise weights that need special values; called after the default initialisation."""
 
     def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
         raise NotImplementedError
 
 
 class FFN(nn.Module):
-    """Works on each token alone. Constructed as `(site, parts, *, hyperparameters)`."""
+    """Feed-forward network on each token. Constructed as `(site, parts, *, hyperparameters)`."""
 
     component: ClassVar[str] = "ffn"
     source: ClassVar[str] = ""
 
     def reset_parameters(self) -> None:
-        """Set weights that need values of their own; called after all others were initialised."""
+        """Initialise weights that need special values; called after the default initialisation."""
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
         raise NotImplementedError
@@ -204,7 +206,7 @@ class FFN(nn.Module):
 
 @dataclass(frozen=True)
 class Parts:
-    """Factories of the chosen quantiser, norm and position, for mixers and ffns to build with."""
+    """Factories of the chosen linear layer, norm and position, for constructors of components."""
 
     linear: Callable[..., Any]  # (d_in, d_out, *, bias: bool, role: Role)
     norm: Callable[[int], Norm]  # (dim)

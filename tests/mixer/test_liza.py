@@ -204,7 +204,7 @@ def test_the_memory_stays_bounded(gate: str) -> None:
     ("options", "message"),
     [
         ({"trick": "none", "order": 2}, "order=2 needs virtual tokens"),
-        ({"heads": 32, "trick": "rotary"}, "turns pairs of channels"),
+        ({"heads": 32, "trick": "rotary"}, "rotates pairs of channels"),
         ({"causal": False, "max_cache": 8}, "an encoder has none"),
         ({"heads": 3}, "heads=3 does not divide"),
         ({"kv_heads": 3}, "kv_heads=3 does not divide"),

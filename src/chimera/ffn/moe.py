@@ -110,9 +110,9 @@ class MoE(FFN):
 
     def _stats(self, groups: Groups, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:
         """Share of the choices each expert was given, what was dropped of it, indecision."""
-        choices = max(sum(groups.wanted), 1)
-        dropped = sum(groups.wanted) - sum(groups.sizes)
-        shares = torch.tensor([*groups.wanted, dropped], device=probs.device) / choices
+        choices = max(sum(groups.demand), 1)
+        dropped = sum(groups.demand) - sum(groups.sizes)
+        shares = torch.tensor([*groups.demand, dropped], device=probs.device) / choices
         names = [*(f"expert_load_{i}" for i in range(len(self.experts))), "drop_rate"]
         stats = dict(zip(names, shares.unbind(), strict=True))
         return stats | {"router_entropy": entropy(probs, real)}

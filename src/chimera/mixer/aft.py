@@ -21,8 +21,8 @@ from chimera.contract import Ctx, Mixer, Out, Parts, PositiveInt, Site
 from chimera.errors import UserError
 from chimera.ops import aft
 from chimera.ops.attention import KVCache
-from chimera.ops.local import Aligned, fresh, remember
-from chimera.ops.precision import as_given
+from chimera.ops.local import Aligned, empty_cache, slide
+from chimera.ops.precision import autocast_off
 
 
 class State(NamedTuple):
@@ -74,14 +74,14 @@ class AFT(Mixer):
         like = self.o_proj.weight.new_empty(batch, self.dim)
         like = like.to(torch.promote_types(like.dtype, torch.float32))
         slots = self.window - 1 if self.form == "local" else 0
-        return State(fresh(batch, 1, slots, self.dim, like), aft.Sums.empty(like))
+        return State(empty_cache(batch, 1, slots, self.dim, like), aft.Sums.empty(like))
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
         tokens = Aligned.of(ctx)
         x = tokens.take(x)
         wide = torch.promote_types(x.dtype, torch.float32)
         k, v = self.k_proj(x).to(wide), self.v_proj(x).to(wide)
-        with as_given(x):
+        with autocast_off(x):
             if self.form == "simple":
                 sums, state = self._simple(k, v, tokens, state)
             else:
@@ -98,7 +98,7 @@ class AFT(Mixer):
         sums = aft.running(aft.each(k, v, mask))
         if state is None:
             return sums, None
-        sums = sums.merge(state.older.at(1))
+        sums = sums.merge(state.older.unsqueeze(1))
         return sums, State(state.near, aft.Sums(*(x[:, -1] for x in sums)))
 
     def _learned(
@@ -115,13 +115,13 @@ class AFT(Mixer):
             return self._sums(k, v, tokens.pos, mask), None
         k, v = k[:, None], v[:, None]
         if self.form == "local":
-            keys, near = remember(k, v, tokens, state.near)
+            keys, near = slide(k, v, tokens, state.near)
         else:
             keys = near = state.near.extend(k, v, tokens.pos, tokens.mask)
         k, v, mask = keys.k[:, 0].to(k.dtype), keys.v[:, 0].to(v.dtype), keys.mask[..., None]
         if t == 1:  # all that is remembered lies within the reach of w
             w = self.a[tokens.pos] @ self.b[keys.pos].mT
-            sums = aft.weighted(w.to(k.dtype), k, v, mask).merge(state.older.at(1))
+            sums = aft.weighted(w.to(k.dtype), k, v, mask).merge(state.older.unsqueeze(1))
         else:
             sums = self._sums(k, v, keys.pos, mask, state.older)
             sums = aft.Sums(*(x[:, -t:] for x in sums))

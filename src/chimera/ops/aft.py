@@ -1,13 +1,14 @@
-"""The sums of the attention-free transformer (SPEC M15; arXiv 2105.14103).
+"""Weighted sums of the attention-free transformer (SPEC M15; arXiv 2105.14103).
 
     y_t = Σ_s exp(w_ts + k_s) ⊙ v_s / Σ_s exp(w_ts + k_s),   w_ts = a_t·b_s, or 0
 
-`Sums` holds numerator and denominator, both times e^{−top}, channel by channel. Keys that all
-queries of a set can see give their sums by one matrix product; what a causal query sees is a union
-of such sets, merged by their tops. So nothing overflows, and no query is scaled by a key that it
-cannot see. y does not depend on top, so no gradient passes through it. (In float32, tops of w and
-of k are taken apart: where the two together differ by more than 80 within one set, a weight is 0.)
-k, v [… t d]; a, b [… t r]; mask [… t 1], True where a key is real. Float32 at least is expected.
+`Sums` holds numerator and denominator of each channel, both times e^{−top}, where top is the
+largest exponent. One matrix product gives the sums over a set of keys that all queries of a block
+attend to. A causal query attends to a union of such sets; `Sums.merge` adds their sums. Therefore
+exp never overflows, and a query's top depends only on keys that it attends to. y does not depend on
+top, so top has no gradient. In float32, w and k have separate tops: a weight underflows to 0 if w
+and k together differ by more than 80 within one set.
+Shapes: k, v [… t d]; a, b [… t r]; mask [… t 1], True for real keys. Inputs are float32 or wider.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-#: Top of the sums over no key; finite, so that differences are.
-NOTHING = -1e30
+#: Top of the sums over no key. Finite, so that differences of tops are finite.
+NO_KEY = -1e30
 
 Keys = Float[Tensor, "*#b s d"]
 Mask = Bool[Tensor, "*#b s 1"] | None
 
 
 class Sums(NamedTuple):
-    """Numerator and denominator times e^{−top}."""
+    """Numerator and denominator of y, both times e^{−top}."""
 
     top: Float[Tensor, "*b d"]
     num: Float[Tensor, "*b d"]
@@ -37,53 +38,53 @@ class Sums(NamedTuple):
 
     @staticmethod
     def empty(like: Float[Tensor, "*b d"]) -> Sums:
-        """The sums over no key, in the shape and dtype of `like`."""
-        return Sums(torch.full_like(like, NOTHING), torch.zeros_like(like), torch.zeros_like(like))
+        """Sums over no key, in the shape and dtype of `like`."""
+        return Sums(torch.full_like(like, NO_KEY), torch.zeros_like(like), torch.zeros_like(like))
 
     def merge(self, other: Sums) -> Sums:
-        """The sums over the keys of both."""
+        """Sums over the keys of `self` and `other`."""
         top = torch.maximum(self.top, other.top)
-        mine, theirs = (self.top - top).exp(), (other.top - top).exp()
+        scale, other_scale = (self.top - top).exp(), (other.top - top).exp()
         return Sums(
             top,
-            torch.addcmul(self.num * mine, other.num, theirs),
-            torch.addcmul(self.den * mine, other.den, theirs),
+            torch.addcmul(self.num * scale, other.num, other_scale),
+            torch.addcmul(self.den * scale, other.den, other_scale),
         )
 
-    def at(self, axis: int) -> Sums:
-        """With a new axis of one."""
+    def unsqueeze(self, axis: int) -> Sums:
+        """Insert an axis of size 1 into all three tensors."""
         return Sums(*(x.unsqueeze(axis) for x in self))
 
     def read(self) -> Float[Tensor, "*b d"]:
-        """y; 0 where there was no key."""
+        """y = numerator / denominator; 0 for sums over no key."""
         return self.num / self.den.clamp(min=torch.finfo(self.den.dtype).tiny)
 
 
 def each(k: Keys, v: Keys, mask: Mask) -> Sums:
-    """Every key alone."""
+    """Sums over one key each: [… s d] to [… s d]."""
     top = k.detach()
-    e = (k - top).exp()  # 1, but for its gradient
+    e = (k - top).exp()  # equals 1, but has a gradient
     if mask is not None:
-        top, e = top.masked_fill(~mask, NOTHING), e * mask
+        top, e = top.masked_fill(~mask, NO_KEY), e * mask
     return Sums(top, e * v, e)
 
 
 def total(k: Keys, v: Keys, mask: Mask) -> Sums:
-    """All keys of each set, equally near: [… s d] to [… 1 d]."""
+    """Sums over all keys of each set with w = 0: [… s d] to [… 1 d]."""
     top, e = _weights(k, mask)
     return Sums(top, (e * v).sum(-2, keepdim=True), e.sum(-2, keepdim=True))
 
 
 def weighted(w: Float[Tensor, "*#b t s"], k: Keys, v: Keys, mask: Mask) -> Sums:
-    """All keys of each set for t queries that see them all: [… s d] to [… t d]."""
+    """Sums over all keys of each set for t queries, none masked: [… s d] to [… t d]."""
     top, e = _weights(k, mask)
-    most = w.detach().amax(-1, keepdim=True)
-    num, den = _mix((w - most).exp(), torch.cat([e * v, e], -1)).chunk(2, -1)
-    return Sums(top + most, num, den)
+    top_w = w.detach().amax(-1, keepdim=True)
+    num, den = _mix((w - top_w).exp(), torch.cat([e * v, e], -1)).chunk(2, -1)
+    return Sums(top + top_w, num, den)
 
 
 def _mix(w: Float[Tensor, "*#b t s"], x: Float[Tensor, "*b s d"]) -> Float[Tensor, "*b t d"]:
-    """w @ x; weights that a batch shares are not copied for each of it."""
+    """w @ x without copying weights that all sequences of a batch share."""
     if len(w) == len(x):
         return w @ x
     y = w[0] @ x.movedim(0, -2).flatten(-2)
@@ -94,17 +95,18 @@ def _weights(k: Keys, mask: Mask) -> tuple[Tensor, Tensor]:
     if mask is None:
         top = k.detach().amax(-2, keepdim=True)
         return top, (k - top).exp()
-    k = k.masked_fill(~mask, NOTHING)
+    k = k.masked_fill(~mask, NO_KEY)
     top = k.detach().amax(-2, keepdim=True)
-    return top, (k - top).exp() * mask  # with no key at all, every difference is 0
+    return top, (k - top).exp() * mask  # k − top is 0, not NaN, if all keys are masked
 
 
 def halving(
     a: Float[Tensor, "*#b t r"], b: Float[Tensor, "*#b t r"], k: Keys, v: Keys, mask: Mask
 ) -> Sums:
-    """Keys s ≤ t: a right half sees all of the left, and so on inside of each half.
+    """Causal sums over keys s ≤ t, by recursive halving: [… t d] to [… t d].
 
-    log₂ t levels of one batched product each, t²/2 weights in all.
+    Queries of a right half attend to all keys of the left half; each half is then halved again.
+    Costs log₂ t levels of one batched matrix product each, t²/2 weights in total.
     """
     sums, t, size = each(k + (a * b).sum(-1, keepdim=True), v, mask), k.shape[-2], 1
     while size < t:
@@ -112,20 +114,23 @@ def halving(
         pairs = [_pairs(x, count, size) for x in (a, b, k, v)]
         right = pairs[0][..., size:, :]
         left_b, left_k, left_v = (x[..., :size, :] for x in pairs[1:])
-        seen = None if mask is None else _pairs(mask, count, size)[..., :size, :]
-        met = weighted(right @ left_b.mT, left_k, left_v, seen)
-        blank = Sums.empty(left_k.detach())
-        level = [torch.cat(x, -2).flatten(-3, -2)[..., :t, :] for x in zip(blank, met, strict=True)]
-        short = (0, 0, 0, t - level[0].shape[-2])
+        left_mask = None if mask is None else _pairs(mask, count, size)[..., :size, :]
+        of_right = weighted(right @ left_b.mT, left_k, left_v, left_mask)
+        of_left = Sums.empty(left_k.detach())
+        level = [
+            torch.cat(halves, -2).flatten(-3, -2)[..., :t, :]
+            for halves in zip(of_left, of_right, strict=True)
+        ]
+        padding = (0, 0, 0, t - level[0].shape[-2])
         top, num, den = (
-            F.pad(x, short, value=n) for x, n in zip(level, (NOTHING, 0.0, 0.0), strict=True)
+            F.pad(x, padding, value=fill) for x, fill in zip(level, (NO_KEY, 0.0, 0.0), strict=True)
         )
         sums, size = sums.merge(Sums(top, num, den)), 2 * size
     return sums
 
 
 def _pairs(x: Shaped[Tensor, "*b t w"], count: int, size: int) -> Shaped[Tensor, "*b n t2 w"]:
-    """Neighbouring halves; if there is one pair only, its right half need not be whole."""
+    """Pairs of neighbouring halves of `size` tokens; a single pair's right half may be shorter."""
     x = x[..., : 2 * size * count, :]
     if count > 1:
         x = F.pad(x, (0, 0, 0, 2 * size * count - x.shape[-2]))
@@ -133,11 +138,11 @@ def _pairs(x: Shaped[Tensor, "*b t w"], count: int, size: int) -> Shaped[Tensor,
 
 
 def running(sums: Sums) -> Sums:
-    """Sums over all sets up to each of n, given along axis 1: [b n d] to [b n d]."""
+    """Cumulative sums along axis 1, over the first 1, 2, … n sets: [b n d] to [b n d]."""
     top = sums.top.cummax(1).values
     decay = torch.cat([torch.zeros_like(top[:, :1]), (top[:, :-1] - top[:, 1:]).exp()], 1)
-    here = (sums.top - top).exp()
-    x = torch.stack([sums.num * here, sums.den * here], -2)
+    scale = (sums.top - top).exp()
+    x = torch.stack([sums.num * scale, sums.den * scale], -2)
     num, den = _Recurrence.apply(x, decay[..., None, :]).unbind(-2)
     return Sums(top, num, den)
 
@@ -153,10 +158,18 @@ def local(
     causal: bool,
     older: Sums | None = None,
 ) -> Sums:
-    """w_ts = a_t·b_s for |t − s| < window and 0 beyond, where keys count all the same: t·window.
+    """Sums with w_ts = a_t·b_s for |t − s| < window and w_ts = 0 otherwise; costs t·window.
 
-    Blocks of `window` tokens: w reaches from one into its neighbours; all that lies further is one
-    running sum over blocks. `older` [b d] are the sums over what came before the first token.
+    Tokens are divided into blocks of `window` tokens. w is nonzero only within a block and between
+    neighbouring blocks; a cumulative sum over blocks covers more distant keys.
+
+    Args:
+        a, b: factors of w.
+        k, v: keys and values.
+        mask: True for real tokens; None if there is no padding.
+        window: tokens with nonzero w, in each direction.
+        causal: exclude keys s > t.
+        older: [b d], sums over the keys before the first token.
     """
     t, n = k.shape[1], -(-k.shape[1] // window)
     if mask is None:
@@ -166,7 +179,7 @@ def local(
     )
 
     def moved(x: Tensor, by: int, value: float = 0.0) -> Tensor:
-        """Blocks `by` places later, or earlier if negative."""
+        """Shift x by `by` blocks to the right, or to the left if negative; fill with `value`."""
         ends = (max(by, 0), max(-by, 0))
         return F.pad(x, (0, 0) * (x.ndim - 2) + ends, value=value)[:, max(-by, 0) :][:, :n]
 
@@ -176,8 +189,8 @@ def local(
         return weighted(w, moved(k, by), moved(v, by), moved(mask, by))
 
     def beyond(sums: Sums) -> Sums:
-        blanks = zip(sums, (NOTHING, 0.0, 0.0), strict=True)
-        return Sums(*(moved(x, 2, blank)[:, :, None] for x, blank in blanks))
+        fills = zip(sums, (NO_KEY, 0.0, 0.0), strict=True)
+        return Sums(*(moved(x, 2, fill)[:, :, None] for x, fill in fills))
 
     each_block = Sums(*(x.squeeze(2) for x in total(k, v, mask)))
     sums = beside(1).merge(beyond(running(each_block)))
@@ -188,12 +201,12 @@ def local(
         sums = sums.merge(weighted(a @ b.mT, k, v, mask)).merge(beside(-1))
         sums = sums.merge(Sums(*(x.flip(1) for x in back)))
     if older is not None:
-        sums = sums.merge(older.at(1).at(1))
+        sums = sums.merge(older.unsqueeze(1).unsqueeze(1))
     return Sums(*(x.flatten(1, 2)[:, :t] for x in sums))
 
 
 class _Recurrence(torch.autograd.Function):
-    """y_t = decay_t ⊙ y_{t−1} + x_t along axis 1; no gradient to the decay."""
+    """y_t = decay_t ⊙ y_{t−1} + x_t along axis 1; the decay gets no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, decay: Tensor) -> Tensor:
@@ -208,7 +221,10 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _recur(x: Float[Tensor, "b t 2 d"], decay: Float[Tensor, "b t 1 d"]) -> Tensor:
-    """All chunks of √t tokens take each step together; then they are joined, one by one."""
+    """Run the recurrence in all chunks of √t tokens at once, then add each chunk's final state.
+
+    The second loop runs over chunks, in order.
+    """
     t = x.shape[1]
     size = max(1, math.isqrt(t))
     fill = (0, 0, 0, 0, 0, -t % size)

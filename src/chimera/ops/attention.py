@@ -2,7 +2,7 @@
 
     O = softmax(Q Kᵀ / √k + bias) V                                  (TITAN eq. 33, SAIDL 2.2)
 
-computed by torch's fused `scaled_dot_product_attention`; keys and values may have fewer heads than
+Calls torch's fused `scaled_dot_product_attention`. Keys and values may have fewer heads than
 queries (GQA, arXiv 2305.13245).
 """
 
@@ -18,60 +18,61 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-class _Kept(NamedTuple):
+class _Cached(NamedTuple):
     k: Float[Tensor, "b g s k"]
     v: Float[Tensor, "b g s v"]
     pos: Int[Tensor, "b s"]
     mask: Bool[Tensor, "b s"]
 
 
-class _Room:
-    """Buffers that a cache is the beginning of, and how many of their places are taken."""
+class _Buffers:
+    """Preallocated tensors (k, v, pos, mask) and the number of used places on their token axis."""
 
-    def __init__(self, buffers: tuple[Tensor, ...], taken: int) -> None:
-        self.buffers, self.taken = buffers, taken
+    def __init__(self, tensors: tuple[Tensor, ...], used: int) -> None:
+        self.tensors, self.used = tensors, used
 
 
-class KVCache(_Kept):
-    """What attention keeps per sequence: `g` key-value heads, s tokens so far.
+class KVCache(_Cached):
+    """Keys, values, positions and mask of s past tokens in `g` key-value heads.
 
-    Without gradients it is the beginning of buffers with places to spare, so that a token is
-    written and nothing is copied. A cache never changes: only the one that ends where the buffers'
-    taken places end writes on, and any other, such as a second continuation of one text, copies.
+    Without gradients, the tensors are views of the first places of larger buffers, so that `extend`
+    writes new tokens and copies no old ones. A cache is immutable. `extend` writes into the shared
+    buffers only if the cache ends at their last used place; otherwise, for example in a second
+    continuation of one text, it copies.
     """
 
-    _room: _Room | None = None
+    _buffers: _Buffers | None = None
 
     @staticmethod
     def empty(batch: int, heads: int, k: int, v: int, like: Tensor) -> KVCache:
-        """A cache of no tokens, in the dtype and on the device of `like`."""
-        none = torch.empty(batch, 0, dtype=torch.long, device=like.device)
+        """Cache of no tokens, in the dtype and on the device of `like`."""
+        pos = torch.empty(batch, 0, dtype=torch.long, device=like.device)
         return KVCache(
             like.new_empty(batch, heads, 0, k),
             like.new_empty(batch, heads, 0, v),
-            none,
-            none.bool(),
+            pos,
+            pos.bool(),
         )
 
     def extend(self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None) -> KVCache:
-        """The cache with t more tokens; `pos` [b|1 t], `mask` [b t] or None."""
+        """Cache with t more tokens: k, v [b g t ·], `pos` [b|1 t], `mask` [b t] or None."""
         if torch.is_grad_enabled():
             return self.joined(k, v, pos, mask)
         start, end = self.pos.shape[1], self.pos.shape[1] + pos.shape[1]
-        room = self._room
-        if room is None or room.taken != start or end > room.buffers[2].shape[1]:
-            room = self._with_room(end)
-        for buffer, dim, new in zip(room.buffers, _ALONG, (k, v, pos, mask), strict=True):
+        buffers = self._buffers
+        if buffers is None or buffers.used != start or end > buffers.tensors[2].shape[1]:
+            buffers = self._enlarged(end)
+        for buffer, dim, new in zip(buffers.tensors, _TOKEN_AXES, (k, v, pos, mask), strict=True):
             place = buffer.narrow(dim, start, end - start)
             place.fill_(True) if new is None else place.copy_(new)
-        room.taken = end
-        cut = (b.narrow(dim, 0, end) for b, dim in zip(room.buffers, _ALONG, strict=True))
-        longer = KVCache(*cut)
-        longer._room = room
+        buffers.used = end
+        views = (b.narrow(dim, 0, end) for b, dim in zip(buffers.tensors, _TOKEN_AXES, strict=True))
+        longer = KVCache(*views)
+        longer._buffers = buffers
         return longer
 
     def joined(self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None) -> KVCache:
-        """The same in tensors of its own, with no place to spare."""
+        """As `extend`, but concatenates into new tensors without spare places."""
         batch, tokens = k.shape[0], k.shape[2]
         if mask is None:
             mask = torch.ones(batch, tokens, dtype=torch.bool, device=k.device)
@@ -82,24 +83,24 @@ class KVCache(_Kept):
             torch.cat([self.mask, mask], 1),
         )
 
-    def _with_room(self, tokens: int) -> _Room:
-        """A copy for `tokens` and an eighth more: eight places copied per token in the long run."""
-        places, buffers = tokens + max(64, tokens // 8), []
-        for old, dim in zip(self, _ALONG, strict=True):
+    def _enlarged(self, tokens: int) -> _Buffers:
+        """Copy into buffers for `tokens` and an eighth more: on average 8 copies per new token."""
+        places, tensors = tokens + max(64, tokens // 8), []
+        for old, dim in zip(self, _TOKEN_AXES, strict=True):
             shape = list(old.shape)
             shape[dim] = places
-            buffers.append(old.new_zeros(shape))
-            buffers[-1].narrow(dim, 0, old.shape[dim]).copy_(old)
-        return _Room(tuple(buffers), self.pos.shape[1])
+            tensors.append(old.new_zeros(shape))
+            tensors[-1].narrow(dim, 0, old.shape[dim]).copy_(old)
+        return _Buffers(tuple(tensors), self.pos.shape[1])
 
 
-#: The axis of tokens of k, v, pos and mask.
-_ALONG = (2, 2, 1, 1)
+#: Token axes of k, v, pos and mask.
+_TOKEN_AXES = (2, 2, 1, 1)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """`h` query heads and `g` key-value heads of one width."""
+    """`h` query heads and `g` key-value heads of equal width. ValueError if g does not divide h."""
 
     h: int
     g: int
@@ -110,7 +111,7 @@ class Heads:
 
     @staticmethod
     def of(h: int, kv_heads: int | Literal["quarter"] | None) -> Heads:
-        """`quarter` is h/4, at least 1: TITAN's 4 groups of 16 heads, at any size."""
+        """Heads from settings; `quarter` is max(1, h/4), as TITAN's 4 groups of 16 heads."""
         return Heads(h, max(1, h // 4) if kv_heads == "quarter" else kv_heads or h)
 
     def split(self, x: Float[Tensor, "b t d"], heads: int) -> Float[Tensor, "b h t k"]:
@@ -120,19 +121,19 @@ class Heads:
 def allowed(
     t: int, s: int, mask: Bool[Tensor, "b s"] | None, *, causal: bool, device: torch.device
 ) -> Bool[Tensor, "b 1 t s"] | None:
-    """True where query i of the last t tokens may look at key j of s; None if everywhere.
+    """Attention mask of the last t of s tokens: True where a query may attend to a key.
 
-    A query always may look at itself: a row of padding would otherwise have nothing to attend to
-    and its softmax would be NaN. Nobody looks at what such a row yields.
+    None if every query may attend to every key. A query may always attend to itself: otherwise the
+    softmax of a padded query is NaN. Outputs of padded queries are never used.
     """
     if mask is None and not (causal and t > 1):
         return None
-    own = torch.arange(s - t, s, device=device)[:, None]
+    queries = torch.arange(s - t, s, device=device)[:, None]
     keys = torch.arange(s, device=device)[None, :]
-    seen = keys <= own if causal else torch.ones(t, s, dtype=torch.bool, device=device)
+    visible = keys <= queries if causal else torch.ones(t, s, dtype=torch.bool, device=device)
     if mask is None:
-        return seen[None, None]
-    return (seen & mask[:, None, :] | (keys == own))[:, None]
+        return visible[None, None]
+    return (visible & mask[:, None, :] | (keys == queries))[:, None]
 
 
 def attend(
@@ -145,7 +146,15 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b h t v"]:
-    """Softmax attention of the last t of s tokens on all s; `bias` is added to the scores."""
+    """Softmax attention of the last t of s tokens over all s tokens.
+
+    Args:
+        q, k, v: queries, keys and values; the number of key heads g divides h.
+        mask: True for real keys; None if there is no padding.
+        bias: added to the scores.
+        causal: exclude keys after the query.
+        dropout: probability, applied to the attention weights.
+    """
     t, s, g = q.shape[2], k.shape[2], k.shape[1]
     grouped = q.shape[1] != g
     if mask is None and bias is None and t == s:
@@ -160,7 +169,7 @@ def attend(
     if where is not None and where.is_floating_point():
         where = where.to(q.dtype)
     if grouped and t == 1:
-        # A decoding step reads each head of keys once, for all queries of its group at a time.
+        # In a decoding step, all queries of a group share one read of their key head.
         if where is not None and where.shape[1] > 1:
             where = rearrange(where, "b (g r) 1 s -> b g r s", g=g)
         q = rearrange(q, "b (g r) 1 k -> b g r k", g=g)

@@ -1,9 +1,10 @@
-"""Causal depthwise convolution over time, with a tail to continue from and padding.
+"""Causal depthwise convolution over time, with a recurrent state (`tail`) and padding.
 
     y_t = bias + Σ_j w_j ⊙ x_{t−k+1+j},   j = 0 … k−1
 
-(Mamba arXiv 2312.00752; SAIDL 2.7; SPEC M8, M14.) k shifted products: on short kernels this beats
-`conv1d` forward and backward, needs no transposition, and accumulates in float32 at least.
+(Mamba arXiv 2312.00752; SAIDL 2.7; SPEC M8, M14.) Computes k shifted products. For short kernels
+this is faster than `conv1d` forward and backward and needs no transposition. Accumulates in
+float32 or wider.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from torch import Tensor
 
 
 def _rows(x: Float[Tensor, "b t d"], index: Int[Tensor, "b s"]) -> Float[Tensor, "b s d"]:
-    """x[i, index[i]]. Whole rows copied: much faster, and its gradient too, than `gather`."""
+    """x[i, index[i]], by copies of whole rows: much faster than `gather`, forward and backward."""
     start = torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1]
     return x.flatten(0, 1).index_select(0, (index + start).flatten()).view(*index.shape, -1)
 
 
 def _order(mask: Bool[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-    """The permutation that brings padding to the front and leaves real tokens in order."""
+    """Permutation that moves padding to the front and keeps real tokens in order."""
     return mask.to(torch.uint8).argsort(dim=1, stable=True)
 
 
@@ -32,24 +33,24 @@ def causal_conv(
     tail: Float[Tensor, "b tail d"] | None = None,
     mask: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b tail d"]]:
-    """The convolution of `x`, and the last k−1 real inputs.
+    """Convolve `x` and return the last k−1 real inputs.
 
     Args:
         x: inputs.
-        weight: one kernel of k taps per channel, the last tap meets the current token.
+        weight: one kernel of k taps per channel; the last tap is for the current token.
         bias: one number per channel.
-        tail: the k−1 inputs before `x`; None means zeros, a sequence that starts here.
-        mask: True where the token is real. Others are skipped wherever they stand, as if real
-            tokens were adjacent; what comes out at their places is finite and means nothing.
+        tail: the k−1 inputs before `x`; None for zeros, the start of a sequence.
+        mask: True for real tokens. Padding is skipped at any place, as if real tokens were
+            adjacent; outputs at padding are finite and meaningless.
 
     Returns:
-        y in the dtype of `x`, and the tail for the next call.
+        y in the dtype of `x`, and `tail` for the next call.
     """
     t, k = x.shape[1], weight.shape[1]
     before = x.new_zeros(x.shape[0], k - 1, x.shape[2]) if tail is None else tail.to(x.dtype)
     padded = torch.cat([before, x], 1)
     if mask is not None:
-        # Padding first, then the tail, then real tokens: all that a real token needs precedes it.
+        # Order: padding, tail, real tokens. Then a real token directly follows its k−1 inputs.
         padded = _rows(padded, _order(F.pad(mask, (k - 1, 0), value=True)))
     wide = torch.promote_types(x.dtype, torch.float32)
     taps = weight.to(wide).unbind(1)
@@ -58,5 +59,5 @@ def causal_conv(
         y = torch.addcmul(y, padded[:, j : j + t], taps[j])
     if mask is not None:
         y = _rows(y, _order(mask).argsort(dim=1))
-    # A copy, or the tail would keep the whole sequence alive.
+    # A copy, because a view would keep the whole sequence in memory.
     return y.to(x.dtype), padded[:, t:].clone()

@@ -1,11 +1,11 @@
-"""Cross entropy over a large vocabulary without ever holding all logits.
+"""Cross entropy over a large vocabulary without all logits in memory at once.
 
-    L = −(1/n) Σ_i log softmax(z_i)[y_i],   z_i = head(x_i)
+    L = −(1/n) Σ_i log softmax(z_i)[y_i],   z_i = head(x_i),   x [n d], y [n]
 
-At 2048 positions and GPT-2's 50,257 entries the logits are 0.4 GB, and as much again for their
-softmax and for their gradient. Here at most `at_once` numbers of them exist at a time; where that
-takes several parts, each is computed a second time in the backward pass. The softmax is in float32
-at least. x [n d], y [n].
+For 2048 positions and GPT-2's 50,257 entries, the logits take 0.4 GB, their softmax and their
+gradient as much again each. This function keeps at most `at_once` logits in memory. If that takes
+several parts, the backward pass computes the logits of each part again. The softmax is in float32
+or wider.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def cross_entropy(
     width: int,
     at_once: int,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Mean loss, and the share of targets that had the largest logit (without a gradient).
+    """Mean loss, and accuracy: the share of targets with the largest logit (without a gradient).
 
     Args:
-        head: hidden states to logits.
+        head: function of hidden states [m d] to logits [m width].
         x: hidden states.
-        targets: what is to be predicted.
+        targets: token ids to predict.
         width: entries of the vocabulary.
-        at_once: logits held at one time, at least one position's.
+        at_once: number of logits in memory at one time; a part has at least one position.
     """
 
     def part(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,6 +48,6 @@ def cross_entropy(
         losses, hits = part(x, targets)
     else:
         parts = zip(x.split(rows), targets.split(rows), strict=True)
-        found = [checkpoint(part, *p, use_reentrant=False) for p in parts]
-        losses, hits = (torch.stack(of).sum() for of in zip(*found, strict=True))
+        sums = [checkpoint(part, *p, use_reentrant=False) for p in parts]
+        losses, hits = (torch.stack(of).sum() for of in zip(*sums, strict=True))
     return losses / len(x), hits / len(x)

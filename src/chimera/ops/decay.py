@@ -1,17 +1,17 @@
-"""The decayed linear recurrence, in every form (SPEC M5, M6, M9; TITAN eq. 6-8, 31-32).
+"""Decayed linear recurrence, in all forms (SPEC M5, M6, M9; TITAN eq. 6-8, 31-32).
 
     S_t = exp(g_t) S_{t-1} + k_t v_tᵀ,    o_t = S_tᵀ q_t,    g_t ≤ 0               (causal)
     o_n = Σ_m exp(−|G_n − G_m|) (q_n·k_m) v_m,    G_n = Σ_{i≤n} g_i                (bidirectional)
 
-q, k [b h t k]; v [b h t v]; state S [b h k v]; o [b h t v]. The log-decay g, finite, is
+Shapes: q, k [b h t k]; v [b h t v]; state S [b h k v]; o [b h t v]. The finite log-decay g is
     None          no decay (linear attention),
-    [h]           constant per head (retention), the fastest: weights are shared over b and chunks,
+    [h]           constant per head (retention); fastest, weights are shared over b and chunks,
     [b h t]       one per token (b may be 1).
 All forms give the same numbers. `parallel` costs t², `chunkwise` t·chunk, `step` O(1) per token.
 
-A padded token is the identity if the caller zeroes its k and its g (`masked` does both).
-Everything that accumulates runs in float32 at least, also under autocast; o has the dtype of v and
-the state stays wide. Only exp of numbers ≤ 0 is taken, so no decay, however strong, overflows.
+A padded token changes nothing if its k and g are zero (`masked` sets both). Accumulation is in
+float32 or wider, also under autocast; o has the dtype of v, the state keeps the wide dtype. All
+arguments of exp are ≤ 0, so that no decay overflows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from chimera.ops import fused
-from chimera.ops.precision import as_given
+from chimera.ops.precision import autocast_off
 
-#: Chunks whose states are combined by one matrix product; longer sequences recurse on groups.
+#: Number of chunks whose states one matrix product combines; longer sequences recurse on groups.
 GROUP = 32
 
 Decay = Float[Tensor, " h"] | Float[Tensor, "#b h t"] | None
@@ -43,16 +43,19 @@ def parallel(
     *,
     causal: bool = True,
 ) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """All tokens at once by the t × t matrix of weights.
+    """Compute all tokens at once by a t × t matrix of weights.
 
     Args:
-        q, k, v: queries, keys and values; scaling and feature maps are the caller's.
-        g: log-decay, see the module.
-        state: what came before; None for nothing, and then no state is computed either.
-        causal: False for the two-sided form, which knows no state.
+        q, k, v: queries, keys and values; the caller applies scaling and feature maps.
+        g: log-decay, see the module's docstring.
+        state: state before the first token. None: zeros, and no state is returned.
+        causal: False for the bidirectional form, which has no state.
 
     Returns:
         o, and the state after the last token (None if `state` is None).
+
+    Raises:
+        ValueError: a state was passed to the bidirectional form.
     """
     return chunkwise(q, k, v, g, state, causal=causal, chunk=q.shape[2])
 
@@ -67,24 +70,24 @@ def chunkwise(
     causal: bool = True,
     chunk: int = 64,
 ) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """Linear cost in t: quadratic inside chunks of `chunk` tokens, a state between them.
+    """Linear cost in t: quadratic inside chunks of `chunk` tokens, a state between chunks.
 
-    All chunks are computed at once; their states are combined by matrix products over groups of
-    chunks, so nothing loops over tokens or chunks. Arguments and result as for `parallel`.
+    Computes all chunks at once and combines their states by matrix products over groups of chunks;
+    no loop runs over tokens or chunks. Arguments, result and error as for `parallel`.
     """
     if state is not None and not causal:
-        raise ValueError("the bidirectional form looks both ways and takes no state")
+        raise ValueError("causal=False takes no state: pass state=None, or causal=True")
     if causal and fused.suits(q, v):
         return fused.decayed(q, k, v, g, state)
     tokens, dtype = q.shape[2], v.dtype
     q, k, v, g, state = _widen(q, k, v, g, state)
-    with as_given(q):
+    with autocast_off(q):
         if g is None and not causal:
             return (q @ (k.mT @ v)).to(dtype), None  # all weights are 1
         size = min(chunk, tokens)
         missing = -tokens % size
         if g is not None and g.ndim == 1 and state is not None and missing:
-            g = repeat(g, "h -> 1 h t", t=tokens)  # the state must not decay over the filling
+            g = repeat(g, "h -> 1 h t", t=tokens)  # the state must not decay over padded places
         q, k, v = (_chunks(x, missing, size) for x in (q, k, v))
         w = _weights(g, missing, size, causal=causal, like=q)
         y = (q @ k.mT).mul_(w.inside) @ v
@@ -107,10 +110,10 @@ def step(
     g: Decay,
     state: State,
 ) -> tuple[Float[Tensor, "b h 1 v"], State]:
-    """One token, the recurrence as written above. Arguments and result as for `parallel`."""
+    """One token of the recurrence. Arguments and result as for `parallel`."""
     dtype = v.dtype
     q, k, v, g, wide = _widen(q, k, v, g, state)
-    with as_given(q):
+    with autocast_off(q):
         new = k.mT @ v
         if g is not None:
             wide = wide * (g[:, None, None] if g.ndim == 1 else g[..., None]).exp()
@@ -121,7 +124,7 @@ def step(
 def masked(
     k: Float[Tensor, "b h t k"], g: Decay, mask: Bool[Tensor, "b t"] | None
 ) -> tuple[Float[Tensor, "b h t k"], Decay]:
-    """k and g with padding (mask False) made the identity: no input, no decay."""
+    """Set k and g of padded tokens (mask False) to 0: no input, no decay."""
     if mask is None:
         return k, g
     if g is not None:
@@ -130,7 +133,7 @@ def masked(
 
 
 def weights(g: Float[Tensor, "*n t"], *, causal: bool = True) -> Float[Tensor, "*n t t"]:
-    """exp(G_n − G_m) for m ≤ n; above the diagonal 0 (causal) or exp(G_m − G_n)."""
+    """Weight matrix: exp(G_n − G_m) for m ≤ n; above the diagonal 0 (causal) or exp(G_m − G_n)."""
     total = g.cumsum(-1)
     apart = total[..., :, None] - total[..., None, :]
     upper = torch.ones(apart.shape[-2:], dtype=torch.bool, device=g.device).triu(1)
@@ -139,7 +142,7 @@ def weights(g: Float[Tensor, "*n t"], *, causal: bool = True) -> Float[Tensor, "
 
 
 class _Weights(NamedTuple):
-    """Decay inside chunks of c tokens, between a token and its chunk's ends, and over chunks."""
+    """Decay within chunks of c tokens, between a token and both ends of its chunk, over chunks."""
 
     inside: Float[Tensor, "#b #h #n c c"]
     to_start: Float[Tensor, "#b #h #n c 1"] | None  # from the state before the chunk to a token
@@ -167,7 +170,7 @@ def _weights(g: Tensor | None, missing: int, size: int, *, causal: bool, like: T
 def _before(
     sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b #h n"], state: State | None = None
 ) -> tuple[Float[Tensor, "b h n k v"], State | None]:
-    """The states before each of n chunks, of which each adds `sums` and decays by `total`."""
+    """States before each of n chunks, and the last; each chunk decays by `total`, adds `sums`."""
     n = sums.shape[2]
     if n <= GROUP:
         if state is None:
@@ -190,7 +193,7 @@ def _before(
 def _behind(
     sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b #h n"]
 ) -> Float[Tensor, "b h n k v"]:
-    """The mirror image of `_before`: what the chunks to the right bring to each."""
+    """Mirror image of `_before`: decayed sums over the chunks to the right of each chunk."""
     if sums.shape[2] <= GROUP:
         return _combine(_gaps(total)[..., :-1, :].mT, sums)
     states, _ = _before(sums.flip(2), total.flip(-1))
@@ -198,7 +201,7 @@ def _behind(
 
 
 def _gaps(total: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n+1 n"]:
-    """exp of the log-decay that lies between chunk m and the border before chunk n; m < n."""
+    """exp of the log-decay between the end of chunk m and the start of chunk n, for m < n."""
     ends = F.pad(total.cumsum(-1), (1, 0))
     apart = ends[..., :, None] - ends[..., None, 1:]
     later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu()
@@ -218,12 +221,12 @@ def _times(x: Tensor, weight: Tensor | None) -> Tensor:
 def _chunks(x: Tensor, missing: int, size: int) -> Tensor:
     if missing:
         x = F.pad(x, (0, 0, 0, missing))
-    # Otherwise every product below would make its own copy of a view that heads were split from.
+    # The heads are a strided view; without one copy here, every product below copies the view.
     return rearrange(x.contiguous(), "b h (n c) k -> b h n c k", c=size)
 
 
 def _widen(q: Tensor, k: Tensor, v: Tensor, g: Decay, state: State | None) -> tuple:
-    """All in one dtype, float32 at least."""
+    """Convert all to one dtype, float32 or wider."""
     dtype = torch.promote_types(torch.promote_types(q.dtype, v.dtype), torch.float32)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     return q, k, v, None if g is None else g.to(dtype), None if state is None else state.to(dtype)

@@ -1,23 +1,23 @@
-"""The delta rule and its product, in every form (SPEC M11, E1; TPTT eq. 9-21; arXiv 2102.11174,
-2406.06484, 2502.10297).
+"""Delta rule and DeltaProduct: parallel, chunkwise, recurrent (SPEC M11, E1; TPTT eq. 9-21;
+arXiv 2102.11174, 2406.06484, 2502.10297).
 
     h ← exp(g_t) h                                                    once per token, g_t ≤ 0
     h ← h + k_tj (β_tj ⊙ v_tj − hᵀ(β_tj ⊙ k_tj))ᵀ                     for j = 1 … n
     o_t = hᵀ q_t                                                      after the last j
 
-β is one number per step, or one per channel, entering as eq. 14-15 write it: it scales the value
-and the key that reads, not the key that writes. In chunks of C tokens, N = n·C steps, with the
-state h at the start of the chunk (rows of K, V are steps; Γ the decay since the start of the chunk,
-L_sr = Γ_s/Γ_r, both 1 without decay):
+β has one number per step, or one per channel. As in eq. 14-15, β scales the value and the key
+that reads the state; it does not scale the key that writes. A chunk has C tokens, N = n·C steps.
+h is the state at the start of the chunk, rows of K and V are steps, Γ is the decay since the start
+of the chunk, L_sr = Γ_s/Γ_r (without decay, Γ = L = 1):
 
     T = I + tril((K⊙β)Kᵀ ⊙ L, −1)                    E1: plus, where eq. 15 and 18 have minus
     U = T⁻¹(V⊙β),  W = T⁻¹(Γ(K⊙β))                   independent of h: all chunks at once
-    h ← (Γ_N I − K̂ᵀW) h + K̂ᵀU,  K̂_s = (Γ_N/Γ_s) K_s   the only thing that goes chunk by chunk
+    h ← (Γ_N I − K̂ᵀW) h + K̂ᵀU,  K̂_s = (Γ_N/Γ_s) K_s   the only loop over chunks
     O = Γ(Q h) + tril(QKᵀ ⊙ L)(U − W h)              E1: a token reads after its own update
 
-Only exp of numbers ≤ 0 is taken. Everything runs in float32 at least, also under autocast; o has
-the dtype of v and the state stays wide. Query heads may be a multiple of the key-value heads g:
-they read the same states.
+All arguments of exp are ≤ 0. Computes in float32 or wider, also under autocast; o has the dtype of
+v, the state keeps the wide dtype. The number of query heads h may be a multiple of the number of
+key-value heads g; the queries of a group then read the same state.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chimera.ops import fused
-from chimera.ops.precision import as_given
+from chimera.ops.precision import autocast_off
 
-#: Steps in a chunk, measured: fewer mean more states, more mean larger triangles.
+#: Steps in a chunk, measured: smaller chunks need more states, larger ones more work within chunks.
 STEPS = 64
 
 State = Float[Tensor, "b g k v"]
-#: Called with the state after a chunk and the index of the chunk; gives what goes on from there.
+#: (state after a chunk, index of the chunk) -> state before the next chunk.
 Between = Callable[[State, int], State]
 
 
@@ -51,7 +51,7 @@ def parallel(
     decay: Float[Tensor, "b g t"] | None = None,
     state: State | None = None,
 ) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """All tokens at once: one chunk, quadratic cost. Arguments and result as for `chunkwise`."""
+    """All tokens in one chunk, at quadratic cost. Arguments and result as for `chunkwise`."""
     return chunkwise(q, k, v, beta, decay, state, chunk=q.shape[2])
 
 
@@ -66,17 +66,18 @@ def chunkwise(
     chunk: int | None = None,
     between: Between | None = None,
 ) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """Linear cost in t: quadratic inside chunks of `chunk` tokens, a state between them.
+    """Linear cost in t: quadratic inside chunks of `chunk` tokens, a state between chunks.
 
     Args:
         q: queries, one per token and query head.
         k, v: keys and values of the n steps of each token; ‖k‖ ≤ 1 keeps the state bounded.
-        beta: step sizes; one per channel needs keys as wide as values.
-        decay: logarithm of the decay before each token, ≤ 0; None for none.
-        state: what came before; None for nothing, and then no state is returned either.
-        chunk: tokens in a chunk; a matter of speed only, unless `between` is given. None takes
-            as many as have `STEPS` steps.
-        between: changes the state between chunks (TPTT eq. 24); also called after the last one.
+        beta: step sizes; one per channel requires equal key and value width.
+        decay: log-decay before each token, ≤ 0; None for no decay.
+        state: state before the first token. None: zeros, and no state is returned.
+        chunk: tokens in a chunk; changes only speed, unless `between` is given. None: as many
+            tokens as have `STEPS` steps.
+        between: function that changes the state after each chunk, the last one included (TPTT
+            eq. 24).
 
     Returns:
         o, and the state after the last token (None if `state` is None).
@@ -88,7 +89,7 @@ def chunkwise(
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
     wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
     size = min(chunk or max(1, STEPS // k.shape[3]), tokens)
-    with as_given(q):
+    with autocast_off(q):
         split = "b g (c i) r x -> (c b g) (i r) x"
         q = rearrange(q, "b (g r) t k -> b g t r k", g=shape[1])
         steps, reads = k.shape[3], q.shape[3]
@@ -114,12 +115,12 @@ def chunkwise(
             o, h = Chunks.apply(*parts, h.flatten(0, 1))
             h = h.view(shape)
         else:
-            outs, each = [], (x.split(shape[0] * shape[1]) for x in parts)
-            for c, part in enumerate(zip(*each, strict=True)):
+            outputs, by_chunk = [], (x.split(shape[0] * shape[1]) for x in parts)
+            for c, part in enumerate(zip(*by_chunk, strict=True)):
                 o, h = Chunks.apply(*part, h.flatten(0, 1))
                 h = between(h.view(shape), c)
-                outs.append(o)
-            o = torch.cat(outs)
+                outputs.append(o)
+            o = torch.cat(outputs)
         join = "(c b g) (i r) v -> b (g r) (c i) v"
         o = rearrange(o, join, b=shape[0], g=shape[1], r=reads)
         state = None if state is None else h
@@ -134,10 +135,10 @@ def step(
     decay: Float[Tensor, "b g 1"] | None,
     state: State,
 ) -> tuple[Float[Tensor, "b h 1 v"], State]:
-    """One token, the recurrence as written above. Arguments and result as for `chunkwise`."""
+    """One token of the recurrence. Arguments and result as for `chunkwise`."""
     dtype = v.dtype
     wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
-    with as_given(q):
+    with autocast_off(q):
         h = state.to(wide)
         q, k, v, beta = (x.to(wide) for x in (q, k, v, beta))
         if decay is not None:
@@ -154,7 +155,7 @@ def masked(
     decay: Float[Tensor, "b g t"] | None,
     mask: Bool[Tensor, "b t"] | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """β and decay with padding (mask False) made the identity: no step, no decay."""
+    """Set β and log-decay of padded tokens (mask False) to 0: no step, no decay."""
     if mask is None:
         return beta, decay
     beta = beta.masked_fill(~mask[:, None, :, None, None], 0)
@@ -162,7 +163,7 @@ def masked(
 
 
 def unit(x: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
-    """x / ‖x‖, in float32 at least."""
+    """x / ‖x‖ over the last axis, in float32 or wider."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return F.normalize(wide, dim=-1, eps=1e-6)
 
@@ -171,17 +172,17 @@ class Chunks(torch.autograd.Function):
     """Outputs [x i v] of c chunks in m sequences, x = c·m, and the last states [m k v].
 
     Args:
-        a [x s s]: T is I + tril(a, −1); the rest of it is not looked at. s are the steps.
-        p [x i s]: how the queries i read the steps of their chunk.
-        u [x s v], w [x s k]: gated values, and gated keys as they read the state before the chunk.
-        q [x i k], k [x s k]: queries of the state before the chunk, keys that write the one after.
+        a [x s s]: T = I + tril(a, −1) for s steps; other entries are ignored.
+        p [x i s]: weights with which queries i read the steps of their chunk.
+        u [x s v], w [x s k]: gated values, and gated keys that read the state before the chunk.
+        q [x i k], k [x s k]: queries of the state before the chunk, keys that write the next state.
         keep [x]: decay of the state over the chunk.
-        first [m k v]: the states before the first chunk.
+        first [m k v]: states before the first chunk.
 
-    With y = T⁻¹(u − w h):  o = q h + p y,  h' = keep h + kᵀy = M h + (T⁻ᵀk)ᵀu. Written out by hand:
-    the loop over chunks has one small product that way, forward and backward, and autograd would
-    need a third more products. T⁻¹ is formed once and serves both passes; it is harmless to do so:
-    its entries are reads through products of steps, and these do not grow where ‖k‖ ≤ 1.
+    With y = T⁻¹(u − w h):  o = q h + p y,  h' = keep h + kᵀy = M h + (T⁻ᵀk)ᵀu. The backward pass is
+    written by hand: the loop over chunks then has one small product, forward and backward;
+    autograd would need a third more products. Both passes share one explicit T⁻¹. The explicit
+    inverse is stable: its entries are products of steps, which do not grow if ‖k‖ ≤ 1.
     """
 
     @staticmethod
@@ -192,8 +193,8 @@ class Chunks(torch.autograd.Function):
         k = inverse.mT @ k
         move = torch.eye(k.shape[-1], dtype=a.dtype, device=a.device) * keep[:, None, None]
         move = move.baddbmm_(k.mT, w, alpha=-1)
-        h, rest = _row(first, len(a), at=0)
-        torch.bmm(k.mT, u, out=rest)
+        h, added = _row(first, len(a), at=0)
+        torch.bmm(k.mT, u, out=added)
         for c, m in enumerate(move.split(len(first))):
             h[c + 1].baddbmm_(m, h[c])
         before = h[:-1].flatten(0, 1)
@@ -204,12 +205,12 @@ class Chunks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
-        # A backward pass started under autocast would run under it.
-        with as_given(do):
+        # Autocast must be off: a backward pass started under autocast runs under autocast.
+        with autocast_off(do):
             inverse, p, w, q, k, move, before, y = ctx.saved_tensors
             dy = inverse.mT @ (p.mT @ do)
-            d, rest = _row(dlast, len(p), at=-1)
-            torch.bmm(q.mT, do, out=rest).baddbmm_(w.mT, dy, alpha=-1)
+            d, added = _row(dlast, len(p), at=-1)
+            torch.bmm(q.mT, do, out=added).baddbmm_(w.mT, dy, alpha=-1)
             for c, m in reversed(list(enumerate(move.split(len(dlast))))):
                 d[c].baddbmm_(m.mT, d[c + 1])
             after = d[1:].flatten(0, 1)
@@ -221,19 +222,19 @@ class Chunks(torch.autograd.Function):
 
 
 def _row(end: Tensor, count: int, at: int) -> tuple[Tensor, Tensor]:
-    """[c+1 m k v] with `end` [m k v] at one end, and a view of the rest, [c·m k v], to fill."""
+    """Buffer [c+1 m k v] with `end` [m k v] at index `at`, and a view [c·m k v] of the others."""
     row = end.new_empty(count // len(end) + 1, *end.shape)
     row[at] = end
     return row, (row[1:] if at == 0 else row[:-1]).flatten(0, 1)
 
 
 def _minus(x: Tensor, y: Tensor) -> Tensor:
-    """−x y in one go."""
+    """−x y by one call."""
     return torch.baddbmm(x.new_zeros(()), x, y, beta=0, alpha=-1)
 
 
 def _chunks(x: Tensor, size: int, pattern: str) -> Tensor:
-    """x cut along its tokens; what is missing in the last chunk is filled with steps of size 0."""
+    """Split x into chunks of `size` tokens; zeros, steps of size 0, fill the last chunk."""
     missing = -x.shape[2] % size
     if missing:
         x = F.pad(x, (0, 0) * (x.ndim - 3) + (0, missing))
@@ -241,6 +242,6 @@ def _chunks(x: Tensor, size: int, pattern: str) -> Tensor:
 
 
 def _spread(x: Tensor, rows: int, columns: int = 1) -> Tensor:
-    """What holds for tokens, [… i m], repeated for their steps or reads."""
+    """Repeat values of tokens, [… i m], for the steps or reads of each token."""
     x = x if rows == 1 else x.repeat_interleave(rows, -2)
     return x if columns == 1 else x.repeat_interleave(columns, -1)

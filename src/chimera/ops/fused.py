@@ -1,16 +1,16 @@
-"""The causal chunkwise recurrences by flash-linear-attention's kernels, where those can run.
+"""Causal chunkwise recurrences by kernels of flash-linear-attention, on inputs that they support.
 
     decayed linear recurrence   fla.ops.simple_gla       (module `decay`, arXiv 2312.06635)
     delta rule, n_h steps       fla.ops.delta_rule, gated_delta_rule, gated_delta_product
                                 (module `delta`, arXiv 2406.06484, 2502.10297)
 
-They serve half precision only (bf16, fp16: what autocast makes of v): they take their products in
-the inputs' precision and refuse or round float32, which stays with torch's exact path. States are
-float32 in both. Extra `gpu` installs the library; without it, on a CPU or for a shape that the
-kernels do not have, `decay` and `delta` compute the same numbers in torch.
+The kernels run for half precision only (bf16 or fp16, the dtype of v under autocast): they compute
+products in the precision of the inputs and reject or round float32, which torch computes exactly.
+States are float32 in both cases. The extra `gpu` installs the library. Without the library, on a
+CPU or for an unsupported shape, `decay` and `delta` compute the same numbers in torch.
 
-CHIMERA_FUSED=0 turns them off. TRITON_INTERPRET=1 runs them on a CPU, slowly: that is how their
-tests go without a GPU.
+CHIMERA_FUSED=0 turns the kernels off. TRITON_INTERPRET=1 runs them on a CPU, slowly, for tests
+without a GPU.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
-#: Widths of a head that the kernels' matrix products can have.
+#: Smallest and largest head width that the kernels support.
 NARROWEST, WIDEST = 16, 256
 
 State = Float[Tensor, "b h k v"]
 
 
 def suits(q: Float[Tensor, "*n k"], v: Float[Tensor, "*m v"]) -> bool:
-    """Whether the kernels can take these: half precision, a GPU, the library, the widths."""
+    """True if the kernels support these inputs: half precision, GPU, library, head widths."""
     narrow, wide = sorted((q.shape[-1], v.shape[-1]))
     fits = v.dtype in HALF and narrow >= NARROWEST and wide <= WIDEST
     return fits and (v.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") and _installed()
@@ -45,11 +45,11 @@ def decayed(
     g: Float[Tensor, " h"] | Float[Tensor, "#b h t"] | None,
     state: State | None,
 ) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """`decay.chunkwise`, causal."""
+    """As `decay.chunkwise` with causal=True."""
     from fla.ops.simple_gla import chunk_simple_gla
 
     rates = None
-    if g is not None and (g.ndim > 1 or g.requires_grad):  # a constant rate gets no gradient there
+    if g is not None and (g.ndim > 1 or g.requires_grad):  # g_gamma gets no gradient
         per_token = g[None, :, None] if g.ndim == 1 else g
         rates = rearrange(per_token.expand(*v.shape[:3]), "b h t -> b t h").float().contiguous()
     o, last = chunk_simple_gla(
@@ -71,26 +71,26 @@ def delta(
     decay: Float[Tensor, "b h t"] | None,
     state: State | None,
 ) -> tuple[Float[Tensor, "b h t v"], State | None]:
-    """`delta.chunkwise` with one state per query head and one step size per step."""
+    """As `delta.chunkwise`, with one state per query head and one step size per step."""
     steps = k.shape[3]
     k, v, beta = (rearrange(x, "b h t n k -> b h (t n) k") for x in (k, v, beta))
     q, k, v, beta = _tokens_first(v.dtype, q, k, v, beta)
     sizes = beta.squeeze(-1)
     g = None if decay is None else rearrange(decay, "b h t -> b t h").float().contiguous()
     first = None if state is None else state.float().contiguous()
-    kept = state is not None
+    return_state = state is not None
     if steps > 1:
         from fla.ops.gated_delta_product import chunk_gated_delta_product
 
-        o, last = chunk_gated_delta_product(q, k, v, g, sizes, steps, 1.0, first, kept)
+        o, last = chunk_gated_delta_product(q, k, v, g, sizes, steps, 1.0, first, return_state)
     elif g is None:
         from fla.ops.delta_rule import chunk_delta_rule
 
-        o, last = chunk_delta_rule(q, k, v, sizes, 1.0, first, kept)
+        o, last = chunk_delta_rule(q, k, v, sizes, 1.0, first, return_state)
     else:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
-        o, last = chunk_gated_delta_rule(q, k, v, g, sizes, 1.0, first, kept)
+        o, last = chunk_gated_delta_rule(q, k, v, g, sizes, 1.0, first, return_state)
     return rearrange(o, "b t h v -> b h t v"), last
 
 

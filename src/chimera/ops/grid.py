@@ -1,9 +1,9 @@
-"""Activations on an integer grid, scaled by their largest magnitude (SPEC Q6).
+"""Round activations to an integer grid scaled by their largest magnitude (SPEC Q6).
 
     x̂ = clip(round(x / s), −2^{n−1}, 2^{n−1} − 1) · s,   s = max|x| / (2^{n−1} − 1)
 
-The maximum is the caller's: of a token, of a channel. QDYT 3.2 adds ε to s; we keep max|x| from
-vanishing, as BitNet does. Shapes: [… d] to [… d].
+The caller chooses the maximum: per token or per channel. QDYT 3.2 adds ε to s; this code clamps
+max|x| from below, as BitNet does. Shapes: [… d] to [… d].
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-FLOOR = 1e-5  # of a maximum: a token of zeros has no scale (the value is BitNet's)
+FLOOR = 1e-5  # smallest max|x|, because a token of zeros has no scale (BitNet's value)
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """What statistics of x are held in: float32, or float64 if x is that."""
+    """Dtype for statistics of x: float32, or float64 if x is float64."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
 @torch.no_grad()
 def to_grid(x: Float[Tensor, "*b d"], peak: Tensor, bits: int) -> Float[Tensor, "*b d"]:
-    """x rounded to the n-bit grid on which `peak` (broadcast to x) is the last point, clipped."""
+    """Round x to the n-bit grid whose last point is `peak` (broadcast to x), and clip it."""
     levels = 2 ** (bits - 1) - 1
     step = peak.to(wide(x)).clamp(min=FLOOR) / levels
     return (x / step).round_().clamp_(-levels - 1, levels).mul_(step).to(x.dtype)
 
 
 def rms_grid(x: Float[Tensor, "*b d"], bits: int, eps: float) -> Float[Tensor, "*b d"]:
-    """x̄ = x / √(mean x² + eps) on the grid of its token, with the gradient of x̄.
+    """Round x̄ = x / √(mean x² + eps) to a grid per token; the gradient is that of x̄.
 
-    One function for both, because the token's scale can be applied once.
+    One function does both steps, so that the scale of a token is applied once.
     """
     return _RMSGrid.apply(x, bits, eps)
 

@@ -2,8 +2,9 @@
 
     y = x · diag(H_n, …, H_n),   H_{2m} = H_2 ⊗ H_m,   H_n H_nᵀ = I  after the factor n^−½
 
-n is the largest power of two that divides d (768 = 3 · 256), so the rotation is exactly orthogonal
-at any width. H_n is symmetric: the backward pass is the same rotation. Shapes: [… d] to [… d].
+n is the largest power of two that divides d (768 = 3 · 256), so that the rotation is exactly
+orthogonal for any width. H_n is symmetric, so that the backward pass is the same rotation.
+Shapes: [… d] to [… d].
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.precision import as_given
+from chimera.ops.precision import autocast_off
 
-#: Below this, one small matrix product beats butterflies (measured on one CPU core).
+#: Order of H below which one small matrix product is faster than butterflies (on one CPU core).
 RADIX = 16
 
 
 def block(d: int) -> int:
-    """The largest power of two that divides d."""
+    """Largest power of two that divides d."""
     return d & -d
 
 
 def signs(n: int) -> Float[Tensor, "n n"]:
-    """Sylvester's Hadamard matrix of order n, a power of two: entries ±1, unnormalised."""
+    """Sylvester's Hadamard matrix of order n, a power of two, with entries ±1 (not normalised)."""
     h = torch.ones(1, 1)
     pair = torch.tensor([[1.0, 1.0], [1.0, -1.0]], device=h.device)
     while len(h) < n:
@@ -37,16 +38,16 @@ def signs(n: int) -> Float[Tensor, "n n"]:
 
 
 def rotate_dense(x: Float[Tensor, "*b d"], h: Float[Tensor, "n n"]) -> Float[Tensor, "*b d"]:
-    """x @ H as the paper writes it, O(d·n); `h` = signs(block(d))."""
+    """Multiply x by H as in the paper, O(d·n); `h` = signs(block(d))."""
     y = rearrange(x, "... (m n) -> ... m n", n=len(h)) @ h.to(x.dtype)
     return rearrange(y, "... m n -> ... (m n)") * len(h) ** -0.5
 
 
 def rotate_fast(x: Float[Tensor, "*b d"], h: Float[Tensor, "r r"], n: int) -> Float[Tensor, "*b d"]:
-    """The same numbers by butterflies, O(d·log n); `h` = signs(min(n, RADIX)).
+    """Compute the same numbers by butterflies, O(d·log n); `h` = signs(min(n, RADIX)).
 
-    The lowest log2 r stages are one product with H_r; each stage above adds and subtracts halves
-    that lie r, 2r, … apart, hence contiguous.
+    One product with H_r computes the lowest log2 r stages. Each higher stage adds and subtracts
+    contiguous halves at distance r, 2r, ….
     """
     return _Butterfly.apply(x, h, n)
 
@@ -65,12 +66,12 @@ class _Butterfly(Function):
 
 def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)  # sums over n values
-    with as_given(x):
+    with autocast_off(x):
         y = x.to(wide).reshape(-1, len(h)) @ (h.to(wide) * n**-0.5)
     stride = len(h)
     while stride < n:
         a, b = y.view(-1, 2, stride).unbind(1)
         a.add_(b)
-        torch.sub(a, b, alpha=2, out=b)  # (a + b) − 2b: in place, in two passes
+        torch.sub(a, b, alpha=2, out=b)  # a already holds a + b, and (a + b) − 2b = a − b
         stride *= 2
     return y.view(x.shape).to(x.dtype)

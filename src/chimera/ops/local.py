@@ -1,13 +1,13 @@
-"""Softmax attention that looks only nearby: banded and block-diagonal, O(t·m) time and memory.
+"""Local softmax attention, banded or block-diagonal, in O(t·m) time and memory.
 
     O_i = softmax_{j ∈ N(i)}(q_i·k_j/√k + bias_ij) v_j,   N(i) given by a rule on positions
 
-Queries go in blocks of c; each block sees its own keys, the blocks within reach before it and, in
-encoders, after it: m keys. So no t × t array is ever made, and each block is one batch entry of
-torch's fused `scaled_dot_product_attention` (SPEC M3, M4; SAIDL 2.5; arXiv 2004.05150).
+Queries are divided into blocks of c. A block attends to m keys: its own, those of the blocks within
+reach before it and, in encoders, after it. No t × t array is allocated: each block is one batch
+entry of torch's fused `scaled_dot_product_attention` (SPEC M3, M4; SAIDL 2.5; arXiv 2004.05150).
 
-Padding: `Aligned` moves the real tokens of each sequence to the front, in order. Then the distance
-of two indices is the distance of the real tokens, wherever the padding was.
+`Aligned` moves the real tokens of each sequence to the front, in order. The distance of two indices
+then equals the distance of the real tokens, wherever the padding was.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from torch import Tensor
 from chimera.contract import Ctx
 from chimera.ops.attention import KVCache
 
-#: (pos_q[… t 1], pos_k[… 1 s]) -> [… t s], True where the query may look at the key.
+#: (pos_q[… t 1], pos_k[… 1 s]) -> [… t s], True where the query may attend to the key.
 Rule = Callable[[Tensor, Tensor], Tensor]
-#: `Position.bias`.
+#: Signature of `Position.bias`.
 Bias = Callable[[Tensor, Tensor], Tensor | None]
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Tokens of one call with the real ones first.
+    """Order of the tokens of one call that puts real tokens first.
 
     Args:
-        pos: [b|1 t] positions, in the new order.
-        mask: [b t] True for real tokens, which come first; None if all are.
-        order: [b t] old index of each new place; None if nothing moved.
-        rank: [b t] new place of each old index.
+        pos: [b|1 t], positions in the new order.
+        mask: [b t] in the new order, True for real tokens; None if there is no padding.
+        order: [b t], old index of each new index; None if the order is unchanged.
+        rank: [b t], new index of each old index; None if the order is unchanged.
     """
 
     pos: Int[Tensor, "#b t"]
@@ -48,7 +48,7 @@ class Aligned:
 
     @staticmethod
     def of(ctx: Ctx) -> Aligned:
-        """The order that puts the real tokens of `ctx` first."""
+        """Order that puts the real tokens of `ctx` first."""
         if ctx.mask is None or ctx.mask.shape[1] == 1:
             return Aligned(ctx.pos, ctx.mask)
         real = ctx.mask.long()
@@ -60,25 +60,25 @@ class Aligned:
         return Aligned(pos, ctx.mask.gather(1, order), order, rank)
 
     def take(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """x in the new order."""
+        """Permute x to the new order."""
         return x if self.order is None else _rows(x, self.order)
 
     def restore(self, y: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """y back in the old order."""
+        """Permute y back to the old order."""
         return y if self.rank is None else _rows(y, self.rank)
 
 
 def _rows(x: Float[Tensor, "b t d"], index: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-    """x[i, index[i]]; copies whole rows, several times faster than `gather` there and back."""
+    """x[i, index[i]], by copies of whole rows: several times faster than `gather`, both passes."""
     start = torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1]
     return x.flatten(0, 1).index_select(0, (index + start).flatten()).view_as(x)
 
 
-def fresh(batch: int, heads: int, slots: int, width: int, like: Tensor) -> KVCache:
-    """A cache of always `slots` places, filled from the end, none of them filled yet."""
-    empty = like.new_zeros(batch, heads, slots, width)
-    none = torch.zeros(batch, slots, dtype=torch.long, device=like.device)
-    return KVCache(empty, empty, none, none > 0)
+def empty_cache(batch: int, heads: int, slots: int, width: int, like: Tensor) -> KVCache:
+    """Cache with a constant number of `slots` places, filled from the end; all are masked."""
+    zeros = like.new_zeros(batch, heads, slots, width)
+    pos = torch.zeros(batch, slots, dtype=torch.long, device=like.device)
+    return KVCache(zeros, zeros, pos, pos > 0)
 
 
 def extend(
@@ -87,34 +87,34 @@ def extend(
     tokens: Aligned,
     state: KVCache | None,
 ) -> tuple[KVCache, KVCache | None]:
-    """All keys there are to look at, and the cache for the next call if there is a `state`."""
+    """Keys of cache and new tokens, and the cache for the next call (None if `state` is None)."""
     if state is None:
         real = torch.ones_like(tokens.pos, dtype=torch.bool)
         return KVCache(k, v, tokens.pos, real if tokens.mask is None else tokens.mask), None
-    return remember(k, v, tokens, state)
+    return slide(k, v, tokens, state)
 
 
-def remember(
+def slide(
     k: Float[Tensor, "b g t k"],
     v: Float[Tensor, "b g t k"],
     tokens: Aligned,
     state: KVCache,
 ) -> tuple[KVCache, KVCache]:
-    """The old places and the new tokens; and the cache of as many places, the last of them all."""
+    """Keys of cache and new tokens, and the next cache: the last real ones, as many as before."""
     slots = state.pos.shape[1]
     keys = state.joined(k, v, tokens.pos, tokens.mask)
     if tokens.mask is None:
         last = keys.pos.shape[1] - slots
-        # Copies, or the cache would keep the whole sequence alive.
+        # Copies, because views would keep the whole sequence in memory.
         heads, flat = (
             (x[:, :, last:].clone() for x in keys[:2]),
             (x[:, last:].clone() for x in keys[2:]),
         )
         return keys, KVCache(*heads, *flat)
-    # The real ones follow the old places, so that the last of them stand `real` further on.
-    at = tokens.mask.sum(1, keepdim=True) + torch.arange(slots, device=k.device)
-    wide = at[:, None, :, None].expand(-1, k.shape[1], -1, k.shape[3])
-    heads, flat = (x.gather(2, wide) for x in keys[:2]), (x.gather(1, at) for x in keys[2:])
+    # Real tokens directly follow the cache: the last `slots` start at index «number of real ones».
+    index = tokens.mask.sum(1, keepdim=True) + torch.arange(slots, device=k.device)
+    wide = index[:, None, :, None].expand(-1, k.shape[1], -1, k.shape[3])
+    heads, flat = (x.gather(2, wide) for x in keys[:2]), (x.gather(1, index) for x in keys[2:])
     return keys, KVCache(*heads, *flat)
 
 
@@ -130,18 +130,19 @@ def attend(
     bias: Bias,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b h t k"]:
-    """Attention of the last t of s tokens on those that `rule` allows.
+    """Attention of the last t of s tokens over the keys that `rule` allows.
 
     Args:
-        q: queries; as many as the last of `keys`.
-        keys: keys, values, their positions and which of them are real.
-        pos: [b|1 t] positions of the queries.
+        q: queries of the last t tokens of `keys`.
+        keys: keys, values, their positions and their mask.
+        pos: [b|1 t], positions of the queries.
         block: queries in a block; None computes all t·s scores and masks them.
-        reach: places before its block (in encoders also after) that a query may look at.
-        causal: whether `rule` forbids the future.
-        rule: whether a query may look at a key, by their positions.
-        bias: `Position.bias`.
-        dropout: of the weights.
+        reach: number of places before the block (in encoders also after) that a query may attend
+            to.
+        causal: True if `rule` forbids later keys.
+        rule: decides by positions whether a query may attend to a key.
+        bias: method `bias` of a `Position`.
+        dropout: dropout probability of the attention weights.
     """
     if block is None or q.shape[2] <= block:
         return _dense(q, keys, pos, rule, bias, dropout)
@@ -151,10 +152,10 @@ def attend(
 
 def _dense(q: Tensor, keys: KVCache, pos: Tensor, rule: Rule, bias: Bias, dropout: float) -> Tensor:
     t, s = q.shape[2], keys.k.shape[2]
-    own = torch.arange(s - t, s, device=q.device)[:, None] == torch.arange(s, device=q.device)
-    seen = rule(pos[..., None], keys.pos[:, None]) & keys.mask[:, None]
-    # A padded query sees its own key: with nothing to look at its softmax would be NaN.
-    where = (seen | own)[:, None]
+    diagonal = torch.arange(s - t, s, device=q.device)[:, None] == torch.arange(s, device=q.device)
+    visible = rule(pos[..., None], keys.pos[:, None]) & keys.mask[:, None]
+    # A padded query attends to its own key; without any key its softmax is NaN.
+    where = (visible | diagonal)[:, None]
     scores = bias(pos, keys.pos)
     if scores is not None:
         where = scores.masked_fill(~where, float("-inf"))
@@ -177,7 +178,7 @@ def _blocked(
     fill = n * block - t
 
     def windows(x: Tensor, dim: int) -> Tensor:
-        """[… s …] to [… n m …]: along `dim`, what each block of queries may look at."""
+        """[… s …] to [… n m …]: along `dim`, the m keys of each of n blocks of queries."""
         ends = (back * block - past, fill + ahead * block)
         x = F.pad(x, (0, 0) * (x.ndim - 1 - dim) + ends).unflatten(dim, (-1, block))
         return torch.cat([x.narrow(dim, i, n) for i in range(back + 1 + ahead)], dim + 1)
@@ -189,11 +190,15 @@ def _blocked(
     pos_q = F.pad(pos, (0, fill)).expand(len(pos_k), -1).unflatten(1, (n, block))
     scores = bias(pos_q.flatten(0, 1), pos_k.flatten(0, 1))
     if scores is None and causal and back == 0:
-        y = _sdpa(q, k, v, causal=True, dropout=dropout)  # padding comes last: nobody sees it
+        y = _sdpa(
+            q, k, v, causal=True, dropout=dropout
+        )  # the causal mask hides padding, at the end
     else:
-        own = torch.eye(block, k.shape[2], dtype=torch.bool, device=q.device).roll(back * block, 1)
-        seen = rule(pos_q[..., None], pos_k[..., None, :]) & windows(keys.mask, 1)[..., None, :]
-        where = (seen | own)[:, :, None]
+        diagonal = torch.eye(block, k.shape[2], dtype=torch.bool, device=q.device).roll(
+            back * block, 1
+        )
+        visible = rule(pos_q[..., None], pos_k[..., None, :]) & windows(keys.mask, 1)[..., None, :]
+        where = (visible | diagonal)[:, :, None]
         if scores is not None:
             scores = scores.unflatten(0, (-1, n) if scores.shape[0] > 1 else (1, 1))
             where = scores.masked_fill(~where, float("-inf"))

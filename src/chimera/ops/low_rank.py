@@ -1,10 +1,10 @@
-"""Low-rank updates: their effective rank, and steps that make gates sparse (SPEC A3, A5).
+"""Effective rank of low-rank updates, and the proximal step that makes gates sparse (SPEC A3, A5).
 
     r_eff(ΔW) = exp(−Σᵢ pᵢ ln pᵢ),   pᵢ = σᵢ/Σⱼ σⱼ                              (SAIDL 3.3)
     prox_t(z) = sign(z)·max(|z| − t, 0)                                        (SAIDL 3.4)
 
-σ are the singular values of ΔW = B A, which follow from r × r matrices alone: with B = Q_b R_b and
-Aᵀ = Q_a R_a they are those of R_b R_aᵀ.
+σ are the singular values of ΔW = B A. They are computed from r × r matrices: with B = Q_b R_b and
+Aᵀ = Q_a R_a, they are the singular values of R_b R_aᵀ.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 
 def soft_threshold(z: Float[Tensor, "*n"], t: float) -> Float[Tensor, "*n"]:
-    """The proximal operator of t·‖·‖₁: exactly zero wherever |z| ≤ t."""
+    """Proximal operator of t·‖·‖₁: exactly zero where |z| ≤ t."""
     return F.softshrink(z, t)
 
 
 def singular_values(b: Float[Tensor, "o r"], a: Float[Tensor, "r i"]) -> Float[Tensor, " n"]:
-    """Singular values of B A, n = min(o, r, i) of them, the largest first."""
+    """The n = min(o, r, i) singular values of B A, in descending order."""
     wide = torch.promote_types(b.dtype, torch.float32)
     left = torch.linalg.qr(b.to(wide), mode="r").R
     right = torch.linalg.qr(a.mT.to(wide), mode="r").R
@@ -29,7 +29,7 @@ def singular_values(b: Float[Tensor, "o r"], a: Float[Tensor, "r i"]) -> Float[T
 
 
 def entropy_rank(b: Float[Tensor, "o r"], a: Float[Tensor, "r i"]) -> Float[Tensor, ""]:
-    """Effective rank of B A: 1 for one direction, r for r equal ones; 0 where there is none."""
+    """Effective rank of B A: 1 for one nonzero σ, r for r equal σ; 0 if B A = 0."""
     sizes = singular_values(b, a)
     total = sizes.sum()
     shares = sizes / total.clamp(min=torch.finfo(sizes.dtype).tiny)

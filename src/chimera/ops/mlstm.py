@@ -1,17 +1,18 @@
-"""The mLSTM cell: matrix memory, exponential input gate, stabiliser (SPEC M13; arXiv 2405.04517).
+"""mLSTM cell: matrix memory, exponential input gate, stabiliser (SPEC M13; arXiv 2405.04517).
 
     C_t = f_t C_{t−1} + i_t k_t v_tᵀ,   n_t = f_t n_{t−1} + i_t k_t     f = σ(f̃), i = exp(ĩ)
-    h_t = C_tᵀ q_t / max(|n_t·q_t|, 1)                                  (eq. 19–27; k comes scaled)
+    h_t = C_tᵀ q_t / max(|n_t·q_t|, 1)                    (eq. 19–27; the caller has scaled k)
 
-With m_t = max(log f_t + m_{t−1}, ĩ_t, 0) the memory kept is C e^{−m}, n e^{−m}. It obeys
+The state is C e^{−m} and n e^{−m} with m_t = max(log f_t + m_{t−1}, ĩ_t, 0). The scaled memory is
+a decayed linear recurrence, computed by `ops.decay`:
 
-    C_t ← exp(g_t) C_{t−1} + k_t e^{ĩ_t − m_t} v_tᵀ,   g_t = log f_t + m_{t−1} − m_t ≤ 0,
+    C_t ← exp(g_t) C_{t−1} + k_t e^{ĩ_t − m_t} v_tᵀ,   g_t = log f_t + m_{t−1} − m_t ≤ 0
 
-a decayed linear recurrence, so the forms of `ops.decay` are those of this cell; n is C's column for
-a value that is always 1. h does not depend on m, so no gradient passes through it. The floor 0,
-which the paper does not have, keeps e^{−m} from overflowing and takes nothing away: the denominator
-is never below 1, so what underflows would not be seen.
-q, k [b h t k]; v [b h t v]; gates [b h t]. All in float32 at least, under autocast too.
+n is the column of C for a value that is always 1. h does not depend on m, so m has no gradient.
+The lower bound 0 of m is not in the paper. It keeps e^{−m} from overflowing and does not change h:
+the denominator is at least 1, so values that underflow contribute nothing.
+Shapes: q, k [b h t k]; v [b h t v]; gates [b h t]. Computes in float32 or wider, also under
+autocast.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from chimera.ops import decay
 
 
 class Memory(NamedTuple):
-    """(C, n) e^{−m} side by side, and m."""
+    """State of the cell: c = (C, n) e^{−m}, concatenated along the last axis, and m."""
 
     c: Float[Tensor, "b h k v+1"]
     m: Float[Tensor, "b h"]
 
     @staticmethod
     def empty(batch: int, heads: int, k: int, v: int, like: Tensor) -> Memory:
-        """The memory of nothing, on the device of `like`, in its dtype or float32."""
+        """Zero state, on the device of `like`, in the dtype of `like`, at least float32."""
         wide = torch.promote_types(like.dtype, torch.float32)
         c = like.new_zeros(batch, heads, k, v + 1, dtype=wide)
         return Memory(c, c.new_zeros(batch, heads))
@@ -43,7 +44,7 @@ class Memory(NamedTuple):
 def stabiliser(
     log_i: Float[Tensor, "b h t"], log_f: Float[Tensor, "b h t"], m: Float[Tensor, "b h"]
 ) -> Float[Tensor, "b h t"]:
-    """m_t of every token: the recurrence, unrolled into a running maximum."""
+    """m_t of every token, by a cumulative maximum instead of the recurrence."""
     total = log_f.cumsum(-1)
     best = torch.maximum((log_i - total).cummax(-1).values, m[..., None])
     return (total + best).clamp(min=0)
@@ -60,14 +61,14 @@ def mlstm(
     *,
     chunk: int = 64,
 ) -> tuple[Float[Tensor, "b h t v"], Memory | None]:
-    """All tokens, in chunks; one token is one step of the recurrence.
+    """Compute all tokens in chunks; a single token with a state is one step of the recurrence.
 
     Args:
         q, k, v: queries, keys, values.
         i, f: pre-activations ĩ, f̃ of the gates.
-        memory: what came before; None for nothing, and then none is computed.
-        mask: True for real tokens; others leave the memory alone.
-        chunk: tokens in a chunk; as many as there are is the parallel form, cost t².
+        memory: state before the first token. None: zeros, and no state is returned.
+        mask: True for real tokens; padding does not change the state.
+        chunk: tokens in a chunk; chunk ≥ t is the parallel form, cost t².
 
     Returns:
         h in the dtype of v, and the memory after the last token.
@@ -89,7 +90,7 @@ def mlstm(
         y, c = decay.step(q, k, v1, g, c)
     else:
         y, c = decay.chunkwise(q, k, v1, g, c, chunk=chunk)
-    # e^{−m} may underflow; a memory of nothing then answers 0, not 0/0.
+    # e^{−m} may underflow to 0; the clamp makes an empty memory return 0, not 0/0.
     least = (-m).exp().clamp(min=torch.finfo(dtype).tiny)[..., None]
     h = y[..., :-1] / torch.maximum(y[..., -1:].abs(), least)
     return h.to(v.dtype), None if c is None else Memory(c, m[..., -1])

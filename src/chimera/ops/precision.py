@@ -1,4 +1,4 @@
-"""Where accumulation has a precision of its own, whatever autocast says around it."""
+"""Switch autocast off for code that chooses its own precision."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 
-def as_given(x: Tensor) -> AbstractContextManager[object]:
-    """Autocast off on x's device; on the meta device, which has no autocast, nothing."""
+def autocast_off(x: Tensor) -> AbstractContextManager[object]:
+    """Context without autocast on x's device; does nothing on the meta device (no autocast)."""
     if x.is_meta:
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)

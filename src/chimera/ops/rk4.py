@@ -2,9 +2,9 @@
 
     kᵢ = f(z + Δt Σⱼ aᵢⱼ kⱼ, t + cᵢ Δt),   z ← z + Δt Σᵢ bᵢ kᵢ,   i = 1 … 4
 
-`CLASSIC` is the paper's tableau. `THREE_EIGHTHS` (Kutta 1901) is what torchdiffeq calls `rk4`.
-Both solvers go from t = 0 to 1 and also return the mean over the steps of `measure(slope)` at each
-step's start (eq. 52), where the first stage has the slope anyway.
+`CLASSIC` is the paper's tableau. `THREE_EIGHTHS` (Kutta 1901) is torchdiffeq's method `rk4`.
+Both solvers integrate from t = 0 to 1. They also return the mean of `measure(slope)` over the
+starts of the steps (eq. 52); the first stage has computed this slope already.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-#: (z, t, how many evaluations came before) -> dz/dt, in the shape and dtype of z
+#: (z, t, number of earlier evaluations) -> dz/dt, in the shape and dtype of z
 Dynamics = Callable[[Tensor, float | Tensor, int], Tensor]
 #: slope -> scalar
 Measure = Callable[[Tensor], Tensor]
@@ -53,15 +53,15 @@ def solve(
     tableau: Tableau = CLASSIC,
     recompute: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """z(1) and the mean measure, by plain autograd.
+    """Return z(1) and the mean measure; autograd differentiates through the steps.
 
     Args:
-        f: the dynamics; evaluated four times per step, in order.
-        z: z(0).
-        steps: how many, of equal length.
-        measure: see above.
-        tableau: the method.
-        recompute: keep z at each step only and run the step again in the backward pass.
+        f: dynamics, evaluated four times per step, in order.
+        z: initial value z(0).
+        steps: number of steps of equal length.
+        measure: function of the slope at the start of each step, to a scalar.
+        tableau: Runge-Kutta method.
+        recompute: store z at each step only, and compute the step again in the backward pass.
     """
 
     def step(z: Tensor, i: int) -> tuple[Tensor, Tensor]:
@@ -81,26 +81,26 @@ def solve(
 def solve_adjoint(
     f: Dynamics, z: Tensor, steps: int, *, measure: Measure, weights: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor]:
-    """As `solve` with THREE_EIGHTHS, but gradients are those of the exact flow (arXiv 1806.07366).
+    """As `solve` with THREE_EIGHTHS, but with gradients of the exact flow (arXiv 1806.07366).
 
-    The backward pass integrates the adjoint equation by torchdiffeq from the states kept at the
-    steps; `weights` are all tensors besides z that gradients should reach.
+    The backward pass integrates the adjoint equation by torchdiffeq, from the states stored at the
+    steps. `weights` are all tensors other than z that get gradients.
     """
     from torchdiffeq import odeint_adjoint
 
-    kind = z.device.type
-    # The backward pass evaluates f too, outside the caller's autocast. No cache: it would hand the
-    # weights cast by the forward pass, which records nothing, to `cost` below.
-    same = partial(
+    device = z.device.type
+    # The backward pass also evaluates f, but runs outside the caller's autocast. The autocast cache
+    # is off: `cost` below would get weights cast in the forward pass, which records no gradients.
+    autocast = partial(
         torch.autocast,
-        kind,
-        dtype=torch.get_autocast_dtype(kind),
-        enabled=torch.is_autocast_enabled(kind),
+        device,
+        dtype=torch.get_autocast_dtype(device),
+        enabled=torch.is_autocast_enabled(device),
         cache_enabled=False,
     )
 
     def flow(t: Tensor, z: Tensor) -> Tensor:
-        with same():
+        with autocast():
             return f(z, t, 0)
 
     def cost(t: Tensor, z: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def solve_adjoint(
 
 
 def _along(z: Tensor, factors: Sequence[float], slopes: Sequence[Tensor], steps: int) -> Tensor:
-    """z + Δt Σ factor·slope, without the terms that are zero."""
+    """z + Δt Σ factor·slope, over nonzero factors."""
     for factor, slope in zip(factors, slopes, strict=True):
         if factor:
             z = torch.add(z, slope, alpha=factor / steps)

@@ -1,7 +1,7 @@
-"""Rotation of query and key pairs by their positions (arXiv 2104.09864; TITAN eq. 18-19).
+"""Rotate pairs of channels of queries and keys by position (arXiv 2104.09864; TITAN eq. 18-19).
 
-Pairs are (2i, 2i+1), interleaved, as in the RoFormer and RetNet papers. (Hugging Face's Llama pairs
-i with i + k/2; a permutation of the weights turns the one into the other.)
+Pairs are (2i, 2i+1), interleaved, as in the RoFormer and RetNet papers. Hugging Face's Llama pairs
+i with i + k/2; a permutation of the weights converts between the two layouts.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from annotated_types import Gt
 from jaxtyping import Float, Int
 from torch import Tensor
 
-#: The base of a geometric series of frequencies.
+#: Base of a geometric series of frequencies.
 Base = Annotated[float, Gt(1)]
 
 
 def frequencies(
     half: int, base: float, *, like: Tensor, inclusive: bool = False
 ) -> Float[Tensor, " half"]:
-    """base^(−i/half), in float64 if `like` is, else float32.
+    """Frequencies base^(−i/half) in radians per token, in float64 if `like` is, else float32.
 
     Args:
         half: number of pairs.
-        base: the slowest pair turns about this many times slower than the first.
-        like: the numbers to be turned, for device and precision.
-        inclusive: the last exponent is −1 itself (RetNet) rather than just before (RoPE).
+        base: ratio of the first (largest) to the last frequency, approximately.
+        like: tensor to rotate; gives device and precision.
+        inclusive: True if the last exponent is −1 (RetNet), False if −(half−1)/half (RoPE).
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     step = torch.arange(half, device=like.device, dtype=dtype)
@@ -36,7 +36,7 @@ def frequencies(
 def angles(
     pos: Int[Tensor, "#b t"], theta: Float[Tensor, "*#lead half"]
 ) -> tuple[Float[Tensor, "#b 1 t half"], Float[Tensor, "#b 1 t half"]]:
-    """cos and sin of pos·theta, at least in float32 so that far positions stay exact."""
+    """cos and sin of pos·theta, in float32 or wider, so that large positions stay exact."""
     phase = pos[:, None, :, None].to(theta.dtype) * theta
     return phase.cos(), phase.sin()
 
@@ -46,10 +46,10 @@ def rotate(
     cos: Float[Tensor, "#b 1 t half"],
     sin: Float[Tensor, "#b 1 t half"],
 ) -> Float[Tensor, "b h t k"]:
-    """Each pair (x₂ᵢ, x₂ᵢ₊₁) turned by its angle; the result has the dtype of x.
+    """Rotate each pair (x₂ᵢ, x₂ᵢ₊₁) by its angle; the result has the dtype of x.
 
-    A pair is a complex number and the turn one multiplication: on a CPU five times faster, forward
-    and backward, than the four real products on strided halves.
+    Multiplies pairs as complex numbers: on a CPU five times faster, forward and backward, than four
+    real products on strided halves.
     """
     wide = torch.promote_types(x.dtype, cos.dtype)
     pairs = torch.view_as_complex(x.to(wide).unflatten(-1, (-1, 2)))

@@ -1,13 +1,14 @@
-"""Learned choices: router probabilities, load balance, and rows grouped by the choice.
+"""Routing: router probabilities, load balance, and tokens grouped by expert.
 
-    g(x) = softmax(W_g x), at least in float32                                 (TITAN eq. 38)
+    g(x) = softmax(W_g x), in float32 or wider                                 (TITAN eq. 38)
     balance = N Σᵢ fᵢ Pᵢ,  fᵢ: share of tokens whose first choice is i, Pᵢ: mean probability of i
-                                                              (eq. 42-44 without α: λ_bal is it)
+                                                    (eq. 42-44 without α: λ_bal has its role)
 
-Even routing gives balance 1 and collapse N (SPEC E2 corrects the paper's [1/N, 1]). The 1 is no
-strict minimum: f follows the arg max, so shares that contradict the mean probabilities go below.
+Balance is 1 for even routing and N for collapse (SPEC E2 corrects the paper's [1/N, 1]). The value
+1 is not a strict minimum: f follows the arg max, so that balance is below 1 if the shares
+contradict the mean probabilities.
 
-n: tokens, e: experts, k: choices per token.
+Dimensions: n tokens, e experts, k choices per token.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from chimera.ops.precision import as_given
+from chimera.ops.precision import autocast_off
 
 
 def probabilities(x: Float[Tensor, "*n d"], weight: Float[Tensor, "e d"]) -> Float[Tensor, "*n e"]:
-    """Router probabilities, outside autocast: rounded logits reorder near-equal experts."""
+    """Router probabilities, without autocast: rounded logits reorder near-equal experts."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    with as_given(x):
+    with autocast_off(x):
         return F.linear(x.to(wide), weight.to(wide)).softmax(-1)
 
 
 def average(x: Float[Tensor, "n e"], real: Bool[Tensor, " n"] | None) -> Float[Tensor, " e"]:
-    """Mean over the real rows; zero if there is none."""
+    """Mean over the real rows; zero if no row is real."""
     if real is None:
         return x.mean(0)
     return x.masked_fill(~real[:, None], 0.0).sum(0) / real.sum().clamp(min=1)
@@ -43,19 +44,19 @@ def average(x: Float[Tensor, "n e"], real: Bool[Tensor, " n"] | None) -> Float[T
 def balance(
     probs: Float[Tensor, "n e"], first: Int[Tensor, " n"], real: Bool[Tensor, " n"] | None
 ) -> Float[Tensor, ""]:
-    """N Σ fᵢ Pᵢ over the real rows; the gradient flows through P."""
+    """Balance loss N Σ fᵢ Pᵢ over the real rows; only P has a gradient."""
     count = probs.shape[1]
     share = average(F.one_hot(first, count).to(probs.dtype), real)
     return count * (share * average(probs, real)).sum()
 
 
 def entropy(probs: Float[Tensor, "n e"], real: Bool[Tensor, " n"] | None) -> Float[Tensor, ""]:
-    """Mean entropy of the rows in nats: log e for an undecided router, 0 for a sure one."""
+    """Mean entropy of the rows in nats: ln e for uniform probabilities, 0 for a certain choice."""
     return average(torch.special.entr(probs.detach()), real).sum()
 
 
 def _wide(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """x at least in float32 with zeros at padding, and what is real [b t 1]."""
+    """x in float32 or wider with zeros at padding, and the mask as [b t 1]."""
     real = x.new_ones(*x.shape[:2], 1, dtype=torch.bool) if mask is None else mask[..., None]
     return x.to(torch.promote_types(x.dtype, torch.float32)).masked_fill(~real, 0.0), real
 
@@ -72,7 +73,14 @@ def running_mean(
     total: Float[Tensor, "b d"] | None = None,
     seen: Int[Tensor, " b"] | None = None,
 ) -> tuple[Float[Tensor, "b t d"], Float[Tensor, "b d"], Int[Tensor, " b"]]:
-    """Mean of the real tokens up to each; `total` and `seen` of earlier calls go on."""
+    """Mean of the real tokens up to each token, the last sum and count of tokens.
+
+    Args:
+        x: inputs.
+        mask: True for real tokens; None if there is no padding.
+        total: sum from earlier calls.
+        seen: number of tokens in earlier calls.
+    """
     wide, real = _wide(x, mask)
     sums, counts = wide.cumsum(1), real.cumsum(1)[..., 0].expand(x.shape[:2])
     if total is not None and seen is not None:
@@ -81,12 +89,12 @@ def running_mean(
 
 
 class Groups(NamedTuple):
-    """Rows sorted by expert: `tokens[m]` and their `gates[m]`, `sizes[e]` of them for each."""
+    """Tokens sorted by expert: indices, gates, rows per expert after and before dropping."""
 
     tokens: Int[Tensor, " m"]
     gates: Float[Tensor, " m"]
     sizes: list[int]
-    wanted: list[int]
+    demand: list[int]
 
 
 def group(
@@ -98,25 +106,26 @@ def group(
     capacity: float | None = None,
     in_order: bool = False,
 ) -> Groups:
-    """Sort the choices of all real tokens by expert, by one stable sort.
+    """Sort the choices of all real tokens by expert, with one stable sort.
 
     Args:
         experts: the k choices of each token, best first.
-        gates: their weights.
-        real: False rows take part in nothing.
+        gates: weights of the choices.
+        real: False for padding, which gets no expert.
         count: number of experts.
-        capacity: an expert serves ⌈capacity · tokens⌉ rows and the rest is dropped; None: all.
-        in_order: an expert serves tokens strictly in order, so that nothing depends on later ones;
-            else all first choices come before all second ones.
+        capacity: an expert takes at most ⌈capacity · tokens⌉ rows and drops the others; None: no
+            limit.
+        in_order: True if experts take tokens in order of time, so that no token depends on later
+            tokens; False if all first choices come before all second choices.
     """
     n, k = experts.shape
     pattern = "n k -> (n k)" if in_order else "n k -> (k n)"
-    wanted = rearrange(experts, pattern)
+    choices = rearrange(experts, pattern)
     if real is not None:
-        wanted = wanted.masked_fill(~rearrange(real[:, None].expand(n, k), pattern), count)
-    wanted, slots = wanted.sort(stable=True)
-    # The one wait for the device: sizes have to be known here.
-    edges = torch.searchsorted(wanted, torch.arange(count + 1, device=wanted.device)).tolist()
+        choices = choices.masked_fill(~rearrange(real[:, None].expand(n, k), pattern), count)
+    choices, slots = choices.sort(stable=True)
+    # The only synchronisation with the device: group sizes are needed on the host.
+    edges = torch.searchsorted(choices, torch.arange(count + 1, device=choices.device)).tolist()
     sizes = demand = [high - low for low, high in pairwise(edges)]
     if capacity is not None:
         # The tolerance keeps 1.1 · 30 / 3 = 11.000000000000002 at 11.
@@ -128,15 +137,15 @@ def group(
 
 
 def touch(idle: Iterable[Tensor]) -> Tensor | float:
-    """A zero that depends on every trained tensor of parts that had nothing to do.
+    """Zero that depends on every trained tensor of `idle`, parameters of parts without tokens.
 
-    Their gradients are then zero and not missing, which distributed training would wait for.
+    These parameters then have zero gradients; distributed training waits for missing gradients.
     """
     return sum((p.flatten()[0] * 0.0 for p in idle if p.requires_grad), 0.0)
 
 
 def blend(*reports: tuple[float, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Weighted sums by key of the auxiliary losses or statistics of several parts."""
+    """Weighted sums, per key, of auxiliary losses or statistics of several parts."""
     total: dict[str, Tensor] = {}
     for weight, report in reports:
         for key, value in report.items():

@@ -1,18 +1,18 @@
-"""The selective scan S6, chunk-parallel for training and stepwise for decoding (SPEC M8).
+"""Selective scan S6, chunk-parallel for training and stepwise for decoding (SPEC M8).
 
     h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t x_t,    y_t = C_t h_t + D x_t
 
 (arXiv 2312.00752 alg. 2; TITAN eq. 9-10, 29-30.) x, Δ, y [b t e]; A [e n] ≤ 0; B, C [b t n]; D [e];
-h [b n e], the long axis last, along which the machine vectorises.
+h [b n e] with the long axis e last, for vectorised instructions.
 
-The decay differs per channel and state, so no matrix product carries a chunk. Instead all chunks
-take the step from position j to j+1 together: once to learn what each adds to the state, then,
-after a scan over chunks, from the states that really precede them. Blocks of chunks are sized to
-stay in cache. Backward keeps one state per chunk, recomputes those between, and runs the adjoint
-g_t = C_t ȳ_t + exp(Δ_{t+1} A) g_{t+1} the same way from the right.
+The decay differs per channel and state, so that no matrix product computes a chunk. Instead, all
+chunks step from position j to j+1 at once, twice: first from zero states, for the sum that each
+chunk adds to the state; then, after a scan over chunks, from the true states. Blocks of chunks fit
+in the cache. The backward pass stores one state per chunk, recomputes the others, and runs the
+adjoint g_t = C_t ȳ_t + exp(Δ_{t+1} A) g_{t+1} in the same way from the right.
 
-Cost t·e·n, memory t·e·n/16. Only exp of numbers ≤ 0 is taken and nothing is divided. All of it runs
-in float32 at least, also under autocast; y has the dtype of x, the state stays wide.
+Cost t·e·n, memory t·e·n/16. All arguments of exp are ≤ 0; no division occurs. Computes in float32
+or wider, also under autocast; y has the dtype of x, the state keeps the wide dtype.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chimera.ops.precision import as_given
+from chimera.ops.precision import autocast_off
 
-#: Tokens in a chunk: one kept state each, and as many steps per block.
+#: Tokens in a chunk: one stored state per chunk, CHUNK sequential steps per block.
 CHUNK = 16
-#: Numbers that one step touches: what a core's cache holds, or what fills a GPU.
+#: Numbers that one step reads: the cache of a CPU core, or enough to use a GPU fully.
 WIDTH_CPU, WIDTH_GPU = 2**16, 2**22
-#: Chunks that step together at least, if a sequence has them: 1 would be a loop over tokens.
+#: Least number of chunks that step together, for sequences with so many; 1 is a loop over tokens.
 FEWEST = 4
 
 State = Float[Tensor, "b n e"]
@@ -49,23 +49,23 @@ def selective_scan(
     state: State | None = None,
     mask: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t e"], State]:
-    """The scan over t tokens, differentiable once in every argument.
+    """Scan over t tokens, differentiable once in every argument.
 
     Args:
         x: inputs.
         delta: step sizes Δ ≥ 0.
         A: continuous-time decay, ≤ 0.
-        B, C: input and output maps, chosen by the token.
-        D: direct path; None for none.
-        state: h before the first token; None means zeros.
-        mask: True where the token is real; others leave the state as it is.
+        B, C: input and output maps of each token.
+        D: skip connection; None for no skip connection.
+        state: h before the first token; None for zeros.
+        mask: True for real tokens; padding does not change the state.
 
     Returns:
         y, and h after the last token.
     """
     dtype = x.dtype
     x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
-    with as_given(x):
+    with autocast_off(x):
         y, state = _Scan.apply(x, delta, A, B, C, state)
         if D is not None:
             y = torch.addcmul(y, x, D.to(x.dtype))
@@ -82,10 +82,10 @@ def step(
     state: State,
     mask: Bool[Tensor, "b 1"] | None = None,
 ) -> tuple[Float[Tensor, "b 1 e"], State]:
-    """One token, the recurrence as written above. Arguments and result as for `selective_scan`."""
+    """One token of the recurrence. Arguments and result as for `selective_scan`."""
     dtype = x.dtype
     x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
-    with as_given(x):
+    with autocast_off(x):
         state = torch.addcmul((delta * A.mT).exp() * state, B.mT, delta * x)
         y = C @ state
         if D is not None:
@@ -102,7 +102,7 @@ def _prepared(
     state: Tensor | None,
     mask: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """All in one wide dtype, a state, and padding made the identity: exp(0 A) = 1, no input."""
+    """Convert to one wide dtype, create a missing state, set Δ of padding to 0."""
     wide = torch.promote_types(x.dtype, torch.float32)
     if state is None:
         state = torch.zeros(x.shape[0], A.shape[1], A.shape[0], dtype=wide, device=x.device)
@@ -112,25 +112,25 @@ def _prepared(
 
 
 class _Block(NamedTuple):
-    """`chunks` chunks of `size` tokens each, from token `start` on."""
+    """`chunks` consecutive chunks of `size` tokens each; the first begins at token `start`."""
 
     start: int
     chunks: int
     size: int
 
     def of(self, x: Float[Tensor, "b t w"]) -> Float[Tensor, "b m c w"]:
-        """A view of this block's tokens by chunk and position."""
+        """View of this block's tokens, by chunk and position in the chunk."""
         cut = x[:, self.start : self.start + self.chunks * self.size]
         return rearrange(cut, "b (m c) w -> b m c w", c=self.size)
 
     def before(self, starts: Float[Tensor, "chunks b n e"]) -> Float[Tensor, "b m n e"]:
-        """The states before this block's chunks, out of those of the sequence."""
+        """View of the states before this block's chunks, from those of the sequence."""
         first = self.start // CHUNK
         return starts[first : first + self.chunks].transpose(0, 1)
 
 
 class _Inputs(NamedTuple):
-    """What a token brings along, or the gradients of that."""
+    """Inputs of the scan for each token, or their gradients."""
 
     x: Float[Tensor, "b t e"]
     delta: Float[Tensor, "b t e"]
@@ -138,16 +138,16 @@ class _Inputs(NamedTuple):
     C: Float[Tensor, "b t n"]
 
     def like(self) -> _Inputs:
-        """Room for the gradients."""
+        """Uninitialised tensors for the gradients."""
         return _Inputs(*(torch.empty_like(v) for v in self))
 
     def split(self, rows: int) -> list[_Inputs]:
-        """Views of so many sequences each."""
+        """Views of `rows` sequences each."""
         return [_Inputs(*part) for part in zip(*(v.split(rows) for v in self), strict=True)]
 
 
 class _Plan:
-    """How many sequences and chunks step together, and scratch for as many."""
+    """Number of sequences and chunks that step together, and scratch buffers of that size."""
 
     def __init__(self, x: Float[Tensor, "b t e"], A: Float[Tensor, "n e"], count: int) -> None:
         b, t, _ = x.shape
@@ -167,12 +167,12 @@ class _Plan:
         self._scratch = [x.new_empty(size) for _ in range(count)]
 
     def scratch(self, *shape: int) -> Iterator[Tensor]:
-        """The same memory for every block: fresh memory costs more than what is done in it."""
+        """Reuse one allocation for every block: allocation takes longer than the computation."""
         return (flat[: math.prod(shape)].view(shape) for flat in self._scratch)
 
 
 class _Scan(torch.autograd.Function):
-    """y and h as above without D, a few sequences at a time."""
+    """Selective scan without D, `_Plan.rows` sequences at a time."""
 
     @staticmethod
     def forward(
@@ -200,9 +200,9 @@ class _Scan(torch.autograd.Function):
         n = plan.rows
         outer = zip(dy.split(n), dstate.split(n), grads.split(n), strict=True)
         parts = zip(inputs.split(n), starts.split(n, dim=1), outer, strict=True)
-        with as_given(dy):
-            begins = [_backward(plan, A, dA, part, start, *more) for part, start, more in parts]
-        return grads.x, grads.delta, dA.T, grads.B, grads.C, torch.cat(begins)
+        with autocast_off(dy):
+            dfirst = [_backward(plan, A, dA, part, start, *args) for part, start, args in parts]
+        return grads.x, grads.delta, dA.T, grads.B, grads.C, torch.cat(dfirst)
 
 
 def _forward(
@@ -213,7 +213,7 @@ def _forward(
     y: Float[Tensor, "b t e"],
     starts: Float[Tensor, "chunks b n e"],
 ) -> State:
-    """Writes `y` and the states before the chunks to `starts`; the last state."""
+    """Write outputs to `y` and the states before the chunks to `starts`; return the last state."""
     for block in plan.blocks:
         x, delta, B, C = (block.of(v) for v in inputs)
         a, h = plan.scratch(*x.shape[:3], *A.shape)
@@ -231,18 +231,18 @@ def _forward(
 
 
 def _decay_and_input(delta: Tensor, A: Tensor, B: Tensor, u: Tensor, a: Tensor, h: Tensor) -> None:
-    """Writes exp(Δ A) to `a` and B u, u = Δ x, to `h`, both [b m c n e]."""
+    """Write exp(Δ A) to `a` and B u, u = Δ x, to `h`, both [b m c n e]."""
     torch.mul(delta[..., None, :], A, out=a).exp_()
     torch.mul(B[..., None], u[..., None, :], out=h)
 
 
 def _kept(delta: Float[Tensor, "b m c e"], A: Float[Tensor, "n e"]) -> Float[Tensor, "b m n e"]:
-    """What a whole chunk leaves of the state before it."""
+    """Decay of the state over a whole chunk."""
     return (delta.sum(2)[..., None, :] * A).exp_()
 
 
 def _states(a: Tensor, h: Tensor, before: Float[Tensor, "b m n e"]) -> None:
-    """Turns the inputs in `h` into the states, given decays and those before each chunk."""
+    """Replace inputs in `h` by states, given decays `a` and the states before each chunk."""
     h[:, :, 0].addcmul_(a[:, :, 0], before)
     for j in range(1, h.shape[2]):
         h[:, :, j].addcmul_(a[:, :, j], h[:, :, j - 1])
@@ -258,7 +258,10 @@ def _backward(
     after: State,
     grads: _Inputs,
 ) -> State:
-    """Writes `grads` and adds to `dA`; from the last state's gradient, `after`, the first's."""
+    """Write `grads`, add to `dA`; return the gradient of the first state, given that of the last.
+
+    `after` is the gradient of the last state.
+    """
     for block in reversed(plan.blocks):
         x, delta, B, C = (block.of(v) for v in inputs)
         dx, ddelta, dB, dC = (block.of(v) for v in grads)
@@ -278,7 +281,7 @@ def _backward(
             g[:, i, -1].add_(after)
             after = torch.addcmul(added[:, i], kept[:, i], after)
 
-        # q_t = g_t ∂h_t/∂(Δ_t A) = g_t a_t h_{t−1} is made and used up while it is in cache.
+        # q_t = g_t ∂h_t/∂(Δ_t A) = g_t a_t h_{t−1} is computed and used while it is in the cache.
         to_A, q = torch.zeros_like(added), torch.empty_like(added)
         for j in range(block.size - 1, -1, -1):
             if j < block.size - 1:

@@ -1,15 +1,15 @@
-"""The sLSTM cell: scalar memory with recurrent exponential gates (SPEC M13; arXiv 2405.04517).
+"""sLSTM cell: scalar memory with recurrent exponential gates (SPEC M13; arXiv 2405.04517).
 
     (ĩ, f̃, z̃, õ)_t = x_t + R h_{t−1}
     c_t = f_t c_{t−1} + i_t tanh(z̃_t),   n_t = f_t n_{t−1} + i_t       f = σ(f̃), i = exp(ĩ)
     h_t = σ(õ_t) c_t / n_t                                             (eq. 8–18)
 
-kept as c e^{−m}, n e^{−m} with m_t = max(log f_t + m_{t−1}, ĩ_t): once there was a token, n e^{−m}
-is 1 or more. The gates see h_{t−1} through a sigmoid, nothing about that is associative, so there
-is no parallel form and one loop over tokens is what the definition asks for. What does not recur is
-done at once, outside of it: the input projections by the caller, the coefficients of the gradient
-and that of R here. h does not depend on m, so no gradient passes through it.
-x [b t n 4·e], gates side by side; R [n e 4·e]; states [b n e]. In float32 at least.
+The state is c e^{−m}, n e^{−m} with m_t = max(log f_t + m_{t−1}, ĩ_t); after the first token,
+n e^{−m} ≥ 1. The gates depend nonlinearly on h_{t−1}, which is not associative: no parallel form
+exists, and the code loops over tokens. Operations that are not recurrent run outside the loop, on
+all tokens at once: the caller computes input projections, this module the coefficients of the
+gradient and the gradient of R. h does not depend on m, so m has no gradient.
+Shapes: x [b t n 4·e], gates concatenated; R [n e 4·e]; states [b n e]. Computes in ≥ float32.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chimera.ops.precision import as_given
+from chimera.ops.precision import autocast_off
 
-#: log of the scale of a memory of nothing; finite, so that differences are.
-NOTHING = -1e30
+#: m of an empty memory. Finite, so that differences of m are finite.
+EMPTY = -1e30
 
 
 class Cell(NamedTuple):
-    """c e^{−m}, n e^{−m}, h and m."""
+    """State: c e^{−m}, n e^{−m}, h and m."""
 
     c: Float[Tensor, "b n e"]
     n: Float[Tensor, "b n e"]
@@ -39,10 +39,10 @@ class Cell(NamedTuple):
 
     @staticmethod
     def empty(batch: int, heads: int, width: int, like: Tensor) -> Cell:
-        """The state before the first token, on the device of `like`, in its dtype or float32."""
+        """State before the first token, on the device and in the dtype (≥ float32) of `like`."""
         wide = torch.promote_types(like.dtype, torch.float32)
         c = like.new_zeros(batch, heads, width, dtype=wide)
-        return Cell(c, c.clone(), c.clone(), torch.full_like(c, NOTHING))
+        return Cell(c, c.clone(), c.clone(), torch.full_like(c, EMPTY))
 
 
 def slstm(
@@ -51,13 +51,13 @@ def slstm(
     cell: Cell,
     mask: Bool[Tensor, "b t"] | None = None,
 ) -> tuple[Float[Tensor, "b t n e"], Cell]:
-    """The recurrence over t tokens, differentiable once.
+    """Recurrence over t tokens, differentiable once.
 
     Args:
-        x: what the inputs bring to the gates, biases in it.
-        R: what the last output brings to them, head by head.
-        cell: the state before; `Cell.empty` to begin.
-        mask: True for real tokens; others leave the state as it is.
+        x: input projections of the gates, with biases.
+        R: recurrent weights of the gates, per head.
+        cell: state before the first token, initially `Cell.empty`.
+        mask: True for real tokens; padding does not change the state.
 
     Returns:
         h in the dtype of x, and the state after the last token.
@@ -67,19 +67,19 @@ def slstm(
     if mask is not None:
         shut = rearrange(~mask, "b t -> t 1 b 1")
         i, f, rest = pre.tensor_split([pre.shape[-1] // 4, pre.shape[-1] // 2], -1)
-        # Gates at these ends are the identity: nothing enters, nothing is forgotten.
+        # i = 0 and f = 1: padding adds nothing and forgets nothing.
         i, f = i.masked_fill(shut, float("-inf")), f.masked_fill(shut, float("inf"))
         pre = torch.cat([i, f, rest], -1)
     real = None if mask is None else rearrange(mask, "b t -> t 1 b 1")
     old = [s.to(dtype).transpose(0, 1) for s in cell]
-    with as_given(x):
+    with autocast_off(x):
         h, c, n, m = _Scan.apply(pre, R.to(dtype), *old, real)
     y = rearrange(h, "t n b e -> b t n e")
     return y.to(x.dtype), Cell(*(s.transpose(0, 1) for s in (c, n, h[-1], m)))
 
 
 class _Scan(torch.autograd.Function):
-    """t n b e throughout. Buffers are made once; the loop only fills them."""
+    """Loop over tokens on tensors [t n b e]; buffers are allocated before the loop."""
 
     @staticmethod
     def forward(
@@ -96,22 +96,22 @@ class _Scan(torch.autograd.Function):
         raw = torch.empty_like(pre)
         saved, out = (pre.new_empty(k, t, heads, b, wide // 4) for k in (4, 1))
         enter, forget, cs, ns, hs = (s.unbind() for s in (*saved, *out))
-        start = (c, n, h)
-        for j, (given, gates) in enumerate(zip(pre.unbind(), raw.unbind(), strict=True)):
-            torch.baddbmm(given, h, R, out=gates)
+        initial = (c, n, h)
+        for j, (from_input, gates) in enumerate(zip(pre.unbind(), raw.unbind(), strict=True)):
+            torch.baddbmm(from_input, h, R, out=gates)
             i, f, z, o = gates.chunk(4, -1)
-            kept = F.logsigmoid(f).add_(m)
-            m = torch.maximum(kept, i)
+            log_f = F.logsigmoid(f).add_(m)
+            m = torch.maximum(log_f, i)
             torch.sub(i, m, out=enter[j]).exp_()
-            torch.sub(kept, m, out=forget[j]).exp_()
+            torch.sub(log_f, m, out=forget[j]).exp_()
             z.tanh_()
             o.sigmoid_()
             c = torch.addcmul(enter[j] * z, forget[j], c, out=cs[j])
             n = torch.addcmul(enter[j], forget[j], n, out=ns[j])
             new = torch.mul(o, c, out=hs[j])
-            # Before the first real token n is 0, and what comes of that is not taken.
+            # n is 0 before the first real token; `where` discards the resulting NaN.
             h = new.div_(n) if real is None else new.copy_(torch.where(real[j], new / n, h))
-        ctx.save_for_backward(R, raw, saved, out[0], *start, real)
+        ctx.save_for_backward(R, raw, saved, out[0], *initial, real)
         ctx.mark_non_differentiable(m)
         return out[0], c.clone(), n.clone(), m
 
@@ -124,7 +124,7 @@ class _Scan(torch.autograd.Function):
         previous = [torch.cat([a[None], s[:-1]]) for a, s in ((c0, c), (n0, n), (h0, h))]
         shut = forget * (-f).sigmoid()
         zero = torch.zeros_like(c)
-        # ∂(ĩ, f̃, z̃, õ) of c, n, h, and ∂h of c, n: all that does not recur.
+        # ∂c, ∂n, ∂h by (ĩ, f̃, z̃, õ), and ∂h by c, n: the factors that are not recurrent.
         by_c = torch.stack([enter * z, shut * previous[0], enter * (1 - z * z), zero], -2)
         by_n = torch.stack([enter, shut * previous[1], zero, zero], -2)
         by_h = torch.stack([zero, zero, zero, h * (1 - o)], -2)
@@ -141,9 +141,9 @@ class _Scan(torch.autograd.Function):
             later = later + dh[j]
             dc = torch.addcmul(dc, later, of_c[j])
             dn = torch.addcmul(dn, later, of_n[j])
-            each = torch.mul(dc.unsqueeze(-2), by_c[j], out=gates[j])
-            each.addcmul_(dn.unsqueeze(-2), by_n[j]).addcmul_(later.unsqueeze(-2), by_h[j])
-            carried = each.flatten(-2) @ back
+            dgates = torch.mul(dc.unsqueeze(-2), by_c[j], out=gates[j])
+            dgates.addcmul_(dn.unsqueeze(-2), by_n[j]).addcmul_(later.unsqueeze(-2), by_h[j])
+            carried = dgates.flatten(-2) @ back
             later = carried if real is None else torch.where(real[j], carried, later)
             dc, dn = dc * forget[j], dn * forget[j]
         dpre = gates.flatten(-2)

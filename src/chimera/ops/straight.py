@@ -1,9 +1,9 @@
-"""The straight-through estimator, and how to tell a recomputation from a forward pass.
+"""Straight-through estimator, and a test for recomputation by gradient checkpointing.
 
     forward: y = q(x)      backward: ∂L/∂x = ∂L/∂y                  (arXiv 1308.3432, TITAN eq. 37)
 
-One autograd function hands back q itself. The usual x + (q − x).detach() rounds twice, so that its
-values lie beside the grid, and reads and writes everything twice more.
+One autograd function returns q exactly. The usual x + (q − x).detach() rounds twice, so that its
+values are not on the grid, and reads and writes every tensor twice more.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class _StraightThrough(Function):
 
 
 def straight(x: Tensor, q: Tensor, divisor: Tensor | None = None) -> Tensor:
-    """q in the forward pass, the identity from x in the backward pass.
+    """Return q; the backward pass gives x the gradient of the output.
 
     Args:
-        x: what is quantised and gets the gradient.
-        q: its quantised value, of the same shape and dtype; made without autograd.
-        divisor: if given, the gradient is divided by it on the way back (SPEC E7).
+        x: tensor before quantisation.
+        q: quantised x, of the same shape and dtype, computed without autograd.
+        divisor: if given, the gradient is divided by `divisor` (SPEC E7).
     """
     return _StraightThrough.apply(x, q, divisor)
 
 
 def recomputing() -> bool:
-    """True inside a backward pass: gradient checkpointing runs a forward a second time there.
+    """True in a backward pass, where gradient checkpointing runs the forward pass a second time.
 
-    Running statistics look at this, or they would count the same batch twice. There is no public
-    question of this kind; torch.utils.checkpoint itself asks the engine the same way.
+    Running statistics skip recomputation, in order to count each batch once. torch has no public
+    function for this test; torch.utils.checkpoint uses the same private call.
     """
     return torch._C._current_graph_task_id() != -1

@@ -1,9 +1,10 @@
-"""Latent weights to integer codes times a scale: ternary, binary, integer (SPEC Q2-Q5).
+"""Quantise latent weights to ternary, binary or integer codes times a scale (SPEC Q2-Q5).
 
     Ŵ = scale · code(W)
 
-A rule measures a weight, then codes it; the two are apart so that an embedding can code only the
-rows it looks up. Everything here runs without autograd; `straight` sends the gradient around it.
+A rule first measures a weight, then codes it. The two steps are separate, so that an embedding
+codes only the rows it looks up. All functions but `LearnedStep` run without autograd; `straight`
+provides the gradient.
 
     absmean     scale = step = mean|W|                          (TITAN eq. 35, arXiv 2402.17764)
     threshold   code = sign(W)·[|W| > τ], τ = mean|W| = scale   (TITAN eq. 34, Alg. 3)
@@ -11,7 +12,8 @@ rows it looks up. Everything here runs without autograd; `straight` sends the gr
     sign        code = ±1 by W > mean W, scale = mean|W|        (arXiv 2310.11453)
     absmax      scale = step = max|W| / (2^{n−1} − 1)
 
-A ternary code is clip(round(W/step), −1, 1), zero up to step/2: a threshold is a step of 2τ.
+A ternary code is clip(round(W/step), −1, 1), which is 0 for |W| ≤ step/2. Therefore a threshold τ
+is a step of 2τ.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ TWN_THRESHOLD = 0.7
 
 
 def mean_size(w: Tensor, rows: bool) -> Tensor:
-    """mean|w| of the whole ([]) or of each row ([rows 1])."""
+    """mean|w| of the whole weight ([]) or of each row ([rows 1])."""
     return w.abs().mean(-1, keepdim=True, dtype=wide(w)) if rows else w.abs().mean(dtype=wide(w))
 
 
@@ -72,18 +74,18 @@ def round_codes(w: Tensor, step: Tensor, bound: int) -> Tensor:
 
 
 def sign_codes(w: Tensor, centre: Tensor) -> Tensor:
-    """±1, never 0: a weight at the centre counts as below it."""
+    """Codes ±1; a weight equal to the centre has code −1."""
     return (w > centre).to(wide(w)).mul_(2).sub_(1)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How weights become codes.
+    """Quantisation rule of a weight.
 
     Args:
-        measure: weight → (step or centre, scale); each [] or, by row, [rows 1].
+        measure: weight → (step or centre, scale), each [], or [rows 1] if `rows`.
         code: (weight, step or centre) → codes.
-        rows: a scale for each row (output channel, table entry) instead of one.
+        rows: one scale per row (output channel, embedding entry) instead of one per weight.
     """
 
     measure: Callable[[Tensor, bool], Measured]
@@ -92,7 +94,7 @@ class Rule:
 
     @torch.no_grad()
     def codes(self, w: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], Tensor]:
-        """Integer-valued codes and their scale."""
+        """Codes (integer values in the weight's dtype) and their scale."""
         step, scale = self.measure(w, self.rows)
         return self.code(w, step), scale
 
@@ -100,9 +102,12 @@ class Rule:
     def quantised(
         self, w: Float[Tensor, "*b d"], measured: Float[Tensor, "n d"] | None = None
     ) -> Float[Tensor, "*b d"]:
-        """scale · codes in the dtype of w; `measured` is the whole weight if w is some rows of it.
+        """scale · codes in the dtype of w.
 
-        A rule by rows measures the rows it is given, which comes to the same.
+        Args:
+            w: weight to quantise, or rows of it.
+            measured: whole weight, if w is only some of its rows. A rule with `rows` measures w
+                itself, with the same result.
         """
         whole = w if measured is None or self.rows else measured
         step, scale = self.measure(whole, self.rows)
@@ -110,12 +115,12 @@ class Rule:
 
 
 def ternary(measure: Callable[[Tensor, bool], Measured], *, rows: bool = False) -> Rule:
-    """The ternary rule that measures like this."""
+    """Ternary rule with the given measure."""
     return Rule(measure, partial(round_codes, bound=1), rows)
 
 
 def integer(bits: int) -> Rule:
-    """n-bit codes with a scale per row."""
+    """Rule of n-bit integer codes with one scale per row."""
     bound = 2 ** (bits - 1) - 1
     return Rule(partial(absmax, bits=bits), partial(round_codes, bound=bound), rows=True)
 
@@ -128,6 +133,7 @@ class LearnedStep(Function):
 
     ŵ = s·clip(round(w/s), −1, 1);   ∂ŵ/∂w = [|w/s| < 1],
     ∂ŵ/∂s = round(w/s) − w/s inside, ±1 outside, times the gradient scale 1/√(weights per step · 1).
+    «Inside» means |w/s| < 1.
     """
 
     @staticmethod

@@ -1,9 +1,10 @@
-"""Ternary codes, five to a byte (SPEC Q7, E8; TITAN 5.4).
+"""Pack five ternary codes into a byte (SPEC Q7, E8; TITAN 5.4).
 
     byte = Σ_{i<5} (cᵢ + 1)·3ⁱ,   3⁵ = 243 ≤ 256
 
-log2 3 ≈ 1.585 bits is what a ternary weight holds (TITAN writes ⌈log2 3⌉, which is 2); this takes
-8/5 = 1.6. Codes are packed as one row of numbers, so that only the last byte has room to spare.
+A ternary weight has log2 3 ≈ 1.585 bits of information (TITAN writes ⌈log2 3⌉, which is 2); this
+format uses 8/5 = 1.6 bits. Codes are packed as one flat row, so that only the last byte has unused
+places.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ def _powers(device: torch.device) -> Tensor:
 
 
 def pack(codes: Int8[Tensor, "*shape"]) -> UInt8[Tensor, " bytes"]:
-    """Codes −1, 0, 1 of any shape, in memory order."""
-    flat = codes.flatten().to(torch.uint8) + 1  # −1 is 255 and wraps around to 0
+    """Pack codes −1, 0, 1 of any shape, in memory order."""
+    flat = codes.flatten().to(torch.uint8) + 1  # −1 converts to 255, and 255 + 1 wraps to 0
     padded = torch.cat([flat, flat.new_zeros(-len(flat) % PER_BYTE)])
     five = rearrange(padded, "(n five) -> n five", five=PER_BYTE)
     return (five * _powers(codes.device).to(torch.uint8)).sum(1).to(torch.uint8)
 
 
 def unpack(packed: UInt8[Tensor, " bytes"], count: int) -> Int8[Tensor, " count"]:
-    """The first `count` codes: one look-up per byte."""
+    """Unpack the first `count` codes, with one table look-up per byte."""
     every = torch.arange(3**PER_BYTE, device=packed.device)[:, None]
     table = (every // _powers(packed.device) % 3 - 1).to(torch.int8)
     return table.index_select(0, packed.int()).flatten()[:count]
 
 
 def unpack_at(packed: UInt8[Tensor, " bytes"], index: Int[Tensor, "*n"]) -> Int8[Tensor, "*n"]:
-    """The codes at these places only."""
+    """Unpack only the codes at the indices `index`."""
     byte = packed[index // PER_BYTE].long()
     return (byte // 3 ** (index % PER_BYTE) % 3 - 1).to(torch.int8)

@@ -62,7 +62,7 @@ class SoftmaxMixer(Mixer):
         like, g, k = self.q_proj.weight, self.heads.g, self.head_dim
         if slots is None:
             return KVCache.empty(batch, g, k, k, like)
-        return local.fresh(batch, g, slots, k, like)
+        return local.empty_cache(batch, g, slots, k, like)
 
     def project(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v in heads, not turned yet."""
