@@ -1,4 +1,4 @@
-"""A finished run as a folder that loads anywhere: `python export.py run=<dir> to=<folder>`."""
+"""Export a finished run to a self-contained folder: `python export.py run=<dir> to=<folder>`."""
 
 import sys
 

@@ -1,6 +1,7 @@
 """Train one run: `python train.py mixer=retnet quant=bitnet158 norm=qdyt`; `--help` lists all.
 
-The story of a run is `chimera.train.run.run`; what is allowed on the command line, `conf/`.
+`chimera.train.run.run` trains it; the folder `conf/` defines the groups and keys of the command
+line.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The one exception that is the user's to mend: printed as one line, exit code 2, no traceback."""
+"""Exceptions that commands turn into one line and an exit code; helpers for their messages."""
 
 from __future__ import annotations
 
@@ -6,31 +6,42 @@ import difflib
 import errno
 from collections.abc import Iterable
 
-#: What the system says when a disk, or one's share of it, is full.
+#: Error numbers of the system for a full disk and for an exceeded disk quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class UserError(ValueError):
-    """Bad input. The message is one line: what was chosen, what is allowed, what to do."""
+    """Bad input by the user: commands print the message and exit with code 2, no traceback.
+
+    The message is one line: what was chosen, what is allowed, what to do.
+    """
 
 
-class Interrupted(Exception):  # noqa: N818 - a request that was met, no error
-    """A run was asked to stop; it is saved and goes on when the same command is started again."""
+class Interrupted(Exception):  # noqa: N818 - a request to stop, no error
+    """A run stopped on request. It is saved; the same command resumes it."""
 
 
 class NotFiniteError(RuntimeError):
-    """A loss or a gradient was NaN or infinite; raised before it reaches the weights."""
+    """A loss or a gradient is NaN or infinite; raised before the weights are updated."""
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest spelling in `allowed`, else an empty string."""
+    """Return `; did you mean 'x'?` for the nearest spelling in `allowed`, else an empty string."""
     close = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def unknown(what: str, chosen: str, allowed: Iterable[str]) -> UserError:
-    """An unknown choice: `mixer=retnett is not known: one of attention, retnet; did you mean …`."""
+def unknown(key: str, chosen: str, allowed: Iterable[str]) -> UserError:
+    """Make the error for an unknown choice.
+
+    Example: `mixer=retnett is not known; choose one of attention, …; did you mean 'retnet'?`
+
+    Args:
+        key: configuration group or key.
+        chosen: its value.
+        allowed: all allowed values.
+    """
     names = sorted(allowed)
     return UserError(
-        f"{what}={chosen} is not known; choose one of {', '.join(names)}{nearest(chosen, names)}"
+        f"{key}={chosen} is not known; choose one of {', '.join(names)}{nearest(chosen, names)}"
     )

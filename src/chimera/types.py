@@ -1,6 +1,6 @@
-"""Types of hyperparameters: the constructor signature is the schema of the command line.
+"""Types of hyperparameters with their ranges; a constructor's signature is the schema of its keys.
 
-Free of torch, so that settings are checked before it is loaded.
+Does not import torch, so that settings are checked before torch is loaded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How many processes train together, and which of them this is.
+"""Rank of this process and number of processes that train together.
 
-From the process group of torch.distributed once there is one; before that from the environment
-that torchrun or Slurm's `srun` sets; else one process.
-Loaders are made before a Trainer exists, so they ask here. Does not import torch.
+They are read from the process group of torch.distributed if it is initialised, else from the
+environment variables that torchrun or Slurm's `srun` sets. Without either there is one process.
+Data loaders are built before the Trainer, so they cannot ask the Trainer. Does not import torch.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import os
 import sys
 from typing import Any
 
-#: Rank and size, as torchrun and as `srun` name them. A batch script is no task of a step: Slurm
-#: sets SLURM_NTASKS there although one process runs, so the step's own number counts.
+#: Variables of rank and size, of torchrun and of `srun`. SLURM_NTASKS is not used: Slurm sets it in
+#: a batch script too, where only one process runs. SLURM_STEP_NUM_TASKS is set by `srun` alone.
 _VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 def rank() -> int:
-    """Number of this process, from 0."""
-    return _place()[0]
+    """Rank of this process, from 0."""
+    return _rank_and_size()[0]
 
 
 def world_size() -> int:
     """Number of processes."""
-    return _place()[1]
+    return _rank_and_size()[1]
 
 
-def _place() -> tuple[int, int]:
+def _rank_and_size() -> tuple[int, int]:
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

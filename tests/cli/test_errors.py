@@ -19,7 +19,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["mixer=retnett"], ["mixer=retnett", "attention", "did you mean 'retnet'"]),
     (["quant=bitnet"], ["quant=bitnet", "bitnet158"]),
     (["norm=layer"], ["norm=layer", "layernorm"]),
-    (["model=[encoder_small,x]"], ["no single name"]),
+    (["model=[encoder_small,x]"], ["not one name"]),
     (["mixr=retnet"], ["mixr", "did you mean 'mixer'"]),
     (["optm.lr=1"], ["optm.lr", "optim.lr"]),
     (["+optm.lr=1"], ["optm.lr", "optim.lr"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chimera.config.compose import compose, plain
-from chimera.config.scale import held_back
+from chimera.config.scale import clamped
 from chimera.errors import UserError
 
 ROW = "+bitnet_qdyt/norms=qdyt"
@@ -22,11 +22,11 @@ def test_bounds_win_over_the_row_and_the_command_line(scale: str) -> None:
 
 def test_what_a_bound_cuts_is_said() -> None:
     words = [ROW, "scale=small", "trainer.max_steps=50000", "model.dim=64", "optim.lr=1"]
-    (line,) = held_back(plain(compose(words)), words)
+    (line,) = clamped(plain(compose(words)), words)
     assert line.startswith("scale=small bounds trainer.max_steps: 1000, not 50000;")
-    assert not held_back(plain(compose([ROW, "trainer.max_steps=50000"])), words)
+    assert not clamped(plain(compose([ROW, "trainer.max_steps=50000"])), words)
     row = ["+saidl/positions=rope", "scale=small", "trainer.max_steps=900"]
-    assert "not 900" in held_back(plain(compose(row)), row)[0]  # a bound of its preset
+    assert "not 900" in clamped(plain(compose(row)), row)[0]  # a bound of its preset
 
 
 def test_a_choice_of_the_scale_wins_over_the_presets_and_loses_to_the_command_line() -> None:

@@ -170,6 +170,6 @@ def test_mistakes_are_one_line(
         assert "--config-dir=/nowhere is no folder" in capsys.readouterr().err
     (stranger / "conf/mixer/retnet.yaml").write_text("_target_: mine.RunningMean\n")
     with folders(monkeypatch, stranger / "conf"):
-        with pytest.raises(UserError, match="there is a mixer=retnet already"):
+        with pytest.raises(UserError, match="mixer=retnet exists already"):
             groups()
         (stranger / "conf/mixer/retnet.yaml").unlink()

@@ -138,7 +138,7 @@ def test_jobs_are_rows_by_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (row, seed) for row in ("layernorm", "static_tanh", "qdyt") for seed in (0, 1)
     ]
     assert len({RunDir.of(composed(job)).path for job in found}) == 6
-    with pytest.raises(UserError, match="seeds of a table"):
+    with pytest.raises(UserError, match="no override of a table"):
         jobs(load("bitnet_qdyt/norms"), ["seed=3"], [0])
 
 

@@ -178,7 +178,7 @@ def test_training_starts_from_an_exported_folder(
     export([f"run={runs}/lm", f"to={tmp_path}/packed", "packed=true"])
     capsys.readouterr()
     assert train([*tune, f"init_from={tmp_path}/packed", f"run_dir={tmp_path}/x"]) == 2
-    assert "is packed: its weights cannot be trained on" in capsys.readouterr().err
+    assert "is packed, so its weights cannot be trained" in capsys.readouterr().err
 
 
 def test_their_tokenizer_gives_our_ids(runs: Path, tmp_path: Path) -> None:

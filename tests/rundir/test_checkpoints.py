@@ -12,7 +12,7 @@ import torch
 
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import CheckedIO, finite, load
-from chimera.rundir.checkpoints import Facts, Found, Invalid, newest, sidecar
+from chimera.rundir.checkpoints import InvalidCheckpoint, ResumePoint, Sidecar, newest, sidecar_path
 
 
 def save(folder: Path, name: str, step: int, **more: object) -> Path:
@@ -36,7 +36,7 @@ def test_the_newest_is_by_step_and_not_by_time(tmp_path: Path) -> None:
     save(tmp_path, "epoch-0", 9)
     save(tmp_path, "best-2", 2)
     assert newest(tmp_path).path == tmp_path / "rolling-10.ckpt"
-    assert newest(tmp_path / "nowhere") == Found(None, 0)
+    assert newest(tmp_path / "nowhere") == ResumePoint(None, 0)
 
 
 def test_one_that_cannot_be_gone_on_from_is_left_out(tmp_path: Path) -> None:
@@ -46,32 +46,32 @@ def test_one_that_cannot_be_gone_on_from_is_left_out(tmp_path: Path) -> None:
     assert newest(tmp_path, resumable=False).step == 2
 
 
-def test_damage_is_named_set_aside_and_passed_over(tmp_path: Path) -> None:
+def test_damage_is_named_set_aside_and_rejected(tmp_path: Path) -> None:
     save(tmp_path, "rolling-1", 1)
     flipped, bare, gone = (save(tmp_path, f"rolling-{n}", n) for n in (2, 3, 4))
     data = bytearray(flipped.read_bytes())
     data[len(data) // 2] ^= 1
     flipped.write_bytes(data)
-    sidecar(bare).unlink()
+    sidecar_path(bare).unlink()
     gone.unlink()
     found = files.prepare(tmp_path)
     assert found.step == 1
-    assert found.passed_over == {
+    assert found.rejected == {
         "rolling-2.ckpt": "its bytes do not match its checksum",
         "rolling-3.ckpt": "no checksum beside it",
         "rolling-4.ckpt": "missing",
     }
     assert "\n" not in str(found)
-    assert newest(tmp_path) == Found(tmp_path / "rolling-1.ckpt", 1)
+    assert newest(tmp_path) == ResumePoint(tmp_path / "rolling-1.ckpt", 1)
     assert (tmp_path / "rolling-2.ckpt.invalid").exists()
 
 
 def test_a_sidecar_that_is_no_json(tmp_path: Path) -> None:
     path = save(tmp_path, "rolling-1", 1)
     for text in ("", "{", '{"step": 1, "colour": 2}', "[1]"):
-        sidecar(path).write_text(text)
-        with pytest.raises(Invalid, match="cannot be read"):
-            files.facts(path)
+        sidecar_path(path).write_text(text)
+        with pytest.raises(InvalidCheckpoint, match="cannot be read"):
+            files.read_sidecar(path)
 
 
 def test_a_kill_while_one_replaces_another_of_its_name(
@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_the_old_one_and_no_rest(
 
 def test_two_names_share_their_bytes(tmp_path: Path) -> None:
     first, other = save(tmp_path, "rolling-4", 4), tmp_path / "epoch-0.ckpt"
-    files.publish(first, other, files.facts(first))
+    files.publish(first, other, files.read_sidecar(first))
     assert os.path.samefile(first, other)
     files.remove(first)
     assert newest(tmp_path).path == other
@@ -120,7 +120,7 @@ def test_two_names_share_their_bytes(tmp_path: Path) -> None:
 
 def test_links_lead_to_the_right_ones(tmp_path: Path) -> None:
     for step in (1, 2):
-        files.point(tmp_path / "last.ckpt", save(tmp_path, f"rolling-{step}", step))
+        files.link(tmp_path / "last.ckpt", save(tmp_path, f"rolling-{step}", step))
     assert load(tmp_path / "last.ckpt")["global_step"] == 2
 
 
@@ -137,13 +137,13 @@ def test_the_best_by_what_is_in_the_folder(tmp_path: Path) -> None:
 def test_starting_over_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
     save(tmp_path, "rolling-1", 1)
     (tmp_path / ".write-rolling-2.ckpt.123").write_bytes(b"half")
-    assert files.prepare(tmp_path, fresh=True) == Found(None, 0)
+    assert files.prepare(tmp_path, fresh=True) == ResumePoint(None, 0)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "rolling-1.ckpt"
-    torch.save({"global_step": 1, "epoch": 0, "harm": Facts(1)}, path)
+    torch.save({"global_step": 1, "epoch": 0, "harm": Sidecar(1)}, path)
     with pytest.raises(Exception, match=r"weights_only|Weights only"):
         CheckedIO().load_checkpoint(path, weights_only=False)
 
@@ -156,5 +156,5 @@ def test_finite(tmp_path: Path) -> None:
 
 
 def test_the_sidecar_is_plain(tmp_path: Path) -> None:
-    known = json.loads(sidecar(save(tmp_path, "rolling-1", 1)).read_text())
+    known = json.loads(sidecar_path(save(tmp_path, "rolling-1", 1)).read_text())
     assert set(known) == {"step", "epoch", "resumable", "loss", "sha256"}

@@ -15,7 +15,7 @@ from chimera.paths import ROOT
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.environment import environment
-from chimera.rundir.identity import flat, identity
+from chimera.rundir.identity import flatten, identity
 
 
 def config(*overrides: str) -> dict[str, object]:
@@ -57,7 +57,7 @@ def test_a_directory_of_another_run_is_refused_by_the_keys_that_differ(tmp_path:
     here = f"run_dir={tmp_path}"
     RunDir(tmp_path).start(config(here, "mixer=gqa"), [])
     for state in ("RUNNING", "STOPPED", "FAILED", "DONE"):
-        RunDir(tmp_path).mark(state)
+        RunDir(tmp_path).write_status(state)
         open_run(config(here, "mixer=gqa", "data.num_workers=2", "logger=none", "name=other"))
         open_run(config(here, "overwrite=true"))
         for change, shown in {
@@ -95,7 +95,7 @@ def test_environment_says_what_it_ran_on() -> None:
 
 
 def test_flat_keys() -> None:
-    assert flat({"a": {"b": 1, "c": {}}, "d": None}) == {"a.b": 1, "a.c": {}, "d": None}
+    assert flatten({"a": {"b": 1, "c": {}}, "d": None}) == {"a.b": 1, "a.c": {}, "d": None}
 
 
 def test_a_run_that_is_there_is_found_whatever_it_is_called(
@@ -111,35 +111,35 @@ def test_a_run_that_is_there_is_found_whatever_it_is_called(
 
 def test_alive_is_who_says_running_and_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path)
-    assert not run.alive()
-    run.mark("RUNNING")
-    assert run.alive()
+    assert not run.is_running()
+    run.write_status("RUNNING")
+    assert run.is_running()
     status = run.status()
     write_json(tmp_path / "status.json", {**status, "process": "1"})  # the number was given away
-    assert not run.alive()
+    assert not run.is_running()
     write_json(tmp_path / "status.json", {**status, "host": "elsewhere"})
-    assert run.alive()
+    assert run.is_running()
     write_json(
         tmp_path / "status.json",
         {**status, "host": "elsewhere", "time": "2026-01-01T00:00:00+00:00"},
     )
-    assert not run.alive()
-    run.mark("DONE")
-    assert not run.alive()
+    assert not run.is_running()
+    run.write_status("DONE")
+    assert not run.is_running()
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    run.claim()
-    run.mark("RUNNING")
+    run.lock()
+    run.write_status("RUNNING")
     program = (
         "import sys; from pathlib import Path; from chimera.rundir.directory import RunDir\n"
-        "RunDir(Path(sys.argv[1])).claim()"
+        "RunDir(Path(sys.argv[1])).lock()"
     )
     words = [sys.executable, "-c", program, str(run.path)]
     other = subprocess.run(words, capture_output=True, text=True)
     assert "is being trained by process" in other.stderr
-    run.mark("DONE")  # the lock is still held, whatever the file says
+    run.write_status("DONE")  # the lock is still held, whatever the file says
     assert subprocess.run(words, capture_output=True).returncode
     run._lock.close()
     assert subprocess.run(words, capture_output=True).returncode == 0

@@ -22,11 +22,11 @@ from pathlib import Path
 from chimera.rundir.directory import RunDir
 run = RunDir(Path(sys.argv[1]))
 with (run.path / "starts").open("a") as file: file.write("x")
-run.mark("RUNNING", step=0, max_steps=9)
+run.write_status("RUNNING", step=0, max_steps=9)
 """
 DONE = """
 (run.path / "run.json").write_text(json.dumps({"metrics": {"val/perplexity": 7.0}}))
-run.mark("DONE")
+run.write_status("DONE")
 """
 
 

@@ -41,7 +41,9 @@ def test_what_fails_fails_alone_and_a_second_sweep_runs_what_is_missing(tmp_path
 
 
 def test_the_reason_is_what_the_run_said(tmp_path: Path) -> None:
-    found = run([job(tmp_path, "nan", "run.mark('FAILED', why='loss is nan'); sys.exit(1)")])
+    found = run(
+        [job(tmp_path, "nan", "run.write_status('FAILED', why='loss is nan'); sys.exit(1)")]
+    )
     assert found["nan"].why == "loss is nan"
 
 
@@ -97,7 +99,7 @@ def test_a_run_that_is_alive_elsewhere_is_waited_for(tmp_path: Path) -> None:
     other = subprocess.Popen(
         [sys.executable, "-c", BEGIN + "time.sleep(2)" + DONE, str(tmp_path / "a")]
     )
-    while not RunDir(tmp_path / "a").alive():
+    while not RunDir(tmp_path / "a").is_running():
         time.sleep(0.02)
     seen = set[State]()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
@@ -134,7 +136,7 @@ def test_stopping_asks_each_job_once_and_starts_no_more(tmp_path: Path) -> None:
 import signal
 def save(*_):
     (run.path / 'asked').open('a').write('x'); time.sleep(.5)
-    run.mark('STOPPED'); os._exit(130)
+    run.write_status('STOPPED'); os._exit(130)
 signal.signal(signal.SIGINT, save)
 (run.path / 'ready').touch()
 time.sleep(30)

@@ -22,7 +22,7 @@ BAD: list[tuple[str, list[str]]] = [
     ("+bitnet_qdyt/norms=layer", ["layer", "layernorm"]),
     ("+bitnet_qdyt=norms", ["is a table", "-m"]),
     ("launcher=slurm", ["launcher=slurm", "submitit"]),
-    ("model=[encoder_small,x]", ["no single name"]),
+    ("model=[encoder_small,x]", ["not one name"]),
     # keys
     ("optm.lr=1", ["optm.lr", "did you mean 'optim.lr'"]),
     ("mixer=retnet mixer.kv_heads=2", ["mixer.kv_heads"]),

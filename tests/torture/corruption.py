@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from chimera.rundir.checkpoints import sidecar
+from chimera.rundir.checkpoints import sidecar_path
 from tests.torture import faults, job
 from tests.torture.resume import whole
 
@@ -75,7 +75,7 @@ def dangling(folder: Path) -> None:
 def wrong_checksum(folder: Path) -> None:
     """One digit of it."""
     for name in NEWEST:
-        file = sidecar(folder / name)
+        file = sidecar_path(folder / name)
         text = file.read_text()
         at = text.index('"sha256": ["') + len('"sha256": ["')
         digit = "0" if text[at] != "0" else "1"
@@ -85,7 +85,7 @@ def wrong_checksum(folder: Path) -> None:
 def no_checksum(folder: Path) -> None:
     """None beside either name."""
     for name in NEWEST:
-        sidecar(folder / name).unlink()
+        sidecar_path(folder / name).unlink()
 
 
 CASES: dict[str, Callable[[Path], None] | None] = {
@@ -123,7 +123,7 @@ def case(folder: Path, name: str) -> list[str]:
     text = log.read_text()
     said = next((line for line in text.splitlines() if line.startswith("resuming")), "")
     wrong = [] if code == 0 else [f"exit code {code}: {text[-300:]}"]
-    if "best-10.ckpt at step 10" not in said or "passed over" not in said:
+    if "best-10.ckpt at step 10" not in said or "rejected" not in said:
         wrong.append(f"said: {said}")
     return wrong or job.differences(to, reference)
 

@@ -65,7 +65,7 @@ def test_epochs_the_best_one_and_predictions(
     assert {line.split("\t")[1] for line in lines[1:]} <= {"0", "1"}
 
     # The numbers are those of the best epoch by the task's score, not of the last.
-    kept = files.facts((run / "checkpoints/best.ckpt").resolve())
+    kept = files.read_sidecar((run / "checkpoints/best.ckpt").resolve())
     assert kept.loss is not None
     assert record["metrics"]["val/score"] == pytest.approx(-kept.loss)
     capsys.readouterr()
@@ -136,7 +136,7 @@ def test_what_it_starts_from_is_part_of_its_identity(place: Path, tmp_path: Path
     ("words", "says"),
     [
         (["task=glue"], "data=pydocs has none; use data=glue, data=es_glue or data=acceptability"),
-        (["init_from=/nowhere"], "is no model; give a run's directory"),
+        (["init_from=/nowhere"], "is not a model; give a run's directory"),
         (["init_from={place}/text.txt"], "is a file outside a run's checkpoints/"),
         (["tokenizer=own"], "tokenizer=own is that of init_from=<a run>"),
         (["trainer.max_steps=null"], "trainer.max_steps=null needs trainer.max_epochs"),

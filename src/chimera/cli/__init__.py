@@ -1,4 +1,4 @@
-"""The command line: a file a command. Bad input is one clear line and exit code 2.
+"""The command line, one file per command. Bad input gives one line and exit code 2.
 
-Nothing is imported here, so that a bad command fails before torch is loaded.
+This file imports nothing, so that a bad command fails before torch is loaded.
 """

@@ -1,4 +1,4 @@
-"""From exceptions to exit codes: 2 and one line for what the user can mend."""
+"""Turn exceptions into exit codes: one line and code 2 for errors that the user can correct."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from chimera.errors import FULL, NotFiniteError, UserError
 
 
 def exit_code(command: Callable[[], Any]) -> int:
-    """Run a command; returns its exit code (None counts as 0)."""
+    """Run a command and return its exit code; None counts as 0."""
     try:
         return int(command() or 0)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except NotFiniteError as error:  # its report has been shown
+    except NotFiniteError as error:  # the guard has already printed its report
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader of our output has stopped reading
+    except BrokenPipeError:  # for instance `… | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -16,11 +16,11 @@ USAGE = "python eval.py run=<directory of a run> [length=<tokens>]"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is tested.
+    """Arguments of `eval.py`.
 
     Args:
         run: directory of a run.
-        length: tokens per sequence, for task=causal_lm; the run's own if it is left out.
+        length: tokens per sequence, for task=causal_lm; by default that of the run.
     """
 
     run: Path
@@ -44,7 +44,9 @@ def _command(arguments: list[str]) -> int:
     directory = RunDir(evaluation.run)
     directory.config()
     if not directory.test_data.exists():
-        raise UserError(f"run={directory.path} never came to train: there is nothing to test")
+        raise UserError(
+            f"run={directory.path} has not started training, so it has no test data; train it first"
+        )
     from chimera.evaluate.test import evaluate
 
     return evaluate(directory, evaluation.length)

@@ -1,4 +1,4 @@
-"""`python export.py run=<directory> to=<folder>`: weights, tokenizer and model card of a run."""
+"""`python export.py run=<directory> to=<folder>`: export weights, tokenizer and model card."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ USAGE = (
 
 @dataclass(frozen=True)
 class Export:
-    """What is written.
+    """Arguments of `export.py`.
 
     Args:
         run: directory of a finished run.
-        to: a new or empty folder, or one that was exported to before.
-        packed: hold ternary weights in 1.6 bits each.
-        adapter: `merge` it into the weights where that is exact; `keep` it beside them; `alone`
-            writes nothing else.
+        to: a new or empty folder, or the folder of an earlier export.
+        packed: store ternary weights in 1.6 bits each.
+        adapter: `merge` adds it to the weights where that is exact; `keep` writes it beside them;
+            `alone` writes only the adapter.
     """
 
     run: Path

@@ -1,4 +1,4 @@
-"""`python -m chimera.cli.table <paper>/<table> [key=value …]`: train what is missing of a table."""
+"""`python -m chimera.cli.table <paper>/<table> [key=value …]`: train a table's unfinished rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python train.py`: train a run, run a sweep, show a configuration, list what there is."""
+"""`python train.py`: train a run, run a sweep, show a configuration, list components and tables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ python train.py [group=choice ...] [key=value ...]     train one run
 python train.py -m group=a,b key=1,2                   a sweep (Hydra's syntax)
 python train.py --cfg job [...]                        show the composed configuration
 python train.py --help                                 groups and choices
-python train.py list                                   every component: what it is, source, cost
-python train.py list tables                            every table of experiments with its rows
-python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<table> all of them
+python train.py list                                   all components: description, source, cost
+python train.py list tables                            all tables of experiments with their rows
+python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<table> all rows
 python train.py replay=<run>/nan_report-<step>.json    repeat a step that was not finite
 python eval.py run=<dir>                               repeat a run's final test
-python eval.py run=<dir> length=1024                   the same text in sequences of this length
-python generate.py run=<dir> prompt="..."              continue a text; more: generate.py --help
-python export.py run=<dir> to=<folder>                 weights, tokenizer, model card"""
+python eval.py run=<dir> length=1024                   the same test in sequences of this length
+python generate.py run=<dir> prompt="..."              continue a text; see generate.py --help
+python export.py run=<dir> to=<folder>                 export weights, tokenizer, model card"""
 HELP = {"-h", "--help"}
 _SWEEP, _SHOW = {"-m", "--multirun"}, {"--cfg", "-c", "--info", "-i"}
 
@@ -47,7 +47,7 @@ def _command(arguments: list[str]) -> int:
     if flags & _SHOW:
         return _show(arguments)
     if flags:
-        raise UserError(f"{min(flags)} is no flag of train.py; it has -m, --cfg, --info, --help")
+        raise UserError(f"{min(flags)} is no flag of train.py; use -m, --cfg, --info or --help")
     return _run(arguments)
 
 
@@ -78,15 +78,15 @@ def _with_folders(arguments: list[str]) -> list[str]:
 
 
 def _run(overrides: list[str]) -> int:
-    """Compose, check, train what has to be there first, train."""
+    """Compose and check the configuration, wait for prerequisites, train."""
     from chimera.config.compose import compose, plain
-    from chimera.config.scale import held_back
+    from chimera.config.scale import clamped
     from chimera.train.check import check
     from chimera.train.prerequisites import wait_for_all
 
     config = plain(compose(overrides))
     check(config)
-    for line in held_back(config, overrides):
+    for line in clamped(config, overrides):
         print(line, file=sys.stderr)
     wait_for_all(config, overrides)
     from chimera.errors import Interrupted
@@ -95,35 +95,35 @@ def _run(overrides: list[str]) -> int:
     try:
         run(config, overrides)
     except Interrupted as stopped:
-        print(f"{stopped}; the same command goes on", file=sys.stderr)
+        print(f"{stopped}; start the same command again to resume", file=sys.stderr)
         return 130
     return 0
 
 
-def _list(what: list[str]) -> int:
-    if what == []:
+def _list(arguments: list[str]) -> int:
+    if arguments == []:
         from chimera.model.catalog import show
 
         show()
         return 0
-    if what == ["tables"]:
+    if arguments == ["tables"]:
         from chimera.config.tables import listing
 
         print(listing())
         return 0
-    raise UserError(f"cannot list '{' '.join(what)}'; write list, or list tables")
+    raise UserError(f"cannot list '{' '.join(arguments)}'; write list, or list tables")
 
 
 def _replay(arguments: list[str]) -> int:
     if len(arguments) > 1:
-        raise UserError("replay=<nan_report-*.json> stands alone; the run says the rest")
+        raise UserError("replay=<nan_report-*.json> takes no other argument; drop the others")
     from chimera.train.replay import find, replay
 
     return replay(find(arguments[0].partition("=")[2]))
 
 
 def _show(arguments: list[str]) -> int:
-    """`--cfg`, `--info` and the like: Hydra's own answers."""
+    """Let Hydra answer its own flags, such as `--cfg` and `--info`."""
     import hydra
     from omegaconf import DictConfig
 
@@ -137,9 +137,9 @@ def _show(arguments: list[str]) -> int:
 
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
     def nothing(_: DictConfig) -> None:
-        raise AssertionError("these flags show something and start no run")
+        raise AssertionError("Hydra shows the configuration and does not call this function")
 
-    # Hydra's parser wants the flags together.
+    # Hydra's parser needs all flags before the overrides.
     sys.argv = ["train.py", *(a for a in arguments if a not in overrides), *overrides]
     nothing()
     return 0
@@ -151,5 +151,5 @@ def _help() -> str:
     options = groups()
     parts = [f"  {g:<10} {', '.join(options[g])}" for g in options if is_part(g)]
     tables = [f"  {g:<24} {', '.join(options[g])}" for g in options if "/" in g]
-    heads = ("groups and their choices:", "tables (+<paper>/<table>=<row>) and their rows:")
-    return "\n".join([USAGE, "", heads[0], *parts, "", heads[1], *tables])
+    titles = ("groups and their choices:", "tables (+<paper>/<table>=<row>) and their rows:")
+    return "\n".join([USAGE, "", titles[0], *parts, "", titles[1], *tables])

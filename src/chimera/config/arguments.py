@@ -1,6 +1,6 @@
 """Read the `key=value` arguments of a command into a settings class, whose fields are the schema.
 
-`train.py` takes Hydra's overrides instead; all other commands read theirs here.
+All commands use this except `train.py`, which reads Hydra's overrides.
 """
 
 from __future__ import annotations
@@ -19,55 +19,63 @@ Settings = TypeVar("Settings")
 
 
 def read(
-    kind: type[Settings],
+    settings_class: type[Settings],
     arguments: Sequence[str],
     usage: str,
     *,
-    others: list[str] | None = None,
+    unread: list[str] | None = None,
 ) -> Settings:
-    """An instance of `kind` with the values given, each checked against its field's type.
+    """Read arguments into an instance of `settings_class`; check each value against its field.
 
     Args:
-        kind: a dataclass.
+        settings_class: a dataclass.
         arguments: of the command line.
-        usage: what to write instead, shown where an argument cannot be read or is missing.
-        others: takes the arguments whose keys are no field; None refuses them.
+        usage: correct form of the command, shown in error messages.
+        unread: list to which arguments with other keys are appended; None refuses them.
 
     Raises:
-        UserError: an unknown key, a value of another type or range, a required key left out.
+        UserError: an unknown key, a value of another type or range, a missing required key.
     """
-    hints = get_type_hints(kind, include_extras=True)
-    given: dict[str, Any] = {}
+    hints = get_type_hints(settings_class, include_extras=True)
+    values: dict[str, Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if equals and key in hints:
-            given[key] = _value(key, text, hints[key])
-        elif others is not None:
-            others.append(argument)
+            values[key] = _value(key, text, hints[key])
+        elif unread is not None:
+            unread.append(argument)
         else:
             raise UserError(f"cannot read '{argument}'{nearest(key, hints)}; write {usage}")
-    required = [f.name for f in fields(kind) if f.default is f.default_factory is MISSING]  # type: ignore[arg-type]
-    if missing := [name for name in required if not given.get(name)]:
+    required = [
+        field.name
+        for field in fields(settings_class)  # type: ignore[arg-type]
+        if field.default is field.default_factory is MISSING
+    ]
+    if missing := [name for name in required if not values.get(name)]:
         raise UserError(f"{missing[0]}= is missing; write {usage}")
-    return kind(**given)
+    return settings_class(**values)
 
 
-def describe(kind: type, usage: str) -> str:
-    """The help of a command: its usage, then a line per key from the class's docstring."""
-    about = (kind.__doc__ or "").partition("Args:")[2].split("\n")
+def describe(settings_class: type, usage: str) -> str:
+    """Help text of a command: its usage, then the `Args:` lines of the class's docstring."""
+    about = (settings_class.__doc__ or "").partition("Args:")[2].split("\n")
     return "\n".join([usage, *(line for line in about if line.strip())])
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
-    """The text as its field's type: a list is written `a,b`; a text stays what it is."""
-    kinds = (hint, *get_args(hint))
-    lists = [one for one in kinds if get_origin(one) is list]
-    if Path in kinds:
+    """Convert text to the type of its field: `a,b` for a list, YAML for numbers and truth values.
+
+    Raises:
+        UserError: the value is not of the field's type or range.
+    """
+    types = (hint, *get_args(hint))
+    lists = [option for option in types if get_origin(option) is list]
+    if Path in types:
         return Path(text).expanduser()
     if lists:
         element = get_args(lists[0])[0]
         value: Any = [_value(key, part, element) for part in text.split(",") if part]
-    elif str in kinds:  # a prompt is text whatever it looks like
+    elif str in types:  # a prompt such as `12` stays text
         value = text
     else:
         try:

@@ -1,8 +1,8 @@
-"""What a command line chooses, found without composing: Hydra's list of files and their keys.
+"""Find all choices that a command line leads to, from Hydra's list of files, without composing.
 
-A choice may bring others: a preset or a row of a table choose parts, a scale puts small data in
-their place, a model to start from brings its parts, and a list of mixers its members. All are
-known from the list of files, so that each distinct set of choices is composed once.
+A choice may imply others: a preset or a table's row chooses parts, a scale replaces the data set by
+a small one, `init_from` chooses the parts of its model, a list of mixers chooses its members. All
+of them follow from the list of files, so each distinct set of choices is composed only once.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from chimera.config.roots import find
 from chimera.config.search_path import composed, defaults_list, hydra_on
 from chimera.errors import unknown
 
-#: Stands for «the command line does not say».
+#: Marks a key that the command line does not set.
 UNSET: Any = object()
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The files of a set of choices.
+    """Options and files of a set of choices.
 
     Args:
-        options: group to option, those inside composites (`mixer@mixer.members.x`) and those of
-            experiments among them.
+        options: group to option, including groups inside composites (`mixer@mixer.members.x`) and
+            groups of experiments.
         files: (group, package, contents) of each file in the order of composition.
     """
 
@@ -41,18 +41,18 @@ class Selection:
     files: tuple[tuple[str, str, dict[str, Any]], ...]
 
     def value(self, key: str, default: Any = None) -> Any:
-        """What the files say of a dotted key; the last one counts."""
+        """Value of a dotted key in the last file that sets it; `default` if none does."""
         for _, package, node in reversed(self.files):
             inside = key.removeprefix(f"{package}.") if package else key
-            if (inside != key or not package) and (got := _select(node, inside)) is not UNSET:
-                return got
+            if (inside != key or not package) and (value := _select(node, inside)) is not UNSET:
+                return value
         return default
 
     def keys(self) -> Iterator[str]:
-        """Every key that the parts have.
+        """All dotted keys of the chosen parts.
 
-        Experiments and presets add no key of their own: what they set has to be there without
-        them, so that their typing errors are seen.
+        Keys of experiments and presets are left out: these files may only set keys that a part has,
+        so a misspelt key in them is found.
         """
         for group, package, node in self.files:
             if group == "preset" or is_experiment(group):
@@ -63,23 +63,23 @@ class Selection:
 
 
 def is_experiment(group: str) -> bool:
-    """Whether a group is of `experiments/`."""
+    """Whether a group belongs to `experiments/` or another folder of tables."""
     return not is_part(group.partition("@")[0])
 
 
 def is_top_level(group: str) -> bool:
-    """Whether a group of the configuration itself, not of a composite or an experiment."""
+    """Whether a group is neither inside a composite nor a table of experiments."""
     return "/" not in group and "@" not in group
 
 
 @cache
 def select(overrides: tuple[str, ...], conf: Path) -> Selection:
-    """The files that group overrides lead to."""
+    """Resolve group overrides to options and files."""
     with hydra_on(conf):
-        found = defaults_list(overrides)
-    options = {g: o for g, o in found.overrides.known_choices.items() if isinstance(o, str)}
+        listed = defaults_list(overrides)
+    options = {g: o for g, o in listed.overrides.known_choices.items() if isinstance(o, str)}
     files = []
-    for default in found.defaults:
+    for default in listed.defaults:
         path = default.config_path
         if path is None or path.startswith(("hydra/", "_dummy")):
             continue
@@ -89,55 +89,58 @@ def select(overrides: tuple[str, ...], conf: Path) -> Selection:
 
 @cache
 def compose_choices(overrides: tuple[str, ...], conf: Path) -> DictConfig:
-    """The configuration of group overrides; to be copied before it is changed."""
+    """Compose the configuration of group overrides, cached; callers must not change it."""
     with hydra_on(conf):
         return composed(overrides)
 
 
 def configuration(overrides: tuple[str, ...], conf: Path) -> DictConfig:
-    """A configuration of group overrides that the caller may change."""
+    """Compose the configuration of group overrides; returns a copy that the caller may change."""
     return copy.deepcopy(compose_choices(overrides, conf))
 
 
-def start_of(chosen: Selection, overrides: Sequence[str]) -> str | None:
-    """The `init_from` of a row or a preset at this scale; None where a model is chosen."""
+def init_from_of(chosen: Selection, overrides: Sequence[str]) -> str | None:
+    """`init_from` of the chosen row or preset at the chosen scale; None if `model=` is chosen."""
     names = {override.lstrip("+").partition("=")[0] for override in overrides}
     if "model" in names or not ("preset" in names or any("/" in name for name in names)):
         return None
     values = _scale(chosen).get("preset_values") or {}
-    own = values.get(chosen.options["preset"]) or {}
-    start = own.get("init_from", chosen.value("init_from"))
-    return None if start is None else str(start)
+    preset_values = values.get(chosen.options["preset"]) or {}
+    path = preset_values.get("init_from", chosen.value("init_from"))
+    return None if path is None else str(path)
 
 
-def scaled(chosen: Selection, overrides: Sequence[str]) -> list[str]:
-    """Choices that the scale adds to those of the command line."""
+def scale_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
+    """Choices that the scale makes, without groups that the command line chooses."""
     names = {override.partition("=")[0] for override in overrides}
     scale = _scale(chosen)
     options = dict(scale.get("choices") or {})
     if options and not static.attribute(str(chosen.value("task._target_")), "plain_text", True):
-        # Text stands in for text; labelled examples have no stand-in.
+        # The scale's data set is plain text; it cannot replace labelled examples.
         options = {g: o for g, o in options.items() if g not in ("data", "tokenizer")}
         options |= (scale.get("preset_choices") or {}).get(chosen.options["preset"]) or {}
     return [f"{group}={option}" for group, option in options.items() if group not in names]
 
 
-def members(chosen: Selection, cycle: Any) -> list[str]:
-    """Choices that bring in the mixers which a composite's `cycle` names and has no node of.
+def member_choices(chosen: Selection, cycle: Any) -> list[str]:
+    """Choices for the mixers that a composite's `cycle` names and that have no node yet.
 
     Args:
-        chosen: the files.
-        cycle: as the command line has it, or UNSET.
+        chosen: options and files of the other choices.
+        cycle: value of `mixer.cycle` on the command line, or UNSET.
+
+    Raises:
+        UserError: an unknown mixer.
     """
     names = chosen.value("mixer.cycle") if cycle is UNSET else cycle
     if not isinstance(names, list):
         return []
-    known = groups()["mixer"]
+    mixers = groups()["mixer"]
     for name in names:
-        if name not in known:
-            raise unknown("mixer.cycle", str(name), known)
-    places = {name: f"mixer@mixer.members.{name}" for name in dict.fromkeys(names)}
-    return [f"+{place}={name}" for name, place in places.items() if place not in chosen.options]
+        if name not in mixers:
+            raise unknown("mixer.cycle", str(name), mixers)
+    member_groups = {name: f"mixer@mixer.members.{name}" for name in dict.fromkeys(names)}
+    return [f"+{g}={name}" for name, g in member_groups.items() if g not in chosen.options]
 
 
 def _scale(chosen: Selection) -> dict[str, Any]:
@@ -147,8 +150,8 @@ def _scale(chosen: Selection) -> dict[str, Any]:
 @cache
 def _read(conf: Path, path: str) -> dict[str, Any]:
     inside = conf / f"{path}.yaml"
-    place = inside if inside.is_file() else find(path)
-    node = yaml.safe_load(place.read_text(encoding="utf-8")) or {}
+    file = inside if inside.is_file() else find(path)
+    node = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     return {key: value for key, value in node.items() if key != "defaults"}
 
 

@@ -1,9 +1,9 @@
-"""From the overrides of a command line to one resolved configuration, or one clear line why not.
+"""Compose a run's configuration from the overrides of a command line, or fail with one line.
 
-    choices (with those that they bring) → Hydra composes them, once → values → scale → source
+    choices (and those that they imply) → Hydra's composition, once → values → scale → `init_from`
 
-Hydra's own errors, and what it would accept silently (a misspelt key after `+`, a list where one
-name belongs), are refused here. Does not import torch.
+Inputs that Hydra accepts silently, such as a misspelt key after `+` or a list in place of a name,
+are refused; Hydra's own errors become one line. Does not import torch.
 """
 
 from __future__ import annotations
@@ -22,57 +22,62 @@ from chimera.config.choices import (
     UNSET,
     Selection,
     configuration,
+    init_from_of,
     is_experiment,
     is_top_level,
-    members,
-    scaled,
+    member_choices,
+    scale_choices,
     select,
-    start_of,
 )
 from chimera.config.groups import groups
 from chimera.config.overrides import check_choices, check_key, hint, is_choice
-from chimera.config.scale import bound, drop_leftovers, keys_of
+from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
 from chimera.config.search_path import one_line
 from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
 
-#: Overrides that a row which is trained first has from the run that starts from it.
+#: Prefixes of the overrides that the row named by `init_from` shares with the run.
 SHARED = ("scale=", "logger", "launcher", "trainer.progress=", "data.cache_dir=")
-#: Overrides that a teacher does not have from its student: where a run goes, and the student alone.
-NOT_THE_TEACHERS = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil")
+#: Prefixes of the student's overrides that its teacher does not share.
+STUDENT_ONLY = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil")
 
 
 def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
-    """The configuration of one run, bounded by its scale and checked for its keys.
+    """Compose the configuration of one run: choices, values, scale, `init_from`.
+
+    Args:
+        overrides: of the command line, as `group=choice`, `key=value` or `+<paper>/<table>=<row>`.
+        conf: folder of the configuration.
 
     Raises:
-        UserError: an override that cannot be read, an unknown choice, an unknown key.
+        UserError: an override that cannot be read, an unknown choice, an unknown key, an unusable
+            `init_from`.
     """
     parsed = check_choices(overrides)
     settings: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
     choices = [line for line, o in zip(overrides, parsed, strict=True) if is_choice(o)]
     start = settings.get("init_from", UNSET)
     if start is UNSET:
-        start = start_of(select(tuple(choices), conf), choices)
+        start = init_from_of(select(tuple(choices), conf), choices)
     source = source_of(start, overrides) if start else None
-    brought = init_from.choices(source, start, settings)
-    cfg, final = _with_choices([*brought, *choices], settings.get("mixer.cycle", UNSET), conf)
+    implied = init_from.source_choices(source, start, settings)
+    cfg, final = _with_choices([*implied, *choices], settings.get("mixer.cycle", UNSET), conf)
     known = frozenset(final.keys())
     for override in parsed:
         if not is_choice(override):
             _set(cfg, override, known)
     preset = final.options["preset"]
-    drop_leftovers(cfg, preset, known, conf)
+    drop_unused_preset_keys(cfg, preset, known, conf)
     _refuse_unknown(cfg, known)
     with open_dict(cfg):
         del cfg["hydra"]
-        named = {g: o for g, o in final.options.items() if is_top_level(g) and not is_experiment(g)}
-        cfg.choices = named
+        options = final.options.items()
+        cfg.choices = {g: o for g, o in options if is_top_level(g) and not is_experiment(g)}
         cfg.table = _table(final.options, cfg.table)
         cfg.numerics = NUMERICS
-    bound(cfg, set(settings))
+    apply_scale(cfg, set(settings))
     cfg.init_from = start
     init_from.apply_source(cfg, source, settings)
     if cfg.task.get("teacher"):
@@ -81,24 +86,28 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
 
 
 def plain(cfg: DictConfig) -> dict[str, Any]:
-    """The configuration as plain containers, interpolations resolved."""
+    """Convert the configuration to plain containers with all interpolations resolved.
+
+    Raises:
+        UserError: an interpolation that cannot be resolved.
+    """
     try:
-        found = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except InterpolationResolutionError as error:
         raise UserError(" ".join(str(error).split())) from error
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    assert isinstance(config, dict)
+    return {str(key): value for key, value in config.items()}
 
 
 def source_of(start: str, overrides: Iterable[str] = ()) -> init_from.Source | None:
-    """The Chimera model that `init_from` names; None where it is a Hugging Face model.
+    """Find the Chimera model that `init_from` names; None if it names a Hugging Face model.
 
     Args:
         start: value of `init_from`.
-        overrides: of the run that starts from it, some of which a row shares.
+        overrides: of the run; a row named by `init_from` shares some of them.
 
     Raises:
-        UserError: there is none, or it is not trained yet.
+        UserError: no such model, or a run that has not finished.
     """
     if not start.startswith(tables.ROW):
         return init_from.source(start)
@@ -108,7 +117,11 @@ def source_of(start: str, overrides: Iterable[str] = ()) -> init_from.Source | N
 
 
 def row_overrides(row: str, overrides: Iterable[str]) -> list[str]:
-    """The command line that trains the row which a run with these overrides starts from.
+    """Overrides that train the row named by `init_from`.
+
+    Args:
+        row: `row:<paper>/<table>/<row>`.
+        overrides: of the run that starts from the row.
 
     Raises:
         UserError: no such row.
@@ -118,7 +131,11 @@ def row_overrides(row: str, overrides: Iterable[str]) -> list[str]:
 
 
 def teacher_overrides(teacher: str, overrides: Iterable[str]) -> list[str]:
-    """The command line that trains the teacher of a run with these overrides.
+    """Overrides that train the teacher of a run.
+
+    Args:
+        teacher: `row:<paper>/<table>/<row>`.
+        overrides: of the student.
 
     Raises:
         UserError: no such row.
@@ -129,16 +146,20 @@ def teacher_overrides(teacher: str, overrides: Iterable[str]) -> list[str]:
         override
         for override in overrides
         if override.lstrip("+").partition("=")[0].partition("/")[0] not in papers
-        and not override.lstrip("+").startswith(NOT_THE_TEACHERS)
+        and not override.lstrip("+").startswith(STUDENT_ONLY)
     ]
     return [chosen, *shared]
 
 
 def teacher_identity(teacher: str, overrides: Iterable[str]) -> str:
-    """The identity of the teacher of a run with these overrides.
+    """Identity (eight hexadecimal digits) of the teacher of a run.
+
+    Args:
+        teacher: a run's directory or `row:<paper>/<table>/<row>`.
+        overrides: of the student.
 
     Raises:
-        UserError: no such row, or a directory that is no run's.
+        UserError: no such row, or a directory without a run.
     """
     if not teacher.startswith(tables.ROW):
         return identity(RunDir(Path(teacher)).config())
@@ -151,20 +172,22 @@ def _row(overrides: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _with_choices(choices: list[str], cycle: Any, conf: Path) -> tuple[DictConfig, Selection]:
-    """The configuration of choices and of all that they bring, and its files."""
+    """Compose choices with those of the scale and of the mixer's cycle; return also their files."""
     chosen = select(tuple(choices), conf)
-    final = (*scaled(chosen, choices), *choices)
-    final = (*members(select(final, conf), cycle), *final)
+    final = (*scale_choices(chosen, choices), *choices)
+    final = (*member_choices(select(final, conf), cycle), *final)
     return configuration(final, conf), select(final, conf)
 
 
 def _set(cfg: DictConfig, override: Override, known: frozenset[str]) -> None:
     key = override.key_or_group
-    if key.partition(".")[0] == "hydra":  # Hydra's own, which only a sweep has
+    if key.partition(".")[0] == "hydra":  # only a sweep has keys of Hydra's own
         return
     check_key(override, known)
     if override.is_sweep_override():
-        raise UserError(f"{override.input_line} names several values; a sweep is train.py -m …")
+        raise UserError(
+            f"{override.input_line} gives several values; start a sweep with train.py -m …"
+        )
     try:
         with one_line():
             OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)
@@ -176,20 +199,24 @@ def _refuse_unknown(cfg: DictConfig, known: frozenset[str]) -> None:
     for key in sorted(set(keys_of(cfg)) - known):
         if not key.startswith(("table.", "mixer.members", "callbacks.")):
             raise UserError(
-                f"an experiment file sets {key}, which no chosen part has{hint(key, known)}"
+                f"an experiment or preset sets {key}, which no chosen part has{hint(key, known)}"
             )
 
 
 def _table(options: dict[str, str], node: Any) -> dict[str, Any] | None:
-    """The table that the run is a row of, and the row; a table alone is a sweep's, and refused."""
-    mine = {group: option for group, option in options.items() if is_experiment(group)}
-    rows = [(group, option) for group, option in mine.items() if "/" in group]
+    """Name of the run's table and row with the table's settings; None without an experiment.
+
+    Raises:
+        UserError: a table is chosen without a row, which only a sweep may do.
+    """
+    experiments = {group: option for group, option in options.items() if is_experiment(group)}
+    rows = [(group, option) for group, option in experiments.items() if "/" in group]
     if rows:
         return {"name": rows[-1][0], "row": rows[-1][1], **(node or {})}
-    if not mine:
+    if not experiments:
         return None
-    paper, table = next(iter(mine.items()))
+    paper, table = next(iter(experiments.items()))
     raise UserError(
-        f"+{paper}={table} is a table: train.py -m +{paper}={table} runs all its rows,"
-        f" +{paper}/{table}=<row> one of {', '.join(groups()[f'{paper}/{table}'])}"
+        f"+{paper}={table} is a table; run all its rows with train.py -m +{paper}={table}, or one"
+        f" with +{paper}/{table}=<row>: {', '.join(groups()[f'{paper}/{table}'])}"
     )

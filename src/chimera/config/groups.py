@@ -1,4 +1,4 @@
-"""Configuration groups and their options, as the files of `conf/` and `experiments/` give them."""
+"""Configuration groups and their options, read from the files of all configuration folders."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from chimera.paths import CONF
 
 @cache
 def groups() -> dict[str, list[str]]:
-    """Every config group with its options: `{'mixer': ['attention', …], …}`.
+    """All configuration groups with their options: `{'mixer': ['attention', …], …}`.
 
     Raises:
         UserError: two folders have an option of the same name.
     """
-    found: dict[str, dict[str, None]] = {}
+    options: dict[str, dict[str, None]] = {}
     for root in roots():
         for file in sorted(root.rglob("*.yaml")):
             group = file.parent.relative_to(root).as_posix()
             if group == ".":
                 continue
-            if file.stem in found.setdefault(group, {}):
-                raise UserError(f"{file}: there is a {group}={file.stem} already; rename the file")
-            found[group][file.stem] = None
-    return {group: sorted(options) for group, options in found.items()}
+            if file.stem in options.setdefault(group, {}):
+                raise UserError(f"{file}: {group}={file.stem} exists already; rename the file")
+            options[group][file.stem] = None
+    return {group: sorted(names) for group, names in options.items()}
 
 
 @cache
 def defaults() -> dict[str, str]:
-    """The option that each group has by default, as `conf/config.yaml` lists them."""
+    """Default option of each group, as listed in `conf/config.yaml`."""
     listed = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
     return {
         group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()
@@ -41,16 +41,16 @@ def defaults() -> dict[str, str]:
 
 
 def is_part(group: str) -> bool:
-    """Whether a group is of the configuration itself; the others are tables and their papers."""
+    """Whether a group is a folder of `conf/`; other groups are papers and their tables."""
     return (CONF / group).is_dir()
 
 
 def node(group: str, name: str) -> dict[str, Any]:
-    """One option's YAML file, not composed: `_target_` and what else stands in it."""
+    """Contents of one option's YAML file (`_target_`, keys, defaults), before composition."""
     text = find(f"{group}/{name}").read_text(encoding="utf-8")
     loaded: dict[str, Any] = yaml.safe_load(text)
     return loaded
 
 
-#: The groups whose choices make up a model.
+#: Groups of the components that make up a model.
 ZOO = ("mixer", "norm", "quant", "ffn", "position", "adapter")

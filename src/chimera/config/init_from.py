@@ -1,11 +1,10 @@
 """Resolve `init_from=`: copy model settings and tokenizer from a run, an export or a HF folder.
 
 `init_from` is a run's directory (its best checkpoint), one of its checkpoint files, a folder that
-`export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three bring all
-parts of the model, unless the command line sets them; whether the weights then fit is checked when
-they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the run of
-that row at the same scale, which a sweep trains first (`config.compose.source_of`). Does not import
-torch.
+`export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three set all parts
+of the model that the command line does not set; whether the weights fit is checked when they are
+loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the run of that row
+at the same scale, which a sweep trains first (`config.compose.source_of`). Does not import torch.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from chimera.rundir.class_table import current
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 
-#: Groups whose nodes come with a model.
+#: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
 _ROW = "row:"
 _TAKES = "a run's directory, one of its checkpoints, an exported folder, or a Hugging Face model"
@@ -34,13 +33,14 @@ _TAKES = "a run's directory, one of its checkpoints, an exported folder, or a Hu
 
 @dataclass(frozen=True)
 class Source:
-    """A model of ours to start from.
+    """A Chimera model to start from.
 
     Args:
-        config: of the run that it comes from.
-        weights: a checkpoint, or safetensors.
+        config: of the run that trained it.
+        weights: file of a checkpoint, or of safetensors.
         tokenizer: folder of its tokenizer.
-        run: what stands for it in the identity of a run that starts from it.
+        run: identity of the model, which is hashed into the identity of the run that starts from
+            it.
     """
 
     config: dict[str, Any]
@@ -49,29 +49,33 @@ class Source:
     run: str
 
 
-def place(config: Mapping[str, Any]) -> str | None:
-    """Where the model is that a composed run starts from; of a row, the directory of its run."""
-    start = config.get("init_from")
-    if not start or not str(start).startswith(_ROW):
-        return start
-    there = sorted(runs_root().glob(f"*-{config['init_run']}"))
-    return str(there[0] if there else runs_root() / f"start-{config['init_run']}")
+def location(config: Mapping[str, Any]) -> str | None:
+    """Resolve `init_from` of a composed configuration: a row becomes the directory of its run."""
+    init_from = config.get("init_from")
+    if not init_from or not str(init_from).startswith(_ROW):
+        return init_from
+    directories = sorted(runs_root().glob(f"*-{config['init_run']}"))
+    return str(directories[0] if directories else runs_root() / f"start-{config['init_run']}")
 
 
 def pending(config: Mapping[str, Any]) -> RunDir | None:
-    """The run of the row that a composed run starts from, unless it is done; None without a row."""
-    start, where = config.get("init_from"), place(config)
-    if where is None or where == start:
+    """Run of the row named by `init_from`; None if the run is done or `init_from` is no row."""
+    init_from, path = config.get("init_from"), location(config)
+    if path is None or path == init_from:
         return None
-    run = RunDir(Path(where))
+    run = RunDir(Path(path))
     return None if run.status().get("state") == "DONE" else run
 
 
 def source(init_from: str) -> Source | None:
-    """The Chimera model in a run or an exported folder; None where it is a Hugging Face model.
+    """Find the Chimera model of a run or an export; None if it is a Hugging Face model.
+
+    Args:
+        init_from: any value but a row.
 
     Raises:
-        UserError: there is neither, or it is not trained yet.
+        UserError: no model is found, the run is not finished, or the weights cannot be trained on
+            (an adapter beside them, packed).
     """
     path = Path(init_from).expanduser()
     if path.is_file():
@@ -98,17 +102,20 @@ def source(init_from: str) -> Source | None:
         if (path / "adapter").is_dir():
             raise UserError(
                 f"init_from={init_from} holds an adapter beside its weights ({about['adapter']});"
-                " start from the model that it was put on"
+                " start from the model that the adapter was trained on"
             )
         if (path / "body").is_dir():
             about["chimera"]["model"] |= {"name": str(path / "body"), "pretrained": False}
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
         if about["packed"]:
-            raise UserError(f"init_from={init_from} is packed: its weights cannot be trained on")
+            raise UserError(
+                f"init_from={init_from} is packed, so its weights cannot be trained; export the"
+                " run again with packed=false"
+            )
         config = current(about["chimera"])
         return Source(config, path / "model.safetensors", path / "tokenizer", digest)
     if path.exists() or not hub.is_id(init_from):
-        raise UserError(f"init_from={init_from} is no model; give {_TAKES}")
+        raise UserError(f"init_from={init_from} is not a model; give {_TAKES}")
     return None
 
 
@@ -122,38 +129,40 @@ def _of_run(run: RunDir, checkpoint: Path) -> Source:
             f"init_from={run.path} was trained with adapter={adapter}; merge it first: python"
             f" export.py run={run.path} to=<folder>, then init_from=<folder>"
         )
-    found = identity(config)
+    digits = identity(config)
     name = checkpoint.resolve().name
-    which = found if checkpoint.name == "best.ckpt" else f"{found}:{name}"
-    return Source(config, checkpoint, run.tokenizer, which)
+    model = digits if checkpoint.name == "best.ckpt" else f"{digits}:{name}"
+    return Source(config, checkpoint, run.tokenizer, model)
 
 
-def choices(source: Source | None, start: str | None, settings: Mapping[str, Any]) -> list[str]:
-    """Choices that a start brings; those of the command line come after them.
+def source_choices(
+    source: Source | None, init_from: str | None, settings: Mapping[str, Any]
+) -> list[str]:
+    """Choices that `init_from` implies, without groups that the command line chooses.
 
     Args:
-        source: the Chimera model that the run starts from.
-        start: value of `init_from`.
+        source: the Chimera model that `init_from` names, if it is one.
+        init_from: its value.
         settings: keys and groups of the command line, with their values.
     """
     options: dict[str, str] = {}
     if source is not None:
         chosen = source.config["choices"]
         options = {group: chosen[group] for group in PARTS} | {"tokenizer": "own"}
-    elif start or settings.get("model") == "hf":
+    elif init_from or settings.get("model") == "hf":
         options = {"model": "hf", "tokenizer": "own"}
     return [f"{group}={option}" for group, option in options.items() if group not in settings]
 
 
 def apply_source(cfg: DictConfig, source: Source | None, settings: Mapping[str, Any]) -> None:
-    """Put the nodes of the source into a composed and bounded configuration, in place.
+    """Copy the source's nodes and tokenizer into a composed and bounded configuration, in place.
 
     Args:
-        cfg: has `init_from`.
+        cfg: with `init_from` set.
         source: the Chimera model that `init_from` names, if it is one.
         settings: keys and groups of the command line, with their values.
     """
-    start = cfg.get("init_from")
+    init_from = cfg.get("init_from")
     with open_dict(cfg):
         if source is not None:
             for group in PARTS:
@@ -163,8 +172,8 @@ def apply_source(cfg: DictConfig, source: Source | None, settings: Mapping[str, 
             if "causal" in cfg.task and cfg.task.causal is None:
                 cfg.task.causal = causal_of(source.config["task"])
             tokenizer = str(source.tokenizer)
-        elif start:
-            cfg.model.name = cfg.model.name or start
+        elif init_from:
+            cfg.model.name = cfg.model.name or init_from
             tokenizer = cfg.model.name
         else:
             tokenizer = cfg.model.get("name")
@@ -175,11 +184,15 @@ def apply_source(cfg: DictConfig, source: Source | None, settings: Mapping[str, 
 
 
 def causal_of(task: Mapping[str, Any]) -> bool | None:
-    """Whether a task reads from left to right; None: as its model does."""
+    """Whether a task reads from left to right; None: as its model does.
+
+    Args:
+        task: the node `task` of a configuration; its key `causal` wins over the class attribute.
+    """
     from chimera.config import static
 
-    own = task.get("causal")
-    return own if own is not None else static.attribute(str(task["_target_"]), "causal")
+    causal = task.get("causal")
+    return causal if causal is not None else static.attribute(str(task["_target_"]), "causal")
 
 
 def _put(cfg: DictConfig, group: str, node: Any, settings: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The overrides of a command line: read, and their choices and keys checked."""
+"""Parse the overrides of a command line and check their choices and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from chimera.errors import UserError, nearest, unknown
 
 
 def check_choices(overrides: list[str]) -> list[Override]:
-    """The overrides, parsed; choices that are single names are checked, sweeps are not yet."""
+    """Parse the overrides and check all choices of groups.
+
+    Of a sweep, the names in `a,b` are checked; a `glob(…)` selects existing names itself.
+
+    Raises:
+        UserError: an override that cannot be read, a deletion, an unknown choice, a `+` too many
+            or too few.
+    """
     parsed = [_parse(text) for text in overrides]
     for override in parsed:
         _check_choice(override)
@@ -34,7 +41,7 @@ def is_choice(override: Override) -> bool:
 
 
 def _names_part(override: Override) -> bool:
-    """Group choices of the run itself; experiments are left out, so that their typos are seen."""
+    """Whether the override's group is one of `conf/`, not a table of experiments."""
     return is_part(override.key_or_group)
 
 
@@ -42,55 +49,63 @@ def _check_choice(override: Override) -> None:
     group = override.key_or_group
     if override.is_delete():
         raise UserError(
-            f"~{group} deletes; a part is left out by choosing none, as in adapter=none"
+            f"~{group} deletes a key, which is not allowed; to leave a part out, choose none, as in"
+            " adapter=none"
         )
     if not is_choice(override):
         return
     value = override.value()
-    if isinstance(value, Sweep | Glob):  # `a,b` names options; `glob(*)` finds them itself
+    if isinstance(value, Sweep | Glob):
         for name in value.list if isinstance(value, ChoiceSweep) else []:
             if str(name) not in groups()[group]:
                 raise unknown(group, str(name), groups()[group])
         return
     if not isinstance(value, str):
         raise UserError(
-            f"{group}={_shown(value)} is no single name; choose one of {', '.join(groups()[group])}"
+            f"{group}={_shown(value)} is not one name; choose one of {', '.join(groups()[group])}"
         )
     if value not in groups()[group]:
         raise unknown(group, value, groups()[group])
     if override.is_add() and _names_part(override) and not override.package:
-        raise UserError(f"+{group}={value}: {group} has a choice already; drop the +")
+        raise UserError(f"+{group}={value}: {group} already has a choice; drop the +")
     if not override.is_add() and not _names_part(override):
         raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
 
 
 def check_key(override: Override, known: Set[str]) -> None:
-    """Refuse an override of a key that is not there, or one that adds a key that is.
+    """Refuse `key=value` for an unknown key and `+key=value` for a known one.
 
     Args:
         override: a `key=value`.
         known: dotted keys of the configuration.
+
+    Raises:
+        UserError: naming the key, and near keys.
     """
     key = override.key_or_group
-    if override.is_add() and key.startswith("callbacks."):  # a callback of the user's own
+    if override.is_add() and key.startswith("callbacks."):  # the user's own callback
         return
     if key not in known and not key.startswith("hydra"):
         raise UserError(f"{key} is no key of this configuration{hint(key, known)}")
     if override.is_add() and not override.is_force_add():
-        raise UserError(f"+{key}: {key} is there already; drop the +")
+        raise UserError(f"+{key}: {key} exists already; drop the +")
 
 
 def hint(key: str, known: Set[str]) -> str:
-    """What was probably meant: the leaf under another parent, a near spelling, or what there is."""
+    """End of an error message about an unknown key.
+
+    Suggests the same leaf under another parent, else a near spelling, else lists the parent's keys.
+    """
     parent, _, leaf = key.rpartition(".")
-    elsewhere = sorted(k for k in known if k.rpartition(".")[2] == leaf)
-    if elsewhere:
-        return f"; did you mean '{elsewhere[0]}'?"
-    beside = sorted(k for k in known if k.rpartition(".")[0] == parent and "_target_" not in k)
+    same_leaf = sorted(k for k in known if k.rpartition(".")[2] == leaf)
+    if same_leaf:
+        return f"; did you mean '{same_leaf[0]}'?"
+    siblings = sorted(k for k in known if k.rpartition(".")[0] == parent and "_target_" not in k)
     if not parent:
-        return nearest(key, {*known, *groups()}) or f" (top level has {', '.join(beside)})"
-    has = ", ".join(k.rpartition(".")[2] for k in beside)
-    return nearest(key, beside) or nearest(key, known) or (f" ({parent} has {has})" if has else "")
+        return nearest(key, {*known, *groups()}) or f" (top level has {', '.join(siblings)})"
+    leaves = ", ".join(k.rpartition(".")[2] for k in siblings)
+    listed = f" ({parent} has {leaves})" if leaves else ""
+    return nearest(key, siblings) or nearest(key, known) or listed
 
 
 def _shown(value: object) -> str:

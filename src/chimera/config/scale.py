@@ -1,6 +1,6 @@
-"""What becomes of a composed configuration: a preset's left-overs go, the scale has the last word.
+"""Apply `scale=` to a composed configuration: set its values, clamp numbers to its bounds.
 
-Free of torch.
+Also removes preset keys of parts that were replaced. Does not import torch.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 
-def drop_leftovers(cfg: DictConfig, preset: str, known: Set[str], conf: Path) -> None:
-    """Take out what a preset sets in a part that something else was chosen for since.
+def drop_unused_preset_keys(cfg: DictConfig, preset: str, known: Set[str], conf: Path) -> None:
+    """Remove preset keys of a part for which another option was chosen.
 
-    `preset=bert_base mixer=mamba` is a BERT of Mambas; that BERT's attention has biases is then
-    nobody's business. What stays and is not known is a mistake in the preset.
+    Example: `preset=bert_base mixer=mamba` drops the preset's `mixer.bias`, an option of attention.
+    Other unknown keys stay and are refused later, as mistakes in the preset.
 
     Args:
         cfg: composed; changed in place.
-        preset: the one chosen.
-        known: the keys that the parts chosen have.
+        preset: name of the chosen preset.
+        known: dotted keys of the chosen parts.
         conf: folder of the configuration.
     """
-    own, keys = _preset(preset, conf)
+    preset_options, keys = _preset(preset, conf)
     for key in keys:
         group, _, rest = key.partition(".")
-        replaced = group in own and cfg.hydra.runtime.choices[group] != own[group]
+        chosen = cfg.hydra.runtime.choices
+        replaced = group in preset_options and chosen[group] != preset_options[group]
         if not rest or not replaced or key in known:
             continue
         parent, _, leaf = key.rpartition(".")
@@ -38,61 +39,64 @@ def drop_leftovers(cfg: DictConfig, preset: str, known: Set[str], conf: Path) ->
                 del holder[leaf]
 
 
-def bound(cfg: DictConfig, asked: Set[str]) -> None:
-    """Let the scale set its values and put its bounds: composed last, they win over every row.
+def apply_scale(cfg: DictConfig, command_keys: Set[str]) -> None:
+    """Set the scale's values and clamp numbers to its bounds.
+
+    This is the last step of the composition, so the scale wins over presets and rows.
 
     Args:
         cfg: composed; changed in place.
-        asked: keys that the command line sets; no value of the scale stands in for those.
+        command_keys: keys set on the command line; the scale's values do not replace them, its
+            bounds do.
     """
-    # Whoever asks for epochs does not mean some other file's number of steps.
-    if cfg.trainer.max_epochs and "trainer.max_steps" not in asked:
+    # A number of epochs replaces the number of steps that a preset or the default sets.
+    if cfg.trainer.max_epochs and "trainer.max_steps" not in command_keys:
         cfg.trainer.max_steps = None
-    own = cfg.scale.get("preset_values", {}).get(cfg.choices.preset) or {}
-    for key, value in {**cfg.scale["values"], **own}.items():
+    preset_values = cfg.scale.get("preset_values", {}).get(cfg.choices.preset) or {}
+    for key, value in {**cfg.scale["values"], **preset_values}.items():
         node, leaf = _holder(cfg, key)
-        if node is not None and key not in asked:
+        if node is not None and key not in command_keys:
             node[leaf] = value
-    of_preset = cfg.scale.presets.get(cfg.choices.preset) or {}
-    for key, most in {**cfg.scale.bounds, **of_preset}.items():
+    preset_bounds = cfg.scale.presets.get(cfg.choices.preset) or {}
+    for key, bound in {**cfg.scale.bounds, **preset_bounds}.items():
         node, leaf = _holder(cfg, key)
         if node is None:
             continue
         value = node[leaf]
-        if value is None or (isinstance(value, int | float) and value > most):
-            node[leaf] = most
-    # What it says of other presets is no matter of this run, and names keys that it has not.
+        if value is None or (isinstance(value, int | float) and value > bound):
+            node[leaf] = bound
+    # Entries of other presets name keys that this configuration lacks.
     groups = ("presets", "preset_values", "preset_choices")
-    for of_presets in (cfg.scale.get(group, {}) for group in groups):
+    for by_preset in (cfg.scale.get(group, {}) for group in groups):
         with open_dict(cfg.scale):
-            for name in [n for n in of_presets if n != cfg.choices.preset]:
-                del of_presets[name]
+            for name in [n for n in by_preset if n != cfg.choices.preset]:
+                del by_preset[name]
 
 
-def held_back(config: Mapping[str, Any], words: Sequence[str]) -> list[str]:
-    """A line for each `key=value` of a command line that a bound of the scale has cut.
+def clamped(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """One line for each `key=value` of a command line that a bound of the scale reduced.
 
     Args:
-        config: composed of these words, as a plain dictionary.
-        words: of the command line.
+        config: composed of these overrides, as a plain dictionary.
+        overrides: of the command line.
     """
-    scale, chosen = config["scale"], config["choices"]
-    bounds = {**scale["bounds"], **(scale["presets"].get(chosen["preset"]) or {})}
+    scale, choices = config["scale"], config["choices"]
+    bounds = {**scale["bounds"], **(scale["presets"].get(choices["preset"]) or {})}
     lines = []
-    for key, _, asked in (word.partition("=") for word in words):
+    for key, _, value in (override.partition("=") for override in overrides):
         if key not in bounds:
             continue
         node: Any = config
         for part in key.split("."):
             node = node[part]
-        if yaml.safe_load(asked) != node:
-            said = f"scale={chosen['scale']} bounds {key}: {node}, not {asked}"
-            lines.append(f"{said}; scale=none has no bounds")
+        if yaml.safe_load(value) != node:
+            reduced = f"scale={choices['scale']} bounds {key}: {node}, not {value}"
+            lines.append(f"{reduced}; scale=none has no bounds")
     return lines
 
 
 def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Every key of a composed configuration, dotted."""
+    """All dotted keys of a composed configuration, without Hydra's."""
     for key in map(str, cfg):
         if key == "hydra" and not prefix:
             continue
@@ -103,21 +107,21 @@ def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
 
 
 def _preset(name: str, conf: Path) -> tuple[dict[str, str], list[str]]:
-    """What a preset chooses by group, and the keys it sets, those it builds on among both."""
+    """Options by group and dotted keys of a preset, including those of its base presets."""
     node = yaml.safe_load((conf / "preset" / f"{name}.yaml").read_text(encoding="utf-8")) or {}
-    own: dict[str, str] = {}
+    options: dict[str, str] = {}
     keys: list[str] = []
     for default in node.pop("defaults", []):
         if isinstance(default, Mapping):
-            own |= {key.removeprefix("override /"): choice for key, choice in default.items()}
+            options |= {key.removeprefix("override /"): choice for key, choice in default.items()}
         elif default != "_self_":
-            base, more = _preset(default, conf)
-            own, keys = base | own, keys + more
-    return own, [*keys, *_keys(node)]
+            base_options, base_keys = _preset(default, conf)
+            options, keys = base_options | options, keys + base_keys
+    return options, [*keys, *_keys(node)]
 
 
 def _holder(cfg: DictConfig, key: str) -> tuple[Any, str]:
-    """The node that has the last part of a dotted key, and that part; None where none has."""
+    """Node that holds the last part of a dotted key, and that part; node None if it is absent."""
     parent, _, leaf = key.rpartition(".")
     node = OmegaConf.select(cfg, parent) if parent else cfg
     return (node if node is not None and leaf in node else None), leaf

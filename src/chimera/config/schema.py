@@ -1,6 +1,6 @@
-"""Check a node of the configuration against the constructor that it names: keys, types, ranges.
+"""Check keys, types and ranges of a `_target_` node against the signature of its constructor.
 
-The constructor's signature is the schema, so a component is described in one place only.
+The signature is the schema, so each component is described in one place only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from chimera.config import static
 from chimera.errors import UserError, nearest
 
-#: Keys of a node that are not arguments: Hydra's, and what a component asks of training.
+#: Keys of a node that are not arguments: Hydra's, and the callbacks that a component needs.
 RESERVED = {"_target_", "_partial_", "callbacks"}
 
 
@@ -28,31 +28,40 @@ def check_node(where: str, node: Mapping[str, Any], *, deep: bool = True) -> Non
     Args:
         where: dotted key of the node.
         node: as composed.
-        deep: False leaves the nodes inside unchecked: what they name may be slow to import.
+        deep: False leaves inner nodes unchecked, whose classes may be slow to import.
 
     Raises:
-        UserError: naming `where`, the value, and what the constructor takes.
+        UserError: naming the key, its value, and the allowed ones.
     """
-    taken = arguments(node["_target_"])
+    parameters = arguments(node["_target_"])
     for key, value in node.items():
         if key in RESERVED:
             continue
-        if key not in taken:
+        if key not in parameters:
             raise UserError(
-                f"{where}.{key} is no key of {where}{nearest(key, taken)}"
-                f" (it has {', '.join(taken) or 'none'})"
+                f"{where}.{key} is no key of {where}{nearest(key, parameters)}"
+                f" (it has {', '.join(parameters) or 'none'})"
             )
         if _holds_nodes(value):
             for path, inner in nodes(f"{where}.{key}", value) if deep else ():
                 check_node(path, inner)
         else:
-            check_value(f"{where}.{key}", value, taken[key])
+            check_value(f"{where}.{key}", value, parameters[key])
     for name, callback in (node.get("callbacks") or {}).items():
         check_node(f"{where}.callbacks.{name}", callback)
 
 
 def check_value(where: str, value: Any, hint: Any) -> None:
-    """Check that `value` is of the type and in the range of `hint`."""
+    """Check that a value has the type and range of a type hint.
+
+    Args:
+        where: dotted key of the value, for the message.
+        value: as composed.
+        hint: a type, which may have limits (`Annotated[int, Ge(1)]`).
+
+    Raises:
+        UserError: it has another type or is out of range.
+    """
     try:
         TypeAdapter(
             hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
@@ -66,7 +75,7 @@ def check_value(where: str, value: Any, hint: Any) -> None:
 
 
 def describe(hint: Any) -> str:
-    """A type in words: `an integer of at least 1 or null`."""
+    """Describe a type in English, such as `an integer of at least 1 or null`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return describe(args[0]) + "".join(_limit(limit) for limit in args[1:])
@@ -80,8 +89,8 @@ def describe(hint: Any) -> str:
         return "a node with _target_ and _partial_: true"
     if origin is dict:
         return f"a mapping, each value {describe(args[1])}"
-    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-    return "null" if hint in (None, type(None)) else words.get(hint, str(hint))
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    return "null" if hint in (None, type(None)) else names.get(hint, str(hint))
 
 
 def _limit(limit: object) -> str:
@@ -98,16 +107,20 @@ def _limit(limit: object) -> str:
 
 @cache
 def arguments(path: str) -> dict[str, Any]:
-    """Hyperparameters of a class or function: its arguments but those that the build gives it."""
-    read = static.keywords(path)
-    if read is not None:
-        return read
+    """Hyperparameters of a class or function: arguments that YAML sets, with their types.
+
+    Raises:
+        UserError: the path cannot be imported.
+    """
+    from_source = static.keywords(path)
+    if from_source is not None:
+        return from_source
     target = _named(path)
     call = target.__init__ if inspect.isclass(target) else target
     hints = get_type_hints(call, include_extras=True)
     parameters = inspect.signature(target).parameters.values()
-    # Settings are dataclasses, all of whose fields are keys. A component is given its site and its
-    # parts by the build, without a default; what is keyword-only or has a default is chosen.
+    # All fields of a settings dataclass are keys. Of a component, keyword-only arguments and those
+    # with a default are keys; the others (site, parts) are passed by the model's assembly.
     names = [
         p.name
         for p in parameters
@@ -135,6 +148,7 @@ def _holds_nodes(value: Any) -> bool:
 
 
 def nodes(where: str, value: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Dotted keys and nodes of a value: itself if it has `_target_`, else its entries."""
     return (
         [(where, value)] if "_target_" in value else [(f"{where}.{k}", v) for k, v in value.items()]
     )

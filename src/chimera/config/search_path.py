@@ -1,4 +1,4 @@
-"""Hydra as we compose with it: with `experiments/` on its search path, from Python."""
+"""Call Hydra from Python, with `experiments/` on its search path."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from chimera.errors import UserError
 
 
 class RootsOnSearchPath(SearchPathPlugin):
-    """Makes `experiments/`, and the folders of plugins and of the user, config sources.
+    """Add `experiments/` and the folders of plugins and of the user to Hydra's sources.
 
-    A plugin, because Hydra's `glob(*)` does not see groups that only `hydra.searchpath` reaches:
-    such a sweep launches no job and exits 0.
+    The setting `hydra.searchpath` does not suffice: Hydra's `glob(*)` does not see its groups, and
+    a sweep over such a group launches no job and exits with 0.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -35,13 +35,13 @@ class RootsOnSearchPath(SearchPathPlugin):
 
 
 def register_roots() -> None:
-    """Tell Hydra of the folders; once a process."""
+    """Register the folders of `chimera.config.roots` with Hydra, for this process."""
     Plugins.instance().register(RootsOnSearchPath)
 
 
 @contextmanager
 def hydra_on(conf: Path) -> Iterator[None]:
-    """A Hydra that reads the configuration in `conf`, whatever Hydra is running around us."""
+    """Initialise Hydra on the folder `conf`; restore the surrounding Hydra, if any, at exit."""
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     register_roots()
@@ -56,7 +56,7 @@ def hydra_on(conf: Path) -> Iterator[None]:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Hydra's and OmegaConf's errors as ours, on one line."""
+    """Turn errors of Hydra and OmegaConf into a `UserError` of one line."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -65,13 +65,13 @@ def one_line() -> Iterator[None]:
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:
-    """The configuration of these overrides, with Hydra's own node in it."""
+    """Compose the configuration of these overrides, including Hydra's own node."""
     with one_line():
         return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
 
 
 def defaults_list(overrides: Sequence[str]) -> Any:
-    """The files that these choices are composed from, in order; nothing is composed."""
+    """List the files that these choices are composed from, in order, without composing them."""
     loader = GlobalHydra.instance().config_loader()
     with one_line():
         return loader.compute_defaults_list("config", list(overrides), RunMode.RUN)

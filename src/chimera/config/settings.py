@@ -1,6 +1,7 @@
-"""Typed settings of everything that is no component. Free of torch: a bad value fails in a second.
+"""Typed settings of run, model shape, trainer, optimiser and scale.
 
-Each class is the schema of one Hydra group, named by `_target_` in its YAML files.
+Each class is the schema of one Hydra group, named by `_target_` in its YAML files. Does not import
+torch, so that a bad value fails within a second.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ Factory = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Run:
-    """What stands at the top of the command line.
+    """Settings at the top level of the configuration.
 
     Args:
-        name: what the run is called in its directory and in W&B.
-        seed: of everything random.
+        name: of the run, in its directory and in W&B.
+        seed: of all random numbers.
         precision: fp32, bf16 or fp16 (mixed; fp16 with a gradient scaler, slow on a CPU).
-        run_dir: where the run goes; None: `runs/<name>-<hash of the resolved config>`.
+        run_dir: directory of the run; None: `runs/<name>-<hash of the resolved config>`.
         overwrite: start over in a directory that holds a finished run.
-        workers: jobs of a sweep at a time.
+        workers: jobs of a sweep that run at the same time.
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
             model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`).
-        init_run: the identity of the run among them, which the composition fills in.
+        init_run: identity of the model that `init_from` names; set by the composition.
     """
 
     name: str
@@ -59,25 +60,26 @@ class Model:
 
     Args:
         dim: width d.
-        depth: physical layers.
-        heads: attention heads, unless a mixer has a choice of its own.
-        loops: how often the physical layers are traversed (TITAN Alg. 1).
+        depth: number of physical layers.
+        heads: number of attention heads, unless the mixer sets its own.
+        loops: number of passes through the physical layers (TITAN Alg. 1).
         max_len: tokens per sequence.
-        dropout: on embeddings, branches and attention weights.
+        dropout: probability of dropout on embeddings, branches and attention weights.
         gradient_checkpointing: recompute each block in the backward pass.
-        tie_head: the output matrix is the embedding table.
-        head_transform: BERT's linear, GELU and norm before the output matrix.
-        residual_init: `normal`: all weights N(0, init_std²); `scaled`: those that write to the
-            residual stream divided by √(number of branches) (GPT-2); `fixup`: those zero, the
-            others divided by √(number of branches) (arXiv 1901.09321).
+        tie_head: use the embedding table as output matrix.
+        head_transform: put BERT's linear, GELU and norm before the output matrix.
+        residual_init: `normal`: all weights N(0, init_std²); `scaled`: weights that write to the
+            residual stream are divided by √(number of branches) (GPT-2); `fixup`: these weights
+            are zero, the others are divided by √(number of branches) (arXiv 1901.09321).
         init_std: standard deviation of initial weights; None: 1/√d.
         embedding_scale: factor on the embeddings: `none`, `sqrt_dim` (√d), or `learned` from √d.
-            A tanh in place of a norm leaves small activations small: without, it does not learn.
-        two_way: a mixer that is causal only runs both ways in an encoder, each way with weights of
-            its `own` or with `shared` ones.
+            A tanh in place of a norm keeps small activations small; without a factor such a model
+            does not learn.
+        two_way: a causal-only mixer runs in both directions in an encoder; each direction has its
+            `own` weights, or both have `shared` ones.
 
     `builder` is the dotted path of the function that builds the model, called as
-    `(settings, choices, *, vocab_size, causal)`. A settings class of your own names its own.
+    `(settings, choices, *, vocab_size, causal)`. Another settings class may name another builder.
     """
 
     builder: ClassVar[str] = "chimera.model.assemble.from_parts"
@@ -97,34 +99,34 @@ class Model:
     two_way: Literal["own", "shared"] = "own"
 
     def check(self) -> None:
-        """Nothing has to be fetched."""
+        """Do nothing: this model needs no download."""
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """How long and how training runs; names as in Lightning's Trainer.
+    """Length and manner of training; names as in Lightning's Trainer.
 
     Args:
-        max_steps: optimiser steps; null with max_epochs.
-        max_epochs: passes over the training data, which give the steps; if there are more of them
-            than `max_steps`, those count.
+        max_steps: optimiser steps; may be null if max_epochs is set.
+        max_epochs: passes over the training data; with both limits, training ends at the earlier
+            one.
         accumulate_grad_batches: micro-batches per optimiser step.
-        gradient_clip_val: largest gradient norm; 0 clips nothing.
+        gradient_clip_val: largest gradient norm; 0 turns clipping off.
         val_check_interval: optimiser steps between validations, or `epoch`; 0 validates only at the
             end.
-        limit_val_batches: batches per validation; None takes all.
-        limit_test_batches: batches of the final test; None takes all.
+        limit_val_batches: batches per validation; None uses all.
+        limit_test_batches: batches of the final test; None uses all.
         log_every_n_steps: optimiser steps between logged points.
         checkpoint_every_n_steps: optimiser steps between rolling checkpoints (TITAN Table 4: 500).
-        checkpoint_keep: rolling ones that are kept.
-        checkpoint_keep_best: those with the lowest validation loss that are kept.
-        checkpoint_keep_epochs: those from ends of epochs that are kept; None keeps all.
-        accelerator: `auto` takes a GPU where there is one.
-        devices: how many.
-        deterministic: refuse operations without a deterministic form.
+        checkpoint_keep: number of rolling checkpoints to keep.
+        checkpoint_keep_best: number of checkpoints with the best validation to keep.
+        checkpoint_keep_epochs: number of checkpoints from ends of epochs to keep; None keeps all.
+        accelerator: `auto` uses a GPU if one is available.
+        devices: number of devices.
+        deterministic: refuse operations without a deterministic implementation.
         compile: torch.compile the model in place.
         progress: `auto` draws a bar in a terminal and prints lines elsewhere.
-        threads: CPU threads of torch; None leaves torch's choice.
+        threads: CPU threads of torch; None keeps torch's default.
     """
 
     max_steps: PositiveInt | None
@@ -150,24 +152,28 @@ class Trainer:
         """Refuse a run without an end.
 
         Raises:
-            UserError: there is neither a number of steps nor of epochs.
+            UserError: neither max_steps nor max_epochs is set.
         """
         if self.max_steps is None and self.max_epochs is None:
             raise UserError("trainer.max_steps=null needs trainer.max_epochs=<a number>")
 
-    def measured(self, batches: int) -> Measured:
-        """These settings in steps, for an epoch of so many batches."""
+    def in_steps(self, batches: int) -> TrainerInSteps:
+        """Convert epochs to optimiser steps.
+
+        Args:
+            batches: micro-batches of one epoch.
+        """
         epoch = -(-batches // self.accumulate_grad_batches)
-        wanted = [self.max_steps] if self.max_steps else []
-        wanted += [self.max_epochs * epoch] if self.max_epochs else []
-        steps, every = min(wanted), self.val_check_interval
+        limits = [self.max_steps] if self.max_steps else []
+        limits += [self.max_epochs * epoch] if self.max_epochs else []
+        steps, every = min(limits), self.val_check_interval
         every = min(epoch, steps) if every == "epoch" else every
-        return Measured(**{**vars(self), "max_steps": steps, "val_check_interval": every})
+        return TrainerInSteps(**{**vars(self), "max_steps": steps, "val_check_interval": every})
 
 
 @dataclass(frozen=True)
-class Measured(Trainer):
-    """Settings that have met the data: all in optimiser steps."""
+class TrainerInSteps(Trainer):
+    """Trainer settings whose lengths are all in optimiser steps."""
 
     max_steps: PositiveInt = 1
     val_check_interval: NonNegativeInt = 0
@@ -175,20 +181,20 @@ class Measured(Trainer):
 
 @dataclass(frozen=True)
 class Optim:
-    """Optimiser, rates by component, learning-rate schedule (SPEC T1, T2; TITAN Table 3).
+    """Optimiser, learning rates by component, learning-rate schedule (SPEC T1, T2; TITAN Table 3).
 
     Args:
-        lr: base rate; a component's rate is lr times its entry in `rates` (1 where it has none).
-        betas: β₁, β₂ of an optimiser that has an argument of this name, as AdamW.
-        eps: ε, likewise.
-        weight_decay: of every component without an entry in `decays`.
-        warmup: share of all steps over which the rate rises linearly.
-        min_ratio: share of the peak rate that the schedule ends at.
+        lr: base rate; a component's rate is lr times its entry in `rates` (1 without an entry).
+        betas: β₁, β₂, for an optimiser with an argument of this name, such as AdamW.
+        eps: ε, for an optimiser with an argument of this name.
+        weight_decay: of components without an entry in `decays`.
+        warmup: share of all steps during which the rate rises linearly.
+        min_ratio: final rate of the schedule as a share of the peak rate.
         rates: factor on lr by component.
         decays: weight decay by component.
         optimizer: builds the optimiser from parameter groups; None: `torch.optim.AdamW`.
-        schedule: from the number of all steps to a factor on the rates by step, one of
-            `chimera.optim.schedule` or your own; None: `warmup_cosine`.
+        schedule: builds, from the number of all steps, the factor on the rates by step: a function
+            of `chimera.optim.schedule` or your own; None: `warmup_cosine`.
     """
 
     lr: PositiveFloat
@@ -205,19 +211,19 @@ class Optim:
 
 @dataclass(frozen=True)
 class Scale:
-    """Upper bounds put on the composed configuration, last of all, so that they always win.
+    """Bounds, values and choices of a scale, applied last in the composition.
 
     Args:
-        bounds: dotted key to the largest value it may have; a key that is null or absent in the
-            configuration takes the bound where it is null and is passed over where absent.
-        presets: by preset, bounds that stand in for those above, so that a Large stays larger
+        bounds: dotted key to its largest value; a key that is null takes the bound, a key that is
+            absent is skipped.
+        presets: by preset, bounds that replace those above, so that a Large model stays larger
             than its Base.
-        values: dotted key to the value it has at this scale, unless the command line sets it; for
-            what does not shrink with a model, such as its learning rate.
-        preset_values: by preset, values that stand in for those above.
-        choices: group to the choice that stands in for a preset's or an experiment's, unless the
-            command line chooses that group itself.
-        preset_choices: by preset, choices besides those.
+        values: dotted key to its value at this scale, unless the command line sets the key; for
+            settings without a bound, such as the learning rate.
+        preset_values: by preset, values that replace those above.
+        choices: group to the option that replaces a preset's or an experiment's choice, unless the
+            command line chooses the group.
+        preset_choices: by preset, additional choices.
     """
 
     bounds: dict[str, Bound] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Read what a class says of itself from its source, where importing it would load torch.
+"""Read constructor signatures and class attributes from source code, without importing torch.
 
-torch takes 1.5 s to import and Lightning three; a misspelt key is to be refused before. The
-constructor's signature stays the only schema: it is read here, not repeated. What cannot be read
-from the source (a type that a function makes, a base class of torch's) is imported after all.
+Importing torch takes 1.5 s and Lightning 3 s; a misspelt key is refused before that. The signature
+stays the only schema. Modules whose source does not suffice (a type made by a function, a base
+class of torch) are imported.
 """
 
 from __future__ import annotations
@@ -18,24 +18,31 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
-#: Rooms whose modules import torch.
+#: Folders of the package whose modules import torch.
 ROOMS = (
     *("mixer", "norm", "quant", "ffn", "position", "adapter"),
     *("optim", "callback", "task", "train", "contract", "ops"),
 )
 SLOW = tuple(f"{PACKAGE}.{room}" for room in ROOMS)
-_NOTHING = object()
+_UNSET = object()
 Definition = ast.ClassDef | ast.FunctionDef
 
 
 def keywords(target: str) -> dict[str, Any] | None:
-    """Keyword-only arguments of a class or function with their types; None: import it."""
-    found = _definition(target)
-    if found is None:
+    """Read the keyword-only arguments of a class or function with their types.
+
+    Args:
+        target: dotted path.
+
+    Returns:
+        Type by name; None if the source does not tell them, or `target` is quick to import.
+    """
+    definition = _definition(target)
+    if definition is None:
         return None
-    call = _call(*found)
+    call = _call(*definition)
     if call is None:
-        return None if getattr(found[1], "bases", True) else {}
+        return None if getattr(definition[1], "bases", True) else {}
     module, function = call
     try:
         return {
@@ -47,23 +54,24 @@ def keywords(target: str) -> dict[str, Any] | None:
         return None
 
 
-def attribute(target: str, name: str, default: Any = _NOTHING) -> Any:
-    """A class attribute with a literal value, such as a task's `causal`.
+def attribute(target: str, name: str, default: Any = _UNSET) -> Any:
+    """Read a class attribute with a literal value, such as `causal` of a task.
 
     Args:
-        target: of the class.
+        target: dotted path of the class.
         name: of the attribute.
-        default: what a class has that does not set it; without one, the class is imported to see.
+        default: value if the class does not set the attribute; without a default the class is
+            imported, to look in its base classes.
     """
-    found = _definition(target)
-    for node in found[1].body if found else ():
+    definition = _definition(target)
+    for node in definition[1].body if definition else ():
         if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [name]:
             return ast.literal_eval(node.value)
-    if found and default is not _NOTHING:
+    if definition and default is not _UNSET:
         return default
     module, _, leaf = target.rpartition(".")
-    there = getattr(import_module(module), leaf)
-    return getattr(there, name) if default is _NOTHING else getattr(there, name, default)
+    imported = getattr(import_module(module), leaf)
+    return getattr(imported, name) if default is _UNSET else getattr(imported, name, default)
 
 
 @cache
@@ -75,7 +83,10 @@ def _parse(module: str) -> ast.Module | None:
 
 
 def _definition(target: str) -> tuple[str, Definition] | None:
-    """Module and source of a class or function; None where importing it costs nothing (more)."""
+    """Module and syntax tree of a class or function; None if its module is quick to import.
+
+    A module is quick to import if it does not import torch or is imported already.
+    """
     module, _, leaf = target.rpartition(".")
     if not module.startswith(SLOW) or module in sys.modules:
         return None
@@ -86,22 +97,22 @@ def _definition(target: str) -> tuple[str, Definition] | None:
 
 
 def _call(module: str, node: Definition) -> tuple[str, ast.FunctionDef] | None:
-    """The function or the constructor, that of a base class if need be, and where it stands."""
+    """Module and syntax tree of a function, or of a class's own or inherited constructor."""
     if isinstance(node, ast.FunctionDef):
         return module, node
     for inner in node.body:
         if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
             return module, inner
     for base in node.bases:
-        place = _place(module, base.id) if isinstance(base, ast.Name) else None
-        found = _definition(".".join(place)) if place else None
-        if found is not None and (call := _call(*found)) is not None:
+        origin = _origin(module, base.id) if isinstance(base, ast.Name) else None
+        definition = _definition(".".join(origin)) if origin else None
+        if definition is not None and (call := _call(*definition)) is not None:
             return call
     return None
 
 
-def _place(module: str, name: str) -> tuple[str, str] | None:
-    """Where a name of a module is defined: there, or where it is imported from."""
+def _origin(module: str, name: str) -> tuple[str, str] | None:
+    """Module that defines a name used in `module`, and the name in that module."""
     for node in _body(module):
         if isinstance(node, Definition) and node.name == name:
             return module, name
@@ -118,35 +129,38 @@ def _body(module: str) -> list[ast.stmt]:
 
 
 def _evaluate(annotation: ast.expr, module: str) -> Any:
-    """The type that an annotation in a module stands for.
+    """Evaluate an annotation of a module to a type.
 
     Raises:
-        NameError: it uses a name whose value is not to be had without importing the module.
+        NameError: it uses a name whose value only an import of the module would give.
     """
-    known = {name: _value(name, module) for name in _names(annotation)}
-    return eval(compile(ast.Expression(annotation), "<annotation>", "eval"), known)
+    values = {name: _value(name, module) for name in _names(annotation)}
+    return eval(compile(ast.Expression(annotation), "<annotation>", "eval"), values)
 
 
 def _value(name: str, module: str) -> Any:
-    """The value of a name in a module: built in, imported, or assigned at its top level."""
+    """Value of a name in a module: built in, imported, or assigned at its top level."""
     for node in _body(module):
         if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [name]:
             return _evaluate(node.value, module)
-    place = _place(module, name)
-    if place is None:
+    origin = _origin(module, name)
+    if origin is None:
         if hasattr(builtins, name):
             return getattr(builtins, name)
         raise NameError(name)
-    origin, original = place
-    if origin == module or origin.partition(".")[0] == "torch":
+    defining_module, original = origin
+    if defining_module == module or defining_module.partition(".")[0] == "torch":
         return _Opaque(name, (), {})
-    if origin.startswith(SLOW) and origin not in sys.modules:
-        return _value(original, origin)
-    return getattr(import_module(origin), original)
+    if defining_module.startswith(SLOW) and defining_module not in sys.modules:
+        return _value(original, defining_module)
+    return getattr(import_module(defining_module), original)
 
 
 class _Opaque(type):
-    """Stands for a class, or a module of classes, that no value of a configuration is of."""
+    """Placeholder for a class, or a module of classes, that no value in YAML can be an instance of.
+
+    Any attribute of it is the placeholder itself, so `nn.Module` evaluates without torch.
+    """
 
     def __getattr__(cls, name: str) -> _Opaque:
         if name.startswith("__"):

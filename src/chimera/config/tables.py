@@ -1,10 +1,10 @@
-"""Tables of experiments: what `experiments/` holds, and the jobs that fill a table in.
+"""Read the tables of `experiments/` and list the jobs that fill a table.
 
 experiments/<paper>/<table>.yaml         a table: title, source, metric, the reference row
 experiments/<paper>/<table>/<row>.yaml   a row: overrides only; its first comment is its title
-experiments/<paper>/<table>.csv          what the paper printed
+experiments/<paper>/<table>.csv          numbers printed in the paper
 
-Free of torch.
+Does not import torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chimera.config.groups import is_part
 from chimera.config.roots import find, roots
 from chimera.errors import UserError, unknown
 
-#: What a reference to a row of a table begins with.
+#: Prefix of a reference to a row of a table.
 ROW = "row:"
 
 
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Published:
-    """One number as the paper prints it."""
+    """One number printed in the paper."""
 
     row: str
     column: str
@@ -46,20 +46,20 @@ class Published:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a paper, as we run it.
+    """A table of a paper, reproduced by runs.
 
     Args:
         paper: folder below experiments/.
-        name: of the table in it.
-        title: as a reader wants it.
-        source: where in the paper it stands.
-        metric: key among the metrics of run.json.
-        better: which way the metric improves.
-        reference: row that the others are compared with.
-        note: where a row differs from the paper's setting, and why.
+        name: of the table in that folder.
+        title: for readers.
+        source: number or section of the table in the paper.
+        metric: key of the compared metric in run.json.
+        better: whether a lower or a higher metric is better.
+        reference: row that the other rows are compared with.
+        note: differences between a row and the paper's setting, with reasons.
         rows: in the order of the published numbers, then by name.
         published: the paper's numbers.
-        also: metrics that are shown besides those that the paper prints.
+        also: further metrics to show, which the paper does not print.
     """
 
     paper: str
@@ -76,13 +76,13 @@ class Table:
 
     @property
     def path(self) -> str:
-        """`<paper>/<table>`, which is also the config group of its rows."""
+        """`<paper>/<table>`, which is also the configuration group of the rows."""
         return f"{self.paper}/{self.name}"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a table: its row, its seed, and the words that start it."""
+    """One run of a table: its row, its seed, its overrides."""
 
     row: str
     seed: int
@@ -90,26 +90,26 @@ class Job:
 
 
 def tables() -> list[str]:
-    """Every table as `<paper>/<table>`."""
-    found = {
+    """Names of all tables, as `<paper>/<table>`, sorted."""
+    names = {
         file.relative_to(root).with_suffix("").as_posix()
         for root in roots()[1:]
         for file in root.glob("*/*.yaml")
         if not is_part(file.parent.name)
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def papers() -> set[str]:
-    """The folders that tables are in."""
+    """Names of the folders that hold tables."""
     return {table.partition("/")[0] for table in tables()}
 
 
 def load(name: str) -> Table:
-    """The table `<paper>/<table>`.
+    """Read the table `<paper>/<table>`.
 
     Raises:
-        UserError: no such table; the message names near ones.
+        UserError: no such table; the message names the nearest.
     """
     if name not in tables():
         raise unknown("table", name, tables())
@@ -126,27 +126,35 @@ def load(name: str) -> Table:
     return Table(paper, table, **node, rows=rows, published=published)
 
 
-def jobs(table: Table, words: list[str], seeds: list[int]) -> list[Job]:
-    """The runs of a table: every row with every seed.
+def jobs(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
+    """List the runs of a table: every row with every seed.
 
     A job's run directory is `RunDir.of(plain(compose(job.overrides)))`.
+
+    Args:
+        table: whose rows are run.
+        overrides: of all jobs, besides row and seed.
+        seeds: of the runs of each row.
+
+    Raises:
+        UserError: `overrides` sets a seed.
     """
-    for word in words:
-        if word.startswith("seed="):
-            raise UserError(f"{word}: the seeds of a table are given apart")
+    for override in overrides:
+        if override.startswith("seed="):
+            raise UserError(f"{override} is no override of a table; give its seeds in `seeds`")
     return [
-        Job(row.name, seed, [f"+{table.path}={row.name}", *words, f"seed={seed}"])
+        Job(row.name, seed, [f"+{table.path}={row.name}", *overrides, f"seed={seed}"])
         for row in table.rows
         for seed in seeds
     ]
 
 
 def row_override(reference: str, where: str) -> str:
-    """The override that chooses the row `row:<paper>/<table>/<row>`.
+    """Override that chooses the row of a reference.
 
     Args:
-        reference: to a row.
-        where: the key that says so, for the message.
+        reference: `row:<paper>/<table>/<row>`.
+        where: key whose value the reference is, for the message.
 
     Raises:
         UserError: no such table or row.
@@ -159,7 +167,7 @@ def row_override(reference: str, where: str) -> str:
 
 
 def listing() -> str:
-    """Every table in two lines: name, title, source, metric; then its rows."""
+    """Describe all tables, each in two lines: name, title, source and metric; then its rows."""
     lines = []
     for table in map(load, tables()):
         better = "low" if table.better == "lower" else "high"
@@ -169,7 +177,7 @@ def listing() -> str:
 
 
 def title_of(file: Path) -> str:
-    """The first comment line of a YAML file that is no directive; its stem if there is none."""
+    """First comment line of a YAML file, without `# @package` lines; its stem if it has none."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("#") and not line.startswith("# @package"):
             return line.lstrip("# ").strip()

@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str], Options]:
         UserError: not one table, or seeds that are no numbers.
     """
     others: list[str] = []
-    options = read(Options, arguments, USAGE, others=others)
+    options = read(Options, arguments, USAGE, unread=others)
     names = [argument for argument in others if "=" not in argument]
     if len(names) != 1:
         raise UserError(f"name one table of {', '.join(tables())}")

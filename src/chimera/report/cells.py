@@ -13,7 +13,7 @@ from typing import Any
 from chimera.config.compose import compose, plain
 from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import NUMERICS, flat
+from chimera.rundir.identity import NUMERICS, flatten
 
 #: Row and seed of a run, to its resolved configuration.
 Configs = Mapping[tuple[str, int], dict[str, Any]]
@@ -53,7 +53,7 @@ class Cell:
 
     def fact(self, key: str) -> float | None:
         """A number of run.json by its dotted key (`parameters.total`); None if it is not there."""
-        return _finite(flat(self.record).get(key))
+        return _finite(flatten(self.record).get(key))
 
 
 def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs) -> list[Cell]:
@@ -87,7 +87,7 @@ def numerics(of: list[Cell]) -> int:
 
 def metric(record: dict[str, Any], key: str) -> float | None:
     """A metric of a run, or any other number of its record; None where there is no finite one."""
-    return _finite(record.get("metrics", {}).get(key, flat(record).get(key)))
+    return _finite(record.get("metrics", {}).get(key, flatten(record).get(key)))
 
 
 def _cell(table: Table, job: Job, config: dict[str, Any]) -> Cell:
@@ -132,7 +132,7 @@ def _state(directory: RunDir) -> tuple[str, str]:
         case "STOPPED":
             return "stopped", str(status.get("why", at))
         case _:
-            return ("running" if directory.alive() else "cut off"), at
+            return ("running" if directory.is_running() else "cut off"), at
 
 
 def _finite(value: object) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
-from chimera.rundir.identity import NOT_IDENTITY, flat
+from chimera.rundir.identity import NOT_IDENTITY, flatten
 
 #: What is shown of a run whether or not its rows differ in it, in this order.
 SHOWN = (
@@ -34,7 +34,7 @@ NAMES = ("name", "seed", "choices.preset", "choices.scale", "table", *NOT_IDENTI
 
 def shared(summary: Summary) -> list[tuple[str, str, str]]:
     """(key, here, at the paper's scale); `by row` where rows differ."""
-    here = [flat(cell.config) for cell in summary.cells]
+    here = [flatten(cell.config) for cell in summary.cells]
     paper = list(summary.at_paper_scale.values())
     return [(_name(key), _one(key, here), _one(key, paper)) for key in SHOWN]
 
@@ -44,7 +44,7 @@ def differing(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
     first: dict[str, Cell] = {}
     for cell in summary.cells:
         first.setdefault(cell.row, cell)
-    configs = {row: flat(cell.config) for row, cell in first.items()}
+    configs = {row: flatten(cell.config) for row, cell in first.items()}
     every = [key for key in next(iter(configs.values()), {}) if _counts(key)]
     keys = [
         key

@@ -17,7 +17,7 @@ from chimera.errors import UserError
 from chimera.report import digits
 from chimera.report.cells import Cell, Configs, cells, metric, numerics
 from chimera.report.stats import Difference, Spread, paired, spread
-from chimera.rundir.identity import flat
+from chimera.rundir.identity import flatten
 
 #: Columns of our own that each row has a mean of, and where run.json holds them.
 FACTS = {
@@ -123,7 +123,7 @@ class Summary:
             overrides = [text for text in self.overrides if not text.startswith(SCALE)]
             for job in jobs(self.table, [*overrides, f"{SCALE}paper"], self.seeds[:1]):
                 with suppress(UserError):
-                    configs[job.row] = flat(plain(compose(job.overrides)))
+                    configs[job.row] = flatten(plain(compose(job.overrides)))
         return configs
 
 

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Write files atomically: completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """The whole text or, after a crash or on a full disk, the file as it was before."""
+    """Write a text file; after a crash or on a full disk the old file is unchanged."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -22,5 +22,5 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Pretty JSON, atomically."""
+    """Write indented JSON atomically."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -1,6 +1,7 @@
-"""How Lightning writes and reads checkpoints here: whole or not at all, checked, and safely.
+"""Lightning plugin that writes checkpoints atomically with checksums and reads them safely.
 
-A file is written beside its target, hashed on the way, synced, and then given its name.
+A checkpoint is written to a temporary file beside its target, hashed while it is written, synced
+to disk, and then renamed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from chimera.rundir import checkpoints as files
+from chimera.rundir.checkpoints import Sidecar, publish
 
 
 class CheckedIO(TorchCheckpointIO):
-    """Lightning's own with other writing; `checkpoint["chimera"]` holds more of the facts."""
+    """Atomic, checksummed writing and weights-only reading of checkpoints.
+
+    `checkpoint["chimera"]` holds further fields of the sidecar, such as the validation loss.
+    """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
@@ -27,13 +31,13 @@ class CheckedIO(TorchCheckpointIO):
         temporary = target.with_name(f".write-{target.name}.{os.getpid()}")
         try:
             digest = write(checkpoint, temporary)
-            known = files.Facts(
+            about = Sidecar(
                 step=checkpoint["global_step"],
                 epoch=checkpoint["epoch"],
                 **checkpoint.get("chimera", {}),
                 sha256=[digest],
             )
-            files.publish(temporary, target, known)
+            publish(temporary, target, about)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -43,15 +47,15 @@ class CheckedIO(TorchCheckpointIO):
         map_location: Callable[..., Any] | None = lambda storage, _: storage,
         weights_only: bool | None = True,
     ) -> dict[str, Any]:
-        """Plain values and tensors only, whatever was asked: a checkpoint runs no code."""
+        """Load plain values and tensors only, even with weights_only=False: no code is executed."""
         return load(Path(path), map_location)
 
 
 def load(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """A checkpoint's contents, nothing in it executed."""
-    found = torch.load(path, map_location=map_location, weights_only=True)
-    assert isinstance(found, dict)
-    return found
+    """Load a checkpoint without executing code from it."""
+    checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    assert isinstance(checkpoint, dict)
+    return checkpoint
 
 
 def finite(path: Path) -> bool:
@@ -61,7 +65,7 @@ def finite(path: Path) -> bool:
 
 
 def write(checkpoint: dict[str, Any], path: Path) -> str:
-    """Write to a file, through to the disk; returns the sha256 of what was written."""
+    """Write a checkpoint to a file and sync it to disk; return the sha256 of its bytes."""
     with path.open("wb") as file:
         hashing = _Hashing(file)
         torch.save(checkpoint, cast(IO[bytes], hashing))
@@ -73,9 +77,9 @@ def write(checkpoint: dict[str, Any], path: Path) -> str:
 
 
 class _Hashing:
-    """A file to write to that hashes on the way, so that it need not be read again.
+    """A file that hashes the bytes while they are written, which saves reading the file again.
 
-    It keeps an error to itself until all is done: torch's writer aborts the process on one.
+    It stores an `OSError` instead of raising it: torch's writer aborts the process on an exception.
     """
 
     def __init__(self, file: BinaryIO) -> None:

@@ -1,8 +1,9 @@
-"""Checkpoint files, their checksums and tiers (SPEC T4; TITAN Table 4). Free of torch.
+"""Checkpoint files, their checksums and tiers (SPEC T4; TITAN Table 4). Does not import torch.
 
-`<name>.ckpt` has `<name>.ckpt.json` beside it: step, epoch, validation loss, whether a run can go
-on from it, and the sha256 of the bytes. The sidecar is written first. Where it replaces one it
-keeps that one's checksum too, so that between the two writes the old file is known as valid.
+`<name>.ckpt` has a sidecar `<name>.ckpt.json`: step, epoch, validation loss, whether a run can
+resume from the checkpoint, and the sha256 of its bytes. The sidecar is written before the
+checkpoint. When a checkpoint is replaced, the new sidecar also holds the old checksum, so that the
+old file is still valid between the two writes.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ TIERS = ("rolling", "best", "epoch", "emergency")
 _NAME = re.compile(r"(rolling|best|epoch)-(\d+)|emergency")
 
 
-class Invalid(Exception):  # noqa: N818 - a finding, not a failure
-    """Why a file is no checkpoint to rely on."""
+class InvalidCheckpoint(Exception):  # noqa: N818 - caught and reported, no failure of the program
+    """A checkpoint is missing, damaged or without a checksum; the message is the reason."""
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the sidecar says.
+class Sidecar:
+    """Contents of the JSON file beside a checkpoint.
 
     Args:
         step: optimiser steps taken.
-        epoch: from 0.
-        resumable: taken between two optimiser steps, with all of the loop's state.
+        epoch: number of the epoch, from 0.
+        resumable: saved between two optimiser steps, with the complete state of the loop.
         loss: of the validation at this step, if there was one.
-        sha256: of the file; of the one that it replaces, too.
+        sha256: of the checkpoint, followed by that of the file it replaces, if any.
     """
 
     step: int
@@ -45,71 +46,82 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The checkpoint to go on from, and what was passed over on the way to it, with the reason."""
+class ResumePoint:
+    """The checkpoint to resume from, and the rejected ones with reasons.
+
+    Args:
+        path: of the checkpoint; None if there is no valid one.
+        step: optimiser steps taken; 0 without a checkpoint.
+        rejected: file name to reason.
+    """
 
     path: Path | None
     step: int
-    passed_over: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        head = f"resuming from {self.path} at step {self.step}" if self.path else "no checkpoint"
-        return "; ".join(
-            [head, *(f"passed over {n} ({why})" for n, why in sorted(self.passed_over.items()))]
-        )
+        start = f"resuming from {self.path} at step {self.step}" if self.path else "no checkpoint"
+        rejected = (f"rejected {name} ({why})" for name, why in sorted(self.rejected.items()))
+        return "; ".join([start, *rejected])
 
 
-def sidecar(path: Path) -> Path:
-    """The file with the checksum."""
+def sidecar_path(path: Path) -> Path:
+    """Path of a checkpoint's sidecar."""
     return path.with_name(f"{path.name}.json")
 
 
-def facts(path: Path) -> Facts:
-    """What the sidecar of a checkpoint says.
+def read_sidecar(path: Path) -> Sidecar:
+    """Read the sidecar of a checkpoint.
 
     Raises:
-        Invalid: there is none, or it cannot be read.
+        InvalidCheckpoint: the sidecar is missing or cannot be read.
     """
     try:
-        return Facts(**json.loads(sidecar(path).read_text(encoding="utf-8")))
+        return Sidecar(**json.loads(sidecar_path(path).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
-        raise Invalid("no checksum beside it") from error
+        raise InvalidCheckpoint("no checksum beside it") from error
     except (ValueError, TypeError) as error:
-        raise Invalid("its checksum file cannot be read") from error
+        raise InvalidCheckpoint("its checksum file cannot be read") from error
 
 
-def verify(path: Path) -> Facts:
-    """The facts of a checkpoint whose bytes are what was written.
+def verify(path: Path) -> Sidecar:
+    """Compare the bytes of a checkpoint with its checksum; return its sidecar.
 
     Raises:
-        Invalid: they are not.
+        InvalidCheckpoint: they differ, or the checkpoint or sidecar cannot be read.
     """
-    known = facts(path)
+    about = read_sidecar(path)
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
-        raise Invalid("a link to nothing" if path.is_symlink() else "missing") from error
+        reason = "a link to a missing file" if path.is_symlink() else "missing"
+        raise InvalidCheckpoint(reason) from error
     except OSError as error:
-        raise Invalid(f"cannot be read ({error.strerror})") from error
-    if digest not in known.sha256:
-        raise Invalid("its bytes do not match its checksum")
-    return known
+        raise InvalidCheckpoint(f"cannot be read ({error.strerror})") from error
+    if digest not in about.sha256:
+        raise InvalidCheckpoint("its bytes do not match its checksum")
+    return about
 
 
-def publish(temporary: Path, path: Path, known: Facts) -> None:
-    """Give a written and synced file its name, so that at any moment a kill leaves a valid one.
+def publish(temporary: Path, path: Path, about: Sidecar) -> None:
+    """Link a written and synced file to its final name; a kill at any moment leaves a valid file.
 
-    `temporary` stays; it may be given several names, which then share its bytes on disk.
+    `temporary` is kept. It may be published under several names, which share its bytes on disk.
+
+    Args:
+        temporary: the file, in the folder of `path`.
+        path: its final name.
+        about: contents of the sidecar.
     """
-    before: list[str] = []
+    replaced: list[str] = []
     if path.exists():
         try:
-            before = facts(path).sha256[:1]
-        except Invalid:
-            before = []
-    known = replace(known, sha256=[*known.sha256[:1], *before])
-    write_atomic(sidecar(path), json.dumps(asdict(known)) + "\n")
+            replaced = read_sidecar(path).sha256[:1]
+        except InvalidCheckpoint:
+            replaced = []
+    about = replace(about, sha256=[*about.sha256[:1], *replaced])
+    write_atomic(sidecar_path(path), json.dumps(asdict(about)) + "\n")
     name = path.with_name(f".{path.name}.{os.getpid()}")
     name.unlink(missing_ok=True)
     os.link(temporary, name)
@@ -117,22 +129,22 @@ def publish(temporary: Path, path: Path, known: Facts) -> None:
     sync_folder(path.parent)
 
 
-def point(link: Path, to: Path) -> None:
-    """Make a name that users know (`last.ckpt`, `best.ckpt`) lead to a checkpoint."""
-    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+def link(name: Path, checkpoint: Path) -> None:
+    """Make a symbolic link (`last.ckpt`, `best.ckpt`) to a checkpoint of the same folder."""
+    temporary = name.with_name(f".{name.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    temporary.symlink_to(to.name)
-    os.replace(temporary, link)
+    temporary.symlink_to(checkpoint.name)
+    os.replace(temporary, name)
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint with its checksum."""
+    """Delete a checkpoint and its sidecar."""
     path.unlink(missing_ok=True)
-    sidecar(path).unlink(missing_ok=True)
+    sidecar_path(path).unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames durable."""
+    """Sync a folder to disk, so that renames in it survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -140,79 +152,79 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def prepare(folder: Path, *, fresh: bool = False) -> Found:
-    """Put the folder in order and find what to go on from; only for who has claimed the run.
+def prepare(folder: Path, *, fresh: bool = False) -> ResumePoint:
+    """Clean the folder of checkpoints and find the one to resume from.
 
-    What a killed process was writing is deleted. What is no valid checkpoint is set aside as
-    `*.invalid`, so that it counts in no tier.
+    Call it only while holding the run's lock. Temporary files of killed processes are deleted.
+    Invalid checkpoints are renamed to `*.invalid`, so that they count in no tier.
 
     Args:
         folder: of the checkpoints.
-        fresh: start over: all is deleted.
+        fresh: start over: delete all checkpoints.
     """
     for file in folder.glob(".*"):
         file.unlink()
     if fresh:
         for file in folder.glob("*.ckpt*"):
             file.unlink()
-    found = newest(folder)
-    for name in found.passed_over:
+    start = newest(folder)
+    for name in start.rejected:
         path = folder / name
         if path.exists():
             os.replace(path, folder / f"{name}.invalid")
         remove(path)
-    return found
+    return start
 
 
 def tier(folder: Path, name: str) -> list[Path]:
-    """The files of a tier by their number, the oldest first. What is there counts, nothing else."""
+    """List the files of a tier that exist in the folder, oldest first."""
     numbered = [(int(m[2] or 0), p) for p, m in _named(folder) if m[0].startswith(name)]
     return [path for _, path in sorted(numbered)]
 
 
 def best(folder: Path) -> list[tuple[float, Path]]:
-    """Validation loss and file of the best ones, the best first."""
+    """List validation loss and file of the tier `best`, lowest loss first."""
     out = []
     for path in tier(folder, "best"):
         try:
-            loss = facts(path).loss
-        except Invalid:
+            loss = read_sidecar(path).loss
+        except InvalidCheckpoint:
             continue
         if loss is not None:
             out.append((loss, path))
     return sorted(out)
 
 
-def newest(folder: Path, *, resumable: bool = True) -> Found:
-    """The valid checkpoint with the most steps; of two with the same, the rolling one.
+def newest(folder: Path, *, resumable: bool = True) -> ResumePoint:
+    """Find the valid checkpoint with the most steps; of several, the first tier of `TIERS`.
 
     Args:
         folder: of the checkpoints.
-        resumable: leave out those that a run cannot go on from.
+        resumable: leave out checkpoints that a run cannot resume from.
     """
     candidates: list[tuple[int, int, Path]] = []
-    passed_over: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     for path, match in _named(folder):
         try:
-            known = facts(path)
-        except Invalid as why:
-            passed_over[path.name] = str(why)
+            about = read_sidecar(path)
+        except InvalidCheckpoint as reason:
+            rejected[path.name] = str(reason)
             continue
-        if known.resumable or not resumable:
+        if about.resumable or not resumable:
             order = -TIERS.index(match[1] or "emergency")
-            candidates.append((known.step, order, path))
+            candidates.append((about.step, order, path))
     for step, _, path in sorted(candidates, reverse=True):
         try:
             verify(path)
-        except Invalid as why:
-            passed_over[path.name] = str(why)
+        except InvalidCheckpoint as reason:
+            rejected[path.name] = str(reason)
             continue
-        return Found(path, step, passed_over)
-    return Found(None, 0, passed_over)
+        return ResumePoint(path, step, rejected)
+    return ResumePoint(None, 0, rejected)
 
 
 def _named(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    """Checkpoints of all tiers, those among them of which only the checksum is left."""
+    """Checkpoints of all tiers, including those of which only the sidecar exists."""
     names = {p.name.removesuffix(".json") for p in folder.glob("*.ckpt*")}
     for name in sorted(names):
         match = _NAME.fullmatch(name.removesuffix(".ckpt"))

@@ -1,13 +1,13 @@
-"""The frozen table of classes that have moved: the path of their first release → the path now.
+"""Frozen table of moved classes: path in the first release → path now.
 
-It has three uses, so a line is never changed on its left side and never removed:
+Never remove a line and never change its left side, because the table has three uses:
 
-- `config.yaml` of an older run names old paths: `current` rewrites them when the run is read;
-- the identity of a run hashes the old path (`original`), so finished runs keep their names;
-- what a file from disk may instantiate is what this table, `conf/`, `experiments/` or a plugin
-  declares (`chimera.config.declared`).
+- `current` rewrites the old paths in `config.yaml` of an older run when the run is read;
+- the identity of a run hashes the old paths (`original`), so finished runs keep their names;
+- a file from disk may instantiate only classes that this table, `conf/`, `experiments/` or a
+  plugin declares (`chimera.config.declared`).
 
-A class that has never moved is not listed.
+Classes that have never moved are not listed.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _FIRST = {now: first for first, now in MOVED.items()}
 
 
 def current(node: Any) -> Any:
-    """A configuration with every `_target_` as the class is called now."""
+    """Return a configuration with each `_target_` replaced by the class's path now."""
     return _renamed(node, MOVED)
 
 
 def original(node: Any) -> Any:
-    """A configuration with every `_target_` as the class was called in its first release."""
+    """Return a configuration with each `_target_` replaced by its path in the first release."""
     return _renamed(node, _FIRST)
 
 

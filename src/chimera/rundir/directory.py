@@ -1,15 +1,16 @@
-"""What a run leaves behind: one directory from which it can be understood, repeated, evaluated.
+"""Directory of a run: all files that are needed to understand, repeat and evaluate it.
 
-config.yaml       resolved, after the scale's bounds
-overrides.txt     the command line, a word a line
+config.yaml       resolved configuration, after the scale's bounds
+overrides.txt     the command line, one override per line
 environment.json  git commit, package versions, machine
-status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (why)
+status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (with the reason)
 run.json          metrics, choices, parameters by component, speed, memory, time
-steps.csv         a row per optimiser step (TITAN Table 5)
+steps.csv         one row per optimiser step (TITAN Table 5)
 curves.png        loss and learning rate
-tokenizer/        what evaluation needs, with test.npz
-checkpoints/      rolling, best, at epoch ends; last.ckpt and best.ckpt are links to the right ones
-nan_report-*      what was not finite, where, and the batch that did it
+tokenizer/        the tokenizer; with test.npz, enough for an evaluation
+test.npz          the test set as token ids
+checkpoints/      rolling, best and epoch-end checkpoints; links last.ckpt and best.ckpt
+nan_report-*      a tensor that was not finite, its place, and the batch
 """
 
 from __future__ import annotations
@@ -33,21 +34,22 @@ from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import differences, identity
 
-#: What a directory may hold before its run has said anything: a sweep's log, a claim.
+#: Files that a directory may hold before its run starts: a sweep's log, the lock, checkpoints/.
 BEFORE_START = {"log.txt", ".lock", "checkpoints"}
 
-#: Keys named where two runs differ.
-MOST = 4
+#: Largest number of differing keys that an error message lists.
+MAX_DIFFERENCES = 4
 
-#: Seconds between heartbeats of a run, and without one until it counts as dead on another host.
-HEARTBEAT, SILENCE = 5.0, 60.0
+#: Seconds between heartbeats of a run; seconds without one until a run on another host counts as
+#: dead.
+HEARTBEAT, HEARTBEAT_TIMEOUT = 5.0, 60.0
 
 
 def open_run(config: dict[str, Any]) -> RunDir:
-    """The directory of the run of a configuration, compared with what it holds; nothing is written.
+    """Find the run directory of a configuration and check its contents; nothing is written.
 
     Raises:
-        UserError: it holds something else.
+        UserError: the directory holds another run or other files.
     """
     directory = RunDir.of(config)
     directory.check(config)
@@ -67,56 +69,64 @@ class RunDir:
 
     @staticmethod
     def of(config: dict[str, Any]) -> RunDir:
-        """`run_dir=` if given, else the run of this identity: one that is there, or a new one.
+        """Run directory of a configuration.
 
-        Two rows of two tables that compute the same are one run, whatever it was called first.
+        It is `run_dir=` if set, else the existing run of the same identity under any name, else
+        `runs/<name>-<identity>`. So two rows of two tables that compute the same share one run.
         """
         if config.get("run_dir"):
             return RunDir(Path(config["run_dir"]))
         digits, root = identity(config), runs_root()
-        there = sorted(p for p in root.glob(f"*-{digits}") if p.is_dir())
-        return RunDir(there[0] if there else root / f"{config['name']}-{digits}")
+        existing = sorted(p for p in root.glob(f"*-{digits}") if p.is_dir())
+        return RunDir(existing[0] if existing else root / f"{config['name']}-{digits}")
 
     def check(self, config: dict[str, Any]) -> None:
-        """Refuse a directory that holds something else than the run of this configuration.
+        """Refuse a directory that holds anything but the run of this configuration.
 
-        Asked before anything is written. Keys outside the identity may differ (see
-        `rundir.identity.NOT_IDENTITY`), and `overwrite=true` starts over whatever run is there.
+        Call it before writing. Keys outside the identity may differ (see
+        `rundir.identity.NOT_IDENTITY`); `overwrite=true` accepts any run, which is started over.
 
         Raises:
-            UserError: a file, other files, or another run: with the keys that differ.
+            UserError: the path is a file, or holds other files, or another run; the message lists
+                differing keys.
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"run_dir={self.path} is a file; name a directory")
-        there = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
-        if there - BEFORE_START and not self.status():
+        names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
+        if names - BEFORE_START and not self.status():
             raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
         if config["overwrite"] or not (self.path / "config.yaml").exists():
             return
-        if other := differences(self.config(), config):
-            shown = "; ".join(other[:MOST]) + (
-                f"; and {len(other) - MOST} more" * (len(other) > MOST)
-            )
+        if differing := differences(self.config(), config):
+            rest = len(differing) - MAX_DIFFERENCES
+            shown = "; ".join(differing[:MAX_DIFFERENCES]) + f"; and {rest} more" * (rest > 0)
             raise UserError(
                 f"run_dir={self.path} holds another run: {shown}; name another run_dir, or start"
                 " over in this one with overwrite=true"
             )
 
     def status(self) -> dict[str, Any]:
-        """The contents of status.json; empty if there is none."""
+        """Contents of status.json, or `{}`."""
         return _read_json(self.path / "status.json")
 
-    def mark(self, state: str, **more: object) -> None:
-        """Write status.json: RUNNING, DONE, STOPPED or FAILED, with what else is known."""
+    def write_status(self, state: str, **details: object) -> None:
+        """Write status.json.
+
+        Args:
+            state: RUNNING, DONE, STOPPED or FAILED.
+            details: further keys, such as the step.
+        """
         pid = os.getpid()
-        where = {"pid": pid, "process": process_start(pid), "host": socket.gethostname()}
-        write_json(self.path / "status.json", {"state": state, "time": _now(), **where, **more})
+        process = {"pid": pid, "process": process_start(pid), "host": socket.gethostname()}
+        write_json(
+            self.path / "status.json", {"state": state, "time": _now(), **process, **details}
+        )
 
-    def alive(self) -> bool:
-        """Whether a process is at work on this run.
+    def is_running(self) -> bool:
+        """Whether a process is training this run.
 
-        On this host it is looked for, by its number and the time it started at; on another one its
-        heartbeat has to be younger than a minute.
+        On this host the process is looked up by its number and start time. On another host its
+        heartbeat must be younger than a minute.
         """
         status = self.status()
         if status.get("state") != "RUNNING":
@@ -125,26 +135,26 @@ class RunDir:
             start = process_start(status["pid"])
             return start is not None and start == status.get("process")
         age = datetime.now(UTC) - datetime.fromisoformat(status["time"])
-        return age.total_seconds() < SILENCE
+        return age.total_seconds() < HEARTBEAT_TIMEOUT
 
-    def claim(self) -> None:
-        """Make the directory this process' own until it ends, however it does.
+    def lock(self) -> None:
+        """Lock the directory for this process; the system releases the lock when the process ends.
 
         Raises:
-            UserError: another process is at work on it.
+            UserError: another process is training this run.
         """
-        other = self.alive() and self.status()["pid"] != os.getpid()
-        if not other:
+        busy = self.is_running() and self.status()["pid"] != os.getpid()
+        if not busy:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
             try:
-                # Not flock: workers of a killed run inherit that and would keep us out.
+                # Not flock: worker processes inherit it, so those of a killed run would hold it.
                 fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                other = True
-            except OSError:  # a file system without locks: the heartbeat has to do
+                busy = True
+            except OSError:  # a file system without locks: only the heartbeat protects the run
                 pass
-        if other:
+        if busy:
             status = self.status()
             raise UserError(
                 f"{self.path} is being trained by process {status.get('pid')} on"
@@ -152,47 +162,48 @@ class RunDir:
             )
 
     def start(self, config: dict[str, Any], overrides: list[str]) -> None:
-        """Create the directory with all that is known before training."""
+        """Create the directory with status, configuration, overrides and environment."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        (self.path / "run.json").unlink(missing_ok=True)  # of a run that is being started over
-        self.mark("RUNNING", started=_now(), step=0, max_steps=config["trainer"]["max_steps"])
+        (self.path / "run.json").unlink(missing_ok=True)  # exists if a finished run is overwritten
+        max_steps = config["trainer"]["max_steps"]
+        self.write_status("RUNNING", started=_now(), step=0, max_steps=max_steps)
         write_atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         write_atomic(self.path / "overrides.txt", "".join(f"{o}\n" for o in overrides))
         write_json(self.path / "environment.json", environment())
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration of the run.
+        """Read the resolved configuration of the run, with classes by their path now.
 
         Raises:
-            UserError: if this is no run's directory.
+            UserError: the directory holds no run.
         """
         file = self.path / "config.yaml"
         if not file.exists():
             raise UserError(f"run={self.path} holds no config.yaml; name the directory of a run")
         loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
         assert isinstance(loaded, dict)
-        found: dict[str, Any] = current(loaded)
-        return found
+        config: dict[str, Any] = current(loaded)
+        return config
 
     def record(self) -> dict[str, Any]:
-        """What run.json holds; empty before the run is done."""
+        """Contents of run.json; `{}` before the run is done."""
         return _read_json(self.path / "run.json")
 
 
 def process_start(pid: int) -> str | None:
-    """When a process of this host began, in whatever unit the host has; None if it is gone.
+    """Start time of a process of this host, in the host's unit; None if the process has ended.
 
-    With it a number that was given to a new process is not taken for the old one.
+    It tells a process from a later one with the same number.
     """
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self/stat").exists():
-        try:  # the name, in brackets, may hold anything
+        try:  # the second field, the name in brackets, may contain blanks and brackets
             state, *rest = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return None
         return None if state in "ZX" else rest[18]
-    found = subprocess.run(("ps", "-o", "lstart=", "-p", str(pid)), capture_output=True, text=True)
-    return found.stdout.strip() or None
+    ps = subprocess.run(("ps", "-o", "lstart=", "-p", str(pid)), capture_output=True, text=True)
+    return ps.stdout.strip() or None
 
 
 def _now() -> str:
@@ -201,17 +212,20 @@ def _now() -> str:
 
 def _read_json(file: Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError):
-        found = json.loads(file.read_text(encoding="utf-8"))
-        assert isinstance(found, dict)
-        return found
+        contents = json.loads(file.read_text(encoding="utf-8"))
+        assert isinstance(contents, dict)
+        return contents
     return {}
 
 
-def locate(teacher: str, teacher_run: str) -> RunDir:
-    """The directory of a teacher by its name in `task.teacher` and its identity."""
+def directory_of_teacher(teacher: str, teacher_run: str) -> RunDir:
+    """Run directory of a teacher.
+
+    Args:
+        teacher: value of `task.teacher`: a directory, or `row:<paper>/<table>/<row>`.
+        teacher_run: identity of the teacher's run.
+    """
     if not teacher.startswith("row:"):
         return RunDir(Path(teacher))
-    from chimera.paths import runs_root
-
-    there = sorted(runs_root().glob(f"*-{teacher_run}"))
-    return RunDir(there[0] if there else runs_root() / f"teacher-{teacher_run}")
+    directories = sorted(runs_root().glob(f"*-{teacher_run}"))
+    return RunDir(directories[0] if directories else runs_root() / f"teacher-{teacher_run}")

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: machine, packages, commit."""
+"""Describe the environment of a run: machine, packages, commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimera.paths import ROOT
 
 
 def environment() -> dict[str, Any]:
-    """Where and with what the run was made."""
+    """Describe Python, machine, processor, GPU, git commit and versions of all packages."""
     import torch
 
     return {
@@ -33,11 +33,12 @@ def environment() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of this project's checkout and whether it was changed; empty outside git."""
+    """Commit of this project's checkout and whether files were changed; `{}` outside git."""
 
-    def git(*words: str) -> str | None:
-        got = subprocess.run(("git", "-C", str(ROOT), *words), capture_output=True, text=True)
-        return got.stdout.strip() if got.returncode == 0 else None
+    def git(*arguments: str) -> str | None:
+        command = ("git", "-C", str(ROOT), *arguments)
+        result = subprocess.run(command, capture_output=True, text=True)
+        return result.stdout.strip() if result.returncode == 0 else None
 
     try:
         commit = git("rev-parse", "HEAD")

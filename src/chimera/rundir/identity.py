@@ -1,4 +1,4 @@
-"""What decides the numbers of a run, as eight hexadecimal digits."""
+"""Identity of a run: eight hexadecimal digits of a hash of all settings that affect its numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 from chimera.rundir.class_table import original
 
-#: Raised whenever a change alters the numbers of configurations that did not change, so that no
-#: table mixes runs from before and after it. In the identity from 2 on; 1 is the first release.
+#: Raise it when a change of the code alters the numbers of unchanged configurations, so that no
+#: table mixes runs from before and after the change. 1 is the first release; the identity includes
+#: values from 2 on.
 NUMERICS = 1
 
-#: Keys that say where, how visibly or how safely a run goes, not what it computes; and those whose
-#: effect stands elsewhere: a scale's bounds have been put, a choice's node is there.
+#: Keys that do not affect the numbers of a run (places, logging, checkpoints), and keys whose
+#: effect other keys hold: the scale has been applied, the nodes of the choices are in place.
 NOT_IDENTITY = (
     "run_dir",
     "overwrite",
@@ -38,8 +39,8 @@ NOT_IDENTITY = (
     "trainer.checkpoint_keep_epochs",
 )
 
-#: Dotted keys that were added after the first release, and their defaults. At its default a key is
-#: left out of the hash, so finished runs keep their names.
+#: Dotted keys added after the first release, with their defaults. A key at its default is not
+#: hashed, so finished runs keep their names.
 LATER: dict[str, Any] = {
     "numerics": 1,
     "optim.optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True},
@@ -48,15 +49,15 @@ LATER: dict[str, Any] = {
 
 
 def identity(config: dict[str, Any]) -> str:
-    """Eight hexadecimal digits of a hash of all that decides what a run computes."""
-    text = json.dumps(decisive(config), sort_keys=True)
+    """Hash the settings that affect the numbers of a run to eight hexadecimal digits."""
+    text = json.dumps(identity_settings(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def decisive(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that decides what a run computes, by old class paths.
+def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Part of a configuration that affects the numbers, with classes by their original paths.
 
-    A key that is null counts as absent: a part that learns a new option keeps its runs.
+    Null keys are left out, so that a new option of a class does not rename its runs.
     """
     kept = json.loads(json.dumps(config))
     for key, default in LATER.items():
@@ -67,35 +68,39 @@ def decisive(config: dict[str, Any]) -> dict[str, Any]:
     for key in NOT_IDENTITY:
         _holder(kept, key).pop(key.rpartition(".")[2], None)
     if kept.get("init_run") and "path" in kept["tokenizer"]:
-        del kept["tokenizer"]["path"]  # the folder of the run that it starts from
-    found: dict[str, Any] = _without_null(kept)
-    return found
+        del kept["tokenizer"]["path"]  # a folder of the model named by init_from; init_run is kept
+    settings: dict[str, Any] = _without_null(kept)
+    return settings
 
 
-def differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """What decides two runs and differs, one text a key: `seed=0 there, 7 here`.
+def differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """List the differing identity settings of two runs, such as `seed=0 there, 7 here`.
 
-    Of two choices of a group only the choices are named.
+    If two runs chose different options of a group, only the options are listed.
+
+    Args:
+        existing: configuration of the run in the directory («there»).
+        config: configuration of the new run («here»).
     """
-    old, new = flat(decisive(there)), flat(decisive(here))
+    old, new = flatten(identity_settings(existing)), flatten(identity_settings(config))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    chosen = {
-        group: (there["choices"].get(group), option)
-        for group, option in here["choices"].items()
-        if there["choices"].get(group) != option
+    options = {
+        group: (existing["choices"].get(group), option)
+        for group, option in config["choices"].items()
+        if existing["choices"].get(group) != option
     }
-    found = {}
+    values = {}
     for key in keys:
         group = key.partition(".")[0]
-        if group in chosen:
-            found[group] = chosen[group]
+        if group in options:
+            values[group] = options[group]
         else:
-            found[key] = (old.get(key), new.get(key))
-    return [f"{key}={a} there, {b} here" for key, (a, b) in found.items()]
+            values[key] = (old.get(key), new.get(key))
+    return [f"{key}={a} there, {b} here" for key, (a, b) in values.items()]
 
 
 def _holder(config: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping that holds the last part of a dotted key; an empty one where there is none."""
+    """Mapping that holds the last part of a dotted key; an empty mapping if it is absent."""
     node: Any = config
     for part in key.split(".")[:-1]:
         node = node.get(part) if isinstance(node, dict) else None
@@ -108,12 +113,12 @@ def _without_null(node: Any) -> Any:
     return node
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested configuration as dotted keys, so that a dashboard can group and filter by each."""
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten a nested configuration to dotted keys."""
     out: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict) and value:
-            out |= flat(value, f"{prefix}{key}.")
+            out |= flatten(value, f"{prefix}{key}.")
         else:
             out[f"{prefix}{key}"] = value
     return out

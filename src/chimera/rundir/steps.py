@@ -1,4 +1,4 @@
-"""The step log of a run, read again: rows, smoothed, and by epoch (SAIDL Tables 11 to 13)."""
+"""Read the step log of a run: rows, smoothed values, summaries by epoch (SAIDL Tables 11 to 13)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a step log, as text by field."""
+    """Read the rows of a step log, each as text by column."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def smooth(values: list[float], keep: float = 0.95) -> list[float]:
-    """Exponential mean, corrected for its start."""
+def smooth(values: list[float], decay: float = 0.95) -> list[float]:
+    """Exponential moving average with bias correction; a value that is not finite is skipped."""
     out, mean, weight = [], 0.0, 0.0
     for value in values:
-        value = value if math.isfinite(value) else mean / (weight or 1)  # a step left out
-        mean, weight = keep * mean + (1 - keep) * value, keep * weight + (1 - keep)
+        value = value if math.isfinite(value) else mean / (weight or 1)
+        mean, weight = decay * mean + (1 - decay) * value, decay * weight + (1 - decay)
         out.append(mean / weight)
     return out
 
@@ -28,30 +28,32 @@ def smooth(values: list[float], keep: float = 0.95) -> list[float]:
 def epochs(
     log: Path, validations: Sequence[tuple[int, float]], scores: Sequence[tuple[int, float]]
 ) -> dict[str, dict[str, float]]:
-    """By the number of the validation, from 1: step, loss, score, training loss since the last.
+    """Summarise each validation, by its number from 1.
 
-    `seconds` are those since the first step, stops of the run among them.
+    A summary holds `step`, `loss`, `score` (the monitored metric, if `scores` has the step),
+    `train_loss` (mean since the last validation) and `seconds` since the first step, pauses of the
+    run included.
 
     Args:
         log: steps.csv of the run.
         validations: steps and losses.
-        scores: steps and what best is judged by.
+        scores: steps and values of the metric that chooses the best checkpoint.
     """
     rows = read(log)
     by_step = {int(row["global_step"]): row for row in rows}
     score = dict(scores)
-    found: dict[str, dict[str, float]] = {}
-    before, began = 0, datetime.fromisoformat(rows[0]["timestamp"]) if rows else datetime.min
+    summaries: dict[str, dict[str, float]] = {}
+    last, start = 0, datetime.fromisoformat(rows[0]["timestamp"]) if rows else datetime.min
     for number, (step, loss) in enumerate(validations, 1):
-        since = [float(by_step[at]["loss"]) for at in range(before + 1, step + 1) if at in by_step]
-        found[str(number)] = {"step": step, "loss": loss}
+        losses = [float(by_step[s]["loss"]) for s in range(last + 1, step + 1) if s in by_step]
+        summaries[str(number)] = {"step": step, "loss": loss}
         if step in score:
-            found[str(number)]["score"] = score[step]
-        if since:
-            then = datetime.fromisoformat(by_step[step]["timestamp"])
-            found[str(number)] |= {
-                "train_loss": sum(since) / len(since),
-                "seconds": (then - began).total_seconds(),
+            summaries[str(number)]["score"] = score[step]
+        if losses:
+            time = datetime.fromisoformat(by_step[step]["timestamp"])
+            summaries[str(number)] |= {
+                "train_loss": sum(losses) / len(losses),
+                "seconds": (time - start).total_seconds(),
             }
-        before = step
-    return found
+        last = step
+    return summaries

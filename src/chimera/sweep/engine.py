@@ -165,7 +165,7 @@ class Engine:
         elif self.stops:
             saved = work.status.get("state") == "STOPPED"
             work.become(State.STOPPED, "saved" if saved else "its last checkpoint is kept")
-        elif code == 2 and work.job.directory.alive():  # another process took the run first
+        elif code == 2 and work.job.directory.is_running():  # another process took the run first
             work.become(State.ELSEWHERE)
         else:
             work.become(State.FAILED, work.reason(code))
@@ -194,7 +194,7 @@ class Engine:
         return [one for one in self.work.values() if one.job.identity in identities]
 
     def _start(self, work: Work) -> None:
-        if work.job.directory.alive():
+        if work.job.directory.is_running():
             work.become(State.ELSEWHERE)
             return
         slot = self._free_slot()

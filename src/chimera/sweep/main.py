@@ -20,7 +20,7 @@ from rich.console import Console
 
 from chimera.config.compose import compose, plain
 from chimera.config.overrides import check_choices
-from chimera.config.scale import held_back
+from chimera.config.scale import clamped
 from chimera.config.search_path import register_roots
 from chimera.errors import UserError
 from chimera.paths import CONF
@@ -52,7 +52,7 @@ def sweep(overrides: list[str]) -> int:
     first = first_job(overrides, parsed)
     config = plain(compose(first))  # errors that all jobs share are told without a job's name
     check_settings(config)
-    for line in held_back(config, first):
+    for line in clamped(config, first):
         print(line, file=sys.stderr)
     launcher = instantiate(config["launcher"], _convert_="all")
     launcher.check()

@@ -154,7 +154,7 @@ def _check_teacher(job: Job, identities: set[str]) -> None:
     """Refuse a job whose teacher is neither trained, nor in training, nor a job of the sweep."""
     teacher = teacher_directory(job.config)
     taught = job.config["task"].get("teacher_run") in identities
-    if teacher is not None and not taught and not teacher.alive():
+    if teacher is not None and not taught and not teacher.is_running():
         wait_for_all({**job.config, "init_from": None}, list(job.overrides))
 
 

@@ -155,7 +155,7 @@ def published(overrides: Sequence[str]) -> tuple[dict[str, float], list[str]]:
 def main(arguments: Sequence[str]) -> None:
     """Print the tables, or write them to `out=`."""
     overrides: list[str] = []
-    out = read(Options, arguments, USAGE, others=overrides).out
+    out = read(Options, arguments, USAGE, unread=overrides).out
     if any("=" not in text for text in overrides):
         raise UserError(f"write {USAGE}")
     counted = count(overrides)

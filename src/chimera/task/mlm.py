@@ -15,7 +15,7 @@ from chimera.config.settings import Optim
 from chimera.data.batch.mlm import MLMDataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.language import LanguageModel
-from chimera.rundir.directory import locate
+from chimera.rundir.directory import directory_of_teacher
 from chimera.task.base import Stage
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
 from chimera.task.language import Batch, LanguageTask
@@ -60,7 +60,7 @@ class MaskedLM(LanguageTask):
         accuracy = partial(MulticlassAccuracy, vocab_size, average="micro", validate_args=False)
         super().__init__(model, optim, total_steps, weights or {}, vocab_size, accuracy)
         self.name, self.mask_ratio = name, mask_ratio
-        self.teacher_dir = locate(teacher, teacher_run or "") if teacher else None
+        self.teacher_dir = directory_of_teacher(teacher, teacher_run or "") if teacher else None
         self.teacher_init = teacher_init
         self.distil_weight, self.distil_temperature = distil_weight, distil_temperature
         self.teacher: Teacher | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from chimera.config.init_from import causal_of, place
+from chimera.config.init_from import causal_of, location
 from chimera.data.batch.module import DataModule
 from chimera.model.assemble import build_model, choose
 from chimera.model.restore import start_from
@@ -46,7 +46,7 @@ def make_task(
         adapt=False,
     )
     if start:
-        start_from(model, place(config))
+        start_from(model, location(config))
     optim = instantiate(config["optim"], _convert_="all")
     factory = instantiate(config["task"], _convert_="all")
     task = factory(model, optim, config["trainer"]["max_steps"] or 1, vocab_size)

@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from chimera.config.schema import nodes
 from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import flat
+from chimera.rundir.identity import flatten
 
 
 @contextlib.contextmanager
@@ -56,9 +56,9 @@ def hyperparameters(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, 
     left_out = ("choices", "table", "callbacks")
     settings = {name: value for name, value in config.items() if name not in left_out}
     return {
-        **flat(settings),
+        **flatten(settings),
         **config["choices"],
-        **flat(facts),
+        **flatten(facts),
         "table": table.get("name"),
         "row": table.get("row"),
         # Charts take a dot for a level, and there are none.

@@ -17,7 +17,7 @@ from chimera.config import init_from
 from chimera.config.compose import row_overrides, teacher_overrides
 from chimera.config.tables import ROW
 from chimera.errors import UserError
-from chimera.rundir.directory import RunDir, locate
+from chimera.rundir.directory import RunDir, directory_of_teacher
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ def identities(config: dict[str, Any]) -> tuple[str, ...]:
 def teacher_directory(config: dict[str, Any]) -> RunDir | None:
     """Where the teacher of a composed run is, or will be; None without a teacher."""
     task = config["task"]
-    return locate(task["teacher"], task["teacher_run"]) if task.get("teacher") else None
+    return (
+        directory_of_teacher(task["teacher"], task["teacher_run"]) if task.get("teacher") else None
+    )
 
 
 def missing(config: dict[str, Any], overrides: list[str]) -> Iterator[Prerequisite]:
@@ -81,7 +83,7 @@ def wait_for_all(config: dict[str, Any], overrides: list[str], *, every: float =
     """
     told = False
     while (first := next(missing(config, overrides), None)) is not None:
-        if not first.directory.alive():
+        if not first.directory.is_running():
             raise UserError(f"{first.setting} is not trained yet; train it first: {first.command}")
         if not told:
             where = first.directory.path

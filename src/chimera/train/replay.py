@@ -101,7 +101,7 @@ def replay(file: Path) -> int:
     if at != facts["step"] - 1:
         raise UserError(f"replay={file}: {state} is of step {at}, a later report's; keep it aside")
     run = restore(directory, None)  # the trainer loads the state
-    task, settings = run.task, run.settings.measured(facts["batches_an_epoch"])
+    task, settings = run.task, run.settings.in_steps(facts["batches_an_epoch"])
     task.total_steps = settings.max_steps
     batches = nan_report.read_batches(file)
     with tempfile.TemporaryDirectory() as scratch:

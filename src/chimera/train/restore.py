@@ -90,7 +90,7 @@ def checkpoint(directory: RunDir, config: dict[str, Any], which: Which | Path) -
         newest = files.newest(directory.checkpoints)
         if newest.path is None:
             raise UserError(f"run={directory.path}: {newest}")
-        if newest.passed_over:
+        if newest.rejected:
             say(str(newest))
         return newest.path
     link = directory.checkpoints / f"{which}.ckpt"

@@ -14,7 +14,7 @@ import lightning.pytorch as pl
 
 from chimera.callback.log.heartbeat import Heartbeat
 from chimera.callback.log.steps import Steps
-from chimera.config.settings import Measured
+from chimera.config.settings import TrainerInSteps
 from chimera.data.batch.module import DataModule
 from chimera.errors import FULL, Interrupted, UserError
 from chimera.optim.groups import groups
@@ -54,7 +54,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     task = make_task(config, tokenizer.vocab_size, start=True)
     task.configure_for(data, "fit")
     data.setup()
-    settings = settings.measured(len(data.train_dataloader()))
+    settings = settings.in_steps(len(data.train_dataloader()))
     task.total_steps = settings.max_steps
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
 
@@ -76,7 +76,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
 
 
 def fit(
-    trainer: pl.Trainer, task: Task, data: DataModule, settings: Measured, resume: Path | None
+    trainer: pl.Trainer, task: Task, data: DataModule, settings: TrainerInSteps, resume: Path | None
 ) -> None:
     """Train to the last step.
 
@@ -98,7 +98,9 @@ def fit(
         raise Interrupted(f"stopped at step {trainer.global_step}, saved in {where}")
 
 
-def test(trainer: pl.Trainer, task: Task, data: DataModule, settings: Measured) -> dict[str, float]:
+def test(
+    trainer: pl.Trainer, task: Task, data: DataModule, settings: TrainerInSteps
+) -> dict[str, float]:
     """Metrics of the trained model, by the checkpoint that the task is judged by.
 
     Args:
@@ -121,7 +123,7 @@ def test(trainer: pl.Trainer, task: Task, data: DataModule, settings: Measured) 
     return metrics
 
 
-def start(directory: RunDir, config: dict[str, Any], overrides: list[str]) -> files.Found:
+def start(directory: RunDir, config: dict[str, Any], overrides: list[str]) -> files.ResumePoint:
     """Lock a run's directory, put its checkpoints in order, write what is known before training.
 
     Returns:
@@ -130,9 +132,9 @@ def start(directory: RunDir, config: dict[str, Any], overrides: list[str]) -> fi
     Raises:
         UserError: another process is at work on it.
     """
-    directory.claim()
+    directory.lock()
     resume = files.prepare(directory.checkpoints, fresh=config["overwrite"])
-    if resume.path or resume.passed_over:
+    if resume.path or resume.rejected:
         say(str(resume))
     directory.start(config, overrides)
     return resume

@@ -11,8 +11,8 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from chimera.callback.state.validation import NEVER
-from chimera.config.settings import Measured
 from chimera.config.settings import Trainer as Settings
+from chimera.config.settings import TrainerInSteps
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
 
@@ -27,7 +27,7 @@ def trainer_settings(config: dict[str, Any]) -> Settings:
 
 def make_trainer(
     config: dict[str, Any],
-    settings: Measured,
+    settings: TrainerInSteps,
     directory: RunDir,
     loggers: list[Any],
     callbacks: list[Callback],

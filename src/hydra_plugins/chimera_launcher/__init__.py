@@ -1,7 +1,7 @@
-"""The Hydra launcher that every sweep of ours goes through; Hydra finds it by this package's name.
+"""Hydra launcher of all Chimera sweeps; Hydra finds it by the name of this package.
 
-Any sweeper plugin may stand before it: what it asks for is handed on to `chimera.sweep`, which
-Hydra passes along as the task function.
+It works with any sweeper plugin: it calls the task function that Hydra was given, which is
+`chimera.sweep`, with the jobs that the sweeper asks for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-#: A batch of jobs, each the words of its command line, to what came of them.
+#: Runs a batch of jobs, each given by its overrides, and returns their results.
 RunBatch = Callable[[Sequence[Sequence[str]]], Sequence[JobReturn]]
 
 
 class OwnProcesses(Launcher):
-    """Hands batches of jobs to `chimera.sweep`, where each becomes a process of its own."""
+    """Run batches of jobs through `chimera.sweep`, each job in its own process."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
         self.run_batch: RunBatch = task_function

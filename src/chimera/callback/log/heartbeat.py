@@ -54,7 +54,7 @@ class Heartbeat:
     def _mark(self, state: str, **more: Any) -> None:
         last = self.steps.last
         now = {} if last is None else {"step": last.global_step, "loss": last.loss}
-        self.directory.mark(state, **{**self._started, **now, **more})
+        self.directory.write_status(state, **{**self._started, **now, **more})
 
     def _beat(self) -> None:
         while not self._end.wait(self.every):

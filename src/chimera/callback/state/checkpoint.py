@@ -128,7 +128,9 @@ class Checkpoints(Callback):
             files.remove(newest.path)
             newest = files.newest(self.folder)
         if newest.path:
-            files.publish(newest.path, self.folder / "emergency.ckpt", files.facts(newest.path))
+            files.publish(
+                newest.path, self.folder / "emergency.ckpt", files.read_sidecar(newest.path)
+            )
 
     def _finish(self, trainer: pl.Trainer, loss: float | None = None) -> None:
         """Save the finished step under the name of every tier that wants it."""
@@ -152,7 +154,7 @@ class Checkpoints(Callback):
         trainer.save_checkpoint(first)
         if trainer.is_global_zero:
             for other in others:
-                files.publish(first, other, files.facts(first))
+                files.publish(first, other, files.read_sidecar(first))
             self._prune()
         self.stalls.append(time.perf_counter() - began)
 
@@ -165,9 +167,9 @@ class Checkpoints(Callback):
         rolling, epochs = files.tier(self.folder, "rolling"), files.tier(self.folder, "epoch")
         best = [path for _, path in files.best(self.folder)]
         if rolling:
-            files.point(self.folder / "last.ckpt", rolling[-1])
+            files.link(self.folder / "last.ckpt", rolling[-1])
         if best:
-            files.point(self.folder / "best.ckpt", best[0])
+            files.link(self.folder / "best.ckpt", best[0])
         surplus = rolling[: -self.keep] + best[self.keep_best :]
         if self.keep_epochs:
             surplus += epochs[: -self.keep_epochs]
