@@ -108,7 +108,7 @@ def test_the_state_does_not_grow(form: str) -> None:
     sizes = []
     for i in range(12):
         state = mixer(torch.randn(1, 1, 32).double(), ctx(tokens=1, start=i), state).state
-        sizes.append(sum(x.numel() for x in (*state.near, *state.older)))
+        sizes.append(sum(x.numel() for x in (*state.recent, *state.older)))
     assert len(set(sizes)) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_huge_key_leaves_the_past_exact(form: str) -> None:
 
 def test_positions_end_where_the_factors_do() -> None:
     mixer = build("full", max_len=16)
-    with pytest.raises(UserError, match=r"16 positions and met position 16; .*form=simple"):
+    with pytest.raises(UserError, match=r"16 positions and got position 16; .*form=simple"):
         mixer(torch.randn(1, 17, 32).double(), ctx(tokens=17))
     state = mixer(torch.randn(1, 16, 32).double(), ctx(tokens=16), mixer.init_state(1)).state
     with pytest.raises(UserError, match="met position 16"):

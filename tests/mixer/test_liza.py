@@ -205,7 +205,7 @@ def test_the_memory_stays_bounded(gate: str) -> None:
     [
         ({"trick": "none", "order": 2}, "order=2 needs virtual tokens"),
         ({"heads": 32, "trick": "rotary"}, "rotates pairs of channels"),
-        ({"causal": False, "max_cache": 8}, "an encoder has none"),
+        ({"causal": False, "max_cache": 8}, "an encoder has no cache"),
         ({"heads": 3}, "heads=3 does not divide"),
         ({"kv_heads": 3}, "kv_heads=3 does not divide"),
     ],

@@ -2,12 +2,11 @@
 
     y_t = σ(q_t) ⊙ Σ_s exp(w_ts + k_s) ⊙ v_s / Σ_s exp(w_ts + k_s),   then W_o     s ≤ t in decoders
     full:   w_ts = a_t·b_s              learned factors of rank r for each position, as in the paper
-    local:  w_ts = a_t·b_s for |t − s| < window, else 0: far keys count, but all alike
+    local:  w_ts = a_t·b_s for |t − s| < window, else w_ts = 0
     simple: w = 0
 
-Both directions are its own forms. The factors end at the model's max_len. full costs t²·d, as
-attention does without heads; local t·window·d; simple t·d, and its state is 3·d numbers.
-q, k, v [b t d]; a, b [max_len r].
+Decoders and encoders have native forms. The factors cover max_len positions. full costs t²·d, local
+t·window·d, simple t·d; the state of simple has 3·d numbers. q, k, v [b t d]; a, b [max_len r].
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from chimera.ops.precision import autocast_off
 
 
 class State(NamedTuple):
-    """Keys that w still tells apart, as one head, and the sums over all older ones."""
+    """Keys and values within reach of w, as one head, and the sums over all older keys."""
 
-    near: KVCache
+    recent: KVCache
     older: aft.Sums
 
 
 class AFT(Mixer):
-    """Channels weigh keys, no heads, no scores.
+    """Attention-free transformer: each channel weights keys by exp(w + k), without heads.
 
     Args:
-        form: see above.
-        rank: r, the width of the factors of w.
-        window: reach of w if local.
-        bias: biases on the four projections (a quantiser without biases ignores it).
+        form: full, local or simple, see above.
+        rank: r, width of the factors of w.
+        window: tokens with nonzero w in each direction, for form=local.
+        bias: biases in the four projections (ignored by quantisers without biases).
     """
 
     component = "aft"
@@ -99,7 +98,7 @@ class AFT(Mixer):
         if state is None:
             return sums, None
         sums = sums.merge(state.older.unsqueeze(1))
-        return sums, State(state.near, aft.Sums(*(x[:, -1] for x in sums)))
+        return sums, State(state.recent, aft.Sums(*(x[:, -1] for x in sums)))
 
     def _learned(
         self, k: Tensor, v: Tensor, tokens: Aligned, state: State | None
@@ -107,7 +106,7 @@ class AFT(Mixer):
         t = k.shape[1]
         if (state is not None or t > self.max_len) and int(tokens.pos.max()) >= self.max_len:
             raise UserError(
-                f"mixer=aft form={self.form} has factors for {self.max_len} positions and met"
+                f"mixer=aft form={self.form} has factors for {self.max_len} positions and got"
                 f" position {int(tokens.pos.max())}; raise model.max_len or use form=simple"
             )
         if state is None:
@@ -115,28 +114,28 @@ class AFT(Mixer):
             return self._sums(k, v, tokens.pos, mask), None
         k, v = k[:, None], v[:, None]
         if self.form == "local":
-            keys, near = slide(k, v, tokens, state.near)
+            keys, recent = slide(k, v, tokens, state.recent)
         else:
-            keys = near = state.near.extend(k, v, tokens.pos, tokens.mask)
+            keys = recent = state.recent.extend(k, v, tokens.pos, tokens.mask)
         k, v, mask = keys.k[:, 0].to(k.dtype), keys.v[:, 0].to(v.dtype), keys.mask[..., None]
-        if t == 1:  # all that is remembered lies within the reach of w
+        if t == 1:  # all keys in the cache are within reach of w
             w = self.a[tokens.pos] @ self.b[keys.pos].mT
             sums = aft.weighted(w.to(k.dtype), k, v, mask).merge(state.older.unsqueeze(1))
         else:
             sums = self._sums(k, v, keys.pos, mask, state.older)
             sums = aft.Sums(*(x[:, -t:] for x in sums))
         if self.form != "local":
-            return sums, State(near, state.older)
-        # As many places as real tokens came fall out of reach of w.
-        came = t if tokens.mask is None else tokens.mask.sum(1, keepdim=True)
-        gone = mask & (torch.arange(mask.shape[1], device=k.device) < came)[..., None]
-        lost = aft.Sums(*(x[:, 0] for x in aft.total(k, v, gone)))
-        return sums, State(near, state.older.merge(lost))
+            return sums, State(recent, state.older)
+        # For each new real token, the oldest key leaves the reach of w and joins the older sums.
+        new = t if tokens.mask is None else tokens.mask.sum(1, keepdim=True)
+        leaving = mask & (torch.arange(mask.shape[1], device=k.device) < new)[..., None]
+        added = aft.Sums(*(x[:, 0] for x in aft.total(k, v, leaving)))
+        return sums, State(recent, state.older.merge(added))
 
     def _sums(
         self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None, older: aft.Sums | None = None
     ) -> aft.Sums:
-        """Over tokens that stand in order."""
+        """Sums for tokens in order of position."""
         a, b = self.a[pos].to(k.dtype), self.b[pos].to(k.dtype)
         if self.form == "local":
             return aft.local(a, b, k, v, mask, window=self.window, causal=self.causal, older=older)

@@ -1,10 +1,10 @@
-"""Softmax attention, multi-head, grouped-query and multi-query (SPEC M1, M2).
+"""Softmax attention: multi-head, grouped-query and multi-query (SPEC M1, M2).
 
     O = softmax(Q Kᵀ / √k + bias) V W_o                              (SAIDL 2.2, TITAN 4.5, eq. 33)
 
 With `kv_heads` = g < h, h/g query heads share one key-value head (GQA, arXiv 2305.13245; TITAN:
-16 heads, 4 groups; g = 1 is multi-query, SAIDL 2.5) and the cache really holds g heads.
-Both directions are its own: causal by mask, bidirectional by none.
+16 heads, 4 groups; g = 1 is multi-query, SAIDL 2.5), and the cache has g heads. Decoders use a
+causal mask, encoders none.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from chimera.ops.attention import KVCache
 
 
 class Attention(SoftmaxMixer):
-    """Softmax attention.
+    """Softmax attention over all tokens.
 
     Args:
-        heads: query heads h; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h; None means h, `quarter` h/4.
-        bias: biases on the four projections (a quantiser without biases ignores it).
+        heads: query heads h; None for the model's number.
+        kv_heads: key-value heads g, a divisor of h; None for h, `quarter` for h/4.
+        bias: biases in the four projections (ignored by quantisers without biases).
     """
 
     forms = ("parallel", "recurrent")
@@ -47,5 +47,5 @@ class Attention(SoftmaxMixer):
         return self.cache(batch)
 
     def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
-        y, state = self.everywhere(*self.project(x), ctx.pos, ctx.mask, state)
+        y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state)
         return Out(self.output(y), state)

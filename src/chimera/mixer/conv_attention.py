@@ -1,4 +1,4 @@
-"""A depthwise convolution before attention, or before any mixer (SPEC M14; SAIDL 2.7).
+"""Depthwise convolution before attention or any other mixer (SPEC M14; SAIDL 2.7).
 
     c_i = b + Σ_j w_j ⊙ x_{i−K+1+j}        decoder: the K last tokens, zeros before the first
     c_i = b + Σ_j w_j ⊙ x_{i−⌊K/2⌋+j}      encoder: K tokens around i, zeros beyond both ends
@@ -26,20 +26,20 @@ from chimera.ops.conv import causal_conv
 
 
 class State(NamedTuple):
-    """The K − 1 inputs before, and the inner mixer's own state."""
+    """Last K − 1 inputs, and the state of the inner mixer."""
 
     tail: Float[Tensor, "b tail d"]
     inner: Any
 
 
 class ConvAttention(Mixer):
-    """Local path by convolution, then a mixer.
+    """Depthwise convolution, then another mixer.
 
     Args:
-        inner: the mixer after the convolution.
-        kernel: tokens K that the convolution sees.
+        inner: factory of the mixer after the convolution.
+        kernel: K, taps of the convolution.
         bias: a bias b per channel.
-        residual: see above.
+        residual: True for the residual form, False for the plain form, see above.
     """
 
     component = "attention"
@@ -65,7 +65,7 @@ class ConvAttention(Mixer):
         self.bias = nn.Parameter(torch.empty(site.dim).uniform_(-bound, bound)) if bias else None
         self.norm = parts.norm(site.dim) if residual else None
         self.inner = inner(site, parts)
-        # What it can do is what the inner mixer can: the build's gates read it here.
+        # Capabilities of the inner mixer; `model.assemble` checks them on the instance.
         self.component = self.inner.component  # type: ignore[misc]
         self.directions = self.inner.directions  # type: ignore[misc]
         self.honours = self.inner.honours  # type: ignore[misc]
@@ -79,7 +79,7 @@ class ConvAttention(Mixer):
         tail, inner = state or (None, None)
         c, tail = self._convolve(x, tail, ctx.mask)
         if ctx.mask is not None:
-            c = c.masked_fill(~ctx.mask[..., None], 0)  # no statistic may see what stands there
+            c = c.masked_fill(~ctx.mask[..., None], 0)  # statistics must not include padding
         out = self.inner(c if self.norm is None else self.norm(x + c, ctx.mask), ctx, inner)
         y = out.y if self.norm is None else out.y + c
         return Out(y, None if state is None else State(tail, out.state), out.aux, out.stats)
@@ -89,10 +89,11 @@ class ConvAttention(Mixer):
     ) -> tuple[Tensor, Tensor]:
         if self.causal:
             return causal_conv(x, self.weight, self.bias, tail, mask)
-        own = self.weight.shape[1] // 2
-        past, tail = causal_conv(x, self.weight[:, : own + 1], self.bias, None, mask)
-        # The taps after its own, met in reversed time; its own token is counted already.
-        after = F.pad(self.weight[:, own + 1 :].flip(1), (0, 1))
+        centre = self.weight.shape[1] // 2
+        past, tail = causal_conv(x, self.weight[:, : centre + 1], self.bias, None, mask)
+        # Taps of later tokens, for reversed time. The zero tap is for the current token, which
+        # `past` includes already.
+        after = F.pad(self.weight[:, centre + 1 :].flip(1), (0, 1))
         mask = None if mask is None else mask.flip(1)
         future, _ = causal_conv(x.flip(1), after, None, None, mask)
         return past + future.flip(1), tail

@@ -1,14 +1,14 @@
 """DeltaNet and DeltaProduct (SPEC M11; TPTT 3.3; arXiv 2406.06484, 2502.10297, 2412.06464).
 
-    h ← exp(g_t) h                                        only with `decay`
+    h ← exp(g_t) h                                         only with `decay`
     h ← h + β_tj k_tj (v_tj − hᵀk_tj)ᵀ                     for j = 1 … order
     y_t = W_o RMSNorm(hᵀ q_t)                              per head, after the last j
     q = unit(SiLU(W_q x)),  k_j = unit(SiLU(W_kj x)),  v_j = SiLU(W_vj x)
     β_j = σ(w_βj x), or 2σ(w_βj x),  g = −exp(a) softplus(w_g x + b)
 
-Each step turns the state by I − β k kᵀ: a forgetting of what k held (β in [0, 1]), or, up to β = 2,
-a reflection of it (a negative eigenvalue, which tracking a parity needs; arXiv 2411.12537). x
-[b t d]; q [b h t k], k and v [b h t order k]; state h [b h k k].
+Each step multiplies the state by I − β k kᵀ. For β in [0, 1] this erases the value stored at k; for
+β up to 2 it reflects the value (a negative eigenvalue, needed to compute parity; arXiv 2411.12537).
+x [b t d]; q [b h t k]; k and v [b h t order k]; state h [b h k k].
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from chimera.ops.conv import causal_conv
 
 
 class DeltaState(NamedTuple):
-    """The memory, float32 at least, and the last inputs of the convolutions of q, k and v."""
+    """State h in float32 or wider, and the last inputs of the convolutions of q, k and v."""
 
     memory: Float[Tensor, "b h k k"]
     tails: tuple[Float[Tensor, "b tail d"], ...]
 
 
 class DeltaProduct(Mixer):
-    """A matrix memory corrected `order` times per token. [b t d] to [b t d], causal.
+    """Matrix memory with `order` delta-rule updates per token, causal. [b t d] to [b t d].
 
     Args:
-        heads: heads h; None takes the model's.
-        order: correcting steps per token, n_h; 1 is DeltaNet.
+        heads: heads h; None for the model's number.
+        order: n_h, delta-rule updates per token; 1 is DeltaNet.
         negative_eigenvalues: β up to 2 instead of 1.
-        decay: a learned, input-dependent decay before each token (Gated DeltaNet).
-        conv: taps of a causal depthwise convolution on q, k and v, as DeltaNet has; 0 for none.
+        decay: learned decay before each token, a function of the input (Gated DeltaNet).
+        conv: taps of DeltaNet's causal depthwise convolution on q, k and v; 0 for no convolution.
     """
 
     component = "delta"
@@ -67,7 +67,7 @@ class DeltaProduct(Mixer):
         h = self.heads = heads or site.heads
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.order, self.top = order, 2.0 if negative_eigenvalues else 1.0
+        self.order, self.max_beta = order, 2.0 if negative_eigenvalues else 1.0
         self.head_dim = site.dim // h
         widths = (site.dim, order * site.dim, order * site.dim)
         self.q_proj, self.k_proj, self.v_proj = (
@@ -76,7 +76,7 @@ class DeltaProduct(Mixer):
         self.beta_proj = parts.linear(site.dim, order * h, bias=False, role="gate")
         self.decay_proj = None
         if decay:
-            # Half-lives from about half a token to hundreds of them, as Mamba starts.
+            # Initial half-lives from about half a token to hundreds of tokens, as in Mamba.
             self.decay_proj = parts.linear(site.dim, h, bias=False, role="gate")
             self.rate = nn.Parameter(torch.empty(h).uniform_(1, 16).log())
             dt = torch.empty(h).uniform_(math.log(1e-3), math.log(1e-1)).exp()
@@ -99,10 +99,10 @@ class DeltaProduct(Mixer):
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         tails: list[Tensor] = []
         if self.convs:
-            last = (None,) * 3 if state is None else state.tails
+            old_tails = (None,) * 3 if state is None else state.tails
             pairs = [
                 causal_conv(y, w, None, tail, ctx.mask)
-                for y, w, tail in zip((q, k, v), self.convs, last, strict=True)
+                for y, w, tail in zip((q, k, v), self.convs, old_tails, strict=True)
             ]
             (q, k, v), tails = ([p[i] for p in pairs] for i in (0, 1))
         q = delta.unit(rearrange(F.silu(q), "b t (h k) -> b h t k", h=self.heads))
@@ -110,7 +110,9 @@ class DeltaProduct(Mixer):
         k = delta.unit(rearrange(F.silu(k), split, h=self.heads, n=self.order))
         v = rearrange(F.silu(v), split, h=self.heads, n=self.order)
         beta = rearrange(self.beta_proj(x), "b t (n h) -> b h t n 1", n=self.order)
-        beta, decay = delta.masked(self.top * beta.to(q.dtype).sigmoid(), self.decay(x), ctx.mask)
+        beta, decay = delta.masked(
+            self.max_beta * beta.to(q.dtype).sigmoid(), self.decay(x), ctx.mask
+        )
         memory: Tensor | None
         if state is not None and x.shape[1] == 1:
             y, memory = delta.step(q, k, v, beta, decay, state.memory)
@@ -122,7 +124,7 @@ class DeltaProduct(Mixer):
         return Out(y, None if memory is None else DeltaState(memory, tuple(tails)))
 
     def decay(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b h t"] | None:
-        """The logarithm of each token's decay; None if there is none."""
+        """Log-decay of each token; None without decay."""
         if self.decay_proj is None:
             return None
         wide = torch.promote_types(x.dtype, torch.float32)

@@ -3,11 +3,11 @@
     φ(x) = elu(x) + 1 > 0
     S_t = S_{t−1} + φ(k_t) v_tᵀ,   z_t = z_{t−1} + φ(k_t),   o_t = S_tᵀ φ(q_t) / (z_t·φ(q_t))
 
-The bidirectional form reads the S and z of the whole sequence everywhere. y = W_o o.
+In the bidirectional form, every token reads S and z of the whole sequence. y = W_o o.
 
-A position that rotates turns φ(q) and φ(k) in S only; the normaliser keeps them at position 0, so
-that it stays positive (RoFormer, arXiv 2104.09864, eq. 19). Single weights may then be negative.
-[b t d] to [b t d]; S [b h k v], z [b h k].
+A position encoding with rotation rotates φ(q) and φ(k) in S only. The normaliser uses position 0
+for all tokens and therefore stays positive (RoFormer, arXiv 2104.09864, eq. 19); single weights may
+then be negative. [b t d] to [b t d]; S [b h k v], z [b h k].
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from chimera.ops import decay
 
 
 class LinearState(NamedTuple):
-    """Sums over all tokens so far."""
+    """Sums S and z over all tokens so far."""
 
     s: Float[Tensor, "b h k v"]
     z: Float[Tensor, "b h k"]
 
 
 class LinearAttention(Mixer):
-    """Attention with the kernel φ(q)·φ(k) in place of exp(q·k/√k).
+    """Linear attention: the kernel φ(q)·φ(k) replaces exp(q·k/√k).
 
     Args:
-        heads: heads h; None takes the model's.
-        form: parallel (cost t²), chunkwise (cost t), or auto: parallel up to one chunk. The
-            bidirectional form is a product of two sums, whichever is chosen.
+        heads: heads h; None for the model's number.
+        form: parallel (cost t²), chunkwise (cost t), or auto: parallel up to one chunk. Encoders
+            ignore `form`: their output is a quotient of two sums.
         chunk_size: tokens per chunk of the chunkwise form.
     """
 
@@ -71,7 +71,7 @@ class LinearAttention(Mixer):
 
     def init_state(self, batch: int) -> LinearState:
         if not self.causal:
-            raise ValueError("bidirectional linear attention looks both ways and keeps no state")
+            raise ValueError("mixer=linear has no state in an encoder: decode with a causal model")
         like, h, k = self.q_proj.weight, self.heads, self.head_dim
         dtype = torch.promote_types(like.dtype, torch.float32)
         return LinearState(
@@ -95,7 +95,7 @@ class LinearAttention(Mixer):
     def _normaliser(
         self, q: Tensor, k: Tensor, ctx: Ctx, z: Tensor | None
     ) -> tuple[Float[Tensor, "b h t 1"], Float[Tensor, "b h k"] | None]:
-        """z_t·φ(q_t), and z after the last token where a state is carried."""
+        """z_t·φ(q_t), and z after the last token (None without a state)."""
         if "rotate" in self.position.provides:
             q, k = self.position.rotate(q, k, torch.zeros_like(ctx.pos))
         total = k.cumsum(2) if self.causal else k.sum(2, keepdim=True)
@@ -103,7 +103,7 @@ class LinearAttention(Mixer):
             total = total + z[:, :, None]
             z = total[:, :, -1]
         weight = (q * total).sum(-1, keepdim=True)
-        # Before the first real token there is nothing to divide, by nothing.
+        # Before the first real token, o is 0/0; dividing by 1 gives 0.
         return weight.masked_fill(weight == 0, 1), z
 
     def _attend(
@@ -117,5 +117,5 @@ class LinearAttention(Mixer):
 
 
 def feature(x: Tensor) -> Tensor:
-    """φ(x) = elu(x) + 1, in float32 at least: next to 0 half precision has no digits left."""
+    """φ(x) = elu(x) + 1, in float32 or wider: near 0, half precision loses all digits."""
     return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1

@@ -5,10 +5,10 @@
     O = (1−α) O_base + α O_lin                                                 additive, eq. 7
     O = (1−α) O_base + α O_lin + (1−α) O_base ⊙ α O_lin                        cross_gate, eq. 8
 
-Positions turn and bias the softmax branch only: the two share q and k as they are before rotation.
-α, `mag_weight`, is no parameter: it is set from outside (TPTT 4.2) and saved with the weights. At
-α = 0 the mixer is plain attention, to the bit where nothing is padded. The encoder's linear branch
-reads both ways. x [b t d]; q [b h t k]; k, v [b g t k]; y = W_o O.
+Position encodings act on the softmax branch only: the linear branch gets q and k before rotation.
+α, `mag_weight`, is a buffer, not a parameter: a callback sets it (TPTT 4.2), and checkpoints save
+it. With α = 0 the mixer equals attention, bit for bit if there is no padding. In an encoder, the
+linear branch is bidirectional. x [b t d]; q [b h t k]; k, v [b g t k]; y = W_o O.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from chimera.ops import local
 from chimera.ops.attention import KVCache
 from chimera.ops.liza import Gate, LinearBranch, LinearState, Nonlinearity, Trick
 
-#: Queries in a block of bounded attention.
+#: Queries in a block of attention with `max_cache`.
 BLOCK = 128
 
 
 class LiZAState(NamedTuple):
-    """What either branch keeps."""
+    """States of the softmax branch and of the linear branch."""
 
     cache: KVCache
     linear: LinearState
 
 
 class LiZAttention(SoftmaxMixer):
-    """Softmax attention with a linear memory as gate. [b t d] to [b t d].
+    """Softmax attention mixed with a delta-rule memory on the same queries, keys and values.
 
     Args:
-        heads: query heads h; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h; None means h. A memory serves h/g heads.
-        bias: biases on the four projections (a quantiser without biases ignores it).
-        order: virtual tokens per token, n_h: delta-rule steps.
-        trick: what virtual tokens are made by: differences in time, rotations, the mean of both.
-        gate: what the step sizes β come from: keys, values, or the product of both.
-        mag: how the branches are combined, see above.
-        mag_weight: α to begin with.
-        nonlinearity: applied to the memory between chunks (eq. 24).
-        chunk: tokens of such a chunk; without nonlinearity of no effect.
-        max_cache: tokens, its own among them, that the softmax branch sees; None for all before.
+        heads: query heads h; None for the model's number.
+        kv_heads: key-value heads g, a divisor of h; None for h. h/g query heads share a memory.
+        bias: biases in the four projections (ignored by quantisers without biases).
+        order: n_h, virtual tokens (delta-rule steps) per token.
+        trick: operation that makes virtual tokens: differences in time, rotations, mean of both.
+        gate: source of the step sizes β: keys, values, or their product.
+        mag: combination of the branches, see above.
+        mag_weight: initial α.
+        nonlinearity: function applied to the memory between chunks (eq. 24).
+        chunk: tokens in such a chunk; no effect without nonlinearity.
+        max_cache: tokens that the softmax branch attends to, with the current token; None for all
+            earlier tokens.
     """
 
     forms = ("parallel", "recurrent")
@@ -76,7 +77,10 @@ class LiZAttention(SoftmaxMixer):
     ) -> None:
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
         if max_cache and not site.causal:
-            raise ValueError(f"max_cache={max_cache} bounds a decoder's cache; an encoder has none")
+            raise ValueError(
+                f"max_cache={max_cache} needs a decoder, because an encoder has no cache:"
+                " use max_cache=null"
+            )
         self.window, self.cross = max_cache or 0, mag == "cross_gate"
         self.branch = LinearBranch(
             head_dim=self.head_dim,
@@ -93,7 +97,7 @@ class LiZAttention(SoftmaxMixer):
     def set_mag_weight(self, weight: float) -> None:
         """Set α, from 0 (softmax attention only) to 1 (linear branch only)."""
         if not 0 <= weight <= 1:
-            raise ValueError(f"mag_weight={weight} is not from 0 to 1")
+            raise ValueError(f"mag_weight={weight} is not in [0, 1]")
         self.mag_weight.fill_(weight)
 
     def init_state(self, batch: int) -> LiZAState:
@@ -110,18 +114,20 @@ class LiZAttention(SoftmaxMixer):
         base, cache = self.softmax(q, k, v, tokens, cache)
         base, lin = (1 - self.mag_weight) * base, self.mag_weight * lin
         y = base + lin + base * lin if self.cross else base + lin
-        kept = None if cache is None or memory is None else LiZAState(cache, memory)
-        return Out(self.output(y, tokens), kept)
+        new_state = None if cache is None or memory is None else LiZAState(cache, memory)
+        return Out(self.output(y, tokens), new_state)
 
-    def near(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
-        """True where bounded attention looks."""
+    def visible(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        """True where a query may attend to a key under `max_cache`."""
         return (pos_k <= pos_q) & (pos_q - pos_k < self.window)
 
     def softmax(
         self, q: Tensor, k: Tensor, v: Tensor, tokens: local.Aligned, cache: KVCache | None
     ) -> tuple[Tensor, KVCache | None]:
-        """The softmax branch, before the output projection, and its cache."""
+        """Output of the softmax branch before the output projection, and its cache."""
         if w := self.window:
             block, reach = min(BLOCK, w), w - 1
-            return self.nearby(q, k, v, tokens, cache, block=block, reach=reach, rule=self.near)
-        return self.everywhere(q, k, v, tokens.pos, tokens.mask, cache)
+            return self.local_attention(
+                q, k, v, tokens, cache, block=block, reach=reach, rule=self.visible
+            )
+        return self.full_attention(q, k, v, tokens.pos, tokens.mask, cache)

@@ -1,9 +1,9 @@
-"""Mamba: a selective state-space model (SPEC M8; arXiv 2312.00752; TITAN 2.5, 4.4, eq. 29-30).
+"""Mamba: selective state-space model (SPEC M8; arXiv 2312.00752; TITAN 2.5, 4.4, eq. 29-30).
 
     y = W_out (s ⊙ SiLU(z)),   h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t u_t,   s_t = C_t h_t + D u_t
 
-with u, z, Δ, B, C functions of x: see `chimera.mixer.shared.ssm`. Trained by a chunk-parallel scan
-of linear cost that keeps one state in sixteen, decoded by the recurrence itself. [b t d] to
+u, z, Δ, B, C are functions of x, see `chimera.mixer.shared.ssm`. Training uses a chunk-parallel
+scan of linear cost that stores one state of sixteen; decoding uses the recurrence. [b t d] to
 [b t d].
 """
 
@@ -19,13 +19,13 @@ from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
 
 
 class Mamba(Mixer):
-    """Selective state-space mixer.
+    """Selective state-space model (Mamba).
 
     Args:
-        state: numbers n kept per channel.
+        state: n, numbers in the state per channel.
         expand: inner width e as a multiple of d.
         conv: taps of the causal convolution.
-        dt_rank: rank of the map to the step size Δ; None means ⌈d/16⌉.
+        dt_rank: rank of the map to the step size Δ; None for ⌈d/16⌉.
     """
 
     component = "mamba"

@@ -1,4 +1,4 @@
-"""mLSTM, xLSTM's matrix memory in its up-projecting block (SPEC M13; SAIDL 3.7; arXiv 2405.04517).
+"""mLSTM: matrix memory of xLSTM in its up-projection block (SPEC M13; SAIDL 3.7; arXiv 2405.04517).
 
     (u, z) = W_up x;   a = SiLU(conv_4(u));   q = W_q a;  k = W_k a/√k;  v = W_v u
     (ĩ, f̃) = W_if [q; k; v] + b_if            one scalar each per head
@@ -6,9 +6,9 @@
     h_t = C_tᵀ q_t / max(|n_t·q_t|, 1)
     y = W_o ((HeadNorm(h) + s ⊙ a) ⊙ SiLU(z))                       (eq. 19–27, appendix, fig. 11)
 
-That is the authors' block: expansion 2, W_q, W_k, W_v of 4 × 4 blocks, learned skip s. SAIDL writes
-σ for i; its experiments ran on the authors' package, which has exp. xLSTM sets ffn=none beside it.
-x [b t d]; q, k, v [b h t k] with h·k = expand·d; parallel, chunkwise and recurrent are one cell.
+This is the authors' block: expansion 2, W_q, W_k, W_v with 4 × 4 blocks, learned skip s. SAIDL
+writes σ for i, but its experiments used the authors' package, which has exp. xLSTM uses this mixer
+with ffn=none. x [b t d]; q, k, v [b h t k] with h·k = expand·d.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from chimera.ops.mlstm import Memory, mlstm
 
 
 class State(NamedTuple):
-    """The inputs that the convolution looks back on, and the memory."""
+    """Last inputs of the convolution, and the state of the cell."""
 
     tail: Float[Tensor, "b tail d"]
     memory: Memory
 
 
 class MLSTM(Mixer):
-    """Matrix memory with exponential gating.
+    """Matrix memory with exponential gates (xLSTM).
 
     Args:
-        heads: h; None takes the model's.
+        heads: heads h; None for the model's number.
         expand: inner width as a multiple of d.
         conv: taps of the convolution; 1 only scales each channel.
-        qkv_block: width of the blocks of W_q, W_k, W_v; null for dense ones by the quantiser.
-        bias: biases on W_up and W_o (a quantiser without biases ignores it).
-        chunk: tokens computed at once; a larger one costs more per token and fewer steps.
+        qkv_block: width of the blocks of W_q, W_k, W_v; null for dense, quantisable matrices.
+        bias: biases in W_up and W_o (ignored by quantisers without biases).
+        chunk: tokens in a chunk; a larger chunk costs more per token and needs fewer steps.
     """
 
     component = "mlstm"
@@ -94,14 +94,14 @@ class MLSTM(Mixer):
         self.conv_bias = nn.Parameter(torch.empty(inner))
         self.q_proj, self.k_proj, self.v_proj = project(), project(), project()
         self.gates = parts.linear(3 * inner, 2 * h, bias=False, role="gate")
-        self.gate_bias = nn.Parameter(torch.empty(2 * h))  # its own: a quantiser may have none
+        self.gate_bias = nn.Parameter(torch.empty(2 * h))  # separate, as quantisers may omit biases
         self.norm = HeadNorm(h, inner // h)
         self.skip = nn.Parameter(torch.empty(inner))
         self.o_proj = parts.linear(inner, site.dim, bias=bias, role="out")
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As the authors': forget gates start open by the head, input gates near i = 1."""
+        """Initialise as the authors: forget biases 3 to 6 over heads, input gates near i = 1."""
         for projection in (self.q_proj, self.k_proj, self.v_proj):
             nn.init.normal_(projection.weight, std=math.sqrt(2 / (5 * self.dim)))
         bound = self.conv.shape[1] ** -0.5

@@ -3,19 +3,20 @@
     dz/dt = f(z, t) = W_o(t) softmax(Q Kᵀ / √k + bias) V,   z(0) = x,   y = z(1) − z(0)
     Q = W_q(t) z, K = W_k(t) z, V = W_v(t) z,   W(t) = W (1 + α sin(ωt)), α and ω per projection
 
-by Runge-Kutta of fourth order in `steps` steps of four evaluations. (Eq. 27 has no W_o; Table 6
-counts it.) The block adds y to its residual, so the state is counted once. z is kept in float32 at
-least. Eq. 52, aux `ode`, is the mean over steps and real tokens of ‖f(z(t_k), t_k)‖² at the start
-of each step (there it is already computed); per token, because a norm of the whole batch would
-grow with the batch.
+solved by a Runge-Kutta method of fourth order, with `steps` steps of four evaluations. (Eq. 27 has
+no W_o, but Table 6 counts it.) y is only the increment, because the block adds y to its residual. z
+is in float32 or wider. Eq. 52, aux `ode`, is the mean over steps and real tokens of
+‖f(z(t_k), t_k)‖² at the start of each step, where f is computed already. The mean is per token,
+because a norm of the whole batch would grow with the batch.
 
-There is no dropout inside f, or the adjoint would solve another equation than the forward pass;
-the block's own acts on the increment.
+f has no dropout, because the adjoint equation would then differ from the forward pass; the block's
+dropout acts on the increment.
 
-`backprop` says what the backward pass keeps: `direct` everything, `checkpoint` z at each step,
-recomputing the step, `adjoint` the same few states, integrating the adjoint equation backwards
-through torchdiffeq: its gradient is that of the exact flow, as precise as the solver. torchdiffeq's
-rk4 is the 3/8 rule and not the classic one of Algorithm 2; with `adjoint` every pass uses it.
+`backprop` selects the tensors stored for the backward pass. `direct` stores all. `checkpoint`
+stores z at each step and computes the step again. `adjoint` stores the same z and integrates the
+adjoint equation backwards by torchdiffeq; its gradient is that of the exact flow, up to the error
+of the solver. torchdiffeq's rk4 is the 3/8 rule, not the classic rule of Algorithm 2; with
+`adjoint`, all passes use the 3/8 rule.
 """
 
 from __future__ import annotations
@@ -33,20 +34,23 @@ from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
 from chimera.ops.rk4 import CLASSIC, THREE_EIGHTHS, solve, solve_adjoint
 
-#: One cache per evaluation of f: its keys and values are of the state at that stage.
+#: One cache per evaluation of f, because each stage has its own keys and values.
 Caches = tuple[KVCache, ...]
 
 
 class ODEAttention(SoftmaxMixer):
-    """Attention integrated over a continuous depth of one. [b t d] to [b t d], aux `ode`.
+    """Attention as a neural ODE, integrated over a continuous depth of 1; aux loss `ode`.
 
     Args:
-        heads: query heads h; None takes the model's.
-        kv_heads: key-value heads, a divisor of h; None means h.
+        heads: query heads h; None for the model's number.
+        kv_heads: key-value heads, a divisor of h; None for h.
         steps: Runge-Kutta steps (2 in TITAN, 4 in TORM Table 8).
-        alpha: initial depth α of the modulation; at 0 its frequency would not learn.
+        alpha: initial amplitude α of the modulation; with 0, ω gets no gradient.
         omega: initial frequency ω, in radians over the whole depth.
-        backprop: how the backward pass trades memory for time.
+        backprop: tensors stored for the backward pass, see above.
+
+    Raises:
+        UserError: backprop=adjoint without torchdiffeq.
     """
 
     component = "ode"
@@ -67,7 +71,6 @@ class ODEAttention(SoftmaxMixer):
         omega: float = 1.0,
         backprop: Literal["direct", "checkpoint", "adjoint"] = "direct",
     ) -> None:
-        # No dropout inside f: see above.
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=False, dropout=0.0)
         if backprop == "adjoint" and find_spec("torchdiffeq") is None:
             raise UserError(
@@ -84,10 +87,10 @@ class ODEAttention(SoftmaxMixer):
     def forward(self, x: Tensor, ctx: Ctx, state: Caches | None = None) -> Out:
         start = x.to(torch.promote_types(x.dtype, torch.float32))
         caches = None if state is None else list(state)
-        learns = caches is None and torch.is_grad_enabled()
+        needs_grad = caches is None and torch.is_grad_enabled()
         f = partial(self.slope, ctx=ctx, caches=caches)
         measure = partial(energy, mask=ctx.mask)
-        if learns and self.backprop == "adjoint":
+        if needs_grad and self.backprop == "adjoint":
             weights = tuple(self.parameters())
             z, cost = solve_adjoint(f, start, self.steps, measure=measure, weights=weights)
         else:
@@ -97,7 +100,7 @@ class ODEAttention(SoftmaxMixer):
                 self.steps,
                 measure=measure,
                 tableau=THREE_EIGHTHS if self.backprop == "adjoint" else CLASSIC,
-                recompute=learns and self.backprop == "checkpoint",
+                recompute=needs_grad and self.backprop == "checkpoint",
             )
         y = (z - start).to(x.dtype)
         return Out(y, None if caches is None else tuple(caches), {"ode": cost})
@@ -111,21 +114,21 @@ class ODEAttention(SoftmaxMixer):
         ctx: Ctx,
         caches: list[KVCache] | None = None,
     ) -> Tensor:
-        """f(z, t); in decoding, `call` says whose cache this evaluation continues."""
+        """f(z, t); `call`, the index of this evaluation, selects its cache in decoding."""
         x = z.to(self.q_proj.weight.dtype)
         by_q, by_k, by_v, by_o = (1 + self.alpha * torch.sin(self.omega * t)).unbind()
         q = self.heads.split(self.q_proj(x) * by_q, self.heads.h)
         k = self.heads.split(self.k_proj(x) * by_k, self.heads.g)
         v = self.heads.split(self.v_proj(x) * by_v, self.heads.g)
         cache = None if caches is None else caches[call]
-        y, cache = self.everywhere(q, k, v, ctx.pos, ctx.mask, cache)
+        y, cache = self.full_attention(q, k, v, ctx.pos, ctx.mask, cache)
         if caches is not None and cache is not None:
             caches[call] = cache
         return (self.output(y) * by_o).to(z.dtype)
 
 
 def energy(slope: Tensor, mask: Tensor | None) -> Tensor:
-    """‖f‖² of each token, averaged over the real ones."""
+    """Mean of ‖f‖² over the real tokens."""
     squared = slope.square().sum(-1)
     if mask is None:
         return squared.mean()

@@ -1,10 +1,9 @@
-"""A list of mixers cycled over the layers (SPEC M16; TITAN 4.1, Table 2, eq. 22; SAIDL 2.7).
+"""Cycle a list of mixers over the layers (SPEC M16; TITAN 4.1, Table 2, eq. 22; SAIDL 2.7).
 
     mixer of layer l = members[cycle[l mod len(cycle)]]
 
-A function rather than a wrapper: what it gives back *is* the member, so its capabilities, its
-parameters' names and its state are its own. Two layers of one kind are two members' worth of
-weights, made by one factory.
+`pattern` is a function and returns the member itself, not a wrapper. Capabilities, parameter names
+and state are therefore those of the member. Layers with the same member share no weights.
 """
 
 from __future__ import annotations
@@ -15,14 +14,18 @@ from chimera.contract import Mixer, MixerFactory, Parts, Site
 def pattern(
     site: Site, parts: Parts, *, cycle: list[str], members: dict[str, MixerFactory]
 ) -> Mixer:
-    """The mixer that stands at this layer.
+    """Build the mixer of this layer.
 
     Args:
-        cycle: names of members, in the order of the layers; it starts again at its end.
-        members: factories by name.
+        site, parts: see `Mixer`.
+        cycle: names of members in the order of the layers, repeated until the last layer.
+        members: mixer factories by name.
+
+    Raises:
+        ValueError: `cycle` is empty or has names that are not in `members`.
     """
     if not cycle:
-        raise ValueError("cycle names no mixer; it is a list such as [retnet, attention]")
+        raise ValueError("cycle is empty: name at least one mixer, as in [retnet, attention]")
     missing = [name for name in dict.fromkeys(cycle) if name not in members]
     if missing:
         raise ValueError(f"cycle names {', '.join(missing)}; the members are {', '.join(members)}")

@@ -5,17 +5,17 @@
     S_t = γ_h S_{t−1} + k'_t v_tᵀ,   o_t = S_tᵀ q_t                       (the same, recurrent)
     y   = W_o (SiLU(x W_g) ⊙ RMS_h(O_h))
 
-with q and k' = k/√k rotated by θ_i = 10000^(−i/(k/2−1)) in interleaved pairs, and RMS_h a norm over
-each head without parameters. A position that rotates (rope, hope) takes the place of RetNet's own
-rotation: a retention turns its queries and keys exactly once.
+with q and k' = k/√k rotated by θ_i = 10000^(−i/(k/2−1)) in interleaved pairs. RMS_h is a norm over
+each head without parameters. A position encoding with rotation (rope, hope) replaces RetNet's
+rotation, so that queries and keys are rotated exactly once.
 
-The decay rule, h = 0 … H−1:  titan γ_h = 1 − 2^−(5 + 7h/H),  retnet γ_h = 1 − 2^−(5 + h).
-Letting it vary with the logical layer ℓ = 0 … L−1 of the unrolled stack (TITAN 2.9, which gives no
-formula; this is ours) adds `depth_shift`·ℓ/(L−1) to the exponent: above 0, deeper layers remember
-longer.
+Decay rules, h = 0 … H−1:  titan γ_h = 1 − 2^−(5 + 7h/H),  retnet γ_h = 1 − 2^−(5 + h).
+TITAN 2.9 lets the decay vary with depth but gives no formula. This code adds `depth_shift`·ℓ/(L−1)
+to the exponent, with the logical layer ℓ = 0 … L−1 of the unrolled stack: with a positive shift,
+deeper layers decay more slowly.
 
-RetNet's three score normalisations (1/√Σ D, clamped row sums, and so on) only change the scale of a
-head's row, which RMS_h takes away again: they are left out. A padded token neither adds nor decays.
+RetNet's three score normalisations (1/√Σ D, clamped row sums, and so on) are omitted: they only
+scale a head's row, and RMS_h removes the scale. A padded token adds nothing and causes no decay.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from chimera.ops.rotary import angles, frequencies, rotate
 
 
 class RetentionState(NamedTuple):
-    """What a retention keeps per sequence: one matrix per head."""
+    """Recurrent state: one matrix per head."""
 
     s: Float[Tensor, "b h k v"]
 
 
 class Retention(Mixer):
-    """Multi-scale retention.
+    """Multi-scale retention (RetNet): linear attention with one constant decay per head.
 
     Args:
-        heads: heads H, one decay each; None takes half of the model's, as TITAN Table 1 does (16
-            and 8): a retention tells positions apart by its key width alone.
-        decay: rule of γ_h: titan (TITAN eq. 25) or retnet.
-        depth_shift: what the exponent of γ gains from the first to the last logical layer; at -5
-            the first head's γ would reach 0.
+        heads: heads H, with one decay each; None for half of the model's, as in TITAN Table 1 (16
+            and 8), because only the key width distinguishes positions.
+        decay: rule for γ_h: titan (TITAN eq. 25) or retnet.
+        depth_shift: increase of the exponent of γ from the first to the last logical layer, above
+            −5, where γ of the first head is 0.
         value_expand: width of the values as a multiple of d (RetNet uses 2).
-        form: parallel (cost t²), chunkwise (cost t), or auto: parallel up to two chunks' length,
-            where it is the faster (measured on a CPU).
+        form: parallel (cost t²), chunkwise (cost t), or auto: parallel up to two chunks, for which
+            it is faster (measured on a CPU).
         chunk_size: tokens per chunk of the chunkwise form.
-        eps: of the norm over each head.
+        eps: ε of the norm over each head.
     """
 
     component = "retnet"
@@ -94,7 +94,7 @@ class Retention(Mixer):
         self.position = parts.position(site, h, self.k_dim)
 
     def log_decay(self, loop: int, like: Tensor) -> Float[Tensor, " h"]:
-        """log γ of each head at this layer in the given traversal of the stack."""
+        """log γ of each head in this layer, in traversal `loop` of the stack."""
         dtype = torch.promote_types(like.dtype, torch.float32)
         rank = torch.arange(self.heads, device=like.device, dtype=dtype)
         last = max(self.site.depth * self.site.loops - 1, 1)
@@ -104,7 +104,7 @@ class Retention(Mixer):
 
     def init_state(self, batch: int) -> RetentionState:
         if not self.site.causal:
-            raise ValueError("a bidirectional retention looks both ways and keeps no state")
+            raise ValueError("mixer=retnet has no state in an encoder: decode with a causal model")
         like = self.q_proj.weight
         dtype = torch.promote_types(like.dtype, torch.float32)
         return RetentionState(
@@ -116,15 +116,15 @@ class Retention(Mixer):
             rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = self._turn(q, k, ctx)
+        q, k = self._rotated(q, k, ctx)
         k, g = decay.masked(k, self.log_decay(ctx.loop, q), ctx.mask)
-        y, s = self._retain(q, k, v, g, None if state is None else state.s)
+        y, s = self._retention(q, k, v, g, None if state is None else state.s)
         y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
         y = rearrange(y, "b h t v -> b t (h v)") * F.silu(self.g_proj(x))
         y = self.o_proj(F.dropout(y, self.site.dropout, self.training))
         return Out(y, None if s is None else RetentionState(s))
 
-    def _turn(self, q: Tensor, k: Tensor, ctx: Ctx) -> tuple[Tensor, Tensor]:
+    def _rotated(self, q: Tensor, k: Tensor, ctx: Ctx) -> tuple[Tensor, Tensor]:
         scale = self.k_dim**-0.5
         if "rotate" in self.position.provides:
             q, k = self.position.rotate(q, k, ctx.pos)
@@ -133,7 +133,7 @@ class Retention(Mixer):
         cos, sin = angles(ctx.pos, theta)
         return rotate(q, cos, sin), rotate(k, cos * scale, sin * scale)
 
-    def _retain(
+    def _retention(
         self, q: Tensor, k: Tensor, v: Tensor, g: decay.Decay, state: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         tokens, causal = q.shape[2], self.site.causal

@@ -1,15 +1,15 @@
-"""Learned choice of mixer by content (SPEC M17; TITAN 12.5 asks for it, without a formula).
+"""Learned choice of mixer by content (SPEC M17; TITAN 12.5 proposes it without a formula).
 
-    p = softmax(W_r c),   c: what the choice is made on                    (router in float32)
+    p = softmax(W_r c),   c: input of the router, in float32
     soft:  y_t = Σ_m p_m Mixer_m(x)_t
     top1:  y_t = (1 + p_m − sg(p_m)) Mixer_m(x)_t,   m = arg max p         (sg: no gradient)
 
-`scope: token` takes c = x_t. `scope: sequence` takes the mean of the real tokens, in an encoder of
-all of them, in a decoder of those up to t, so that no choice depends on a later token. An encoder
-with `top1` and `sequence` runs each mixer on the sequences that chose it and on no others; in all
-other cases every mixer sees every token, because its state must. Top-1 keeps the value of its
-mixer and learns by the gradient of its probability. Aux `balance_mixer` is the balance loss of the
-mixture of experts (eq. 42-44) over the mixers. [b t d] to [b t d].
+With `scope: token`, c = x_t. With `scope: sequence`, c is a mean of real tokens: of all tokens in
+an encoder, of tokens up to t in a decoder, so that no choice depends on later tokens. An encoder
+with `top1` and `sequence` runs each mixer only on the sequences that chose it. In all other cases
+every mixer processes every token, because its state needs all tokens. With top1, the output has the
+value of the chosen mixer, and the router learns by the gradient of p_m. Aux `balance_mixer` is the
+balance loss of the mixture of experts (eq. 42-44), over mixers. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chimera.ops import routing
 
 
 class State(NamedTuple):
-    """The mixers' own states, and sum and number of the real tokens so far."""
+    """States of the mixers, sum and number of the real tokens so far."""
 
     members: tuple[Any, ...]
     total: Float[Tensor, "b d"]
@@ -37,12 +37,12 @@ class State(NamedTuple):
 
 
 class Routed(Mixer):
-    """Chooses among mixers, or blends them, by what the tokens say.
+    """Mixers weighted or chosen by a learned router.
 
     Args:
-        members: mixers by the name that the load report calls them.
-        mode: `soft` blends by the probabilities, `top1` takes the likeliest.
-        scope: whether a `sequence` chooses as one or each `token` for itself.
+        members: mixer factories by name; logged statistics use these names.
+        mode: `soft` for a sum weighted by probabilities, `top1` for the most probable mixer.
+        scope: one choice per `sequence` or one per `token`.
     """
 
     component = "routed"
@@ -62,16 +62,16 @@ class Routed(Mixer):
     ) -> None:
         super().__init__()
         if not members:
-            raise ValueError("mixer=routed needs at least one member")
+            raise ValueError("mixer=routed has no members: name at least one member")
         self.members: Any = nn.ModuleDict(
             {name: make(site, parts) for name, make in members.items()}
         )
         self.router = nn.Linear(site.dim, len(members), bias=False)
         self.mode, self.scope, self.causal = mode, scope, site.causal
-        made = list(self.members.values())
-        # It can do what all of its members can: the build's gates read it here.
-        self.directions = reduce(and_, (m.directions for m in made))  # type: ignore[misc]
-        self.honours = reduce(and_, (m.honours for m in made))  # type: ignore[misc]
+        mixers = list(self.members.values())
+        # Capabilities that all members share; `model.assemble` checks them on the instance.
+        self.directions = reduce(and_, (m.directions for m in mixers))  # type: ignore[misc]
+        self.honours = reduce(and_, (m.honours for m in mixers))  # type: ignore[misc]
 
     def init_state(self, batch: int) -> State:
         weight = self.router.weight
@@ -93,8 +93,8 @@ class Routed(Mixer):
         flat = rearrange(probs, "b t m -> (b t) m")
         chosen = flat.argmax(-1)
         if self.mode == "top1":
-            hit = nn.functional.one_hot(chosen, len(self.members)).view_as(probs)
-            weights = hit * (1 + probs - probs.detach())
+            one_hot = nn.functional.one_hot(chosen, len(self.members)).view_as(probs)
+            weights = one_hot * (1 + probs - probs.detach())
         if self.mode == "top1" and self.scope == "sequence" and not self.causal:
             out = self._by_sequence(x, ctx, chosen, weights)
         else:
@@ -110,7 +110,7 @@ class Routed(Mixer):
         )
 
     def _all(self, x: Tensor, ctx: Ctx, weights: Tensor, states: Any) -> Out:
-        """Every mixer on every token."""
+        """Run every mixer on every token."""
         states = states or [None] * len(self.members)
         outs = [m(x, ctx, s) for m, s in zip(self.members.values(), states, strict=True)]
         parts = zip(outs, weights[..., None].unbind(-2), strict=True)
@@ -120,20 +120,20 @@ class Routed(Mixer):
         return Out(y, tuple(out.state for out in outs), aux, stats)
 
     def _by_sequence(self, x: Tensor, ctx: Ctx, chosen: Tensor, weights: Tensor) -> Out:
-        """Every mixer on the sequences that chose it."""
+        """Run each mixer on the sequences that chose it."""
         gates = weights[:, 0].gather(1, chosen[:, None])
         groups = routing.group(chosen[:, None], gates, None, count=len(self.members))
 
-        def share(of: Tensor) -> tuple[Tensor, ...]:
-            return of.index_select(0, groups.tokens).split(groups.sizes)
+        def by_member(rows: Tensor) -> tuple[Tensor, ...]:
+            return rows.index_select(0, groups.tokens).split(groups.sizes)
 
-        masks = [None] * len(self.members) if ctx.mask is None else share(ctx.mask)
-        given = zip(share(x), share(ctx.pos.expand(x.shape[:2])), masks, strict=True)
-        jobs = zip(self.members.items(), given, strict=True)
+        masks = [None] * len(self.members) if ctx.mask is None else by_member(ctx.mask)
+        inputs = zip(by_member(x), by_member(ctx.pos.expand(x.shape[:2])), masks, strict=True)
+        jobs = zip(self.members.items(), inputs, strict=True)
         outs = {name: m(z, Ctx(p, k, ctx.loop)) for (name, m), (z, p, k) in jobs if len(z)}
-        made = torch.cat([out.y for out in outs.values()])
-        made = made * groups.gates.to(made.dtype)[:, None, None]
-        y = made.index_select(0, groups.tokens.argsort())
+        y = torch.cat([out.y for out in outs.values()])
+        y = y * groups.gates.to(y.dtype)[:, None, None]
+        y = y.index_select(0, groups.tokens.argsort())
         if self.training:
             idle = (m for name, m in self.members.items() if name not in outs)
             y = y + routing.touch(p for m in idle for p in m.parameters())
@@ -143,5 +143,5 @@ class Routed(Mixer):
 
 
 def _named(outs: Iterable[tuple[str, Out]]) -> dict[str, Tensor]:
-    """The members' statistics, under their names."""
+    """Statistics of the members, with member names as prefixes of the keys."""
     return {f"{name}_{key}": value for name, out in outs for key, value in out.stats.items()}

@@ -1,13 +1,12 @@
 """Softmax attention within a window of w tokens (SPEC M3; SAIDL 2.5; arXiv 2004.05150).
 
     O_i = softmax_{j ∈ N(i)}(q_i·k_j/√k + bias_ij) v_j
-    decoder: N(i) = {j: 0 ≤ i − j < w}   w tokens, its own among them
-    encoder: N(i) = {j: |i − j| < w}     w − 1 on either side and its own
+    decoder: N(i) = {j: 0 ≤ i − j < w}   w tokens, with the current token
+    encoder: N(i) = {j: |i − j| < w}     w − 1 tokens on either side and the current token
 
-Distances count real tokens. `banded` is what the definition says: blocks of queries meet the
-neighbouring blocks of keys only, O(t·w) time and memory. `dense` is SAIDL's: the same numbers by
-masking the t × t scores, a local-connectivity ablation that saves nothing.
-q [b h t k], k and v [b g t k].
+Distances count real tokens. `banded` computes scores of blocks of queries with neighbouring blocks
+of keys only, O(t·w) time and memory. `dense` computes the same numbers as SAIDL does, by masking
+t × t scores: an ablation of local connectivity, without savings. q [b h t k], k and v [b g t k].
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
 
-#: Queries in a block: fewer compute less outside the band, more copy keys less often.
+#: Queries in a block: small blocks compute fewer scores outside the band, large ones copy less.
 BLOCK = 64
 
 
 class SlidingWindow(SoftmaxMixer):
-    """Banded attention; its cache holds the last w − 1 tokens.
+    """Softmax attention within a window of w tokens; the cache has the last w − 1 tokens.
 
     Args:
-        window: w, see above.
-        form: `banded`, or the paper's `dense` mask.
-        heads: query heads h; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h; None means h.
-        bias: biases on the four projections (a quantiser without biases ignores it).
+        window: w, tokens in the window.
+        form: `banded`, or `dense` for the paper's mask.
+        heads: query heads h; None for the model's number.
+        kv_heads: key-value heads g, a divisor of h; None for h.
+        bias: biases in the four projections (ignored by quantisers without biases).
     """
 
     forms = ("parallel", "chunkwise", "recurrent")
@@ -59,21 +58,21 @@ class SlidingWindow(SoftmaxMixer):
     def init_state(self, batch: int) -> KVCache:
         return self.cache(batch, slots=self.window - 1)
 
-    def near(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
-        """True where the query may look at the key."""
-        apart = pos_q - pos_k
+    def visible(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        """True where the query may attend to the key."""
+        distance = pos_q - pos_k
         if self.causal:
-            return (apart >= 0) & (apart < self.window)
-        return apart.abs() < self.window
+            return (distance >= 0) & (distance < self.window)
+        return distance.abs() < self.window
 
     def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
-        y, state = self.nearby(
+        y, state = self.local_attention(
             *self.project(tokens.take(x)),
             tokens,
             state,
             block=self.block,
             reach=self.window - 1,
-            rule=self.near,
+            rule=self.visible,
         )
         return Out(self.output(y, tokens), state)

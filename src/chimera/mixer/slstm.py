@@ -1,13 +1,13 @@
-"""sLSTM, xLSTM's scalar memory with recurrent gates (SPEC M13; arXiv 2405.04517).
+"""sLSTM: scalar memory with recurrent gates, from xLSTM (SPEC M13; arXiv 2405.04517).
 
     a = SiLU(conv_4(x));   (ĩ, f̃, z̃, õ)_t = [W_if a_t; W_zo x_t] + R h_{t−1} + b
     c_t = f_t c_{t−1} + i_t tanh(z̃_t);   n_t = f_t n_{t−1} + i_t;   f = σ(f̃), i = exp(ĩ)
     h_t = σ(õ_t) c_t / n_t;   y = HeadNorm(h)                         (eq. 8–18, appendix, fig. 10)
 
-That is the authors' layer: W and R block-diagonal by the head, no projection out; the gated FFN
-that follows it in their block is the model's `ffn`. Because the gates read h_{t−1} the layer is
-sequential: the recurrent form is the only one, and training loops over tokens.
-x, h [b t d], d = h·e.
+This is the authors' layer: W and R are block-diagonal with one block per head, without an output
+projection. The gated FFN that follows the layer in their block is the model's `ffn`. The gates read
+h_{t−1}; therefore the layer has only the recurrent form, and training loops over tokens.
+x, h [b t d], d = heads·e.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from chimera.ops.slstm import Cell, slstm
 
 
 class State(NamedTuple):
-    """The inputs that the convolution looks back on, and the cell."""
+    """Last inputs of the convolution, and the state of the cell."""
 
     tail: Float[Tensor, "b tail d"]
     cell: Cell
 
 
 class SLSTM(Mixer):
-    """Scalar memory with exponential and recurrent gating.
+    """Scalar memory with exponential and recurrent gates (xLSTM).
 
     Args:
-        heads: h; None takes the model's.
+        heads: number of heads; None for the model's number.
         conv: taps of the convolution; 1 only scales each channel.
-        headwise: W block-diagonal by the head; False makes it dense, by the quantiser.
+        headwise: block-diagonal W, one block per head; False for a dense, quantisable W.
     """
 
     component = "slstm"
@@ -80,7 +80,7 @@ class SLSTM(Mixer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As the authors': no recurrence at first, forgetting spread from slow to fast."""
+        """Initialise as the authors: R = 0, biases of forget gates from slow to fast decay."""
         bound = self.conv.shape[1] ** -0.5
         nn.init.uniform_(self.conv, -bound, bound)
         nn.init.uniform_(self.conv_bias, -bound, bound)

@@ -1,11 +1,11 @@
-"""Softmax attention within blocks of B tokens that do not overlap (SPEC M4; SAIDL 2.5).
+"""Softmax attention within disjoint blocks of B tokens (SPEC M4; SAIDL 2.5).
 
     O_i = softmax_{j ∈ N(i)}(q_i·k_j/√k + bias_ij) v_j
     decoder: N(i) = {j ≤ i: ⌊j/B⌋ = ⌊i/B⌋}
     encoder: N(i) = {j: ⌊j/B⌋ = ⌊i/B⌋}
 
-Blocks count real tokens, so padding moves no border. No path leads from one block to another
-within a layer. O(t·B) time and memory. q [b h t k], k and v [b g t k].
+Blocks count real tokens; padding does not move their borders. Blocks exchange no information within
+a layer. O(t·B) time and memory. q [b h t k], k and v [b g t k].
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from chimera.ops.attention import KVCache
 
 
 class SparseBlock(SoftmaxMixer):
-    """Block-diagonal attention; its cache holds the last B − 1 tokens, the current block in them.
+    """Softmax attention within blocks of B tokens; the cache has the last B − 1 tokens.
 
     Args:
-        block: B, see above.
-        heads: query heads h; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h; None means h.
-        bias: biases on the four projections (a quantiser without biases ignores it).
+        block: B, tokens in a block.
+        heads: query heads h; None for the model's number.
+        kv_heads: key-value heads g, a divisor of h; None for h.
+        bias: biases in the four projections (ignored by quantisers without biases).
     """
 
     forms = ("parallel", "chunkwise", "recurrent")
@@ -49,20 +49,20 @@ class SparseBlock(SoftmaxMixer):
     def init_state(self, batch: int) -> KVCache:
         return self.cache(batch, slots=self.block - 1)
 
-    def together(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
-        """True where the query may look at the key."""
+    def visible(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        """True where the query may attend to the key."""
         same = pos_q // self.block == pos_k // self.block
         return same & (pos_k <= pos_q) if self.causal else same
 
     def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
-        y, cache = self.nearby(
+        y, cache = self.local_attention(
             *self.project(tokens.take(x)),
             tokens,
             state,
             block=self.block,
-            # After a state, a block of this call's tokens is not a block of the sequence's.
+            # With a state, blocks of this call's tokens are not aligned to blocks of the sequence.
             reach=0 if state is None else self.block - 1,
-            rule=self.together,
+            rule=self.visible,
         )
         return Out(self.output(y, tokens), cache)

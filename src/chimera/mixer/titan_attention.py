@@ -1,12 +1,11 @@
-"""What TITAN's Table 2 calls Titan attention (SPEC M10; TITAN 4.5, eq. 31-33).
+"""Titan attention of TITAN's Table 2 (SPEC M10; TITAN 4.5, eq. 31-33).
 
     y = W_o (softmax(Q Kᵀ / √k + bias) V  [+ r]),      r the read of a fast-weight memory, eq. 31-32
 
-with `kv_heads` = h/4 key-value heads (TITAN: 16 query heads, 4 groups). TITAN
-turns and projects queries and keys by HOPE; here that is the model's choice, `position=hope`, as
-are the others. `memory` adds the read of M9 (`chimera.mixer.shared.memory`, its own projections) to
-the attention's output, ahead of W_o: context from beyond what the softmax attends to. [b t d] to
-[b t d].
+with `kv_heads` = h/4 key-value heads (TITAN: 16 query heads, 4 groups). TITAN rotates and projects
+queries and keys by HOPE; here, `position=hope` selects it, and other position encodings work too.
+`memory` adds the read of M9 (`chimera.mixer.shared.memory`, with its own projections) to the output
+of attention before W_o, for context outside the softmax. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from chimera.ops.attention import KVCache
 
 
 class TitanState(NamedTuple):
-    """The cache of the attention, and the memory (of no sequences where there is none)."""
+    """Cache of attention, and the memory ([0 h k v] without memory)."""
 
     cache: KVCache
     memory: Float[Tensor, "b h k v"]
 
 
 class TitanAttention(SoftmaxMixer):
-    """Grouped-query softmax attention, with a fast-weight memory beside it by option.
+    """Grouped-query softmax attention, with an optional fast-weight memory.
 
     Args:
-        heads: query heads h, also memories; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h; `quarter` is h/4.
-        bias: biases on the four projections (a quantiser without biases ignores it).
-        memory: read a fast-weight memory as well.
-        alpha: what the memory keeps per token, at the start; learned per head.
+        heads: query heads h, also the number of memories; None for the model's number.
+        kv_heads: key-value heads g, a divisor of h; `quarter` for h/4.
+        bias: biases in the four projections (ignored by quantisers without biases).
+        memory: add the read of a fast-weight memory.
+        alpha: initial factor of decay per token of the memory, learned per head.
         chunk_size: tokens per chunk of the memory's chunkwise form.
     """
 
@@ -74,15 +73,15 @@ class TitanAttention(SoftmaxMixer):
     def init_state(self, batch: int) -> TitanState:
         cache = self.cache(batch)
         if self.memory is None:
-            none = cache.k.new_zeros(0, self.heads.h, self.head_dim, self.head_dim)
-            return TitanState(cache, none)
+            empty = cache.k.new_zeros(0, self.heads.h, self.head_dim, self.head_dim)
+            return TitanState(cache, empty)
         return TitanState(cache, self.memory.init_state(batch))
 
     def forward(self, x: Tensor, ctx: Ctx, state: TitanState | None = None) -> Out:
         cache, memory = state or (None, None)
-        y, cache = self.everywhere(*self.project(x), ctx.pos, ctx.mask, cache)
+        y, cache = self.full_attention(*self.project(x), ctx.pos, ctx.mask, cache)
         if self.memory is not None:
             r, memory = self.memory(x, ctx.mask, memory)
             y = y + self.heads.split(r, self.heads.h)
-        kept = None if cache is None or memory is None else TitanState(cache, memory)
-        return Out(self.output(y), kept)
+        new_state = None if cache is None or memory is None else TitanState(cache, memory)
+        return Out(self.output(y), new_state)

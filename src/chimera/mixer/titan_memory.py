@@ -1,13 +1,13 @@
-"""Titan memory: Mamba with a fast-weight memory beside its state (SPEC M9; TITAN 4.4, eq. 29-32).
+"""Titan memory: Mamba with an additional fast-weight memory (SPEC M9; TITAN 4.4, eq. 29-32).
 
     y = W_out ((s + r) ⊙ SiLU(z))
     h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t u_t,   s_t = C_t h_t + D u_t
     M_t = α M_{t−1} + (1 − α) k_t v_tᵀ,       r_t = M_tᵀ q_t              (per head)
 
-TITAN says that the read «augments the SSM output»: here it is added to it, ahead of the gate, and
-the values have the SSM's inner width e. s and z are made in `chimera.mixer.shared.ssm`; M, its
-orientation and its normalised keys in `chimera.mixer.shared.memory`. q, k, v are projections of x.
-[b t d] to [b t d].
+TITAN says that the read «augments the SSM output». This code adds the read r to the SSM output s
+before the gate, and values have the SSM's inner width e. `chimera.mixer.shared.ssm` computes s and
+z; `chimera.mixer.shared.memory` computes r and explains the orientation of M and the normalised
+keys. q, k, v are projections of x. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
 
 
 class TitanState(NamedTuple):
-    """What Titan memory keeps per sequence."""
+    """States of the SSM and of the memory."""
 
     ssm: SSMState
     memory: Float[Tensor, "b h k v"]
 
 
 class TitanMemory(Mixer):
-    """Selective state-space mixer with a fast-weight memory.
+    """Selective state-space model with a fast-weight memory.
 
     Args:
-        state: numbers n kept per channel of the SSM.
+        state: n, numbers in the SSM's state per channel.
         expand: inner width e as a multiple of d.
         conv: taps of the causal convolution.
-        dt_rank: rank of the map to the step size Δ; None means ⌈d/16⌉.
-        heads: memories, each with an α of its own; None takes the model's heads.
-        alpha: what a memory keeps per token, at the start.
-        learn_alpha: learn α; False keeps it.
-        normalise: L2-normalise queries and keys of the memory; False is eq. 31-32 to the letter.
+        dt_rank: rank of the map to the step size Δ; None for ⌈d/16⌉.
+        heads: number of memories, with one α each; None for the model's number of heads.
+        alpha: initial value of α, a memory's factor of decay per token.
+        learn_alpha: learn α; False keeps it constant.
+        normalise: L2-normalise queries and keys of the memory; False computes eq. 31-32 literally.
         chunk_size: tokens per chunk of the memory's chunkwise form.
     """
 

@@ -1,4 +1,4 @@
-"""Linear maps and norms that act on each head alone (arXiv 2405.04517; SPEC M13).
+"""Block-diagonal linear layer and LayerNorm per head (arXiv 2405.04517; SPEC M13).
 
 y_n = W_n x_n             n = 1 … blocks: one block-diagonal matrix
 y_n = γ_n ⊙ LayerNorm(x_n)
@@ -20,8 +20,9 @@ from chimera.contract import Role
 class HeadwiseLinear(nn.Module):
     """Block-diagonal linear layer without bias: `blocks` times [i/blocks] to [o/blocks].
 
-    It is no product of the quantiser: xLSTM's blocks of 4 × 4 hold 1 % of the weights of a dense
-    layer, too few for a scale of their own. Adapters may wrap it like any linear layer.
+    Never quantised: xLSTM's 4 × 4 blocks have 1 % of the weights of a dense layer, too few for a
+    separate scale. Adapters can wrap it like any linear layer. ValueError if `blocks` does not
+    divide both widths.
     """
 
     def __init__(self, d_in: int, d_out: int, blocks: int, *, role: Role) -> None:
@@ -42,7 +43,7 @@ class HeadwiseLinear(nn.Module):
 
 
 class HeadNorm(nn.Module):
-    """LayerNorm of each head, with a scale and no shift: a group norm. [b h t v] to [b t h·v]."""
+    """LayerNorm of each head (a group norm), with scale, without shift. [b h t v] to [b t h·v]."""
 
     component = "norm"
 

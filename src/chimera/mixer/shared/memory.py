@@ -1,12 +1,12 @@
-"""Fast-weight memory: recent values, found again by their keys (SPEC M9, M10; TITAN eq. 31-32).
+"""Fast-weight memory: associative memory of recent tokens (SPEC M9, M10; TITAN eq. 31-32).
 
     M_t = α M_{t−1} + (1 − α) k_t v_tᵀ,    r_t = M_tᵀ q_t              (causal)
     r_n = (1 − α) Σ_m α^|n−m| (q_n·k_m) v_m                            (bidirectional)
 
-per head, α in (0, 1). TITAN writes r = M q, but with M = Σ k vᵀ it is Mᵀ that takes a query to the
-values of the keys it resembles, and only Mᵀ q has the width of v where that is not the width of k.
-Keys and queries are L2-normalised (TITAN is silent; usual in associative memories), so that a read
-is an average of values weighted by similarity and by recency. x [b t d] to r [b t v].
+per head, α in (0, 1). TITAN writes r = M q. With M = Σ k vᵀ, however, Mᵀ maps a query to the values
+of similar keys, and only Mᵀ q has the width of v if the widths of k and v differ. Keys and queries
+are L2-normalised, as usual in associative memories (TITAN does not say), so that a read is an
+average of values weighted by similarity and recency. x [b t d] to r [b t v].
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ class FastWeightMemory(nn.Module):
     """One decaying matrix of key-value pairs per head.
 
     Args:
-        dim: model width d, also that of queries and keys of all heads together.
-        values: width v of the values and of what is read.
+        dim: model width d; also the total width of queries and of keys over all heads.
+        values: total width v of values and of reads over all heads.
         linear: factory of the projections.
         heads: number of matrices; divides d and v.
-        alpha: what the memory keeps per token, at the start.
-        learn_alpha: a learned α per head; False keeps it.
-        normalise: L2-normalise queries and keys; False is eq. 31-32 to the letter.
+        alpha: initial value of α, the factor of decay per token.
+        learn_alpha: learn α per head; False keeps it constant.
+        normalise: L2-normalise queries and keys; False computes eq. 31-32 literally.
         chunk: tokens per chunk of the chunkwise form.
-        causal: False reads both ways and knows no state.
+        causal: False selects the bidirectional form, which has no state.
+
+    Raises:
+        ValueError: `heads` does not divide both widths.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class FastWeightMemory(nn.Module):
     ) -> None:
         super().__init__()
         if dim % heads or values % heads:
-            raise ValueError(f"heads={heads} divides not both widths, {dim} and {values}")
+            raise ValueError(f"heads={heads} does not divide both widths, {dim} and {values}")
         self.heads, self.widths = heads, (dim // heads, values // heads)
         self.normalise, self.chunk, self.causal = normalise, chunk, causal
         self.q_proj = linear(dim, dim, bias=False, role="qkv")
@@ -70,7 +73,7 @@ class FastWeightMemory(nn.Module):
             self.register_buffer("alpha_logit", logit)
 
     def init_state(self, batch: int) -> decay.State:
-        """An empty memory."""
+        """Zero matrices for `batch` sequences, in float32 or wider."""
         like = self.q_proj.weight
         dtype = torch.promote_types(like.dtype, torch.float32)
         return like.new_zeros(batch, self.heads, *self.widths, dtype=dtype)
@@ -81,7 +84,7 @@ class FastWeightMemory(nn.Module):
         mask: Bool[Tensor, "b t"] | None = None,
         state: decay.State | None = None,
     ) -> tuple[Float[Tensor, "b t v"], decay.State | None]:
-        """What each token reads after it has written, and the memory after the last."""
+        """Read of each token, after its own write, and the memory after the last token."""
         q, k, v = (
             rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
             for proj in (self.q_proj, self.k_proj, self.v_proj)
@@ -89,7 +92,7 @@ class FastWeightMemory(nn.Module):
         if self.normalise:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         logit = self.alpha_logit.to(torch.promote_types(q.dtype, torch.float32))
-        written = k * torch.sigmoid(-logit)[:, None, None]  # 1 − α, exact also next to 1
+        written = k * torch.sigmoid(-logit)[:, None, None]  # 1 − α without cancellation
         k, g = decay.masked(written, F.logsigmoid(logit), mask)
         if state is not None and x.shape[1] == 1:
             r, state = decay.step(q, k, v, g, state)

@@ -1,10 +1,10 @@
-"""Base class of the softmax attentions: projections into heads, position, cache, attention.
+"""Base class of softmax mixers: projections, heads, position encoding, cache, attention.
 
     q, k, v = W_q x, W_k x, W_v x;   O_i = softmax_{j ∈ N(i)}(q_i·k_j/√k + bias_ij) v_j;   y = W_o O
 
-with h query heads on g key-value heads (SPEC M1, M2; arXiv 1706.03762, 2305.13245). N(i) is all
-there is (`everywhere`, by a cache that grows) or what a rule allows nearby (`nearby`, by one of a
-fixed number of places). x [b t d]; q [b h t k]; k, v [b g t k]; O [b h t k].
+with h query heads and g key-value heads (SPEC M1, M2; arXiv 1706.03762, 2305.13245). N(i) has all
+tokens (`full_attention`, with a growing cache) or the tokens that a rule allows (`local_attention`,
+with a cache of constant size). x [b t d]; q [b h t k]; k, v [b g t k]; O [b h t k].
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from chimera.ops.attention import Heads, KVCache, attend
 
 
 class SoftmaxMixer(Mixer):
-    """A mixer with the four projections of attention.
+    """Mixer with the four projections of attention.
 
     Args:
-        site, parts: as of every mixer.
-        heads: query heads h; None takes the model's.
-        kv_heads: key-value heads g, a divisor of h; None means h, `quarter` h/4.
-        bias: biases on the four projections.
-        dropout: of the weights; None takes the site's.
+        site, parts: see `Mixer`.
+        heads: query heads h; None for the model's number.
+        kv_heads: key-value heads g, a divisor of h; None for h, `quarter` for h/4.
+        bias: biases in the four projections.
+        dropout: dropout probability of the attention weights; None for that of the site.
+
+    Raises:
+        ValueError: `heads` does not divide the model width, or `kv_heads` does not divide `heads`.
     """
 
     component = "attention"
@@ -58,20 +61,20 @@ class SoftmaxMixer(Mixer):
         self.position = parts.position(site, h, k)
 
     def cache(self, batch: int, slots: int | None = None) -> KVCache:
-        """An empty cache: of so many places, or one that grows."""
+        """Empty cache with `slots` places; None for a growing cache."""
         like, g, k = self.q_proj.weight, self.heads.g, self.head_dim
         if slots is None:
             return KVCache.empty(batch, g, k, k, like)
         return local.empty_cache(batch, g, slots, k, like)
 
     def project(self, x: Float[Tensor, "b t d"]) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v in heads, not turned yet."""
+        """q, k and v split into heads, before rotation by positions."""
         q = self.heads.split(self.q_proj(x), self.heads.h)
         k = self.heads.split(self.k_proj(x), self.heads.g)
         v = self.heads.split(self.v_proj(x), self.heads.g)
         return q, k, v
 
-    def everywhere(
+    def full_attention(
         self,
         q: Float[Tensor, "b h t k"],
         k: Float[Tensor, "b g t k"],
@@ -80,18 +83,18 @@ class SoftmaxMixer(Mixer):
         mask: Bool[Tensor, "b t"] | None,
         cache: KVCache | None,
     ) -> tuple[Float[Tensor, "b h t k"], KVCache | None]:
-        """Attention on these tokens and all that a cache holds, and the cache with them."""
+        """Attention over the given tokens and the cache, and the extended cache."""
         q, k = self.position.rotate(q, k, pos)
-        of_keys = pos
+        pos_k = pos
         if cache is not None:
             cache = cache.extend(k, v, pos, mask)
-            k, v, of_keys, mask = cache
+            k, v, pos_k, mask = cache
             if bool(mask.all()):
                 mask = None
-        scores, dropout = self.position.bias(pos, of_keys), self._dropout()
+        scores, dropout = self.position.bias(pos, pos_k), self._dropout()
         return attend(q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout), cache
 
-    def nearby(
+    def local_attention(
         self,
         q: Float[Tensor, "b h t k"],
         k: Float[Tensor, "b g t k"],
@@ -103,7 +106,7 @@ class SoftmaxMixer(Mixer):
         reach: int,
         rule: local.Rule,
     ) -> tuple[Float[Tensor, "b h t k"], KVCache | None]:
-        """Attention on what `rule` allows; `block` and `reach` as of `local.attend`."""
+        """Attention over the keys that `rule` allows; `block` and `reach` as in `local.attend`."""
         q, k = self.position.rotate(q, k, tokens.pos)
         keys, cache = local.extend(k, v, tokens, cache)
         y = local.attend(
@@ -120,7 +123,7 @@ class SoftmaxMixer(Mixer):
         return y, cache
 
     def output(self, y: Float[Tensor, "b h t k"], tokens: local.Aligned | None = None) -> Tensor:
-        """W_o O; `tokens`, if their order was changed."""
+        """Apply W_o; `tokens` restores the order of tokens if they were reordered."""
         y = rearrange(y, "b h t k -> b t (h k)")
         return self.o_proj(y if tokens is None else tokens.restore(y))
 

@@ -1,14 +1,15 @@
-"""The selective state-space layer S6 without its output projection (SPEC M8; arXiv 2312.00752).
+"""Selective state-space layer S6 without its output projection (SPEC M8; arXiv 2312.00752).
 
     (u, z) = W_in x,   u ← SiLU(conv(u)),   (r, B, C) = W_x u,   Δ = softplus(W_Δ r + b_Δ)
     h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t u_t,   y_t = C_t h_t + D u_t,   A = −exp(A_log)
                                                                      (TITAN eq. 9-10, 29-30)
 
-x [b t d], u, z, Δ, y [b t e], B, C [b t n]. The mixers that share it gate y by SiLU(z) and project.
+x [b t d], u, z, Δ, y [b t e], B, C [b t n]. Mixers with this layer multiply y by SiLU(z) and
+project the product.
 
-Initial values as in the paper: A_log = log(1 … n) (S4D-real), D = 1, softplus(b_Δ) log-uniform in
-[0.001, 0.1]. Roles: W_in is `qkv`, W_x, which selects, is `gate`. What sets the dynamics (A_log, D,
-W_Δ, b_Δ, the convolution) stays in full precision, whatever the quantiser.
+Initial values follow the paper: A_log = log(1 … n) (S4D-real), D = 1, softplus(b_Δ) log-uniform in
+[0.001, 0.1]. Roles: W_in is `qkv`, W_x is `gate`. Parameters of the dynamics (A_log, D, W_Δ, b_Δ,
+the convolution) are never quantised.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DT_MIN, DT_MAX = 1e-3, 1e-1
 
 
 class SSMState(NamedTuple):
-    """What S6 keeps per sequence."""
+    """Recurrent state of S6."""
 
     tail: Float[Tensor, "b tail e"]  # the last real inputs of the convolution
     h: Float[Tensor, "b n e"]
@@ -41,10 +42,10 @@ class SelectiveSSM(nn.Module):
     Args:
         dim: model width d.
         linear: factory of the quantisable projections.
-        state: numbers n kept per channel.
+        state: n, numbers in the state per channel.
         expand: inner width e as a multiple of d.
         conv: taps of the convolution.
-        dt_rank: rank of the map from u to Δ; None means ⌈d/16⌉.
+        dt_rank: rank of the map from u to Δ; None for ⌈d/16⌉.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class SelectiveSSM(nn.Module):
         self.dt_weight = nn.Parameter(torch.empty(inner, rank).uniform_(-1, 1) * rank**-0.5)
         low, high = math.log(DT_MIN), math.log(DT_MAX)
         dt = torch.empty(inner).uniform_(low, high).exp()
-        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # softplus, inverted
+        self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus
         self.A_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
 
     def init_state(self, batch: int) -> SSMState:
-        """Before the first token."""
+        """Zero state for `batch` sequences."""
         like = self.A_log
         return SSMState(
             self.conv_weight.new_zeros(batch, self.conv_weight.shape[1] - 1, self.inner),
@@ -90,7 +91,7 @@ class SelectiveSSM(nn.Module):
         mask: Bool[Tensor, "b t"] | None = None,
         state: SSMState | None = None,
     ) -> tuple[Float[Tensor, "b t e"], Float[Tensor, "b t e"], SSMState]:
-        """y, the gate SiLU(z), and the state after the last token."""
+        """Return y, the gate SiLU(z), and the state after the last token."""
         u, z = self.in_proj(x).chunk(2, dim=-1)
         tail, h = state or (None, None)
         u, tail = causal_conv(u, self.conv_weight, self.conv_bias, tail, mask)
