@@ -50,12 +50,12 @@ def evaluate(directory: RunDir, length: int | None = None) -> int:
     if length:
         cast(LanguageModel, task.model).check_reach(length)
         data = data.lengthened(length)
-    found = trainer.test(task, datamodule=data, verbose=False)[0]
+    metrics = trainer.test(task, datamodule=data, verbose=False)[0]
     recorded = directory.record().get("metrics", {})
-    shown = {k: {"now": v, "recorded": recorded.get(k)} for k, v in found.items()}
+    shown = {k: {"now": v, "recorded": recorded.get(k)} for k, v in metrics.items()}
     summary = {"run": str(directory.path), "step": run.step}
     if length:
         summary["length"] = length
-        write_json(directory.path / f"eval-{length}.json", {**summary, **found})
+        write_json(directory.path / f"eval-{length}.json", {**summary, **metrics})
     print(json.dumps({**summary, **shown}, indent=2))
     return 0

@@ -26,15 +26,20 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
     log = logging.getLogger("chimera")
     if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
+        log.addHandler(_Say())
         log.setLevel(logging.INFO)
 
 
 def say(text: str) -> None:
     """Print lines as they are, above a progress bar if there is one."""
     rich.get_console().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+class _Say(logging.Handler):
+    """Prints log lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
 
 
 def parameters_by_component(model: nn.Module) -> dict[str, int]:

@@ -98,8 +98,8 @@ class RankBudget(Callback):
         """Before the optimiser's step: the gradient of the penalty."""
         weight = self.orth / (2 * len(self.updates)) if self.updates else 0.0
         if weight:
-            found = [u.add_penalty(weight, self.penalty) for u in self.updates]
-            self._penalty = torch.stack(found).sum() / (2 * len(found))
+            penalties = [u.add_penalty(weight, self.penalty) for u in self.updates]
+            self._penalty = torch.stack(penalties).sum() / (2 * len(penalties))
 
     def allocate(self, step: int) -> None:
         """After the optimiser's step, its gradients still there: follow, choose, give up."""

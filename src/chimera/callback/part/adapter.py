@@ -55,23 +55,23 @@ class AdapterLog(Callback):
 
 def ranks(model: nn.Module) -> dict[str, float]:
     """Entropy rank and surviving rank of every update, by layer, by block and on average."""
-    found = {
+    updates = {
         name.removesuffix(".update"): (module.effective_rank(), module.alive().sum())
         for name, module in model.named_modules()
         if isinstance(module, Ranked)
     }
-    if not found:
+    if not updates:
         return {}
-    table = torch.stack([torch.stack([e, a.to(e.dtype)]) for e, a in found.values()]).tolist()
+    table = torch.stack([torch.stack([e, a.to(e.dtype)]) for e, a in updates.values()]).tolist()
     blocks: dict[str, list[float]] = defaultdict(list)
     log: dict[str, float] = {}
-    for name, (entropy, alive) in zip(found, table, strict=True):
+    for name, (entropy, alive) in zip(updates, table, strict=True):
         log[f"rank/{name}"], log[f"alive/{name}"] = entropy, alive
         if block := re.search(r"(?:^|\.)(\d+)(?:\.|$)", name):
             blocks[block[1]].append(entropy)
     log |= {f"rank/layer_{n}": sum(of) / len(of) for n, of in blocks.items()}
     means = [sum(column) / len(table) for column in zip(*table, strict=True)]
-    log["val/adapted"] = float(len(found))
+    log["val/adapted"] = float(len(updates))
     return {"val/entropy_rank": means[0], "val/rank": means[1], **log}
 
 

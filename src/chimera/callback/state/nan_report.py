@@ -34,7 +34,7 @@ def collect(
     """The report as plain values."""
     gradients = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
     weights = {**dict(task.named_parameters()), **dict(task.named_buffers())}
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "step": trainer.global_step + 1,
         "epoch": trainer.current_epoch,
         "losses": [_plain(loss) for loss in losses],
@@ -52,16 +52,16 @@ def collect(
         "scaler_scale": _scale(trainer),
     }
     micro = trainer.fit_loop.epoch_loop.total_batch_idx
-    found["random"] = {
+    facts["random"] = {
         "seed": config.get("seed"),
         "micro_batches": list(range(micro - len(batches) + 1, micro + 1)),
         "rank": trainer.global_rank,
     }
-    found["absent"] = [[k for k, v in b.items() if v is None] for b in batches]
-    found["batches_an_epoch"] = int(trainer.num_training_batches)
-    found["indices"] = [b["indices"].tolist() for b in batches if "indices" in b]
-    found["kind"], found["what"] = _verdict(found, losses)
-    return found
+    facts["absent"] = [[k for k, v in b.items() if v is None] for b in batches]
+    facts["batches_an_epoch"] = int(trainer.num_training_batches)
+    facts["indices"] = [b["indices"].tolist() for b in batches if "indices" in b]
+    facts["kind"], facts["what"] = _verdict(facts, losses)
+    return facts
 
 
 def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, Any]]) -> Path:
@@ -242,5 +242,5 @@ def _array(value: Tensor) -> np.ndarray[Any, Any]:
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
-def _counts(found: dict[str, int]) -> list[str]:
-    return [f"`{name}`: {count} values" for name, count in found.items()]
+def _counts(values: dict[str, int]) -> list[str]:
+    return [f"`{name}`: {count} values" for name, count in values.items()]

@@ -39,9 +39,9 @@ class ChimeraModel(PreTrainedModel):
             from huggingface_hub import snapshot_download
 
             folder = Path(snapshot_download(str(pretrained_model_name_or_path)))
-        found = cls(kwargs.get("config") or ChimeraConfig.from_pretrained(folder))
-        found.inner, found.tokenizer = load(folder)
-        return found.eval()
+        model = cls(kwargs.get("config") or ChimeraConfig.from_pretrained(folder))
+        model.inner, model.tokenizer = load(folder)
+        return model.eval()
 
     def forward(
         self,
