@@ -152,3 +152,4 @@ class NoLayer(nn.Module):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))

@@ -13,7 +13,7 @@ from chimera.adapter.adalora import SVDLike, adalora
 from chimera.callback.part.adalora import RankBudget
 from chimera.errors import UserError
 from tests.adapter.kit import TARGETS, batches, bert, theirs, updates
-from tests.kit import close
+from tests.kit import close, normal
 
 STEPS, START, STOP, EVERY = 200, 20, 150, 3
 
@@ -152,3 +152,11 @@ def test_even_a_short_run_arrives_at_its_budget(steps: int) -> None:
         callback.allocate(step)
     if steps > 1:  # with one there is nothing to choose by
         assert sum(int(u.alive().sum()) for u in updates(model).values()) == 8
+
+
+def test_both_factors_start_normal_and_the_values_at_zero() -> None:
+    update = SVDLike(nn.Linear(90, 80), 100, 8.0, 0.0)
+    normal(update.A, std=0.02)
+    normal(update.B, std=0.02)
+    assert not update.E.any()
+    assert (update.scale, update.alpha) == (pytest.approx(8 / 100.00001), pytest.approx(8))

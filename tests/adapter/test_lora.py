@@ -118,6 +118,19 @@ def test_we_load_pefts(tmp_path: Path) -> None:
     )
 
 
+def test_we_load_pefts_scaled_by_the_root_of_the_rank(tmp_path: Path) -> None:
+    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query"], use_rslora=True)
+    other = peft.get_peft_model(bert(), config)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.1 if parameter.requires_grad else 0.0)
+    other.save_pretrained(tmp_path)
+    batch = next(batches(1))
+    again = load(bert(), tmp_path).eval()
+    close(again(**batch).logits, other.eval()(**batch).logits, 1e-9)
+    assert {update.scale for update in updates(again).values()} == {6 / 4**0.5}
+
+
 @pytest.mark.parametrize("make", [lora, adalora, sora])
 def test_every_adapter_is_saved_and_loaded_alone(
     make: Callable[..., nn.Module], tmp_path: Path

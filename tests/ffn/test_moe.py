@@ -162,6 +162,20 @@ class Counting(FFN):
         return Out(x)
 
 
+class Reporting(FFN):
+    """An expert with an auxiliary loss."""
+
+    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+        return Out(x, aux={"inner": torch.tensor(3.0)})
+
+
+def test_an_experts_own_loss_counts_by_its_share_of_the_rows() -> None:
+    moe = build(expert=lambda site, parts: Reporting())
+    aux = moe(rows(2, 10), ctx(tokens=10)).aux
+    assert float(aux["inner"]) == pytest.approx(3.0)  # the shares of all experts sum to one
+    assert set(aux) == {"inner", "balance"}
+
+
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_cost_grows_with_k_and_not_with_experts(top_k: int) -> None:
     for experts in (4, 16):

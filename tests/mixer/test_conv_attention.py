@@ -12,7 +12,7 @@ from torch import Tensor
 from chimera.mixer.attention import Attention
 from chimera.mixer.conv_attention import ConvAttention
 from chimera.mixer.sparse_block import SparseBlock
-from tests.kit import close, continues, ctx, double, parts, ragged, site
+from tests.kit import NoLayer, close, continues, ctx, double, parts, ragged, site, uniform
 
 
 def build(causal: bool = True, inner: Any = Attention, **options: Any) -> Any:
@@ -71,3 +71,11 @@ def test_parameters_are_those_of_the_paper() -> None:
 
     assert 6 * more() == 17_739_008 - 17_729_792
     assert more(bias=False, residual=False) == 768
+
+
+def test_initial_convolution_is_uniform_by_its_taps() -> None:
+    chosen = parts(linear=NoLayer)
+    mixer = ConvAttention(site(dim=6000), chosen, inner=Attention, kernel=9)
+    assert mixer.weight.shape == (6000, 9)
+    uniform(mixer.weight, -1 / 3, 1 / 3)
+    uniform(mixer.bias, -1 / 3, 1 / 3)

@@ -9,7 +9,7 @@ from mambapy.mamba import MambaBlock, MambaConfig
 from torch import Tensor, nn
 
 from chimera.mixer.mamba import Mamba
-from chimera.mixer.shared.ssm import DT_MAX, DT_MIN
+from chimera.mixer.shared.ssm import SelectiveSSM
 from tests import kit
 
 
@@ -72,13 +72,14 @@ def test_initial_values_are_those_of_the_paper() -> None:
     ssm = _mamba().ssm
     kit.close(ssm.A_log.exp(), torch.arange(1.0, 17).double().expand(64, 16), 1e-6)
     kit.close(ssm.D, torch.ones(64).double(), 0)
-    dt = F.softplus(ssm.dt_bias)
-    assert dt.min() >= DT_MIN * 0.999
-    assert dt.max() <= DT_MAX * 1.001
-    # Log-uniform: about half of them below the geometric mean.
-    assert 0.25 < (dt < (DT_MIN * DT_MAX) ** 0.5).double().mean() < 0.75
     assert ssm.dt_weight.shape == (64, 2)
-    assert ssm.dt_weight.abs().max() <= 2**-0.5
+    assert ssm.sizes == (2, 16, 16)
+    wide = SelectiveSSM(4096, kit.NoLayer, state=2, expand=2, conv=9, dt_rank=16)
+    dt = F.softplus(wide.dt_bias.double())
+    kit.uniform(dt.log10(), -3 - 1e-5, -1 + 1e-5)  # log-uniform in [0.001, 0.1], by float32
+    kit.uniform(wide.dt_weight, -1 / 4, 1 / 4)
+    kit.uniform(wide.conv_weight, -1 / 3 - 1e-6, 1 / 3 + 1e-6)
+    kit.uniform(wide.conv_bias, -1 / 3 - 1e-6, 1 / 3 + 1e-6)
 
 
 @pytest.mark.parametrize("cuts", [[1, 1, 1, 27], [17, 1, 12], [30]])

@@ -12,7 +12,18 @@ from xlstm.blocks.mlstm.backends import parallel_stabilized_simple
 from xlstm.blocks.mlstm.layer import mLSTMLayer, mLSTMLayerConfig
 
 from chimera.mixer.mlstm import MLSTM
-from tests.kit import close, continues, ctx, double, grads, parts, site
+from tests.kit import (
+    NoLayer,
+    close,
+    continues,
+    ctx,
+    double,
+    grads,
+    normal,
+    parts,
+    site,
+    uniform,
+)  # fmt: skip
 
 
 def randomise(module: nn.Module) -> None:
@@ -85,6 +96,16 @@ def test_starts_as_the_authors() -> None:
     assert i.abs().max() < 1
     assert not mixer.gates.weight.any()
     assert mixer.q_proj.weight.abs().max() < 1
+
+
+def test_initial_weights_are_drawn_as_the_authors() -> None:
+    mixer = MLSTM(site(dim=4096, heads=4096), parts(linear=NoLayer), conv=9)
+    for projection in (mixer.q_proj, mixer.k_proj, mixer.v_proj):
+        normal(projection.weight, std=(2 / (5 * 4096)) ** 0.5)
+    uniform(mixer.conv, -1 / 3, 1 / 3)
+    uniform(mixer.conv_bias, -1 / 3, 1 / 3)
+    normal(mixer.gate_bias[:4096], std=0.1)
+    close(mixer.skip.data, torch.ones(8192), 0.0)
 
 
 def test_says_what_does_not_fit() -> None:

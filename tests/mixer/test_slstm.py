@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from xlstm.blocks.slstm.layer import sLSTMLayer, sLSTMLayerConfig
 
+from chimera.mixer.shared.headwise import HeadwiseLinear
 from chimera.mixer.slstm import SLSTM
-from tests.kit import close, continues, ctx, double, grads, parts, site
+from tests.kit import close, continues, ctx, double, grads, normal, parts, site, uniform
 
 E = 8
 
@@ -79,6 +80,18 @@ def test_starts_as_the_authors(layer: int) -> None:
     mixer.reset_parameters()
     close(mixer.gate_bias.data, want.float(), 1e-5)
     assert not mixer.recurrent.any()
+
+
+def test_initial_weights_are_drawn_as_the_authors() -> None:
+    mixer = SLSTM(site(dim=2048, heads=512), parts(), conv=9)
+    for projection in (mixer.if_proj, mixer.zo_proj):
+        normal(projection.weight, std=(2 / (5 * 2048)) ** 0.5)
+    uniform(mixer.conv, -1 / 3, 1 / 3)
+    uniform(mixer.conv_bias, -1 / 3, 1 / 3)
+
+
+def test_headwise_layers_start_by_their_whole_width() -> None:
+    normal(HeadwiseLinear(2000, 8000, 500, role="qkv").weight, std=(2 / (5 * 2000)) ** 0.5)
 
 
 @pytest.mark.parametrize("options", [{}, {"headwise": False, "conv": 1}])

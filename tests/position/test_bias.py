@@ -11,7 +11,7 @@ from chimera.contract import Position
 from chimera.mixer.attention import Attention
 from chimera.position.alibi import Alibi
 from chimera.position.relative import Relative
-from tests.kit import close, ctx, double, parts, ragged, site
+from tests.kit import close, ctx, double, normal, parts, ragged, site
 
 
 @pytest.mark.parametrize("heads", [1, 3, 8])
@@ -60,3 +60,9 @@ def test_attention_by_its_scores(position: type[Position]) -> None:
     above = torch.ones(6, 6).triu(1).bool()
     scores = (q @ k.mT / 8**0.5 + bias).masked_fill(above, float("-inf")).softmax(-1)
     close(m(x, ctx(tokens=6)).y, m.o_proj((scores @ v).transpose(1, 2).flatten(2)))
+
+
+def test_relative_biases_start_normal() -> None:
+    biases = Relative(site(), 16, 8, max_distance=500, init_std=0.3).biases
+    assert biases.shape == (1001, 16)
+    normal(biases, std=0.3)

@@ -10,7 +10,7 @@ import torch
 from chimera.errors import UserError
 from chimera.position.learned import Learned
 from chimera.position.sinusoidal import Sinusoidal
-from tests.kit import close, site
+from tests.kit import close, normal, site
 
 
 def test_learned_adds_its_row() -> None:
@@ -54,3 +54,8 @@ def test_sinusoidal_keeps_the_dtype() -> None:
 def test_sinusoidal_needs_an_even_width() -> None:
     with pytest.raises(ValueError, match="odd"):
         Sinusoidal(site(dim=33), 3, 11)
+
+
+def test_learned_vectors_start_normal() -> None:
+    normal(Learned(site(max_len=500), 4, 8).vectors, std=0.02)
+    normal(Learned(site(max_len=500), 4, 8, init_std=0.3).vectors, std=0.3)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
 
 from chimera import graft
+from chimera.adapter.graft.sites import _layout
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
 from chimera.errors import UserError
@@ -255,3 +256,10 @@ def test_twice_is_refused_and_so_are_masks_made_beforehand() -> None:
     with pytest.raises(ValueError, match=r"\[batch, tokens\] or none"):
         model(tokens(1, 3), attention_mask=torch.ones(1, 1, 3, 3, dtype=torch.bool))
     assert model(tokens(1, 3)).logits.isfinite().all()  # and nothing is left hanging
+
+
+def test_a_fused_projection_without_a_head_width_is_divided_among_its_heads() -> None:
+    module = nn.ModuleDict({"qkv_proj": nn.Linear(16, 40), "o_proj": nn.Linear(20, 16)})
+    module.num_heads, module.num_key_value_heads = 4, 2
+    layout = _layout("attention", module, ("qkv_proj",), "o_proj")
+    assert (layout.heads, layout.kv_heads, layout.head_dim) == (4, 2, 5)
