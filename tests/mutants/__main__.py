@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants.concern import tests_of
+from tests.mutants.equal import reason
 from tests.mutants.known import known
 from tests.mutants.mutate import ROOT, Mutant, draw
 
@@ -48,7 +49,6 @@ def main() -> int:
         seed, count = int(options["seed"]), int(options["count"])
         drawn, total = draw(ROOT, seed, count, options["only"] or None)
         name = f"seed{seed}"
-    drawn.sort(key=lambda mutant: mutant.file)
     if options["list"]:
         for mutant in drawn:
             print(_show(mutant), *tests_of(mutant.file), sep="\n    ")
@@ -89,13 +89,16 @@ def _run(
 
 def _report(drawn: list[Mutant], results: dict[str, Any], total: int) -> int:
     run = {mutant: results[mutant.key] for mutant in drawn if mutant.key in results}
+    for mutant, one in run.items():
+        if one["result"] == "survived" and reason(mutant):
+            one["result"] = "equal"
     counts = Counter(one["result"] for one in run.values())
     lines = f" of {total} lines with arithmetic" if total else ""
     print(f"\n{len(drawn)} drawn{lines}, {len(run)} run", *map(" ".join, _words(counts)), sep=", ")
     for mutant, one in run.items():
         if one["result"] != "caught":
-            print(f"{one['result']}: {_show(mutant)}")
-    return int(counts["caught"] < len(run))
+            print(f"{one['result']}: {_show(mutant)}", reason(mutant))
+    return int(counts["caught"] + counts["equal"] < len(run))
 
 
 def _words(counts: Counter[str]) -> list[tuple[str, str]]:

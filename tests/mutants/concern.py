@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.mutants.mutate import ROOMS, ROOT
 
 CONTRACT = "tests/contract/test_mixers.py"
+DEFAULTS = "tests/contract/test_defaults.py"  # of every constructor
 MOST = 6  # files for one mutant, without the contract
 
 
@@ -27,7 +28,7 @@ def tests_of(file: str) -> tuple[tuple[str, ...], str]:
         path = module.removeprefix("chimera.").replace(".", "/") + ".py"
         found += [*_mirrored(path), *(_testing(module) if len(set(found)) < 2 else ())]
     mixers = _mixers({own, *above})
-    return tuple(dict.fromkeys(found))[:MOST], " or ".join(mixers)
+    return (*tuple(dict.fromkeys(found))[:MOST], DEFAULTS), " or ".join(mixers)
 
 
 def _mirrored(file: str) -> list[str]:

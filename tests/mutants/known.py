@@ -33,5 +33,6 @@ def known(root: Path) -> list[Mutant]:
         if source.count(before) != 1:
             raise ValueError(f"tests/mutants/known.py: {file} must have «{before}» once")
         line = source[: source.index(before)].count("\n") + 1
-        found.append(Mutant(file, line, "known", before, after, source.replace(before, after)))
+        changed = source.replace(before, after)
+        found.append(Mutant(file, line, "known", before, after, before, changed))
     return found

@@ -37,6 +37,7 @@ class Mutant:
         line: where the expression begins, from 1.
         kind: sign, constant, axis, off by one or missing term.
         before, after: the expression.
+        text: the line as it stands.
         source: the whole file with the change.
     """
 
@@ -45,6 +46,7 @@ class Mutant:
     kind: str
     before: str
     after: str
+    text: str
     source: str
 
     @property
@@ -88,7 +90,7 @@ def files(root: Path) -> list[Path]:
 
 def mutants(file: str, source: str) -> Iterator[Mutant]:
     """Every mutation of a file that is valid and another program."""
-    same = ast.dump(ast.parse(source))
+    same, lines = ast.dump(ast.parse(source)), source.splitlines()
     data, starts = source.encode(), [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -103,7 +105,8 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
         except SyntaxError:  # within an f-string, or a name where none may stand
             continue
         if different:
-            yield Mutant(file, node.lineno, kind, ast.unparse(node), after, changed)
+            text = lines[node.lineno - 1].strip()
+            yield Mutant(file, node.lineno, kind, ast.unparse(node), after, text, changed)
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr, str, ast.expr]]:
