@@ -90,6 +90,14 @@ def test_a_batch_of_padding_changes_nothing() -> None:
     assert norm.updates == 1
 
 
+def test_a_batch_of_one_token_is_a_batch() -> None:
+    norm, first, second = make(momentum=0.25), randn(1, 1, 8), randn(1, 1, 8)
+    norm(first)
+    norm(second)
+    close(norm.running_mean, 0.75 * first[0, 0] + 0.25 * second[0, 0], 1e-12)
+    assert norm.updates == 2
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputation_counts_once(reentrant: bool) -> None:
     plain, wrapped = make(), make()

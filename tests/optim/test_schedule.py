@@ -42,3 +42,9 @@ def test_warmup_stable_decay() -> None:
     assert [factor(s) for s in (10, 50, 80)] == [1.0, 1.0, 1.0]
     assert factor(90) == pytest.approx(0.75)
     assert factor(100) == factor(1000) == pytest.approx(0.5)
+
+
+def test_by_default_they_fall_to_zero_and_the_stable_one_in_the_last_tenth() -> None:
+    for schedule in (warmup_cosine, warmup_linear, wsd):
+        assert schedule(100, 0.1)(100) == pytest.approx(0.0)
+    assert [wsd(100, 0.1)(s) for s in (89, 90, 95)] == pytest.approx([1.0, 1.0, 0.5])

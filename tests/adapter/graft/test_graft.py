@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor, nn
 from transformers import DynamicCache
 
 from chimera import graft
+from chimera.adapter.graft.cache import remembering
 from chimera.adapter.graft.sites import _layout
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
 from chimera.errors import UserError
+from chimera.paths import CONF
 from tests.adapter.graft.kit import OpenELMLike, causal_model, families, tokens, trained
 from tests.kit import close
 from tests.reference.liza import linear_branch
@@ -263,3 +267,22 @@ def test_a_fused_projection_without_a_head_width_is_divided_among_its_heads() ->
     module.num_heads, module.num_key_value_heads = 4, 2
     layout = _layout("attention", module, ("qkv_proj",), "o_proj")
     assert (layout.heads, layout.kv_heads, layout.head_dim) == (4, 2, 5)
+
+
+def test_a_cache_without_a_configuration_grows_its_layers_as_they_come() -> None:
+    cache = DynamicCache()
+    second = remembering(cache, 1, None)
+    assert len(cache.layers) == 2
+    assert cache.layers[1] is second is remembering(cache, 1, None)
+    remembering(cache, 0, None)
+    remembering(cache, 2, None)
+    assert len(cache.layers) == 3
+
+
+def test_the_function_has_the_defaults_of_the_yaml() -> None:
+    node = yaml.safe_load((CONF / "adapter" / "liza.yaml").read_text())
+    inner = {f"lora_{key}": value for key, value in node["inner"].items()} | node["inner"]
+    wanted = {**node, **inner, "lora": inner["r"]}
+    for name, parameter in inspect.signature(graft.liza).parameters.items():
+        if name != "model":
+            assert parameter.default == wanted[name], name
