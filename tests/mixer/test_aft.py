@@ -134,7 +134,7 @@ def test_positions_end_where_the_factors_do() -> None:
     with pytest.raises(UserError, match=r"16 positions and got position 16; .*form=simple"):
         mixer(torch.randn(1, 17, 32).double(), ctx(tokens=17))
     state = mixer(torch.randn(1, 16, 32).double(), ctx(tokens=16), mixer.init_state(1)).state
-    with pytest.raises(UserError, match="met position 16"):
+    with pytest.raises(UserError, match="got position 16"):
         mixer(torch.randn(1, 1, 32).double(), ctx(tokens=1, start=16), state)
     padded = ragged([16, 3], left=True)
     wider = torch.cat([torch.zeros(2, 4, dtype=torch.bool), padded], 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import itertools
 from typing import Any
 
@@ -213,3 +215,10 @@ def test_the_memory_stays_bounded(gate: str) -> None:
 def test_what_cannot_be_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mixer(**options)
+
+
+def test_the_branch_has_the_defaults_of_the_mixer() -> None:
+    mixer = inspect.signature(LiZAttention).parameters
+    for field in dataclasses.fields(LinearBranch):
+        if field.name != "head_dim":
+            assert field.default == mixer[field.name].default, field.name

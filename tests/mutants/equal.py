@@ -14,6 +14,15 @@ EQUAL = (
         "2", "3", "positions and masks have as many places",
     ),
     (
+        "ops/attention.py", "return _Room(tuple(buffers), self.pos.shape[1])",
+        "1", "", "the caller sets the number of taken places itself",
+    ),
+    (
+        "mixer/routed.py", "y = y + routing.touch(p for m in idle for p in m.parameters())",
+        "y + routing.touch((p for m in idle for p in m.parameters()))", "",
+        "the term is zero, and so are its gradients",
+    ),
+    (
         "ops/cross_entropy.py", "if len(x) <= rows:", "len(x) <= rows", "len(x) < rows",
         "one part, computed through a checkpoint: the same numbers",
     ),

@@ -34,5 +34,5 @@ def known(root: Path) -> list[Mutant]:
             raise ValueError(f"tests/mutants/known.py: {file} must have «{before}» once")
         line = source[: source.index(before)].count("\n") + 1
         changed = source.replace(before, after)
-        found.append(Mutant(file, line, "known", before, after, before, changed))
+        found.append(Mutant(file, line, "known", before, after, before, 0, changed))
     return found

@@ -37,7 +37,8 @@ class Mutant:
         line: where the expression begins, from 1.
         kind: sign, constant, axis, off by one or missing term.
         before, after: the expression.
-        text: the line as it stands.
+        text: the line without its comment.
+        column: where the expression begins.
         source: the whole file with the change.
     """
 
@@ -47,11 +48,14 @@ class Mutant:
     before: str
     after: str
     text: str
+    column: int
     source: str
 
     @property
     def key(self) -> str:
-        return hashlib.sha256(f"{self.file}\0{self.source}".encode()).hexdigest()[:16]
+        """The same while other lines and comments change."""
+        parts = (self.file, self.text, self.kind, str(self.column), self.before, self.after)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def draw(root: Path, seed: int, count: int, only: str | None = None) -> tuple[list[Mutant], int]:
@@ -66,12 +70,12 @@ def draw(root: Path, seed: int, count: int, only: str | None = None) -> tuple[li
         if only and only not in file:
             continue
         source = path.read_text()
-        text, times = source.splitlines(), dict[str, int]()
+        times: dict[str, int] = {}
         by_line: dict[int, list[Mutant]] = {}
         for mutant in mutants(file, source):
             by_line.setdefault(mutant.line, []).append(mutant)
-        for number, found in sorted(by_line.items()):
-            here = text[number - 1].strip()
+        for _, found in sorted(by_line.items()):
+            here = found[0].text
             times[here] = times.get(here, 0) + 1
             lines[f"{seed} {file} {here} {times[here]}"] = found
     order = sorted(lines, key=lambda line: hashlib.sha256(line.encode()).digest())
@@ -105,8 +109,9 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
         except SyntaxError:  # within an f-string, or a name where none may stand
             continue
         if different:
-            text = lines[node.lineno - 1].strip()
-            yield Mutant(file, node.lineno, kind, ast.unparse(node), after, text, changed)
+            line, column = lines[node.lineno - 1], node.col_offset
+            text, place = line.split("  #")[0].strip(), column - len(line) + len(line.lstrip())
+            yield Mutant(file, node.lineno, kind, ast.unparse(node), after, text, place, changed)
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr, str, ast.expr]]:

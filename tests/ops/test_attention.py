@@ -1,0 +1,37 @@
+"""ops.attention: softmax by its definition, grouped heads, padding, the last few queries."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chimera.ops.attention import Heads, attend
+from tests.kit import close, ragged
+
+
+@pytest.mark.parametrize("t", [1, 3, 7])
+@pytest.mark.parametrize("g", [1, 2, 4])
+@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+def test_is_the_softmax_over_what_a_query_may_see(
+    t: int, g: int, causal: bool, padded: bool, biased: bool
+) -> None:
+    """The last t of 7 tokens, 4 query heads on g of keys; a padded query sees itself."""
+    q, k, v = torch.randn(2, 4, t, 5), torch.randn(2, g, 7, 5), torch.randn(2, g, 7, 3)
+    q, k, v = q.double(), k.double(), v.double()
+    mask = ragged([7, 4], left=True) if padded else None
+    bias = torch.randn(1, 4, t, 7).double() if biased else None
+    scores = q @ k.repeat_interleave(4 // g, 1).mT / 5**0.5 + (0.0 if bias is None else bias)
+    own, keys = torch.arange(7 - t, 7)[:, None], torch.arange(7)
+    seen = (keys <= own) | torch.tensor(not causal)
+    if mask is not None:
+        seen = (seen & mask[:, None] | (keys == own))[:, None]
+    want = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v.repeat_interleave(4 // g, 1)
+    close(attend(q, k, v, mask=mask, bias=bias, causal=causal), want, 1e-12)
+
+
+def test_a_quarter_of_the_heads_but_one_at_least() -> None:
+    counts = {h: Heads.of(h, "quarter").g for h in (1, 2, 4, 8, 16)}
+    assert counts == {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}
+    assert (Heads.of(6, None).g, Heads.of(6, 3).g) == (6, 3)
