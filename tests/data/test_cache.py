@@ -52,7 +52,7 @@ def test_damage_is_found_and_mended(tmp_path: Path, damage: str, caplog) -> None
         (place / MANIFEST).write_text("{")
     assert entry(tmp_path, "kind", "key", build) == (place, {"call": 2})
     assert file.read_bytes() == b"12345678"
-    assert "is damaged and made anew" in caplog.text
+    assert "is damaged; it is built again" in caplog.text
 
 
 def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_splits_by_name(name: str, split: str | None) -> None:
 def test_blank_lines_separate_else_lines_do() -> None:
     assert blocks("\ufeffa\nb\n \n\nc\n".removeprefix("\ufeff")) == ["a\nb", "c"]
     assert blocks("a\nb\n") == ["a", "b"]
-    assert list(gather(["a" * 3, "b" * 3, "c" * 9, "d"], least=6)) == ["aaa\nbbb", "c" * 9, "d"]
+    assert list(gather(["a" * 3, "b" * 3, "c" * 9, "d"], shortest=6)) == ["aaa\nbbb", "c" * 9, "d"]
 
 
 def test_a_folder_with_named_splits(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_a_bound_cuts_no_character(tmp_path: Path) -> None:
     ("keys", "said"),
     [
         ({}, "needs data.path=<a file"),
-        ({"path": "nowhere.txt"}, "data.path=nowhere.txt is not there"),
-        ({"path": "no/*.txt"}, "is not there"),
-        ({"path": ".", "valid_path": "nowhere"}, "data.valid_path=nowhere is not there"),
+        ({"path": "nowhere.txt"}, "data.path=nowhere.txt does not exist"),
+        ({"path": "no/*.txt"}, "does not exist"),
+        ({"path": ".", "valid_path": "nowhere"}, "data.valid_path=nowhere does not exist"),
     ],
 )
 def test_missing_paths_are_told_at_once(keys, said, tmp_path, monkeypatch) -> None:

@@ -122,7 +122,7 @@ def test_out_of_nothing(tmp_path: Path) -> None:
     [
         ('[{"instruction": "x"}]', "record 1 has no output"),
         ('[{"instruction": "x", "output": "y"}]', "1 records with an answer"),
-        ('[{"instruction": ', "is no JSON"),
+        ('[{"instruction": ', "is not JSON"),
         ("[3]", "record 1 has no instruction and no output"),
     ],
 )
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_said(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UserError, match=says):
         Instruct(path=str(tmp_path / "a.json")).records()
-    with pytest.raises(UserError, match="is not there"):
+    with pytest.raises(UserError, match="does not exist"):
         Instruct(path=str(tmp_path / "b.json")).check()
     with pytest.raises(UserError, match="use data=instruct or data=alpaca"):
         check_instructions(PyDocs())

@@ -176,7 +176,7 @@ def test_the_global_generator_is_left_alone() -> None:
 def test_a_state_of_other_data_is_refused() -> None:
     state = make().state_dict()
     for change in ({"batch_size": 5}, {"samples": Noise(24)}, {"seed": 4}):
-        with pytest.raises(UserError, match=rf"with {next(iter(change))}="):
+        with pytest.raises(UserError, match=rf"has {next(iter(change))}="):
             make(**change).load_state_dict(state)
 
 

@@ -85,7 +85,7 @@ def test_training_twice_gives_the_same_bytes() -> None:
 def test_too_large_a_vocabulary_shrinks_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     made = SentencePiece(vocab_size=5000, byte_fallback=False, num_threads=1).build(sentences(50))
     assert 50 < made.vocab_size < 5000
-    assert f"the text holds {made.vocab_size} pieces, fewer than" in caplog.text
+    assert f"the text gives {made.vocab_size} pieces, fewer than" in caplog.text
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:

@@ -138,7 +138,7 @@ def test_what_it_starts_from_is_part_of_its_identity(place: Path, tmp_path: Path
         (["task=glue"], "data=pydocs has none; use data=glue, data=es_glue or data=acceptability"),
         (["init_from=/nowhere"], "is not a model; give a run's directory"),
         (["init_from={place}/text.txt"], "is a file outside a run's checkpoints/"),
-        (["tokenizer=own"], "tokenizer=own is that of init_from=<a run>"),
+        (["tokenizer=own"], "tokenizer=own needs a model; give init_from=<a run>"),
         (["trainer.max_steps=null"], "trainer.max_steps=null needs trainer.max_epochs"),
         (["model=hf"], "model=hf needs model.name="),
         (["model=hf", "model.name=nobody/nothing"], "fetch it once while connected (hf download"),

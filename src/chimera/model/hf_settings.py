@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from chimera.data.source import hub
-from chimera.data.tokenizer.own import need_transformers
+from chimera.data.tokenizer.own import require_transformers
 from chimera.errors import UserError
 from chimera.types import PositiveInt
 
@@ -48,7 +48,7 @@ class HuggingFace:
         """
         if self.name is None:
             raise UserError("model=hf needs model.name=<owner/name on the hub, or a local folder>")
-        need_transformers("model=hf")
+        require_transformers("model=hf")
         folder = self.folder()
         if folder is not None:
             wanted = ["config.json", *([" or ".join(_WEIGHTS[::2])] if self.pretrained else [])]

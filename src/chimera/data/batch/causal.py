@@ -1,11 +1,14 @@
-"""Batches for next-token prediction, cut from packed tokens; and the test tokens kept in a file.
+"""Batches for next-token prediction from packed tokens; the test tokens in a file.
 
-Documents stand in one row, each ended by the tokenizer's separator. Block i of length L is what
-predicts tokens i·L + 1 … i·L + L, so that over all blocks every token but the first is predicted
-once, whatever L is: perplexities at several lengths speak of the same tokens. A batch is a dict:
-`ids` int64 [b t], `mask` bool [b t] (True = real) or None where nothing is padded, `index` int64
-[n], the real positions in b·t order, or None for all, `targets` int64 [n], the tokens that follow,
-and `indices` int64 [b], the samples' numbers.
+All documents form one row, each ended by the tokenizer's separator. Block i of length L predicts
+tokens i·L + 1 … i·L + L. So for any L each token but the first is predicted once, and perplexities
+at several lengths measure the same tokens. A batch is a dict:
+
+    ids      int64 [b t]
+    mask     bool [b t], True = real; None without padding
+    index    int64 [n], real positions in b·t order; None for all
+    targets  int64 [n], the following tokens
+    indices  int64 [b], numbers of the samples
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from chimera.data.tokenizer.base import Ids
 
 
 class Example(NamedTuple):
-    """A block with the token that follows it, and which one."""
+    """Number of a block, and its ids [t + 1] with the token that follows the block."""
 
     number: int
     ids: Ids
@@ -37,9 +40,9 @@ class TokenBlocks:
     """Blocks of a row of tokens by (epoch, index); the same in all epochs.
 
     Args:
-        row: anything with `ids`, such as `PackedTokens`.
-        length: of a block.
-        tail: keep what is left at the end as a shorter block.
+        row: an object with `ids`, such as `PackedTokens`.
+        length: tokens per block.
+        tail: keep the end of the row as a shorter block.
     """
 
     def __init__(self, row: Any, length: int, *, tail: bool) -> None:
@@ -47,7 +50,7 @@ class TokenBlocks:
 
     def __len__(self) -> int:
         full, rest = divmod(max(0, len(self.row.ids) - 1), self.length)
-        # A row shorter than one block is all there is to learn from.
+        # Without full blocks the tail is kept, else there would be no data at all.
         return full + (rest > 0 and (self.tail or not full))
 
     def __getitem__(self, key: Key) -> Example:
@@ -56,7 +59,7 @@ class TokenBlocks:
 
 
 class StoredTokens:
-    """The row of tokens in a file that `CausalDataModule.save_test` wrote."""
+    """Row of tokens from a file that `CausalDataModule.save_test` wrote."""
 
     def __init__(self, file: Path) -> None:
         with np.load(file) as stored:
@@ -64,7 +67,7 @@ class StoredTokens:
 
 
 class Collate:
-    """Examples to a batch, padded on the right where they differ in length."""
+    """Make a batch of examples, padded on the right to the longest."""
 
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id
@@ -84,16 +87,16 @@ class Collate:
 def loader(
     row: Any, settings: Data, *, pad_id: int = 0, seed: int = 0, train: bool = False, name: str
 ) -> ResumableLoader:
-    """Shuffled whole blocks to train on, or all tokens in order."""
+    """Make a loader: shuffled whole blocks for training, else all tokens in order."""
     blocks = TokenBlocks(row, settings.seq_len, tail=not train)
     return ResumableLoader.of(blocks, settings, Collate(pad_id), train=train, seed=seed, name=name)
 
 
 class CausalDataModule(DataModule):
-    """Blocks of packed tokens: whole ones in train; in validation and test every token."""
+    """Blocks of packed tokens: whole blocks in train, all tokens in validation and test."""
 
     def save_test(self, file: Path) -> None:
-        """Write the row of tokens, from which the test can be repeated at any length."""
+        """Write the row of tokens, so that the test can be repeated at any length."""
         blocks = cast(TokenBlocks, self.test_dataloader().samples)
         np.savez_compressed(file, ids=np.asarray(blocks.row.ids))
 

@@ -1,4 +1,4 @@
-"""Rows of tokens of any lengths made into one batch, padded on the right."""
+"""Collate rows of tokens of different lengths into one batch, padded on the right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimera.data.tokenizer.base import Ids
 
 
 class Example(NamedTuple):
-    """A row of tokens with places where something is to be predicted, and which row it is."""
+    """Number of a row, its ids [t], positions of predictions [n], and their targets [n]."""
 
     number: int
     ids: Ids
@@ -24,21 +24,21 @@ class Example(NamedTuple):
 
 
 def padded(rows: Sequence[Ids], pad_id: int) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Rows in one array, and where it is real."""
+    """Pad rows on the right to one array [b t]; also return where it holds real tokens [b t]."""
     lengths = np.array([len(row) for row in rows])
     ids = np.full((len(rows), lengths.max()), pad_id, dtype=np.int64)
-    for line, row in zip(ids, rows, strict=True):
-        line[: len(row)] = row
+    for padded_row, row in zip(ids, rows, strict=True):
+        padded_row[: len(row)] = row
     return ids, np.arange(ids.shape[1]) < lengths[:, None]
 
 
 def mask_of(real: npt.NDArray[np.bool_]) -> Tensor | None:
-    """`mask` of a batch: None where nothing is padded."""
+    """`mask` of a batch [b t]; None without padding."""
     return None if real.all() else torch.from_numpy(real)
 
 
 class Collate:
-    """Examples to a batch; `index` are their positions in b·t order."""
+    """Make a batch of examples; `index` [n] holds the positions of predictions in b·t order."""
 
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id

@@ -1,7 +1,7 @@
-"""Batches of instructions with answers, and the test set kept in a file.
+"""Batches of instructions with answers; the test set in a file.
 
-A batch is as in `chimera.data.batch.causal`; `index` are the positions before each token of the
-answers, `targets` those tokens.
+The keys of a batch are those of `chimera.data.batch.causal`. `targets` are the tokens of the
+answers, `index` the positions before them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,16 @@ from chimera.data.tokenizer.base import Tokenizer
 def example(
     number: int, record: Record, tokenizer: Tokenizer, length: int, start: Sequence[int] = ()
 ) -> Example:
-    """A record in at most `length` tokens.
+    """Encode a record as at most `length` tokens, start, prompt and answer.
 
     A long answer loses its end; a prompt that leaves no room for an answer loses its beginning.
+
+    Args:
+        number: of the record.
+        record: prompt and answer.
+        tokenizer: of the model.
+        length: largest number of tokens.
+        start: ids before the prompt.
     """
     prompt, answer = tokenizer.encode([record.prompt, record.answer])
     answer = np.append(answer, tokenizer.sep_id)
@@ -38,7 +45,7 @@ def example(
 
 
 class Samples:
-    """Examples by (epoch, index), the same in all epochs."""
+    """Examples by (epoch, index); the same in all epochs."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self.examples = examples
@@ -59,18 +66,18 @@ def loader(
     train: bool = False,
     name: str,
 ) -> ResumableLoader:
-    """Shuffled batches to train on, or all in order."""
+    """Make a loader: shuffled whole batches for training, else all examples in order."""
     return ResumableLoader.of(
         Samples(examples), settings, Collate(pad_id), train=train, seed=seed, name=name
     )
 
 
 class InstructDataModule(DataModule):
-    """Prompts with answers; the answers are predicted."""
+    """Prompts with answers; only the answers are predicted."""
 
     @cached_property
     def records(self) -> dict[Split, list[Record]]:
-        """The records of each split."""
+        """Records of each split."""
         records: dict[Split, list[Record]] = self.corpus.records()
         return records
 
@@ -103,7 +110,7 @@ class InstructDataModule(DataModule):
 
 
 def save(examples: Sequence[Example], pad_id: int, file: Path) -> None:
-    """Write examples, so that a test can be repeated."""
+    """Write examples to a file, so that the test can be repeated without the corpus."""
     rows = [np.concatenate([e.ids, e.targets[-1:]]) for e in examples]
     np.savez_compressed(
         file,
@@ -115,7 +122,7 @@ def save(examples: Sequence[Example], pad_id: int, file: Path) -> None:
 
 
 def load(file: Path) -> tuple[list[Example], int]:
-    """What `save` wrote: examples, and the padding's id."""
+    """Read the examples and the padding id that `save` wrote."""
     with np.load(file) as stored:
         rows = np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])
         examples = [

@@ -1,8 +1,13 @@
-"""Batches of labelled examples, padded to the longest of each; and the test set kept in a file.
+"""Batches of labelled examples, padded to the longest of each batch; the test set in a file.
 
-A batch is a dict: `ids` int64 [b t], `mask` bool [b t] (True = real) or None where nothing is
-padded, `segments` int64 [b t] (1 in the second text), `labels` float [b] (NaN: none), `parts`
-int64 [b], which part an example is of, and `indices` int64 [b], the samples' numbers.
+A batch is a dict:
+
+    ids       int64 [b t]
+    mask      bool [b t], True = real; None without padding
+    segments  int64 [b t], 1 in the second text
+    labels    float [b], NaN without a label
+    parts     int64 [b], number of the part of each example
+    indices   int64 [b], numbers of the samples
 """
 
 from __future__ import annotations
@@ -26,13 +31,16 @@ from chimera.data.encode.prepare import Prepared
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids
 
-#: Batches that are sorted by length together: padding falls by most of what it can, and a batch
-#: still is as good as a random one.
+#: Number of batches whose examples are sorted by length together. It is large enough to avoid most
+#: of the padding and small enough that batches stay nearly random.
 POOL = 50
 
 
 class Row(NamedTuple):
-    """One example, and which one of which part."""
+    """One example: its number among all samples, number of its part, ids [t], second text, label.
+
+    `seconds` counts the tokens at the end that belong to the second text.
+    """
 
     number: int
     part: int
@@ -42,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Rows:
-    """The examples of one or more parts by (epoch, index); the same in every epoch."""
+    """Examples of one or more parts by (epoch, index); the same in all epochs."""
 
     def __init__(self, parts: Sequence[Encoded]) -> None:
         self.parts = parts
@@ -62,7 +70,7 @@ class Rows:
 
 
 class Collate:
-    """Rows to a batch, padded on the right."""
+    """Make a batch of rows, padded on the right."""
 
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id
@@ -82,10 +90,10 @@ class Collate:
 
 
 class BucketedLoader(ResumableLoader):
-    """Batches examples of like length, which saves padding.
+    """Loader that batches examples of similar length, to reduce padding.
 
-    The order of an epoch is shuffled, sorted by length within pools of batches, and then the
-    batches are shuffled. It is a function of (seed, epoch), as its base's is.
+    It shuffles the examples of an epoch, sorts them by length within pools of batches, and shuffles
+    the batches. The order is a function of (seed, epoch), as in the base class.
     """
 
     samples: Rows
@@ -98,14 +106,14 @@ class BucketedLoader(ResumableLoader):
         order = np.concatenate([p[np.argsort(lengths[p], kind="stable")] for p in pools])
         full = len(order) // size * size
         batches = order[:full].reshape(-1, size)
-        mixed = stream(Purpose.ORDER, self.seed, epoch, 1).permutation(batches)
-        return np.concatenate([mixed.ravel(), order[full:]])
+        shuffled = stream(Purpose.ORDER, self.seed, epoch, 1).permutation(batches)
+        return np.concatenate([shuffled.ravel(), order[full:]])
 
 
 def loader(
     parts: Sequence[Encoded], settings: Data, pad_id: int, *, name: str, seed: int | None = None
 ) -> ResumableLoader:
-    """A loader of parts: bucketed and shuffled with a seed; in order, and all of it, without."""
+    """Make a loader of parts: bucketed and shuffled with a seed, else all examples in order."""
     loader_class = ResumableLoader if seed is None else BucketedLoader
     return loader_class.of(
         Rows(parts), settings, Collate(pad_id), train=seed is not None, seed=seed or 0, name=name
@@ -113,12 +121,12 @@ def loader(
 
 
 class LabelledDataModule(DataModule):
-    """Labelled examples, batched with others of like length in train, in order elsewhere."""
+    """Labelled examples: batched by similar length in train, in order in validation and test."""
 
     def parts(self, split: Split) -> dict[str, Encoded]:
-        """The parts of a split by name; MNLI's valid split has two.
+        """Parts of a split by name; for instance, MNLI's valid split has two.
 
-        Without a part to test on, the valid parts are tested, as all that there are labels for.
+        If the data set has no test part, the test uses the valid parts.
         """
         if split == "test" and self.test_file is not None:
             return load_parts(self.test_file)
@@ -131,9 +139,9 @@ class LabelledDataModule(DataModule):
         save_parts(self.parts("test"), file)
 
     def lengthened(self, length: int) -> Self:
-        other = super().lengthened(length)
-        other._prepared = None  # the ids are cut to a length
-        return other
+        data = super().lengthened(length)
+        data._prepared = None  # the ids were cut to the old length
+        return data
 
     def _prepare(self) -> Prepared:
         check_labelled(self.corpus)
@@ -150,7 +158,7 @@ class LabelledDataModule(DataModule):
 
 
 def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
-    """Write parts, so that a test can be repeated from the file alone."""
+    """Write parts to a file, so that the test can be repeated without the corpus."""
     arrays = {
         f"{part}/{k}": v for part, examples in parts.items() for k, v in vars(examples).items()
     }
@@ -158,7 +166,7 @@ def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
 
 
 def load_parts(file: Path) -> dict[str, Encoded]:
-    """What `save_parts` wrote."""
+    """Read the parts that `save_parts` wrote."""
     parts: dict[str, dict[str, Any]] = {}
     with np.load(file) as stored:
         for key in stored.files:

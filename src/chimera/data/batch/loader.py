@@ -1,11 +1,11 @@
-"""A loader that can stop anywhere and go on with the very next batch, on any number of processes.
+"""Data loader that resumes at the next batch after any interruption, on any number of processes.
 
-The order of an epoch is a function of (seed, epoch), and a sample of (epoch, index), so the whole
-state is (epoch, samples handed out to all processes). Batches that workers prepared ahead do not
-count. A batch of `batch_size` samples is shared evenly by the processes (`chimera.world`): rank r
-of w takes every w-th sample from the r-th on, so the samples of a step do not depend on w.
-Lightning saves and restores the state through `state_dict` and `load_state_dict`; as the loader has
-a length, Lightning fetches no batch ahead itself.
+The order of an epoch is a function of (seed, epoch), and a sample is a function of (epoch, index).
+So the complete state is (epoch, samples returned to all processes). Batches that workers have
+prepared but the loader has not returned do not count. The processes (`chimera.world`) share a batch
+of `batch_size` samples evenly: rank r of w takes every w-th sample, starting with the r-th, so the
+samples of a step do not depend on w. Lightning saves and restores the state through `state_dict`
+and `load_state_dict`. Because the loader has a length, Lightning itself prefetches no batch.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class Samples(Protocol[Sample]):
 
 
 class ResumableLoader:
-    """An iteration is an epoch, or what is left of one that was not finished.
+    """Loader of which an iteration returns one epoch, or the rest of an unfinished epoch.
 
-    The stream of batches therefore does not depend on how often, and where, it is interrupted: not
-    by a resume, nor by Lightning, which on resuming at the end of an epoch begins the next one
-    twice. In a fixed order (validation, test) every iteration is a whole epoch instead.
+    So interruptions do not change the stream of batches. This also holds when Lightning resumes at
+    the end of an epoch and starts the next epoch twice. In a fixed order (validation, test) each
+    iteration is a whole epoch instead.
 
     Args:
-        samples: where samples come from.
-        batch_size: samples per batch of all ranks together.
+        samples: source of samples.
+        batch_size: samples per batch, all ranks together.
         collate: makes a batch of samples.
         seed: of the order.
-        shuffle: a new order every epoch; otherwise the samples' own, always from the first.
-        drop_last: leave out what does not fill a batch; otherwise the last batch is smaller, and
-            ranks that have a sample less take one from the beginning.
-        num_workers: processes that make batches.
-        name: of the data, in errors.
+        shuffle: use a new order in each epoch; otherwise the order of `samples`, from the first.
+        drop_last: leave out the last, incomplete batch; otherwise it is smaller, and ranks with one
+            sample fewer repeat one from the beginning.
+        num_workers: number of processes that make batches.
+        name: of the data, for error messages.
 
     Raises:
-        UserError: not enough samples for one batch, or a batch that ranks cannot share evenly.
+        UserError: fewer samples than a batch, or a batch that the ranks cannot share evenly.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ResumableLoader:
                 f"data.batch_size={batch_size} cannot be shared evenly by {self.world_size}"
                 f" processes; use a multiple of {self.world_size}"
             )
-        self._epoch = self._handed_out = 0  # batches of this epoch
+        self._epoch = self._returned = 0  # number of the epoch; batches of it that were returned
         if len(self) == 0:
             raise UserError(
                 f"{name} has {len(samples)} sequences, fewer than a batch of"
@@ -87,13 +87,14 @@ class ResumableLoader:
             )
         self._plan = _Plan()
         self._loader: DataLoader[Any] = DataLoader(
-            samples,  # type: ignore[arg-type]  # a map-style dataset, by keys of ours
+            samples,  # type: ignore[arg-type]  # a map-style data set whose keys are (epoch, index)
             batch_sampler=self._plan,
             collate_fn=collate,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
-            # Of its own: it would draw from torch's global one and so shift the model's dropout.
+            # Without its own generator it would draw from torch's global one and change the model's
+            # dropout.
             generator=torch.Generator(),
         )
 
@@ -108,12 +109,13 @@ class ResumableLoader:
         seed: int = 0,
         name: str,
     ) -> Self:
-        """A loader with the settings' batch size and workers.
+        """Make a loader with the batch size and workers of the settings.
 
         Args:
             samples, collate, seed, name: as of the constructor.
             settings: a choice of `data=`.
-            train: shuffle and leave out the last, smaller batch; otherwise all in order.
+            train: shuffle and leave out the last, incomplete batch; otherwise return all samples in
+                order.
         """
         return cls(
             samples,
@@ -128,43 +130,43 @@ class ResumableLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is under way or, before the first batch, comes."""
+        """Number of the current epoch or, before its first batch, of the next one."""
         return self._epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch, self._handed_out = epoch, 0
+        self._epoch, self._returned = epoch, 0
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Number of batches of a whole epoch."""
         full, rest = divmod(len(self.samples), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
-        # A generator: nothing happens before the first batch is asked for, so that a state may
-        # still be loaded after Lightning has called iter().
-        if self._handed_out >= len(self):
+        # As a generator this runs only when the first batch is requested, so a state can still be
+        # loaded after Lightning has called iter().
+        if self._returned >= len(self):
             self.epoch += 1
         elif not self.shuffle:
-            self._handed_out = 0
-        self._plan.batches = self._batches()[self._handed_out :]
+            self._returned = 0
+        self._plan.batches = self._batches()[self._returned :]
         for batch in self._loader:
-            self._handed_out += 1
+            self._returned += 1
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Epoch, samples of it that were handed out to all ranks, and what that depends on."""
-        handed_out = min(self._handed_out * self.batch_size, len(self.samples))
-        return {"epoch": self._epoch, "samples_handed_out": handed_out, **self._shape()}
+        """Epoch, samples of it returned to all ranks, and settings on which the order depends."""
+        samples = min(self._returned * self.batch_size, len(self.samples))
+        return {"epoch": self._epoch, "samples_handed_out": samples, **self._shape()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from where another loader of the same data was.
+        """Continue from the state of another loader of the same data.
 
-        The first release counted `handed_out` batches, of `batch_size` samples on each of
-        `world_size` ranks.
+        A state of the first release has `handed_out` instead: batches, of `batch_size` samples on
+        each of `world_size` ranks.
 
         Raises:
-            UserError: the data or the batch size is another one.
+            UserError: the loaders differ in data, batch size or seed.
         """
         if "handed_out" in state:
             batch_size = state["batch_size"] * state["world_size"]
@@ -173,11 +175,11 @@ class ResumableLoader:
         for key, value in self._shape().items():
             if state[key] != value:
                 raise UserError(
-                    f"cannot resume: the checkpoint was made with {key}={state[key]} of the"
-                    f" training data, now it is {value}; use the old setting or overwrite=true"
+                    f"cannot resume: the checkpoint has {key}={state[key]} for the training data,"
+                    f" this run has {value}; use the old setting or overwrite=true"
                 )
         self._epoch = state["epoch"]
-        self._handed_out = -(-state["samples_handed_out"] // self.batch_size)
+        self._returned = -(-state["samples_handed_out"] // self.batch_size)
 
     def _shape(self) -> dict[str, int]:
         return {
@@ -189,13 +191,13 @@ class ResumableLoader:
     def _share(self, epoch: int) -> list[int]:
         """Indices of this rank's samples, in order."""
         order = self._order(epoch)
-        spare = len(order) % self.world_size
-        if spare and not self.drop_last:
-            order = np.append(order, np.resize(order, self.world_size - spare))
+        remainder = len(order) % self.world_size
+        if remainder and not self.drop_last:
+            order = np.append(order, np.resize(order, self.world_size - remainder))
         return [int(index) for index in order[self.rank :: self.world_size]]
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """All samples in the order of an epoch, of all ranks together."""
+        """Indices [n] of all samples in the order of an epoch, all ranks together."""
         order = np.arange(len(self.samples))
         if self.shuffle:
             order = stream(Purpose.ORDER, self.seed, epoch).permutation(order)
@@ -209,13 +211,16 @@ class ResumableLoader:
 
 
 def shareable(batch_size: int) -> int:
-    """The largest batch of at most `batch_size` samples that all ranks can share evenly."""
+    """Largest batch size up to `batch_size` that the ranks share evenly; at least one per rank."""
     ranks = world.world_size()
     return max(1, batch_size // ranks) * ranks
 
 
 class _Plan(Sampler[list[Key]]):
-    """What the DataLoader is to fetch next; exchanged under it, as its workers live on."""
+    """Batches that the DataLoader fetches next.
+
+    It is replaced for each epoch, while the DataLoader and its worker processes stay.
+    """
 
     def __init__(self) -> None:
         self.batches: list[list[Key]] = []

@@ -1,7 +1,7 @@
-"""BERT's masking (arXiv 1810.04805, 3.1), drawn per block from a stream of its own.
+"""BERT's masking (arXiv 1810.04805, 3.1), drawn for each block from its own random stream.
 
-Of a block of n tokens round(ratio·n) are to be predicted, exactly and at least one, never special
-ones. Of these 80 % are replaced by [MASK], 10 % by a random token and 10 % stay as they are.
+Exactly round(ratio·n) tokens of a block of n are predicted, at least one, and no special tokens. Of
+these 80 % are replaced by [MASK], 10 % by a random token, and 10 % are unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int64]
 
 
 class Masked(NamedTuple):
-    """A block with holes: what the model sees, where it is to guess, and what was there."""
+    """A masked block: the model's input ids [t], predicted positions [n], original tokens [n]."""
 
     ids: Ids
     positions: Ids
@@ -26,11 +26,11 @@ class Masked(NamedTuple):
 
 
 class Masking:
-    """Masks blocks.
+    """Mask blocks of token ids.
 
     Args:
-        tokenizer: tells the [MASK] token, the special ones and the size of the vocabulary.
-        ratio: share of the tokens that are to be predicted.
+        tokenizer: gives the [MASK] token, the special tokens and the size of the vocabulary.
+        ratio: share of the tokens that are predicted.
 
     Raises:
         UserError: the vocabulary has no [MASK].
@@ -48,13 +48,13 @@ class Masking:
         self.ordinary = np.flatnonzero(~self.special)
 
     def __call__(self, block: Ids, rng: np.random.Generator) -> Masked:
-        """The block, masked; fewer positions only where it has too few ordinary tokens."""
+        """Mask a block [t]; a block with too few ordinary tokens has fewer positions."""
         candidates = np.flatnonzero(~self.special[block])
         count = min(len(candidates), max(1, round(self.ratio * len(block))))
         positions = np.sort(rng.permutation(candidates)[:count])
-        fate = rng.random(count)
+        uniform = rng.random(count)
         ids = block.copy()
-        ids[positions[fate < 0.8]] = self.mask_id
-        replaced = positions[fate >= 0.9]
+        ids[positions[uniform < 0.8]] = self.mask_id
+        replaced = positions[uniform >= 0.9]
         ids[replaced] = rng.choice(self.ordinary, size=len(replaced))
         return Masked(ids, positions, block[positions])

@@ -1,8 +1,12 @@
-"""Batches for masked language modelling, made from packed tokens; and the test set kept in a file.
+"""Batches for masked language modelling from packed tokens; the test set in a file.
 
-A batch is a dict: `ids` int64 [b t] with holes, `mask` bool [b t] (True = real) or None where
-nothing is padded, `index` int64 [n], the masked positions in b·t order, `targets` int64 [n], what
-was there, and `indices` int64 [b], the samples' numbers.
+A batch is a dict:
+
+    ids      int64 [b t], masked
+    mask     bool [b t], True = real; None without padding
+    index    int64 [n], predicted positions in b·t order
+    targets  int64 [n], the original tokens
+    indices  int64 [b], numbers of the samples
 """
 
 from __future__ import annotations
@@ -23,20 +27,20 @@ from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
 
-#: Validation and test are masked as of this epoch, which no training reaches, under this seed: the
-#: same holes at every validation and in every run, so that runs answer the same questions.
+#: Epoch and seed of the masks of validation and test; training never reaches this epoch. All
+#: validations of all runs have the same masks, so their results are comparable.
 FIXED_EPOCH, FIXED_SEED = 1 << 62, 0
 
 
 class MaskedBlocks:
-    """Blocks of one split by (epoch, index); masks are a function of (seed, epoch, index).
+    """Masked blocks of one split by (epoch, index); masks are a function of (seed, epoch, index).
 
     Args:
         tokens: of the split.
-        length: of a block.
-        masking: how it is masked.
+        length: tokens per block.
+        masking: masks a block.
         seed: of the masks.
-        fixed: the same masks in all epochs.
+        fixed: use the same masks in all epochs.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class MLMDataModule(DataModule):
     """Masked blocks: new masks in every epoch of train, the same ones in every validation and test.
 
     Args:
-        mask_ratio: share of the tokens that are hidden.
+        mask_ratio: share of the tokens that are predicted.
     """
 
     def __init__(
@@ -111,7 +115,7 @@ class MLMDataModule(DataModule):
             fixed=not train,
         )
         if np.isin(tokens.ids[: 1 << 20], tokenizer.special_ids).all():
-            raise UserError(f"the {split} split holds no known word to mask; give more text")
+            raise UserError(f"the {split} split holds no known word to mask; give another text")
         return ResumableLoader.of(
             blocks,
             self.corpus,
@@ -126,7 +130,7 @@ class MLMDataModule(DataModule):
 
 
 def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:
-    """Write the samples of a loader whose masks are fixed; `StoredBlocks` reads them."""
+    """Write the samples of a loader with fixed masks to a file; `StoredBlocks` reads them."""
     examples = [loader.samples[0, index] for index in range(len(loader.samples))]
     ids, real = padded([example.ids for example in examples], pad_id)
     np.savez_compressed(

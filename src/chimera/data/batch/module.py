@@ -1,7 +1,7 @@
-"""Base of the data modules: a corpus and a tokenizer become loaders of train, validation and test.
+"""Base of the data modules, which make loaders of train, validation and test from a corpus.
 
-Each kind of batch has a subclass. A module works in a Lightning Trainer and without one; it
-prepares tokenizer and ids when they are first needed:
+Each kind of batch has a subclass. A module works with and without a Lightning Trainer. It prepares
+tokenizer and ids at the first use:
 
     for batch in CausalDataModule(PyDocs(), SentencePiece()).train_dataloader(): ...
 
@@ -24,10 +24,10 @@ from chimera.data.tokenizer.base import TokenizerSettings
 
 
 class DataModule(pl.LightningDataModule):
-    """Loaders of one corpus. A loader is made once; every request returns the same one.
+    """Loaders of one corpus. Each loader is made once; all requests return the same object.
 
     Args:
-        corpus: a choice of `data=`: the text, batch size and sequence length.
+        corpus: a choice of `data=`: text, batch size and sequence length.
         tokenizer: a choice of `tokenizer=`.
         seed: of the order of the training examples.
         prepared: tokenizer and splits to use instead of preparing them from the corpus.
@@ -49,13 +49,13 @@ class DataModule(pl.LightningDataModule):
 
     @property
     def prepared(self) -> Prepared:
-        """Tokenizer, splits and report; made, or read from the cache, at the first call."""
+        """Tokenizer, splits and report; prepared, or read from the cache, at the first access."""
         if self._prepared is None:
             self._prepared = self._prepare()
         return self._prepared
 
     def prepare_data(self) -> None:
-        """Fill the cache; Lightning calls this in one process before `setup` runs in all."""
+        """Fill the cache; Lightning calls this in one process before `setup` in all processes."""
         if self.test_file is None:
             _ = self.prepared
 
@@ -63,46 +63,46 @@ class DataModule(pl.LightningDataModule):
         """Make the loaders of a stage: fit, validate or test; None makes all.
 
         Raises:
-            UserError: a split holds less than a batch, or what the task cannot use.
+            UserError: a split has less than a batch, or data that the task cannot use.
         """
         stages: dict[Split, tuple[str | None, ...]] = {
             "train": (None, "fit"),
             "valid": (None, "fit", "validate"),
             "test": (None, "test"),
         }
-        for split, wanted in stages.items():
-            if stage in wanted:
+        for split, used_in in stages.items():
+            if stage in used_in:
                 self._loader(split)
 
     def train_dataloader(self) -> ResumableLoader:
-        """Shuffled whole batches."""
+        """Loader of shuffled whole batches."""
         return self._loader("train")
 
     def val_dataloader(self) -> ResumableLoader:
-        """All of the valid split in a fixed order."""
+        """Loader of the whole valid split in a fixed order."""
         return self._loader("valid")
 
     def test_dataloader(self) -> ResumableLoader:
-        """All of the test split in a fixed order, or what `load_test` named."""
+        """Loader of the whole test split, or of the file given to `load_test`, in a fixed order."""
         return self._loader("test")
 
     def save_test(self, file: Path) -> None:
-        """Write the test batches' contents, so that the test can be repeated without the corpus."""
+        """Write the test set to a file, so that the test can be repeated without the corpus."""
         raise NotImplementedError
 
     def load_test(self, file: Path) -> None:
-        """Take the test from a file that `save_test` wrote; it needs no corpus."""
+        """Use the test set of a file that `save_test` wrote, without the corpus."""
         self.test_file = file
         self._loaders.pop("test", None)
 
     def lengthened(self, length: int) -> Self:
-        """The same data in sequences of `length` tokens, about as many tokens a batch."""
+        """Same data in sequences of `length` tokens, with about as many tokens per batch."""
         tokens = self.corpus.batch_size * self.corpus.seq_len
         batch_size = shareable(max(1, tokens // length))
-        other = copy.copy(self)
-        other.corpus = replace(self.corpus, seq_len=length, batch_size=batch_size)
-        other._loaders = {}
-        return other
+        data = copy.copy(self)
+        data.corpus = replace(self.corpus, seq_len=length, batch_size=batch_size)
+        data._loaders = {}
+        return data
 
     def _prepare(self) -> Prepared:
         return prepare(self.corpus, self.tokenizer_settings)
@@ -115,7 +115,7 @@ class DataModule(pl.LightningDataModule):
 
     def _loader(self, split: Split) -> ResumableLoader:
         if split not in self._loaders:
-            stored = self.test_file if split == "test" else None
-            made = self._make_loader(split) if stored is None else self._make_test_loader(stored)
-            self._loaders[split] = made
+            file = self.test_file if split == "test" else None
+            loader = self._make_loader(split) if file is None else self._make_test_loader(file)
+            self._loaders[split] = loader
         return self._loaders[split]

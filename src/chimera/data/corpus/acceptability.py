@@ -1,13 +1,13 @@
-"""Acceptable or not: sentences of the embedded corpus and their corrupted twins (SPEC D2, D3).
+"""Acceptability of sentences of the embedded corpus and their corrupted twins (SPEC D2, D3).
 
-What CoLA (arXiv 1805.12471) asks, made from what every machine has: sentences of `data=pydocs` are
-acceptable, each one's twin is made unacceptable by one seeded change (`acceptability_changes`).
-Twins stay in one part, and documents are divided as pydocs divides them, so that a model that was
-pretrained there is asked about sentences of held-out documents. Labels are as good as the changes:
-now and then a twin still is a sentence, so no model reaches a correlation of 1.
+The task is that of CoLA (arXiv 1805.12471), made from text that all machines have. Sentences of
+`data=pydocs` are acceptable. Each has a twin, made unacceptable by one seeded change
+(`acceptability_changes`). A sentence and its twin are in the same part. The documents are divided
+as in pydocs, so a model pretrained there is tested on sentences of held-out documents. A changed
+sentence is sometimes still correct, so no model reaches a correlation of 1.
 """
 
-# Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+# No `from __future__ import annotations`, as in `chimera.data.corpus.base`.
 
 import hashlib
 import re
@@ -23,7 +23,7 @@ from chimera.types import NonNegativeInt, PositiveInt
 VERSION = 1
 _SENTENCE = re.compile(r"(?<=[a-z)\]][.!?]) +(?=[A-Z])")
 _WORDS = re.compile(r"[A-Za-z][a-z'-]*(?:,? [A-Za-z][a-z'-]*)+\.")
-_FEWEST, _MOST = 5, 20  # words of a sentence
+_FEWEST, _MOST = 5, 20  # limits of the number of words of a sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Acceptability(Labelled):
     """Sentences and corrupted twins.
 
     Args:
-        pairs: sentences to train on, with as many twins; a tenth as many to validate and to test.
-        twin_seed: of the changes.
+        pairs: number of training sentences, each with its twin; validation and test have a tenth.
+        twin_seed: seed of the changes.
     """
 
     pairs: PositiveInt = 4000
@@ -51,22 +51,22 @@ class Acceptability(Labelled):
         self._source().check()
 
     def fingerprint(self) -> str:
-        """Of the corpus and of how its sentences are changed."""
+        """Hash of the source corpus and of the settings of the changes."""
         source = self._source().fingerprint()
         settings = (self.pairs, self.twin_seed, self.max_bytes)
         return fingerprint_of("acceptability", VERSION, source, *settings)
 
     def examples(self) -> Examples:
-        """Sentences in the order of the hashes of their texts, each followed by its twin."""
+        """Sentences in the order of their hashes, each followed by its twin."""
         documents = self._source().splits()
-        share = {"train": self.pairs, "valid": self.pairs // 10 + 1, "test": self.pairs // 10 + 1}
+        counts = {"train": self.pairs, "valid": self.pairs // 10 + 1, "test": self.pairs // 10 + 1}
         parts: Examples = {}
-        seen: set[str] = set()  # a sentence that documents share is asked about once
+        seen: set[str] = set()  # a sentence that occurs in several documents is used once
         for split, texts in documents.items():
-            known = sorted(set(sentences("\n".join(texts))) - seen, key=_digest)
-            seen.update(known)
-            twins = ((s, corrupt(s, f"{self.twin_seed}:{s}")) for s in known)
-            pairs = [(good, bad) for good, bad in twins if bad is not None][: share[split]]
+            unseen = sorted(set(sentences("\n".join(texts))) - seen, key=_digest)
+            seen.update(unseen)
+            twins = ((s, corrupt(s, f"{self.twin_seed}:{s}")) for s in unseen)
+            pairs = [(good, bad) for good, bad in twins if bad is not None][: counts[split]]
             parts[split] = [
                 Example(text, None, label, 2 * number + 1 - label)
                 for number, (good, bad) in enumerate(pairs)
@@ -79,7 +79,7 @@ class Acceptability(Labelled):
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Plain sentences of five to twenty words: no names of code, numbers or brackets."""
+    """Plain sentences of five to twenty words, without code, numbers and brackets."""
     for line in text.split("\n"):
         for sentence in _SENTENCE.split(line):
             if _FEWEST <= sentence.count(" ") + 1 <= _MOST and _WORDS.fullmatch(sentence):

@@ -1,7 +1,7 @@
-"""One change that makes a sentence unacceptable, drawn by a seed.
+"""Make a sentence unacceptable by one seeded change.
 
-Agreement (is → are), a function word left out, doubled or exchanged for one of another kind, two
-neighbours swapped, a word moved: what the linguists' examples of CoLA mostly are about.
+The changes are: wrong agreement (is → are); a function word dropped, doubled, moved, or exchanged
+for one of another class; two adjacent words swapped. Most examples in CoLA violate such rules.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NEEDED = (*_DETERMINERS[:3], *_PREPOSITIONS, "is", "are", "be", "and", "that", 
 
 
 def corrupt(sentence: str, seed: str) -> str | None:
-    """The sentence with one change; None if none of them applies.
+    """Apply one change to a sentence; None if no change applies.
 
     Args:
-        sentence: words separated by blanks, a full stop at the end.
-        seed: of the change and of its place.
+        sentence: words separated by blanks, with a full stop at the end.
+        seed: of the kind of change and its position.
     """
     digest = hashlib.sha256(seed.encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
@@ -56,7 +56,7 @@ def corrupt(sentence: str, seed: str) -> str | None:
 
 
 def _agree(words: list[str], rng: np.random.Generator) -> list[str] | None:
-    at = _one([i for i, word in enumerate(words) if word in _AGREEMENT], rng)
+    at = _choose([i for i, word in enumerate(words) if word in _AGREEMENT], rng)
     if at is None:
         return None
     words[at] = _AGREEMENT[words[at]]
@@ -64,28 +64,28 @@ def _agree(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 
 def _drop(words: list[str], rng: np.random.Generator) -> list[str] | None:
-    at = _one([i for i, word in enumerate(words) if word in _NEEDED], rng)
+    at = _choose([i for i, word in enumerate(words) if word in _NEEDED], rng)
     return None if at is None else words[:at] + words[at + 1 :]
 
 
 def _double(words: list[str], rng: np.random.Generator) -> list[str] | None:
-    at = _one([i for i, word in enumerate(words) if word in _NEEDED], rng)
+    at = _choose([i for i, word in enumerate(words) if word in _NEEDED], rng)
     return None if at is None else words[: at + 1] + words[at:]
 
 
 def _exchange(words: list[str], rng: np.random.Generator) -> list[str] | None:
-    """A determiner where a preposition belongs, or the other way round."""
-    at = _one([i for i, w in enumerate(words) if w in (*_DETERMINERS, *_PREPOSITIONS)], rng)
+    """Replace a determiner by a preposition, or a preposition by a determiner."""
+    at = _choose([i for i, w in enumerate(words) if w in (*_DETERMINERS, *_PREPOSITIONS)], rng)
     if at is None:
         return None
-    other = _PREPOSITIONS if words[at] in _DETERMINERS else _DETERMINERS
-    words[at] = str(rng.choice(other))
+    substitutes = _PREPOSITIONS if words[at] in _DETERMINERS else _DETERMINERS
+    words[at] = str(rng.choice(substitutes))
     return words
 
 
 def _swap(words: list[str], rng: np.random.Generator) -> list[str] | None:
-    """A function word and the word after it."""
-    at = _one([i for i, word in enumerate(words[:-1]) if word in _NEEDED], rng)
+    """Swap a function word with the next word."""
+    at = _choose([i for i, word in enumerate(words[:-1]) if word in _NEEDED], rng)
     if at is None:
         return None
     words[at], words[at + 1] = words[at + 1], words[at]
@@ -93,17 +93,17 @@ def _swap(words: list[str], rng: np.random.Generator) -> list[str] | None:
 
 
 def _move(words: list[str], rng: np.random.Generator) -> list[str] | None:
-    """A function word, three or more places away."""
-    at = _one([i for i, word in enumerate(words) if word in _NEEDED], rng)
+    """Move a function word by three or more positions."""
+    at = _choose([i for i, word in enumerate(words) if word in _NEEDED], rng)
     if at is None:
         return None
     word = words.pop(at)
-    to = _one([i for i in range(len(words) + 1) if abs(i - at) >= 3], rng)
+    to = _choose([i for i in range(len(words) + 1) if abs(i - at) >= 3], rng)
     return None if to is None else [*words[:to], word, *words[to:]]
 
 
-def _one(places: list[int], rng: np.random.Generator) -> int | None:
-    return int(rng.choice(places)) if places else None
+def _choose(positions: list[int], rng: np.random.Generator) -> int | None:
+    return int(rng.choice(positions)) if positions else None
 
 
 _CHANGES: tuple[Change, ...] = (_agree, _drop, _double, _exchange, _swap, _move)

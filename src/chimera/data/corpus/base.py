@@ -1,7 +1,7 @@
-"""What a corpus is: a frozen dataclass whose fields are the keys of `conf/data/<name>.yaml`."""
+"""Base of the corpora: frozen dataclasses whose fields are the keys of `conf/data/<name>.yaml`."""
 
-# Without `from __future__ import annotations`: dataclasses that inherit these fields would look
-# the names of their types up in modules of their own.
+# No `from __future__ import annotations`: a dataclass that inherits these fields would resolve
+# their types in its own module, where the names are not imported.
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,14 @@ from chimera.types import NonNegativeInt, PositiveInt
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Settings that every choice of `data=` has.
+    """Settings of all choices of `data=`.
 
     Args:
-        batch_size: sequences per micro-batch, of all processes together.
+        batch_size: sequences per micro-batch, all processes together.
         seq_len: tokens per sequence.
-        num_workers: processes that make batches; 0 makes them in the training process.
-        cache_dir: where downloads, tokenizers and token ids are kept between runs.
-        max_bytes: about how much text is used, over all splits; None uses all.
+        num_workers: number of processes that make batches; 0 makes them in the training process.
+        cache_dir: folder of harvested text, tokenizers and token ids, shared by runs.
+        max_bytes: approximate size of the text, all splits together; None uses all.
     """
 
     batch_size: PositiveInt = 16
@@ -36,20 +36,20 @@ class Data:
 
 
 class Corpus(Protocol):
-    """Text in documents."""
+    """Text divided into documents."""
 
     @property
     def cache(self) -> Path: ...
 
     def check(self) -> None:
-        """Refuse a text that is missing, within milliseconds.
+        """Check within milliseconds that the text is available.
 
         Raises:
             UserError: what is missing and what to do.
         """
 
     def fingerprint(self) -> str:
-        """A hash that changes whenever `splits` would; much cheaper than reading them."""
+        """Hash that changes when the result of `splits` would; much cheaper than reading them."""
 
     def splits(self) -> Splits:
-        """The documents of each split, always the same ones in the same order."""
+        """Documents of each split, always the same in the same order."""

@@ -1,7 +1,7 @@
 """GLUE and Spanish tasks, from the hub or from local files (SPEC D2).
 
-Local folders are laid out as GLUE's own download: `<data.path>/CoLA/train.tsv` and so on, or
-`data.path` is the task's folder itself.
+Local folders have the layout of GLUE's download, `<data.path>/CoLA/train.tsv` and so on, or
+`data.path` is the folder of the task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INSTEAD = "data.path=<a folder with GLUE's files>, or take data=acceptability"
 
 @dataclass(frozen=True, kw_only=True)
 class _Tasks(Labelled):
-    """What both groups of tasks share."""
+    """Base of the English and the Spanish tasks."""
 
     task: str
     path: str | None = None
@@ -34,7 +34,7 @@ class _Tasks(Labelled):
 
     @property
     def spec(self) -> Spec:
-        """Of the chosen task."""
+        """Description of the chosen task."""
         return SPECS[self.task]
 
     @property
@@ -57,14 +57,14 @@ class _Tasks(Labelled):
             self._files()
 
     def fingerprint(self) -> str:
-        """Hash of the local files; of the name, on the hub."""
+        """Hash of the local files; for the hub, of the name."""
         source: object = self.spec.hub
         if self.path is not None:
             source = [(part, file_fingerprint(file)) for part, file in self._files().items()]
         return fingerprint_of("glue", 1, self.task, source, self.max_bytes)
 
     def examples(self) -> Examples:
-        """Every part that there is; of train what `max_bytes` allows, taken evenly."""
+        """All parts of the data set; of train up to `max_bytes`, at equal distances."""
         parts = self._from_hub() if self.path is None else self._from_files()
         return parts | {"train": evenly(parts["train"], self.max_bytes)}
 
@@ -77,8 +77,8 @@ class _Tasks(Labelled):
     def _from_hub(self) -> Examples:
         name, config = self.spec.hub
         splits = hub.load_splits(name, config, _INSTEAD)
-        missing = [s for p, s in self.spec.splits.items() if p in ("train", "valid")]
-        for split in missing:
+        required = [s for p, s in self.spec.splits.items() if p in ("train", "valid")]
+        for split in required:
             if split not in splits:
                 raise UserError(f"{name} has no split {split}; it has {', '.join(splits)}")
         return {
@@ -88,22 +88,22 @@ class _Tasks(Labelled):
         }
 
     def _files(self) -> dict[str, Path]:
-        """Part to file.
+        """Local file of each part.
 
         Raises:
-            UserError: no such folder, or no file for what is trained or validated on.
+            UserError: no such folder, or no file for train or valid.
         """
         root = Path(str(self.path)).expanduser()
         folder = root / self.spec.folder if (root / self.spec.folder).is_dir() else root
         if not folder.is_dir():
             raise UserError(f"data.path={self.path} is no folder; give {_INSTEAD}")
-        chosen = {"train": self.train_file, "valid": self.valid_file, "test": self.test_file}
+        keys = {"train": self.train_file, "valid": self.valid_file, "test": self.test_file}
         files: dict[str, Path] = {}
         for part, names in self.spec.files.items():
-            given = chosen.get(part)
-            names = (given,) if given else names
+            chosen = keys.get(part)
+            names = (chosen,) if chosen else names
             file = next((folder / n for n in names if (folder / n).is_file()), None)
-            if file is None and (given or part in ("train", "valid")):
+            if file is None and (chosen or part in ("train", "valid")):
                 present = ", ".join(sorted(f.name for f in folder.iterdir())) or "nothing"
                 raise UserError(
                     f"data.task={self.task}: {folder} has no {' or '.join(names)} (it has"
@@ -111,7 +111,7 @@ class _Tasks(Labelled):
                 )
             if file is not None:
                 files[part] = file
-                if not given and file.name != names[0]:
+                if not chosen and file.name != names[0]:
                     log.info("data: %s of %s is %s", part, self.task, file.name)
         return files
 
@@ -121,9 +121,9 @@ class Glue(_Tasks):
     """A task of GLUE.
 
     Args:
-        task: which.
-        path: a folder with GLUE's files; None takes them from the hub.
-        train_file, valid_file, test_file: names of files to take in place of the official ones.
+        task: name of the task.
+        path: a folder with GLUE's files; None reads from the hub.
+        train_file, valid_file, test_file: names of files that replace the official ones.
     """
 
     task: Name = "cola"
@@ -134,9 +134,9 @@ class SpanishGlue(_Tasks):
     """A Spanish task of natural language understanding.
 
     Args:
-        task: which.
-        path: a folder with the files; None takes them from the hub.
-        train_file, valid_file, test_file: names of files to take in place of the official ones.
+        task: name of the task.
+        path: a folder with the files; None reads from the hub.
+        train_file, valid_file, test_file: names of files that replace the official ones.
     """
 
     task: SpanishName = "xnli_es"

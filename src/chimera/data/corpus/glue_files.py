@@ -1,7 +1,7 @@
-"""Rows of GLUE's files: TSV without quoting, CSV with it, one clear line for what is not right.
+"""Read the rows of GLUE's files: TSV without quoting, CSV with quoting.
 
-Many sentences hold a lone `"`, so a TSV file must be read without quoting; the CSV files (Spanish
-STS-B) hold commas and do need it.
+Many sentences contain a single `"`, so TSV files must be read without quoting. The CSV files
+(Spanish STS-B) contain commas inside quoted fields.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ log = logging.getLogger("chimera")
 
 
 def read(file: Path, spec: Spec, *, labelled: bool) -> list[Example]:
-    """The examples of one file.
+    """Read the examples of one file.
 
     Args:
-        file: `.csv`, or anything else as TSV.
+        file: `.csv`; any other suffix is read as TSV.
         spec: of the task.
-        labelled: whether it must have labels; otherwise they are taken where there are any.
+        labelled: whether labels are required; if not, they are read where the file has them.
 
     Raises:
-        UserError: no such column, a row that is too short, or a label that the task has not.
+        UserError: a missing column, a row that is too short, a label that the task does not have.
     """
     rows = _rows(file)
     names, first = _header(file, rows, spec)
     at = {name: number for number, name in enumerate(names)}
-    one = _column(file, names, spec.first) or ""
-    two = _column(file, names, spec.second) if spec.second else None
-    label = _column(file, names, spec.label, needed=labelled)
-    needed = 1 + max(at[name] for name in (one, two, label) if name)
+    first_text = _column(file, names, spec.first) or ""
+    second_text = _column(file, names, spec.second) if spec.second else None
+    label = _column(file, names, spec.label, required=labelled)
+    needed = 1 + max(at[name] for name in (first_text, second_text, label) if name)
     examples: list[Example] = []
     broken = 0
     for number, row in enumerate(rows[first:], first + 1):
@@ -48,21 +48,26 @@ def read(file: Path, spec: Spec, *, labelled: bool) -> list[Example]:
             continue
         if len(row) < needed:
             raise UserError(f"{file}: line {number} has {len(row)} fields, {needed} are needed")
-        texts = row[at[one]], (row[at[two]] if two else None)
+        texts = row[at[first_text]], (row[at[second_text]] if second_text else None)
         value = parse_label(row[at[label]], spec, f"{file}: line {number}") if label else None
         examples.append(Example(*texts, value, _index(row, at, len(examples))))
     if broken:
-        log.warning("data: %s: %d broken rows passed over", file, broken)
+        log.warning("data: %s: %d broken rows are skipped", file, broken)
     if not examples:
         raise UserError(f"{file} holds no rows")
     return examples
 
 
 def parse_label(value: Any, spec: Spec, where: str) -> float | int | None:
-    """The number of a label, or a score; None for the −1 that the hub marks unlabelled rows with.
+    """Convert a label to its number or score; None for −1, the hub's mark of an unlabelled row.
+
+    Args:
+        value: label, as text or number.
+        spec: of the task.
+        where: file and line, for messages.
 
     Raises:
-        UserError: naming `where`, the label, and those that there are.
+        UserError: the task has no such label; the message lists its labels.
     """
     text = str(value).strip()
     if spec.labels:
@@ -84,24 +89,24 @@ def parse_label(value: Any, spec: Spec, where: str) -> float | int | None:
     return score
 
 
-def column(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """The first of the wanted names that there is."""
-    return next((name for name in wanted if name in names), None)
+def column(names: Sequence[str], candidates: Sequence[str]) -> str | None:
+    """First candidate that is among `names`; None if there is none."""
+    return next((name for name in candidates if name in names), None)
 
 
 def _rows(file: Path) -> list[list[str]]:
     text = read_text(file)
     if file.suffix == ".csv":
         return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    # Not splitlines: sentences hold other characters that count as line ends there.
+    # Not splitlines, which also splits at other characters that sentences contain.
     return [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip("\r")]
 
 
 def _header(file: Path, rows: list[list[str]], spec: Spec) -> tuple[Sequence[str], int]:
-    """Column names and where the data begin."""
+    """Column names, and the index of the first row of data."""
     first = [name.strip() for name in rows[0]] if rows else []
-    # Of two columns one may be missing: then the row still is a header, and its lack an error.
-    if any(column(first, wanted) for wanted in (spec.first, spec.second, spec.label)):
+    # One known name suffices for a header; `_column` then reports a missing column.
+    if any(column(first, candidates) for candidates in (spec.first, spec.second, spec.label)):
         return first, 1
     if spec.columns and len(first) >= len(spec.columns):
         return spec.columns, 0
@@ -109,11 +114,11 @@ def _header(file: Path, rows: list[list[str]], spec: Spec) -> tuple[Sequence[str
 
 
 def _column(
-    file: Path, names: Sequence[str], wanted: Sequence[str], *, needed: bool = True
+    file: Path, names: Sequence[str], candidates: Sequence[str], *, required: bool = True
 ) -> str | None:
-    name = column(names, wanted)
-    if name is None and needed:
-        raise UserError(f"{file} has no column {' or '.join(wanted)}; it has {_shown(names)}")
+    name = column(names, candidates)
+    if name is None and required:
+        raise UserError(f"{file} has no column {' or '.join(candidates)}; it has {_shown(names)}")
     return name
 
 
@@ -128,20 +133,28 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def parts_of_hub(rows: Any, spec: Spec, where: str) -> Iterator[Example]:
-    """Examples of one split of a data set.
+    """Examples of one split of a data set on the hub.
+
+    Args:
+        rows: the split, of the library datasets.
+        spec: of the task.
+        where: name of the split, for messages.
 
     Raises:
-        UserError: a column that it lacks.
+        UserError: a missing column, a label that the task does not have.
     """
     names = list(rows.column_names)
-    wanted = [spec.first, *([spec.second] if spec.second else []), spec.label]
-    columns = [column(names, choice) for choice in wanted]
-    for name, choice in zip(columns, wanted, strict=True):
+    required = [spec.first, *([spec.second] if spec.second else []), spec.label]
+    columns = [column(names, candidates) for candidates in required]
+    for name, candidates in zip(columns, required, strict=True):
         if name is None:
-            raise UserError(f"{where} has no column {' or '.join(choice)}; it has {_shown(names)}")
-    one, label, two = columns[0], columns[-1], columns[1] if spec.second else None
+            raise UserError(
+                f"{where} has no column {' or '.join(candidates)}; it has {_shown(names)}"
+            )
+    first_text, label = columns[0], columns[-1]
+    second_text = columns[1] if spec.second else None
     index = "idx" if "idx" in names else None
     for number, row in enumerate(rows):
-        texts = row[one], (row[two] if two else None)
+        texts = row[first_text], (row[second_text] if second_text else None)
         value = parse_label(row[label], spec, f"{where}, row {number}")
         yield Example(*texts, value, row[index] if index else number)

@@ -1,8 +1,8 @@
-"""What each task of GLUE and of its Spanish kin is: files, columns, labels, metrics (SPEC D2).
+"""Tasks of GLUE and Spanish counterparts: files, columns, labels, metrics (SPEC D2).
 
 GLUE: arXiv 1804.07461. XNLI: arXiv 1809.05053. PAWS-X: arXiv 1908.11828. STS-B in Spanish is the
-machine translation `PhilipMay/stsb_multi_mt`. Parts are called `train`, `valid`, `test`; MNLI has
-`valid_mismatched` and `test_mismatched` besides, and is asked about the diagnostic set `ax`.
+machine translation `PhilipMay/stsb_multi_mt`. The parts are `train`, `valid` and `test`; MNLI also
+has `valid_mismatched`, `test_mismatched` and the diagnostic set `ax`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _ENTAILS = ("entailment", "not_entailment")
 _NLI = ("entailment", "neutral", "contradiction")
 _CLASSES: tuple[Metric, ...] = ("accuracy",)
 _SCORES: tuple[Metric, ...] = ("pearson", "spearman")
-#: Local files of a part, the first that is there. Where only a sample of the official train part is
-#: at hand, its held-out rows stand in for the official dev part; the log says so.
+#: Candidates for the local file of a part; the first that exists is read. If a folder holds only a
+#: sample of the official train part, its held-out rows replace the official dev part; the log names
+#: the file.
 _FILES = {
     "train": ("train.tsv", "train_9k.tsv"),
     "valid": ("dev.tsv", "train_holdout_1k.tsv"),
@@ -36,18 +37,18 @@ class Spec:
     """One task.
 
     Args:
-        folder: of its local files.
-        hub: data set and configuration.
-        first, second, label: names that the columns go by, on the hub or in a file; `second` is
-            empty where there is one text only.
-        labels: as files and submissions spell them, in the order of their numbers; empty for a
-            score, which is predicted by regression.
-        metrics: the official ones; their mean is the task's score.
-        files: part to the file names that it may have.
+        folder: name of the folder of its local files.
+        hub: data set and configuration on the hub.
+        first, second, label: possible names of these columns, on the hub or in a file; `second` is
+            empty for a task of single texts.
+        labels: names in files and submissions, in the order of their numbers; empty for a score,
+            which is predicted by regression.
+        metrics: names of the official metrics; their mean is the task's score.
+        files: part to its possible file names.
         splits: part to its split on the hub.
-        columns: names for files without a header row.
+        columns: names of the columns of files without a header row.
         submission: part to the name of its file in GLUE's submission.
-        broken_rows: rows with too few fields are known to occur and are passed over.
+        broken_rows: skip rows with too few fields, which are known to occur.
     """
 
     folder: str
@@ -64,7 +65,7 @@ class Spec:
     broken_rows: bool = False
 
 
-#: Scores are from 0 to 5, in STS-B of either language.
+#: Range of the scores of STS-B in both languages.
 LOWEST, HIGHEST = 0.0, 5.0
 
 SPECS: dict[str, Spec] = {
@@ -95,7 +96,7 @@ SPECS: dict[str, Spec] = {
         ("label", "score"),
         labels=(),
         metrics=_SCORES,
-        # The benchmark's own test file has scores; GLUE's has none, in the same order.
+        # The test file of the original benchmark has scores; GLUE's has the same rows without them.
         files={**_FILES, "test": ("sts-test-gold.tsv", "test.tsv")},
         columns=("genre", "file", "year", "number", "score", "sentence1", "sentence2"),
         submission={"test": "STS-B"},

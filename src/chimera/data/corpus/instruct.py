@@ -1,14 +1,15 @@
-"""Instructions with answers (SPEC D5; TPTT 5.1): records as Alpaca's; the answer is learnt.
+"""Instructions with answers in Alpaca's format (SPEC D5; TPTT 5.1).
 
     ### Instruction: … ### Input: … ### Response: answer [SEP]
 
-A record is `{"instruction", "input", "output"}`; `input` may be empty. They come from a JSON file
-(a list, or one record a line), from a data set of the hub, or, without either, from Python's own
-documentation: the signature of a function is the input, the first sentence about it the answer.
-The records' hashes decide which are trained on and which are held out. Does not import torch.
+A record is `{"instruction", "input", "output"}`; `input` may be empty. Records are read from a JSON
+file (a list, or one record per line) or a data set of the hub. Without either they are made from
+Python's documentation: the input is the signature of a function, the answer the first sentence of
+its docstring. The hashes of the records divide them into train and held-out ones. Does not import
+torch.
 """
 
-# Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+# No `from __future__ import annotations`, as in `chimera.data.corpus.base`.
 
 import hashlib
 import json
@@ -31,7 +32,7 @@ _KEYS = ("instruction", "output")
 
 
 class Record(NamedTuple):
-    """What the model is given and what it is to say."""
+    """The model's input, and the answer that it learns."""
 
     prompt: str
     answer: str
@@ -44,8 +45,9 @@ class Instruct(Data):
     Args:
         path: a `.json` or `.jsonl` file, or `owner/name` of a data set on the hub; null makes
             records from Python's documentation.
-        samples: records that are trained on.
-        held_out: records for validation, and as many for the test; a tenth of all at most.
+        samples: number of training records.
+        held_out: number of validation records and number of test records; each at most a tenth of
+            all.
     """
 
     batch_size: PositiveInt = 2
@@ -60,10 +62,10 @@ class Instruct(Data):
         elif self._on_hub():
             hub.check_dataset(self.path, None, _INSTEAD)
         elif not Path(self.path).expanduser().is_file():
-            raise UserError(f"data.path={self.path} is not there; give {_INSTEAD}")
+            raise UserError(f"data.path={self.path} does not exist; give {_INSTEAD}")
 
     def fingerprint(self) -> str:
-        """Hash of the file; of the name, on the hub; of Python's version, without either."""
+        """Hash of the file; for the hub, of the name; without a path, of Python's version."""
         if self.path is None:
             source: object = signatures.VERSION
         elif self._on_hub():
@@ -73,27 +75,27 @@ class Instruct(Data):
         return fingerprint_of("instruct", 1, source, self.samples, self.held_out)
 
     def splits(self) -> Splits:
-        """Each record as one document: what a tokenizer learns from."""
+        """Text of each record as one document, for learning a tokenizer."""
         return {s: [r.prompt + r.answer for r in rs] for s, rs in self.records().items()}
 
     def records(self) -> dict[Split, list[Record]]:
-        """The records of each split.
+        """Records of each split.
 
         Raises:
-            UserError: too few, or one without what it needs.
+            UserError: too few records, or a record without a needed key.
         """
         where = self.path or "Python's documentation"
         by_digest = {_digest(r): r for r in map(_record, _checked(where, self._rows())) if r.answer}
         ordered = [by_digest[key] for key in sorted(by_digest)]
-        aside = min(self.held_out, len(ordered) // 10)
-        if not aside:
+        held_out = min(self.held_out, len(ordered) // 10)
+        if not held_out:
             raise UserError(
-                f"data.path={where} has {len(ordered)} records with an answer, under 10"
+                f"data.path={where} has {len(ordered)} records with an answer; give at least 10"
             )
         return {
-            "train": ordered[2 * aside : 2 * aside + self.samples],
-            "valid": ordered[:aside],
-            "test": ordered[aside : 2 * aside],
+            "train": ordered[2 * held_out : 2 * held_out + self.samples],
+            "valid": ordered[:held_out],
+            "test": ordered[held_out : 2 * held_out],
         }
 
     def _rows(self) -> Iterable[dict[str, Any]]:
@@ -109,10 +111,10 @@ class Instruct(Data):
 
 
 def check_instructions(corpus: object) -> None:
-    """Refuse data that are no instructions.
+    """Refuse a corpus without instructions.
 
     Raises:
-        UserError: naming those that are.
+        UserError: with the choices of `data=` that have instructions.
     """
     if not hasattr(corpus, "records"):
         name = type(corpus).__name__.lower()
@@ -122,17 +124,17 @@ def check_instructions(corpus: object) -> None:
         )
 
 
-def prompt(instruction: str, given: str = "") -> str:
-    """The text before the answer."""
-    middle = f"### Input:\n{given}\n\n" if given.strip() else ""
+def prompt(instruction: str, context: str = "") -> str:
+    """Text before the answer, with the record's input as `context` if there is one."""
+    middle = f"### Input:\n{context}\n\n" if context.strip() else ""
     return f"### Instruction:\n{instruction}\n\n{middle}### Response:\n"
 
 
 def json_rows(file: Path) -> list[dict[str, Any]]:
-    """Records of a JSON list, or of a file with one a line.
+    """Read records from a JSON list or a file with one record per line.
 
     Raises:
-        UserError: it is neither.
+        UserError: the file is neither.
     """
     text = read_text(file).strip()
     try:
@@ -142,8 +144,8 @@ def json_rows(file: Path) -> list[dict[str, Any]]:
             rows = [json.loads(line) for line in text.splitlines() if line.strip()]
     except json.JSONDecodeError as error:
         raise UserError(
-            f"data.path={file} is no JSON at line {error.lineno} ({error.msg}); it takes a list of"
-            " records, or one record a line"
+            f"data.path={file} is not JSON at line {error.lineno} ({error.msg}); it takes a list"
+            " of records, or one record per line"
         ) from error
     return list(rows)
 

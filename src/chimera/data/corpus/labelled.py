@@ -1,6 +1,6 @@
-"""Corpora of labelled texts and pairs of texts (SPEC D2)."""
+"""Base of the corpora of labelled texts and pairs of texts (SPEC D2)."""
 
-# Without `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+# No `from __future__ import annotations`, as in `chimera.data.corpus.base`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from chimera.errors import UserError
 
 
 class Example(NamedTuple):
-    """A text or a pair; `label` is a class, a score or None; `row` its number in a submission."""
+    """A text or a pair of texts.
+
+    `label` is a class, a score or None; `row` is the number of the example in a submission.
+    """
 
     first: str
     second: str | None
@@ -20,7 +23,7 @@ class Example(NamedTuple):
     row: int
 
 
-#: Examples by part: train, valid, test, and a task's own.
+#: Examples by part: train, valid, test, and further parts of a task.
 Examples = dict[str, list[Example]]
 
 
@@ -30,17 +33,17 @@ class Labelled(Data):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes in the order of their numbers; empty for a score."""
+        """Names of the classes in the order of their numbers; empty if labels are scores."""
         raise NotImplementedError
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The official ones; their mean is the score of the task."""
+        """Names of the official metrics; their mean is the score of the task."""
         raise NotImplementedError
 
     @property
     def submission(self) -> dict[str, str]:
-        """Part to the name of its file of predictions."""
+        """Part to the name of its file in a submission."""
         return {}
 
     def fingerprint(self) -> str:
@@ -48,11 +51,11 @@ class Labelled(Data):
         raise NotImplementedError
 
     def examples(self) -> Examples:
-        """The examples of each part; train and valid are always there."""
+        """Examples of each part; all corpora have train and valid."""
         raise NotImplementedError
 
     def splits(self) -> Splits:
-        """See `Corpus.splits`: the texts, a line each."""
+        """See `Corpus.splits`; each text of an example is a document."""
         texts: dict[Any, list[str]] = {
             part: [t for e in rows for t in (e.first, e.second) if t]
             for part, rows in self.examples().items()
@@ -62,7 +65,10 @@ class Labelled(Data):
 
 
 def evenly(examples: list[Example], max_bytes: int | None) -> list[Example]:
-    """At most about `max_bytes` of text, taken evenly: files may be in order of their labels."""
+    """Take examples at equal distances, up to about `max_bytes` of text.
+
+    Taking the first ones would not do: a file may be sorted by label.
+    """
     size = sum(len(e.first.encode()) + len((e.second or "").encode()) for e in examples)
     if max_bytes is None or size <= max_bytes:
         return examples
@@ -71,10 +77,10 @@ def evenly(examples: list[Example], max_bytes: int | None) -> list[Example]:
 
 
 def check_labelled(corpus: object) -> Mapping[str, Any]:
-    """Labels, metrics and submission files of a corpus, which a classification head needs.
+    """Labels, metrics and submission files of a corpus, for a classification head.
 
     Raises:
-        UserError: the corpus has no labels.
+        UserError: the corpus has no labels; the message lists those that have.
     """
     names = ("labels", "metrics", "submission")
     if not all(hasattr(corpus, name) for name in names):

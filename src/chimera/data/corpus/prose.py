@@ -1,9 +1,9 @@
-"""Prose out of docstrings: paragraphs of English sentences, without code, tables or markup.
+"""Extract prose from docstrings: paragraphs of English sentences without code, tables or markup.
 
-Docstrings mix reStructuredText, numpydoc, Google style and Markdown. `paragraphs` walks their
-lines once, leaves out what is no running text (doctests, literal blocks, parameter sections, field
-lists, tables, references) and keeps a block only if it reads as English: whole sentences, plain
-words, function words at the rate of prose.
+Docstrings mix reStructuredText, numpydoc, Google style and Markdown. `paragraphs` reads their lines
+once and drops all other text: doctests, literal blocks, parameter sections, field lists, tables,
+references. It keeps a block only if it looks like English prose: complete sentences, plain words,
+and enough function words.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import inspect
 import re
 from collections.abc import Iterator
 
-#: Directives whose body is prose; that of any other is left out.
+#: Directives whose body is prose; bodies of other directives are dropped.
 _SPOKEN = re.compile(
     "admonition|attention|caution|danger|deprecated|hint|important|note|tip|topic|versionadded"
     "|versionchanged|warning"
 )
-#: Of these the argument is a version and no part of the text.
+#: Directives whose argument is a version, which is dropped.
 _VERSIONED = re.compile("deprecated|version.*")
-#: Sections that list parameters or names rather than tell something.
+#: Titles of sections that list parameters or names.
 _LISTS = re.compile(
     "args|arguments|attributes|exceptions|fields|inputs?|keyword arg(ument)?s|kwargs|methods"
     "|outputs?|(other )?param(eter)?s|raises|receives|references|returns?|see also|shape|throws"
@@ -66,13 +66,13 @@ _FUNCTION_WORD = re.compile(
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """The paragraphs of a docstring that read as English, each on one line, in order."""
+    """Paragraphs of a docstring that are English prose, each on one line, in order."""
     cleaned = (_unmark(" ".join(block)) for block in _blocks(docstring) if not _is_table(block))
     return [text for text in cleaned if is_prose(text)]
 
 
 def is_prose(text: str) -> bool:
-    """Whether a paragraph is made of English sentences, and long enough to be one."""
+    """Whether a paragraph of at least seven words consists of English sentences."""
     if not _START.match(text) or not _END.search(text):
         return False
     words = text.split()
@@ -84,10 +84,10 @@ def is_prose(text: str) -> bool:
 
 
 def _blocks(docstring: str) -> Iterator[list[str]]:
-    """Runs of lines that belong together; what is no running text is left out."""
+    """Groups of lines that form paragraphs or list items, without code, fields and references."""
     block: list[str] = []
     edge = 0  # indentation of the block
-    deeper: int | None = None  # leaving out all that is indented deeper than this
+    deeper: int | None = None  # lines with a larger indentation than this are dropped
     in_list = fenced = doctest = False
     heading = ""
     for line in inspect.cleandoc(docstring).splitlines():

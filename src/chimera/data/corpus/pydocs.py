@@ -1,11 +1,11 @@
 """The embedded default corpus: English documentation inside installed Python packages (SPEC D3).
 
-Docstrings of the standard library, of `pydoc_data.topics` and of the packages that this project
-always installs, read from their sources with `ast` and never imported, cleaned by
-`chimera.data.corpus.prose`. A document is a module. A paragraph that occurs twice (compared by its
-letters alone) is kept once, before the corpus is divided, so that no test paragraph was trained on.
-Always there, offline. Which text it is depends on the installed versions, which the fingerprint
-holds. Measured (2026-11, Python 3.11): 6.8 MB, 3,671 documents, 20 s of processor time, once.
+It consists of the docstrings of the standard library, of `pydoc_data.topics`, and of packages that
+this project always installs. They are read from the sources with `ast`, without importing them, and
+cleaned by `chimera.data.corpus.prose`. A document is a module. Of equal paragraphs (compared by
+their letters only) one is kept, before the corpus is divided, so no test paragraph is in train. The
+corpus needs no network. The text depends on the installed versions, which the fingerprint includes.
+Measured (2026-11, Python 3.11): 6.8 MB, 3,671 documents, 20 s of processor time, once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from chimera.data.source.fingerprint import fingerprint_of
 from chimera.data.source.splits import Splits, bounded, divide
 from chimera.errors import UserError
 
-#: Raised whenever the harvest or the cleaning changes.
+#: Part of the cache's key; raise it when the harvest or the cleaning changes.
 VERSION = 1
-#: Import name and distribution of what is harvested besides the standard library: the project's
-#: dependencies and theirs, as far as they document themselves. A fixed list, so that what else
-#: happens to be installed changes nothing; `pytorch_lightning` repeats `lightning`.
+#: Import name to distribution of the harvested packages: documented direct and indirect
+#: dependencies of this project. The list is fixed, so that other installed packages do not change
+#: the text. `pytorch_lightning` is missing because it repeats `lightning`.
 PACKAGES = {
     "PIL": "pillow",
     "anyio": "anyio",
@@ -79,7 +79,7 @@ PACKAGES = {
 _SKIPPED = {"tests", "test", "testing", "_vendor", "site-packages", "lib2to3", "idlelib"}
 _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.Try, ast.With)
 _TOPICS = "pydoc_data/topics.py"
-_SHORTEST = 200  # letters of a document; a line or two make none
+_SHORTEST = 200  # fewest characters of a document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,30 +90,30 @@ class PyDocs(Data):
         """See `Corpus.check`."""
         if not (_standard_library() / _TOPICS).is_file():
             raise UserError(
-                f"data=pydocs reads Python's own sources, and {_standard_library()} holds none;"
-                " choose data=wikitext2 or data=text data.path=<your text>"
+                f"data=pydocs needs Python's sources, and {_standard_library()} holds none; choose"
+                " data=wikitext2 or data=text data.path=<your text>"
             )
 
     def fingerprint(self) -> str:
-        """Hash of the versions of all that is read."""
+        """Hash of the versions of Python and of all harvested packages."""
         return fingerprint_of(
             "pydocs", VERSION, platform.python_version(), _versions(), self.max_bytes
         )
 
     def splits(self) -> Splits:
-        """90/5/5 by document; the harvest itself is cached."""
+        """Documents divided 90/5/5; the harvest is cached."""
         key = fingerprint_of("pydocs", VERSION, platform.python_version(), _versions())
         folder, _ = cache.entry(self.cache, "pydocs", key, _write_harvest)
         with (folder / "documents.json").open(encoding="utf-8") as stream:
             documents: dict[str, str] = json.load(stream)
-        # Bounded in the order of hashes: the first by name would be all of one package.
+        # In the order of hashes, since the first documents by name are all of one package.
         by_hash = sorted(documents, key=lambda name: hashlib.sha256(name.encode()).digest())
         kept = bounded((documents[name] for name in by_hash), self.max_bytes)
         return divide(sorted(kept))
 
 
 def harvest() -> dict[str, str]:
-    """Module path to its prose, in order of the paths."""
+    """Read the prose of all modules, by module path in sorted order."""
     files = [(name, str(file)) for name, file in sorted(_sources())]
     workers = min(8, os.cpu_count() or 1)
     with ProcessPoolExecutor(workers) as pool:
@@ -146,24 +146,24 @@ def _unseen(texts: list[str], seen: set[str]) -> Iterator[str]:
 def _harvest_file(file: str) -> list[str]:
     source = Path(file).read_bytes()
     if b'"""' not in source and b"'''" not in source and not file.endswith(_TOPICS):
-        return []  # no docstring worth the parsing
+        return []  # no docstring, so parsing would be wasted time
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # templates and files for other versions of Python
         return []
-    everything = ast.walk(tree) if file.endswith(_TOPICS) else _documentation(tree)
+    nodes = ast.walk(tree) if file.endswith(_TOPICS) else _documentation(tree)
     return [
         paragraph
-        for node in everything
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for paragraph in paragraphs(node.value)
     ]
 
 
 def _documentation(tree: ast.Module) -> Iterator[ast.AST]:
-    """Docstrings, and strings in calls that stand alone in a module (`add_docstr(f, "…")`)."""
+    """Docstrings, and strings in call statements of a module, such as `add_docstr(f, "…")`."""
     scopes: list[ast.AST] = [tree]
-    # Not ast.walk: to visit every expression takes a quarter of the time and finds nothing more.
+    # Visiting all expressions with ast.walk takes a quarter of the time and finds no more text.
     while scopes:
         body = getattr(scopes.pop(), "body", [])
         for first, statement in enumerate(body):
@@ -176,7 +176,7 @@ def _documentation(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
-    """Name and place of every source file that is read."""
+    """Names and paths of all source files to read."""
     roots = [("", _standard_library())]
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)

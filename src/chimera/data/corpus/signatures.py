@@ -1,7 +1,7 @@
-"""Instructions out of nothing: what a function of Python's standard library does, by its signature.
+"""Make instructions from Python's standard library: describe a function, given its signature.
 
-Read from the sources with `ast`, never imported; the answer is the first sentence of a docstring,
-where that is one. Always there, offline.
+The sources are read with `ast`, without importing them. The answer is the first sentence of the
+docstring; functions without such a sentence are skipped. Needs no network.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ _SENTENCE = re.compile(r"[A-Z][^\n]{20,200}?\.(?=\s|$)")
 def check(instead: str) -> None:
     """Refuse a Python without sources.
 
+    Args:
+        instead: alternative to name in the error message.
+
     Raises:
-        UserError: naming what to give instead.
+        UserError: the sources of the standard library are missing.
     """
     if not (_library() / "argparse.py").is_file():
         raise UserError(f"Python's sources are not in {_library()}; give {instead}")
 
 
 def records(root: Path) -> list[dict[str, Any]]:
-    """Records of all functions that are documented by a sentence; kept in the cache."""
+    """Records of all functions whose docstring begins with a sentence; kept in the cache `root`."""
     folder, _ = cache.entry(root, "signatures", fingerprint_of(VERSION), _write)
     rows: list[dict[str, Any]] = json.loads((folder / "records.json").read_text("utf-8"))
     return rows
@@ -63,8 +66,8 @@ def _harvest() -> Iterator[dict[str, str]]:
             sentence = _SENTENCE.match(" ".join((ast.get_docstring(function) or "").split()))
             if sentence and sentence[0] not in seen:
                 seen.add(sentence[0])
-                given = f"def {name}({ast.unparse(function.args)})"
-                yield {"instruction": INSTRUCTION, "input": given, "output": sentence[0]}
+                signature = f"def {name}({ast.unparse(function.args)})"
+                yield {"instruction": INSTRUCTION, "input": signature, "output": sentence[0]}
 
 
 def _functions(

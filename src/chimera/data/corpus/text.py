@@ -1,10 +1,10 @@
-"""Any text: a file, a folder, a glob or a data set of the hub (SPEC D3).
+"""Your own text: a file, a folder, a glob or a data set of the hub (SPEC D3).
 
-Files are UTF-8 text, JSON lines or Parquet. In a text file the units are what blank lines separate
-or, if it has none, its lines; in the others, rows. Short units that follow each other are gathered
-into documents of at least `SHORTEST` characters. Files whose names speak of train, valid (dev) or
-test are those splits, and what is not named is train; a split that is missing is taken out of train
-by the hashes of its documents.
+Files are UTF-8 text, JSON lines or Parquet. The units of a text file are its paragraphs, separated
+by blank lines, or its lines if it has no blank lines; the units of other files are rows.
+Consecutive short units are joined to documents of at least `SHORTEST` characters. A file whose name
+contains train, valid (dev) or test belongs to that split, other files to train. A missing split
+takes documents of train by their hashes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _INSTEAD = f"data.path=<{_TAKES}>"
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Data):
-    """Text of one's own.
+    """Text of your own.
 
     Args:
         path: a file, a folder (its .txt, .jsonl and .parquet files), a glob, or `owner/name` of a
             data set on the hub.
-        valid_path, test_path: files, folders or globs for these splits; None goes by file names.
-        field: what holds the text in JSON lines, Parquet and data sets.
-        config: of the data set, if it has several.
+        valid_path, test_path: files, folders or globs for these splits; None uses the file names.
+        field: field of the text in JSON lines, Parquet and data sets of the hub.
+        config: configuration of the data set, if it has several.
     """
 
     path: str | None = None
@@ -57,7 +57,7 @@ class Text(Data):
             _find("data.path", self.path)
 
     def fingerprint(self) -> str:
-        """Hash of all files; of the name, on the hub."""
+        """Hash of all files; for the hub, of the name."""
         by_split = {} if self._on_hub() else self._files()
         contents = [(s, [file_fingerprint(f) for f in by_split[s]]) for s in sorted(by_split)]
         named = sorted((s, list(map(file_fingerprint, f))) for s, f in self._named().items())
@@ -65,26 +65,26 @@ class Text(Data):
         return fingerprint_of("text", 1, source, named, self.field, self.max_bytes)
 
     def splits(self) -> Splits:
-        """The splits that files, or the data set, come in, completed."""
+        """Documents by the splits of the files or the data set; missing splits are made."""
         rows: dict[Split, Iterable[str]] = {}
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
         by_split = self._named() if self._on_hub() else self._files()
         documents: dict[Split, list[str]] = {}
         for split, share in shares_of(rows.keys() | by_split.keys()).items():
-            most = None if self.max_bytes is None else int(self.max_bytes * share)
+            max_bytes = None if self.max_bytes is None else int(self.max_bytes * share)
             if split in by_split:
-                documents[split] = self._read(by_split[split], most)
+                documents[split] = self._read(by_split[split], max_bytes)
             else:
-                documents[split] = bounded(gather(rows[split]), most)
+                documents[split] = bounded(gather(rows[split]), max_bytes)
         return complete(documents, f"data.path={self.path}")
 
-    def _read(self, files: Sequence[Path], most: int | None) -> list[str]:
+    def _read(self, files: Sequence[Path], max_bytes: int | None) -> list[str]:
         sizes = [max(1, file.stat().st_size) for file in files]
         documents: list[str] = []
         for file, size in zip(files, sizes, strict=True):
-            # Of each file the same part, so that a bound does not leave whole files out.
-            part = None if most is None else -(-most * size // sum(sizes))
+            # The same share of each file, so that a bound does not leave out whole files.
+            part = None if max_bytes is None else -(-max_bytes * size // sum(sizes))
             if file.suffix in (".jsonl", ".parquet"):
                 units: Iterable[str] = read_rows(file, self.field, part)
             else:
@@ -97,7 +97,7 @@ class Text(Data):
         return hub.is_id(path) and not Path(path).exists() and not path.endswith(_SUFFIXES)
 
     def _named(self) -> dict[Split, list[Path]]:
-        """Files of the splits that have a key of their own."""
+        """Files of `valid_path` and `test_path`, by split."""
         named: dict[Split, list[Path]] = {}
         if self.valid_path is not None:
             named["valid"] = _find("data.valid_path", self.valid_path)
@@ -107,32 +107,37 @@ class Text(Data):
 
     def _files(self) -> dict[Split, list[Path]]:
         named = self._named()
-        taken = {file.resolve() for files in named.values() for file in files}
-        files = [f for f in _find("data.path", str(self.path)) if f.resolve() not in taken]
+        named_files = {file.resolve() for files in named.values() for file in files}
+        files = [f for f in _find("data.path", str(self.path)) if f.resolve() not in named_files]
         by_split: dict[Split, list[Path]] = {}
         for file in files:
-            # A file alone is to be trained on, whatever its name.
+            # A single file is train, even if its name contains valid or test.
             split = (split_of(file) if len(files) > 1 else None) or "train"
             by_split.setdefault(split, []).append(file)
         return by_split | named
 
 
 def blocks(text: str) -> list[str]:
-    """What blank lines separate; in a text without blank lines, its lines."""
+    """Paragraphs of a text, separated by blank lines; its lines if it has no blank lines."""
     lines = [line.strip() for line in text.strip().splitlines()]
     if all(lines):
         return lines
     return ["\n".join(group) for full, group in groupby(lines, key=bool) if full]
 
 
-def gather(units: Iterable[str], least: int = SHORTEST) -> Iterator[str]:
-    """Units one after the other, joined until a document has `least` characters."""
+def gather(units: Iterable[str], shortest: int = SHORTEST) -> Iterator[str]:
+    """Join consecutive units to documents of at least `shortest` characters; the last may be less.
+
+    Args:
+        units: texts; blanks around them are removed.
+        shortest: least number of characters.
+    """
     document, size = [], 0
     for unit in units:
         if unit := unit.strip():
             document.append(unit)
             size += len(unit)
-        if size >= least:
+        if size >= shortest:
             yield "\n".join(document)
             document, size = [], 0
     if document:
@@ -140,15 +145,15 @@ def gather(units: Iterable[str], least: int = SHORTEST) -> Iterator[str]:
 
 
 def _find(key: str, path: str) -> list[Path]:
-    place = Path(path).expanduser()
-    if place.is_file():
-        return [place]
-    if place.is_dir():
-        files = sorted(f for f in place.rglob("*") if f.is_file() and f.suffix in _SUFFIXES)
+    local = Path(path).expanduser()
+    if local.is_file():
+        return [local]
+    if local.is_dir():
+        files = sorted(f for f in local.rglob("*") if f.is_file() and f.suffix in _SUFFIXES)
         if not files:
             raise UserError(f"{key}={path} holds no {', '.join(_SUFFIXES)} file; it takes {_TAKES}")
         return files
-    files = sorted(f for f in map(Path, glob(str(place), recursive=True)) if f.is_file())
+    files = sorted(f for f in map(Path, glob(str(local), recursive=True)) if f.is_file())
     if not files:
-        raise UserError(f"{key}={path} is not there; it takes {_TAKES}")
+        raise UserError(f"{key}={path} does not exist; it takes {_TAKES}")
     return files

@@ -1,10 +1,10 @@
 """WikiText-2 (SPEC D3; arXiv 1609.07843): Wikipedia articles, the corpus of SAIDL and QDYT.
 
-From the hub as `Salesforce/wikitext`, configuration `wikitext-2-raw-v1`, or from a local folder
-with files for its splits (`train…`, `valid…`, `test…`, `wiki.train.raw`), raw or with `<unk>`. A
-document is an article: what stands from one heading of the first level to the next. A split that
-the folder lacks is taken out of train by the hashes of the documents; without train, train is the
-larger part of valid.
+It is read from the hub (`Salesforce/wikitext`, configuration `wikitext-2-raw-v1`) or from a local
+folder with files for its splits (`train…`, `valid…`, `test…`, `wiki.train.raw`), raw or with
+`<unk>`. A document is an article: the lines from one heading of the first level to the next. A
+split that the folder lacks takes documents of train by their hashes; a missing train split takes
+the larger part of valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WikiText2(Data):
     """WikiText-2.
 
     Args:
-        path: a folder with files for the splits; None takes it from the hub.
+        path: a folder with files for the splits; None reads from the hub.
     """
 
     path: str | None = None
@@ -44,7 +44,7 @@ class WikiText2(Data):
             self._files(self.path)
 
     def fingerprint(self) -> str:
-        """Hash of the local files; of the name, on the hub, where it has not changed since 2016."""
+        """Hash of the local files; for the hub, of the name: the data are unchanged since 2016."""
         source: object = HUB
         if self.path is not None:
             files = self._files(self.path)
@@ -52,15 +52,15 @@ class WikiText2(Data):
         return fingerprint_of("wikitext2", 1, source, self.max_bytes)
 
     def splits(self) -> Splits:
-        """The splits that the source comes with, completed."""
+        """Documents by the splits of the source; missing splits are made."""
         lines: dict[Split, Iterable[str]]
         if self.path is None:
             lines = hub.load_rows(*HUB, "text", _INSTEAD)
         else:
             lines = {s: read_text(f).split("\n") for s, f in self._files(self.path).items()}
         shares = shares_of(lines)
-        most = {s: self.max_bytes and self.max_bytes * shares[s] for s in lines}
-        documents = {s: bounded(articles(rows), most[s]) for s, rows in lines.items()}
+        max_bytes = {s: self.max_bytes and self.max_bytes * shares[s] for s in lines}
+        documents = {s: bounded(articles(rows), max_bytes[s]) for s, rows in lines.items()}
         return complete(documents, self.path or HUB[0])
 
     @staticmethod
@@ -76,7 +76,7 @@ class WikiText2(Data):
 
 
 def articles(lines: Iterable[str]) -> Iterable[str]:
-    """Lines gathered into articles, blank ones left out."""
+    """Join lines to articles, without blank lines."""
     article: list[str] = []
     for line in lines:
         line = line.rstrip("\n")

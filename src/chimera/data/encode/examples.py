@@ -1,8 +1,8 @@
 """Encode labelled texts and pairs of texts as token ids (SPEC D2). Does not import torch.
 
-A text becomes start·a·end, a pair start·a·middle·b·end, by its tokenizer's template; for BERT's
-that is [CLS] a [SEP] and [CLS] a [SEP] b [SEP]. An example that is too long loses tokens at the end
-of its longer text. The cache keeps the ids under a hash of corpus, tokenizer and length.
+A text becomes start·a·end, a pair start·a·middle·b·end, by the tokenizer's template; with BERT's
+these are [CLS] a [SEP] and [CLS] a [SEP] b [SEP]. An example that is too long loses tokens at the
+end of its longer text. The cache stores the ids under a hash of corpus, tokenizer and length.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _AT_ONCE = 4000  # texts encoded in one call
 
 @dataclass(frozen=True)
 class Encoded:
-    """The examples of one part as ids, one after the other.
+    """Concatenated token ids of the n examples of one part.
 
     Args:
         ids: [all tokens].
-        ends: [n] where each example ends in them.
-        seconds: [n] tokens at the end of each that belong to its second text.
-        labels: [n] classes or scores; NaN where there is none.
-        index: [n] as the submission wants it.
+        ends: [n] end of each example in `ids`.
+        seconds: [n] number of tokens at the end of each example that belong to its second text.
+        labels: [n] classes or scores; NaN for an example without a label.
+        index: [n] number of each example in a submission.
     """
 
     ids: npt.NDArray[Any]
@@ -54,11 +54,11 @@ class Encoded:
 
     @property
     def lengths(self) -> Ids:
-        """[n] tokens of each."""
+        """Number of tokens of each example [n]."""
         return np.diff(self.ends, prepend=0)
 
     def row(self, number: int) -> Ids:
-        """The ids of one example."""
+        """Ids of one example [t]."""
         start = self.ends[number - 1] if number else 0
         return self.ids[start : self.ends[number]].astype(np.int64)
 
@@ -66,7 +66,16 @@ class Encoded:
 def prepare_examples(
     corpus: Labelled, settings: TokenizerSettings, cache_dir: Path | None = None
 ) -> Prepared:
-    """Tokenizer and ids of a labelled corpus; `Prepared.splits` holds an `Encoded` per part."""
+    """Prepare tokenizer and ids of a labelled corpus; `Prepared.splits` has an `Encoded` per part.
+
+    Args:
+        corpus: a choice of `data=` with labels.
+        settings: a choice of `tokenizer=`.
+        cache_dir: the cache; None uses that of the corpus.
+
+    Raises:
+        UserError: data or tokenizer are not available, or `data.seq_len` is too short.
+    """
     root = cache_dir or corpus.cache
     corpus_hash = corpus.fingerprint()
     examples = once(corpus.examples)
@@ -77,46 +86,50 @@ def prepare_examples(
     tokenizer, seconds = prepare_tokenizer(settings, corpus_hash, texts, root)
 
     def encode_all(folder: Path) -> dict[str, Any]:
-        began = time.perf_counter()
+        start = time.perf_counter()
         counts = {}
         for part, rows in examples().items():
-            made = encode(rows, tokenizer, corpus.seq_len)
-            np.savez(folder / f"{part}.npz", **vars(made))
-            counts[part] = {"examples": len(made), "tokens": len(made.ids)}
-        spent = time.perf_counter() - began
+            encoded = encode(rows, tokenizer, corpus.seq_len)
+            np.savez(folder / f"{part}.npz", **vars(encoded))
+            counts[part] = {"examples": len(encoded), "tokens": len(encoded.ids)}
+        duration = time.perf_counter() - start
         sizes = ", ".join(f"{part} {count['examples']:,}" for part, count in counts.items())
-        log.info("examples: %s, encoded in %.1f s", sizes, spent)
-        return {"splits": counts, "seconds": spent}
+        log.info("examples: %s, encoded in %.1f s", sizes, duration)
+        return {"splits": counts, "seconds": duration}
 
     key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256, corpus.seq_len, tokenizer.template)
-    folder, made = cache.entry(root, "examples", key, encode_all)
-    parts = {part: read_encoded(folder / f"{part}.npz") for part in made["splits"]}
+    folder, facts = cache.entry(root, "examples", key, encode_all)
+    parts = {part: read_encoded(folder / f"{part}.npz") for part in facts["splits"]}
     report = {
         "corpus_sha256": corpus_hash,
-        "splits": made["splits"],
+        "splits": facts["splits"],
         "tokenizer_seconds": seconds,
-        "packing_seconds": made["seconds"],
+        "packing_seconds": facts["seconds"],
         "cache": str(folder),
     }
     return Prepared(tokenizer, parts, report)
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Encoded:
-    """Token ids of examples, each of at most `length`."""
+    """Encode examples, each as at most `length` token ids.
+
+    Raises:
+        UserError: `length` leaves no room for text.
+    """
     rows: list[Ids] = []
     seconds = []
     for start in range(0, len(examples), _AT_ONCE):
-        some = examples[start : start + _AT_ONCE]
-        firsts = tokenizer.encode([e.first for e in some])
-        others = iter(tokenizer.encode([e.second for e in some if e.second is not None]))
-        for example, a in zip(some, firsts, strict=True):
-            b = None if example.second is None else next(others)
+        chunk = examples[start : start + _AT_ONCE]
+        first_texts = tokenizer.encode([e.first for e in chunk])
+        second_texts = iter(tokenizer.encode([e.second for e in chunk if e.second is not None]))
+        for example, a in zip(chunk, first_texts, strict=True):
+            b = None if example.second is None else next(second_texts)
             row, second = frame(a, b, tokenizer.template, length)
             rows.append(row)
             seconds.append(second)
-    kept = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
+    dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     return Encoded(
-        np.concatenate(rows).astype(kept),
+        np.concatenate(rows).astype(dtype),
         np.cumsum([len(row) for row in rows]),
         np.array(seconds),
         np.array([np.nan if e.label is None else e.label for e in examples], dtype=np.float64),
@@ -125,15 +138,24 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> En
 
 
 def frame(a: Ids, b: Ids | None, template: Template, length: int) -> tuple[Ids, int]:
-    """An example with its special tokens, and how many tokens at its end are its second text's.
+    """Add special tokens to an example and cut it to `length` tokens.
+
+    Args:
+        a: ids of the first text.
+        b: ids of the second text, if there is one.
+        template: of the tokenizer.
+        length: largest number of tokens.
+
+    Returns:
+        The ids, and the number of tokens at their end that belong to the second text.
 
     Raises:
-        UserError: not even a token of each text would fit.
+        UserError: fewer than two tokens of text would fit.
     """
     middle = template.middle if b is not None else ()
     room = length - len(template.start) - len(middle) - len(template.end)
     if room < 2:
-        raise UserError(f"data.seq_len={length} leaves no room for text; take more")
+        raise UserError(f"data.seq_len={length} leaves no room for text; give a larger one")
     if b is None:
         row = np.concatenate([template.start, a[:room], template.end])
         return row.astype(np.int64), 0
@@ -146,11 +168,11 @@ def frame(a: Ids, b: Ids | None, template: Template, length: int) -> tuple[Ids, 
 
 
 def read_encoded(file: Path) -> Encoded:
-    """What was written of an `Encoded` with numpy's `savez`."""
+    """Read an `Encoded` whose fields were written with numpy's `savez`."""
     with np.load(file) as stored:
         return Encoded(**{name: stored[name] for name in stored.files})
 
 
 def class_counts(part: Encoded, classes: int) -> Ids:
-    """How many examples of each class there are."""
+    """Number of examples of each class [classes]."""
     return np.bincount(part.labels[~np.isnan(part.labels)].astype(np.int64), minlength=classes)

@@ -1,7 +1,7 @@
-"""Corpus → tokenizer → token ids, each stage kept in the cache under a hash of all that decides it.
+"""Prepare data: corpus → tokenizer → token ids. Each stage is cached under a hash of its inputs.
 
-If nothing changed, no text is read at all. One line per stage that does work goes to the log
-`chimera`.
+If the inputs have not changed, no text is read. Each stage that is not cached writes one line to
+the log `chimera`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ log = logging.getLogger("chimera")
 
 @dataclass(frozen=True)
 class Prepared:
-    """Data, ready to be batched.
+    """Data that is ready to be batched.
 
     Args:
         tokenizer: of the ids.
-        splits: train, valid and test: `PackedTokens`, or what else a task works on.
-        report: documents, bytes and tokens of each split, hashes, seconds that stages took when
-            they were last done; plain values for the record.
+        splits: train, valid and test: `PackedTokens`, or another class that a task's data module
+            reads.
+        report: plain values for the record: documents, bytes and tokens of each split, hashes,
+            seconds of each stage when it last ran.
     """
 
     tokenizer: Tokenizer
@@ -42,19 +43,22 @@ class Prepared:
 
 
 def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None = None) -> Prepared:
-    """Tokenizer and token ids of a corpus.
+    """Prepare tokenizer and packed token ids of a corpus.
 
     Args:
         corpus: a choice of `data=`.
         settings: a choice of `tokenizer=`.
-        cache_dir: None takes the corpus' own.
+        cache_dir: the cache; None uses that of the corpus.
+
+    Raises:
+        UserError: the text or the tokenizer is not available.
     """
     root = cache_dir or corpus.cache
     corpus_hash = corpus.fingerprint()
 
     @once
     def splits() -> Splits:
-        began = time.perf_counter()
+        start = time.perf_counter()
         documents = corpus.splits()
         size = sum(len(document.encode()) for split in documents.values() for document in split)
         number = sum(map(len, documents.values()))
@@ -62,15 +66,15 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
             "data: %s documents, %.1f MB, read in %.1f s",
             f"{number:,}",
             size / 1e6,
-            time.perf_counter() - began,
+            time.perf_counter() - start,
         )
         return documents
 
     def make_tokens(folder: Path) -> dict[str, Any]:
         documents = splits()
-        began = time.perf_counter()
+        start = time.perf_counter()
         counts = pack(folder, documents, tokenizer)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
         log.info("tokens: %s, packed in %.1f s", sizes, seconds)
         return {"splits": counts, "seconds": seconds}
@@ -95,25 +99,28 @@ def prepare_tokenizer(
     documents: Callable[[], Sequence[str]],
     root: Path,
 ) -> tuple[Tokenizer, float]:
-    """The tokenizer, from the cache if it is there, and the seconds that it took to make.
+    """Load the tokenizer from the cache, or build it.
 
     Args:
         settings: a choice of `tokenizer=`.
         corpus_hash: fingerprint of the corpus.
-        documents: gives the training text; called only if it is to be learnt from.
-        root: the cache.
+        documents: returns the training text; called only if the tokenizer learns from it.
+        root: directory of the cache.
+
+    Returns:
+        The tokenizer, and the seconds that its building took.
     """
 
     def make(folder: Path) -> dict[str, Any]:
         text = documents() if settings.learns else []
-        began = time.perf_counter()
-        made = settings.build(text)
-        made.save(folder)
-        seconds = time.perf_counter() - began
+        start = time.perf_counter()
+        tokenizer = settings.build(text)
+        tokenizer.save(folder)
+        seconds = time.perf_counter() - start
         log.info(
-            "tokenizer: %s pieces, sha256 %s, made in %.1f s",
-            f"{made.vocab_size:,}",
-            made.sha256[:8],
+            "tokenizer: %s pieces, sha256 %s, built in %.1f s",
+            f"{tokenizer.vocab_size:,}",
+            tokenizer.sha256[:8],
             seconds,
         )
         return {"seconds": seconds}

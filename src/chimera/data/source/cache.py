@@ -1,8 +1,8 @@
-"""Cache entries that are whole or not there at all: directories named by what they were made from.
+"""Cache of directories that are complete or absent, named by a hash of their inputs.
 
-An entry is built beside its place and moved there in one step, under a lock, so that a crash leaves
-none half made and two processes do not make it twice. `MANIFEST` holds the hash of every file;
-an entry that no longer agrees with it is made anew.
+An entry is built in a temporary directory and renamed in one step, under a lock. So a crash leaves
+no incomplete entry, and two processes do not build the same entry twice. `MANIFEST` holds the hash
+of each file; an entry whose files do not match its manifest is built again.
 """
 
 from __future__ import annotations
@@ -29,59 +29,63 @@ MANIFEST = "manifest.json"
 def entry(
     root: Path, kind: str, key: str, build: Callable[[Path], dict[str, Any]]
 ) -> tuple[Path, dict[str, Any]]:
-    """The directory of an entry and the facts that were noted when it was built.
+    """Read an entry of the cache; build it if it is absent or damaged.
 
     Args:
-        root: the cache.
-        kind: of entry; a directory in the cache.
-        key: hash of all that decides the contents.
-        build: fills an empty directory and returns facts as plain values; called if there is no
-            such entry or it is damaged.
+        root: directory of the cache.
+        kind: of the entry; a subdirectory of the cache.
+        key: hash of all inputs that determine the contents.
+        build: fills an empty directory and returns facts as plain values.
+
+    Returns:
+        The entry's directory and the facts that `build` returned.
 
     Raises:
         UserError: the cache cannot be written to.
     """
-    place = root / kind / key[:32]
-    facts = _read(place)
+    folder = root / kind / key[:32]
+    facts = _read(folder)
     if facts is not None:
-        return place, facts
+        return folder, facts
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(place.with_suffix(".lock")):
-            facts = _read(place)  # another process may have made it while we waited
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            facts = _read(folder)  # another process may have built it before this one got the lock
             if facts is None:
-                for left_behind in place.parent.glob(f".{place.name}.*"):  # by a killed process
-                    shutil.rmtree(left_behind)
-                if place.exists():
-                    log.warning("cache: %s is damaged and made anew", place)
-                    shutil.rmtree(place)
-                facts = _write(place, build)
+                for unfinished in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
+                    shutil.rmtree(unfinished)
+                if folder.exists():
+                    log.warning("cache: %s is damaged; it is built again", folder)
+                    shutil.rmtree(folder)
+                facts = _write(folder, build)
     except PermissionError as error:
-        raise UserError(f"data.cache_dir={root} cannot be written to ({error.strerror})") from error
-    return place, facts
+        raise UserError(
+            f"data.cache_dir={root} cannot be written to ({error.strerror}); name another folder"
+        ) from error
+    return folder, facts
 
 
-def _write(place: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    beside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+def _write(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        facts = build(beside)
-        files = {f.relative_to(beside).as_posix(): _digest(f) for f in _files(beside)}
-        manifest = beside / MANIFEST
+        facts = build(temporary)
+        files = {f.relative_to(temporary).as_posix(): _digest(f) for f in _files(temporary)}
+        manifest = temporary / MANIFEST
         manifest.write_text(json.dumps({"files": files, "facts": facts}, indent=1))
-        for file in [*_files(beside), manifest]:
+        for file in [*_files(temporary), manifest]:
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
-        os.replace(beside, place)
+        os.replace(temporary, folder)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return facts
 
 
-def _read(place: Path) -> dict[str, Any] | None:
-    """Facts of an entry that is whole, else None."""
+def _read(folder: Path) -> dict[str, Any] | None:
+    """Facts of a complete entry; None if the entry is absent or damaged."""
     try:
-        manifest = json.loads((place / MANIFEST).read_text())
-        if all(_digest(place / name) == digest for name, digest in manifest["files"].items()):
+        manifest = json.loads((folder / MANIFEST).read_text())
+        if all(_digest(folder / name) == digest for name, digest in manifest["files"].items()):
             return dict(manifest["facts"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,4 +1,4 @@
-"""Hashes of settings and files, under which the cache keeps what was made from them."""
+"""Hashes of settings and files; the cache names its entries by them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def fingerprint_of(*parts: object) -> str:
-    """Hexadecimal hash of a sequence of plain values."""
+    """Hash plain values to hexadecimal digits."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def file_fingerprint(file: Path, whole: int = 1 << 28) -> str:
-    """Hash of a file's contents; above `whole` bytes of its ends, size and time of change."""
+    """Hash a file's contents; of a file above `whole` bytes: its ends, size and time of change."""
     with file.open("rb") as stream:
         status = file.stat()
         if status.st_size <= whole:

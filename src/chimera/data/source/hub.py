@@ -1,7 +1,7 @@
-"""Data sets and vocabularies from the Hugging Face hub, and one line where they cannot be had.
+"""Load data sets and vocabularies from the Hugging Face hub, or fail with one line.
 
-The libraries' own way of being offline is half a minute of retries and a traceback; so before
-anything is asked of the hub, see whether it was fetched before or can be reached at all.
+Offline, the hub's libraries retry for half a minute and raise a traceback. So before a request this
+module checks whether a local copy exists or the hub can be reached.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.request import getproxies
 from chimera.data.source.splits import Split
 from chimera.errors import UserError
 
-#: What the hub's data sets call their splits.
+#: Names of splits on the hub to ours.
 _SPLITS: dict[str, Split] = {
     "train": "train",
     "validation": "valid",
@@ -29,35 +29,44 @@ _SPLITS: dict[str, Split] = {
 
 
 def is_id(path: str) -> bool:
-    """Whether this could name a repository: `owner/name`."""
+    """Whether a text has the form of a repository's name, `owner/name`."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", path) is not None and not path.startswith(".")
 
 
 def check_dataset(name: str, config: str | None, instead: str) -> None:
-    """Refuse a data set that was never fetched when the hub cannot be reached.
+    """Refuse a data set without a local copy if the hub cannot be reached.
+
+    Args:
+        name: of the data set, `owner/name`.
+        config: its configuration; None if it has only one.
+        instead: alternative to name in the error message.
 
     Raises:
-        UserError: saying what to fetch, or to give `instead`.
+        UserError: the data set is not available.
     """
     from huggingface_hub import constants
 
-    # As in datasets.config, which takes half a second to import.
+    # The path that datasets.config computes; importing that module takes half a second.
     prepared = os.environ.get("HF_DATASETS_CACHE", f"{constants.HF_HOME}/datasets")
-    fetched = (
+    copies = (
         Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}",
         Path(prepared).expanduser() / name.replace("/", "___"),
     )
-    if not any(folder.is_dir() for folder in fetched) and not reachable():
-        raise _not_there(name, config, instead)
+    if not any(folder.is_dir() for folder in copies) and not reachable():
+        raise _unavailable(name, config, instead)
 
 
 def load_rows(
     name: str, config: str | None, field: str, instead: str
 ) -> dict[Split, Iterable[str]]:
-    """One text column of a data set, by split.
+    """Load one text column of a data set, by split.
+
+    Args:
+        name, config, instead: as of `check_dataset`.
+        field: name of the column.
 
     Raises:
-        UserError: it cannot be had, or has no such column.
+        UserError: the data set is not available or has no such column.
     """
     rows: dict[Split, Iterable[str]] = {}
     for split, data in load_splits(name, config, instead).items():
@@ -72,26 +81,34 @@ def load_rows(
 
 
 def load_splits(name: str, config: str | None, instead: str) -> dict[str, Any]:
-    """A data set with all its columns, by the hub's names of its splits.
+    """Load a data set with all columns, by the hub's names of its splits.
+
+    Args:
+        name, config, instead: as of `check_dataset`.
 
     Raises:
-        UserError: it cannot be had.
+        UserError: the data set is not available, or the configuration is unknown or missing.
     """
     from datasets import load_dataset
 
     try:
         return dict(load_dataset(name, config))
-    except OSError as error:  # ConnectionError, and what datasets raises for an unknown name
-        raise _not_there(name, config, instead) from error
+    except OSError as error:  # a ConnectionError, or the error of `datasets` for an unknown name
+        raise _unavailable(name, config, instead) from error
     except ValueError as error:  # an unknown or missing configuration: the message lists them
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error
 
 
 def find_file(name: str, file: str, option: str) -> Path:
-    """The local copy of one file of a model repository, fetched if need be.
+    """Find the local copy of one file of a model repository; download it if there is none.
+
+    Args:
+        name: of the repository, `owner/name`.
+        file: name of the file.
+        option: key whose value is `name`, for the message.
 
     Raises:
-        UserError: it cannot be had.
+        UserError: the file is not available.
     """
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
@@ -111,7 +128,11 @@ def find_file(name: str, file: str, option: str) -> Path:
 
 
 def reachable(timeout: float = 1.0) -> bool:
-    """Whether the hub answers; assumed behind a proxy."""
+    """Whether the hub accepts a connection; with a proxy, assumed.
+
+    Args:
+        timeout: seconds to wait.
+    """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -131,9 +152,9 @@ def _column(data: Iterable[dict[str, str]], field: str) -> Iterator[str]:
     return (row[field] for row in data)
 
 
-def _not_there(name: str, config: str | None, instead: str) -> UserError:
+def _unavailable(name: str, config: str | None, instead: str) -> UserError:
     arguments = f"'{name}'" if config is None else f"'{name}', '{config}'"
     return UserError(
-        f"the data set {name} is not on this machine and the hub does not give it; check the name,"
-        f" fetch it once while connected (datasets.load_dataset({arguments})), or give {instead}"
+        f"the data set {name} is not on this machine and cannot be fetched; check the name, fetch"
+        f" it once while connected (datasets.load_dataset({arguments})), or give {instead}"
     )

@@ -1,7 +1,7 @@
-"""What a tokenizer is, and how a run finds its own again (SPEC D4).
+"""Base classes of tokenizers; save and load a tokenizer (SPEC D4).
 
-A choice of `tokenizer=` is a frozen dataclass of settings that builds a `Tokenizer`; a tokenizer
-saves itself into a folder, from which alone `load` brings it back.
+A choice of `tokenizer=` is a frozen dataclass of settings that builds a `Tokenizer`. A tokenizer
+saves itself to a folder; `load` needs only that folder.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from chimera.errors import UserError
 Ids = npt.NDArray[np.int64]
 #: Describes the other files in the folder of a saved tokenizer.
 DESCRIPTION = "tokenizer.json"
-#: Part of the cache's key; raised whenever `save` writes something that older code cannot read.
+#: Part of the cache's key; raise it when older code cannot read the files that `save` writes.
 VERSION = 2
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the tokens that stand for no text; `mask` is None where there is none."""
+    """Ids of the special tokens; `mask` is None if there is no mask token."""
 
     pad: int
     unk: int
@@ -41,7 +41,7 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Template:
-    """Ids around the texts of an example: start a end, or start a middle b end."""
+    """Special ids around the texts a, b of an example: start a end, or start a middle b end."""
 
     start: tuple[int, ...]
     middle: tuple[int, ...]
@@ -49,16 +49,16 @@ class Template:
 
 
 class Tokenizer(ABC):
-    """Texts to ids and back.
+    """Encode texts as token ids and decode ids.
 
-    Text never yields a special token, not even one that spells its name.
+    A text never gives a special token, even if it contains that token's name.
 
     Args:
-        special: ids of the special tokens; several may share one.
+        special: ids of the special tokens; several may share an id.
         vocab_size: number of ids.
-        sha256: of what it was made from (model or vocabulary, and options); goes into the record.
+        sha256: hash of model or vocabulary and options, for the record of the run.
 
-    `template` is BERT's, [CLS] a [SEP] b [SEP], unless the tokenizer knows one of its own.
+    `template` is BERT's, [CLS] a [SEP] b [SEP], unless a subclass sets another.
     """
 
     def __init__(self, special: SpecialIds, vocab_size: int, sha256: str) -> None:
@@ -71,11 +71,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Ids of each text, without special tokens around it."""
+        """Ids [n] int64 of each text, without special tokens."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a sequence of ids; special tokens are left out."""
+        """Text of a sequence of ids, without special tokens."""
 
     @abstractmethod
     def _write(self, folder: Path) -> None: ...
@@ -85,7 +85,7 @@ class Tokenizer(ABC):
     def _read(cls, folder: Path, special: SpecialIds, sha256: str) -> Self: ...
 
     def save(self, folder: Path) -> None:
-        """Write what `load` needs."""
+        """Write all files that `load` needs to a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self._write(folder)
         described = {
@@ -99,10 +99,10 @@ class Tokenizer(ABC):
 
 
 def load(folder: Path) -> Tokenizer:
-    """The tokenizer that was saved into a folder.
+    """Load the tokenizer that was saved to a folder.
 
     Raises:
-        UserError: there is none.
+        UserError: the folder holds no tokenizer of Chimera.
     """
     try:
         described = json.loads((folder / DESCRIPTION).read_text())
@@ -120,14 +120,14 @@ def load(folder: Path) -> Tokenizer:
 
 
 def kind_of(tokenizer: type[Tokenizer]) -> str:
-    """What a saved tokenizer is called: its file in this folder and its class."""
+    """Name of a tokenizer class in saved files: its module in this folder, and the class."""
     return f"{tokenizer.__module__.rpartition('.')[2]}.{tokenizer.__qualname__}"
 
 
 def class_of(kind: object) -> type[Tokenizer] | None:
-    """The class that `kind_of` names; None if it names no tokenizer of this folder.
+    """Find the class that `kind_of` names; None if this folder has no such tokenizer.
 
-    Version 1 wrote the module's path and the class; the file was called the same.
+    Version 1 wrote a list of the module's path and the class; the module had the same file name.
     """
     if isinstance(kind, list):
         kind = ".".join([str(kind[0]).rpartition(".")[2], *map(str, kind[1:])])
@@ -136,48 +136,61 @@ def class_of(kind: object) -> type[Tokenizer] | None:
     if not (module.isidentifier() and find_spec(f"{folder}.{module}")):
         return None
     value = getattr(import_module(f"{folder}.{module}"), name, None)
-    is_one = isinstance(value, type) and issubclass(value, Tokenizer)
-    return value if is_one else None
+    is_tokenizer = isinstance(value, type) and issubclass(value, Tokenizer)
+    return value if is_tokenizer else None
 
 
 class TokenizerSettings(Protocol):
     """A choice of `tokenizer=`; its fields are the keys of `conf/tokenizer/<name>.yaml`."""
 
     def check(self) -> None:
-        """Find out whether what it is made from is there.
+        """Check that the files of the tokenizer are available.
 
         Raises:
             UserError: what is missing and what to do.
         """
 
     def fingerprint(self, corpus: str) -> str:
-        """Hash of all that decides the tokenizer, given the corpus' fingerprint."""
+        """Hash of all inputs of the tokenizer.
+
+        Args:
+            corpus: fingerprint of the corpus, for a tokenizer that learns from it.
+        """
 
     @property
     def learns(self) -> bool:
-        """Whether it is made from the training text, rather than from files."""
+        """Whether the tokenizer is learnt from the training text instead of read from files."""
 
     def build(self, documents: Sequence[str]) -> Tokenizer:
-        """Make the tokenizer; `documents` of the training split are needed only if it learns."""
+        """Build the tokenizer.
+
+        Args:
+            documents: of the training split; used only if the tokenizer learns.
+        """
 
 
 def locate(option: str, path: str, *names: str) -> list[Path]:
-    """Files of a vocabulary: in a folder, a single file, or a model repository of the hub.
+    """Find the files of a vocabulary: in a folder, a single file, or a repository of the hub.
+
+    Args:
+        option: key whose value is `path`, for messages.
+        path: a folder, a file, or `owner/name` on the hub.
+        names: of the files.
 
     Raises:
-        UserError: they are nowhere to be found.
+        UserError: a file is missing.
     """
-    place = Path(path).expanduser()
-    if place.is_file() and len(names) == 1:
-        return [place]
-    if place.is_dir():
-        missing = [name for name in names if not (place / name).is_file()]
+    local = Path(path).expanduser()
+    if local.is_file() and len(names) == 1:
+        return [local]
+    if local.is_dir():
+        missing = [name for name in names if not (local / name).is_file()]
         if missing:
             raise UserError(f"{option}={path} holds no {' and no '.join(missing)}")
-        return [place / name for name in names]
-    if not place.exists() and hub.is_id(path):
+        return [local / name for name in names]
+    if not local.exists() and hub.is_id(path):
         return [hub.find_file(path, name, option) for name in names]
     raise UserError(
-        f"{option}={path} is not there; it takes a folder with {' and '.join(names)},"
+        f"{option}={path} does not exist; it takes a folder with {' and '.join(names)},"
         " or owner/name of a model on the hub"
     )

@@ -1,8 +1,8 @@
-"""Byte-level BPE with GPT-2's vocabularies (SPEC D4; SAIDL 2.1): merges of bytes, nothing unknown.
+"""Byte-level BPE with GPT-2's vocabulary (SPEC D4; SAIDL 2.1): merges of bytes, no unknown text.
 
-GPT-2 has one special token, <|endoftext|>: it separates documents and stands in for the class and
-unknown tokens. A masked language model needs two more, [PAD] and [MASK], which are appended to the
-vocabulary (50,257 become 50,259) unless `mlm_tokens` is off; then padding, too, is <|endoftext|>.
+GPT-2 has one special token, <|endoftext|>. It separates documents and is used as class and unknown
+token. A masked language model needs two more, [PAD] and [MASK]. They are appended to the vocabulary
+(50,257 become 50,259) unless `mlm_tokens` is off; then <|endoftext|> also pads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ByteBPE:
 
     Args:
         path: a folder with `vocab.json` and `merges.txt`, or `owner/name` of a model on the hub.
-        mlm_tokens: append [PAD] and [MASK]; off for a causal model of GPT-2's exact vocabulary.
+        mlm_tokens: append [PAD] and [MASK]; turn it off for a causal model with GPT-2's exact
+            vocabulary.
     """
 
     path: str = "openai-community/gpt2"
@@ -35,7 +36,7 @@ class ByteBPE:
         locate("tokenizer.path", self.path, "vocab.json", "merges.txt")
 
     def fingerprint(self, corpus: str) -> str:
-        """Of the two files and the option."""
+        """Hash of the two files and the option."""
         files = locate("tokenizer.path", self.path, "vocab.json", "merges.txt")
         return fingerprint_of("byte_bpe", 1, list(map(file_fingerprint, files)), self.mlm_tokens)
 

@@ -1,4 +1,4 @@
-"""Tokenizers that the Hugging Face `tokenizers` library runs: WordPiece and byte-level BPE."""
+"""Adapter for tokenizers of the Hugging Face library `tokenizers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
 
-_FILE = "huggingface.json"  # what their library calls tokenizer.json
+#: The library's `tokenizer.json`; that name is taken by `DESCRIPTION`.
+_FILE = "huggingface.json"
 
 
 class FastTokenizer(Tokenizer):
@@ -21,12 +22,12 @@ class FastTokenizer(Tokenizer):
 
     def __init__(self, fast: Fast, special: SpecialIds, sha256: str) -> None:
         super().__init__(special, max(fast.get_vocab().values()) + 1, sha256)
-        fast.encode_special_tokens = True  # as text, that is
+        fast.encode_special_tokens = True  # encode their names as ordinary text
         self.fast = fast
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         encoded = self.fast.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(one.ids, dtype=np.int64) for one in encoded]
+        return [np.array(encoding.ids, dtype=np.int64) for encoding in encoded]
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self.fast.decode([int(i) for i in ids]))

@@ -1,7 +1,7 @@
-"""A model's own tokenizer (SPEC D4): of a run of ours, or of a Hugging Face model.
+"""The tokenizer that a model was trained with (SPEC D4): of a Chimera run or a Hugging Face model.
 
-What stands around a text and between two of them (`Template`) is read off the tokenizer by letting
-it encode a pair, whatever it is made of. A decoder's without a separator gets its end token there.
+The special tokens around and between two texts (`Template`) are read from a pair that the tokenizer
+encodes. If a decoder's tokenizer puts no separator between them, its end token is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chimera.data.tokenizer.base import DESCRIPTION, SpecialIds, Template, Token
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
 
-#: Files that a Hugging Face tokenizer may be made of, the best first.
+#: Files of a Hugging Face tokenizer, in the order of preference.
 _FILES = ("tokenizer.json", "spm.model", "sentencepiece.bpe.model", "vocab.txt", "vocab.json")
 
 
@@ -29,7 +29,7 @@ class Own:
     """The tokenizer that a model was trained with.
 
     Args:
-        path: a folder or a `owner/name` of the hub; null: of `init_from=` or of `model.name=`.
+        path: a folder or `owner/name` on the hub; null: that of `init_from=` or `model.name=`.
     """
 
     path: str | None = None
@@ -38,16 +38,16 @@ class Own:
         """See `TokenizerSettings.check`."""
         if self.path is None:
             raise UserError(
-                "tokenizer=own is that of init_from=<a run> or of model=hf model.name=<a model>;"
-                " give one of them, or tokenizer.path=<a folder>"
+                "tokenizer=own needs a model; give init_from=<a run>, model=hf model.name=<a"
+                " model>, or tokenizer.path=<a folder>"
             )
         if self._folder() is None:
             hub.find_file(self.path, "tokenizer_config.json", "tokenizer.path")
         if not self._ours():
-            need_transformers("tokenizer=own")
+            require_transformers("tokenizer=own")
 
     def fingerprint(self, corpus: str) -> str:
-        """Of the files; of the name, on the hub."""
+        """Hash of the files; for the hub, of the name."""
         folder = self._folder()
         if folder is None:
             return fingerprint_of("own", 1, self.path)
@@ -69,10 +69,10 @@ class Own:
         return from_transformers(str(folder or self.path))
 
     def _folder(self) -> Path | None:
-        """Where it is on this machine; None where the hub is meant.
+        """Local folder of the tokenizer; None for one on the hub.
 
         Raises:
-            UserError: neither.
+            UserError: the path is neither a folder with a tokenizer nor `owner/name`.
         """
         folder = Path(str(self.path)).expanduser()
         if folder.is_dir():
@@ -81,60 +81,64 @@ class Own:
             return folder
         if hub.is_id(str(self.path)):
             return None
-        raise UserError(f"tokenizer.path={self.path} is not there; name a folder or owner/name")
+        raise UserError(f"tokenizer.path={self.path} does not exist; name a folder or owner/name")
 
     def _ours(self) -> bool:
+        """Whether Chimera saved the tokenizer."""
         folder = self._folder()
         file = folder / DESCRIPTION if folder else None
         return file is not None and file.is_file() and "kind" in json.loads(file.read_text())
 
 
-def need_transformers(what: str) -> None:
-    """Refuse what stands on the library where it is not installed.
+def require_transformers(setting: str) -> None:
+    """Refuse a setting that needs the library transformers if it is not installed.
 
     Raises:
-        UserError: with the command that installs it.
+        UserError: with the command that installs the library.
     """
     if find_spec("transformers") is None:
-        raise UserError(f"{what} needs the library transformers: pip install -e '.[hf]'")
+        raise UserError(f"{setting} needs the library transformers: pip install -e '.[hf]'")
 
 
 def from_transformers(name: str) -> Tokenizer:
-    """The fast form of a Hugging Face model's tokenizer.
+    """Load the fast tokenizer of a Hugging Face model.
+
+    Args:
+        name: a folder or `owner/name`.
 
     Raises:
-        UserError: there is none.
+        UserError: the model has none.
     """
     from tokenizers import Tokenizer as Fast
     from transformers import AutoTokenizer
 
     try:
-        theirs = AutoTokenizer.from_pretrained(name)
+        pretrained = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise UserError(f"{name} gives no tokenizer ({reason})") from error
-    backend = getattr(theirs, "backend_tokenizer", None)
+        raise UserError(f"the tokenizer of {name} cannot be loaded ({reason})") from error
+    backend = getattr(pretrained, "backend_tokenizer", None)
     if backend is None:
-        raise UserError(f"{name} has no fast tokenizer; this needs one")
+        raise UserError(f"{name} has no fast tokenizer, which tokenizer=own needs; choose another")
     text = backend.to_str()
     fast = Fast.from_str(text)
     fast.no_padding()
     fast.no_truncation()
-    special = _special(theirs)
+    special = _special(pretrained)
     tokenizer = FastTokenizer(fast, special, hashlib.sha256(text.encode()).hexdigest())
-    # The model's table may be no smaller than what it was told.
-    tokenizer.vocab_size = max(tokenizer.vocab_size, len(theirs))
+    # At least the length that transformers states, so that each id has a row in the embeddings.
+    tokenizer.vocab_size = max(tokenizer.vocab_size, len(pretrained))
     fast.encode_special_tokens = False
     tokenizer.template = _template(fast, special)
     fast.encode_special_tokens = True
     return tokenizer
 
 
-def _special(theirs: Any) -> SpecialIds:
-    """Ids of the special tokens; an end token stands in for those that a decoder has not."""
+def _special(pretrained: Any) -> SpecialIds:
+    """Ids of the special tokens; the end token replaces those that a decoder lacks."""
 
     def first(*names: str) -> int | None:
-        ids = (getattr(theirs, f"{name}_token_id", None) for name in names)
+        ids = (getattr(pretrained, f"{name}_token_id", None) for name in names)
         return next((i for i in ids if i is not None), None)
 
     end = first("sep", "eos", "bos", "cls", "unk", "pad")
@@ -148,7 +152,7 @@ def _special(theirs: Any) -> SpecialIds:
 
 
 def _template(fast: Any, special: SpecialIds) -> Template:
-    """Special ids before, between and after two texts."""
+    """Special ids before, between and after two texts, read from an encoded pair."""
     encoded = fast.encode("a", "b", add_special_tokens=True)
     sides: list[int | None] = list(encoded.sequence_ids)
     if 0 not in sides or 1 not in sides:
@@ -162,5 +166,5 @@ def _template(fast: Any, special: SpecialIds) -> Template:
     )
 
 
-def _or(value: int | None, other: int) -> int:
-    return other if value is None else value
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

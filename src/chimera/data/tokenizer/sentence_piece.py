@@ -2,7 +2,7 @@
 
     P(x) = max over segmentations s of x of Π_i p(s_i)
 
-The trainer's numbers depend on the thread count, so that is a key and not the machine's.
+The learnt model depends on the trainer's thread count, so the count is a setting.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chimera.types import Fraction, PositiveInt
 log = logging.getLogger("chimera")
 
 _FILE = "sentencepiece.model"
-#: What special pieces are called, ours first.
+#: Names of the special pieces, those of models trained here first.
 _SPECIAL = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -41,12 +41,12 @@ class SentencePiece:
 
     Args:
         path: an existing .model; None learns one from the training text.
-        vocab_size: pieces, the special ones among them (50,000 in TITAN); fewer if the text does
-            not hold as many.
+        vocab_size: number of pieces, special ones included (50,000 in TITAN); fewer if the text
+            gives fewer.
         character_coverage: share of the text's characters that become pieces.
-        byte_fallback: spell other characters in 256 byte pieces; without, they are [UNK].
-        train_bytes: about how much text is learnt from, lines taken evenly from all of it.
-        num_threads: of the trainer; part of what the result is.
+        byte_fallback: encode other characters as byte pieces (256 of them); if off, they are [UNK].
+        train_bytes: approximate size of the training sample, lines at equal distances.
+        num_threads: of the trainer; the result depends on it.
     """
 
     path: str | None = None
@@ -60,12 +60,12 @@ class SentencePiece:
         """See `TokenizerSettings.check`."""
         if self.path is not None and not Path(self.path).expanduser().is_file():
             raise UserError(
-                f"tokenizer.path={self.path} is not there; give a SentencePiece .model,"
+                f"tokenizer.path={self.path} does not exist; give a SentencePiece .model,"
                 " or null to learn one from the corpus"
             )
 
     def fingerprint(self, corpus: str) -> str:
-        """Of the model file; without one, of the corpus and all settings."""
+        """Hash of the model file; without a file, of the corpus and all settings."""
         if self.path is not None:
             return fingerprint_of("sentencepiece", file_fingerprint(Path(self.path).expanduser()))
         return fingerprint_of("sentencepiece", 1, corpus, self)
@@ -79,20 +79,20 @@ class SentencePiece:
         """See `TokenizerSettings.build`."""
         if self.path is not None:
             return SentencePieceTokenizer(Path(self.path).expanduser().read_bytes(), self.path)
-        made = SentencePieceTokenizer(self.train(documents))
-        if made.vocab_size < self.vocab_size:
+        tokenizer = SentencePieceTokenizer(self.train(documents))
+        if tokenizer.vocab_size < self.vocab_size:
             log.warning(
-                "tokenizer: the text holds %d pieces, fewer than tokenizer.vocab_size=%d",
-                made.vocab_size,
+                "tokenizer: the text gives %d pieces, fewer than tokenizer.vocab_size=%d",
+                tokenizer.vocab_size,
                 self.vocab_size,
             )
-        return made
+        return tokenizer
 
     def train(self, documents: Sequence[str]) -> bytes:
-        """The .model learnt from documents; the same bytes for the same documents.
+        """Learn a .model from documents; the same documents give the same bytes.
 
         Raises:
-            UserError: the text does not allow it.
+            UserError: the trainer cannot learn such a model from the text.
         """
         from sentencepiece import SentencePieceTrainer
 
@@ -130,7 +130,7 @@ class SentencePiece:
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Runs a .model; special pieces that it lacks are appended to its vocabulary."""
+    """Tokenizer of a .model; special pieces that the model lacks are appended to the vocabulary."""
 
     def __init__(self, model: bytes, name: str = "the model") -> None:
         from sentencepiece import SentencePieceProcessor
@@ -145,8 +145,8 @@ class SentencePieceTokenizer(Tokenizer):
         ids = {}
         for role, names in _SPECIAL.items():
             candidates = (self.processor.piece_to_id(piece) for piece in names)
-            known = [i for i in candidates if i != unknown]
-            ids[role] = unknown if role == "unk" else known[0] if known else size
+            present = [i for i in candidates if i != unknown]
+            ids[role] = unknown if role == "unk" else present[0] if present else size
             size += ids[role] == size
         super().__init__(SpecialIds(**ids), size, hashlib.sha256(model).hexdigest())
 

@@ -1,7 +1,7 @@
-"""Whole words (SAIDL 3.7): the most frequent of the training text, the others are [UNK].
+"""Tokenizer of whole words (SAIDL 3.7): the most frequent of the training text; others are [UNK].
 
-SAIDL's has [PAD] = 0, [UNK] = 1 and at most 20,000 words. [CLS], [SEP] and [MASK] follow here, so
-that every task can use it.
+SAIDL's has [PAD] = 0, [UNK] = 1 and at most 20,000 words. [CLS], [SEP] and [MASK] are added, so
+that all tasks can use the tokenizer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """Words and punctuation marks as they stand in the text.
+    """Words and punctuation marks of the training text.
 
     Args:
-        vocab_size: at most so many, the special ones among them.
-        min_count: words that are rarer are unknown.
-        lowercase: put text in lower case.
+        vocab_size: largest number of tokens, special ones included.
+        min_count: rarer words are [UNK].
+        lowercase: convert text to lower case.
     """
 
     vocab_size: PositiveInt = 20_000
@@ -39,12 +39,12 @@ class Words:
         """See `TokenizerSettings.check`."""
         if self.vocab_size <= len(_SPECIAL):
             raise UserError(
-                f"tokenizer.vocab_size={self.vocab_size} leaves no word beside"
-                f" {', '.join(_SPECIAL)}; take more"
+                f"tokenizer.vocab_size={self.vocab_size} has no room for a word besides"
+                f" {', '.join(_SPECIAL)}; give more than {len(_SPECIAL)}"
             )
 
     def fingerprint(self, corpus: str) -> str:
-        """Of the corpus and all settings."""
+        """Hash of the corpus and all settings."""
         return fingerprint_of("words", 1, corpus, self)
 
     @property
@@ -67,7 +67,8 @@ class Words:
         vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *kept))}
         fast = Fast(models.WordLevel(vocabulary, unk_token="[UNK]"))
         fast.normalizer, fast.pre_tokenizer = normalizer, splitter
-        # The default puts blanks between words, which is as near to the text as words come.
+        # No word begins with \0, so the decoder joins all words by blanks; its clean-up removes
+        # blanks before punctuation marks.
         fast.decoder = decoders.WordPiece(prefix="\0", cleanup=True)
         fast.add_special_tokens(list(_SPECIAL))
         digest = hashlib.sha256(repr((sorted(vocabulary.items()), self)).encode()).hexdigest()
@@ -80,8 +81,8 @@ class Words:
         return normalizers.Sequence(steps), pre_tokenizers.BertPreTokenizer()
 
 
-def _most_common(counts: Counter[str], most: int, least: int) -> Iterable[str]:
-    """The most frequent words; those of one frequency in the order of their letters."""
+def _most_common(counts: Counter[str], size: int, min_count: int) -> Iterable[str]:
+    """The most frequent words; words of the same frequency in alphabetical order."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    # A word of the text that spells a special token's name is none.
-    return [w for w, n in ranked if n >= least and w not in _SPECIAL][:most]
+    # A word of the text that equals a special token's name gets no id.
+    return [w for w, n in ranked if n >= min_count and w not in _SPECIAL][:size]

@@ -19,7 +19,7 @@ class WordPiece:
 
     Args:
         path: a `vocab.txt`, a folder that holds one, or `owner/name` of a model on the hub.
-        lowercase: put text in lower case and take accents off, as uncased models expect.
+        lowercase: convert text to lower case and remove accents, as uncased models expect.
     """
 
     path: str = "google-bert/bert-base-uncased"
@@ -30,7 +30,7 @@ class WordPiece:
         locate("tokenizer.path", self.path, "vocab.txt")
 
     def fingerprint(self, corpus: str) -> str:
-        """Of the vocabulary and the option."""
+        """Hash of the vocabulary and the option."""
         (file,) = locate("tokenizer.path", self.path, "vocab.txt")
         return fingerprint_of("wordpiece", 1, file_fingerprint(file), self.lowercase)
 
