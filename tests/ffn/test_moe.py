@@ -228,5 +228,5 @@ def test_an_experts_own_losses_are_passed_on() -> None:
 
 
 def test_more_choices_than_experts_are_refused() -> None:
-    with pytest.raises(ValueError, match="top_k=3 is more than there are experts=2"):
+    with pytest.raises(ValueError, match="top_k=3 is more than experts=2"):
         build(experts=2, top_k=3)

@@ -88,7 +88,7 @@ def test_a_sequence_ends_with_its_end_and_waits_for_the_others() -> None:
 def test_more_positions_than_a_table_has_are_refused_before_the_first_token() -> None:
     model = zoo.model(causal=True, position="learned").eval()
     long = Generation(run="x", max_new=32)
-    with pytest.raises(UserError, match="learned knows max_len=32 positions"):
+    with pytest.raises(UserError, match="learned has max_len=32 positions"):
         next(decode(model, [[1, 2]], long, pad_id=0, end_id=None))
     assert len(list(decode(model, [[1]], long, pad_id=0, end_id=None))) == 32
 

@@ -52,7 +52,7 @@ def test_sinusoidal_keeps_the_dtype() -> None:
 
 
 def test_sinusoidal_needs_an_even_width() -> None:
-    with pytest.raises(ValueError, match="odd"):
+    with pytest.raises(ValueError, match="needs an even model width"):
         Sinusoidal(site(dim=33), 3, 11)
 
 

@@ -50,5 +50,5 @@ def test_nothing_stays_nothing() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="odd"):
+    with pytest.raises(ValueError, match="needs an even head width"):
         Hope(site(), 4, 7)

@@ -110,7 +110,7 @@ def test_turns_fewer_key_heads_alike() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="odd"):
+    with pytest.raises(ValueError, match="needs an even head width"):
         build(7)
     with pytest.raises(ValueError, match="scaling=ntk"):
         build(2, scaling="ntk")

@@ -130,7 +130,7 @@ def test_learned_positions_refuse_longer_texts_before_training(
     build: Callable[..., CausalLM], module: CausalDataModule
 ) -> None:
     build(position="learned").configure_for(module, "fit")
-    with pytest.raises(UserError, match="learned knows max_len=16 positions, the sequence has 64"):
+    with pytest.raises(UserError, match="max_len=16 positions, but the sequence has 64"):
         build(position="learned", longer=[2, 4]).configure_for(module, "fit")
     with pytest.raises(UserError, match="max_len=16"):
         build(position="learned").configure_for(module.lengthened(32), "fit")

@@ -1,4 +1,4 @@
-"""Two linear layers with GELU between them (SPEC ffn `mlp`; TITAN eq. 41).
+"""Feed-forward network of two linear layers with GELU (SPEC ffn `mlp`; TITAN eq. 41).
 
 y = W_down GELU(W_up x),   W_up: d → expand·d
 """
@@ -12,11 +12,11 @@ from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
 
 
 class MLP(FFN):
-    """GELU feed-forward network.
+    """Feed-forward network with GELU.
 
     Args:
         expand: inner width as a multiple of d (4 in BERT, 2 in TITAN Table 1).
-        bias: biases on both layers (a quantiser without biases ignores it).
+        bias: biases in both layers (ignored by quantisers without biases).
     """
 
     source = "TITAN eq. 41; arXiv 1706.03762, 1606.08415"

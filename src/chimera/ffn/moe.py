@@ -2,16 +2,17 @@
 
     g(x) = softmax(W_g x)                        router in float32, no bias       (eq. 38)
     y    = Σ_{i in top-k} ḡᵢ Eᵢ(x),   ḡᵢ = gᵢ / Σ_{j in top-k} gⱼ                 (eq. 39, 40)
-    C    = ⌈CF · T / N⌉ rows per expert, what overflows keeps its residual only  (eq. 45)
+    C    = ⌈CF · T / N⌉ rows per expert; y = 0 for dropped rows                  (eq. 45)
 
-T counts the real tokens of the batch; padding is neither routed nor counted, its y is 0. Choices
-are sorted by expert once and each expert runs on its own rows: k·T rows in all, whatever N is.
+T is the number of real tokens of the batch; padding is not routed and has y = 0. One sort groups
+choices by expert. Each expert runs on its rows only: k·T rows in total, for any N.
 
-Eq. 45 counts tokens, but each token makes k = 2 choices: even a perfectly even router loses
-1 − 1.25/2 = 37.5 % of them. `capacity_of: choices` is ⌈CF · kT / N⌉, as in GShard, and loses none
-then. Encoders serve all first choices before any second one; decoders serve in the order of the
-tokens, or a later token's first choice could displace an earlier token's second. In evaluation
-nothing is dropped by default, so that no result depends on what else is in the batch.
+Eq. 45 counts tokens, but each token has k = 2 choices: even a perfectly even router drops
+1 − 1.25/2 = 37.5 % of the choices. `capacity_of: choices` is ⌈CF · kT / N⌉, as in GShard; an even
+router then drops none. Encoders assign all first choices before second choices. Decoders assign
+choices in the order of tokens; otherwise, a later token's first choice could displace an earlier
+token's second choice. In evaluation, experts drop nothing by default, so that a result does not
+depend on other sequences of the batch.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ from chimera.ops.routing import Groups, balance, blend, entropy, group, probabil
 
 
 class MoE(FFN):
-    """Top-k routed experts. [b t d] to [b t d], aux `balance`.
+    """Sparse mixture of experts with top-k routing; aux loss `balance`. [b t d] to [b t d].
 
     Args:
-        expert: any other ffn.
-        experts: how many, N (4 in TITAN Table 1, 8 in its abstract).
-        top_k: experts per token. With one, its gate stays g: renormalised to 1 it would not learn.
+        expert: factory of the experts, any other ffn.
+        experts: number of experts N (4 in TITAN Table 1, 8 in its abstract).
+        top_k: experts per token. With top_k=1 the gate is g itself: a gate renormalised to 1 has
+            no gradient.
         capacity_factor: CF in training; None drops nothing.
-        eval_capacity_factor: CF in evaluation.
-        capacity_of: what CF multiplies, T/N `tokens` (the paper) or k·T/N `choices`.
+        eval_capacity_factor: CF in evaluation; None drops nothing.
+        capacity_of: factor of CF: T/N for `tokens` (the paper), k·T/N for `choices`.
+
+    Raises:
+        ValueError: top_k > experts.
     """
 
     source = "F1, E2, E3; TITAN 6; arXiv 2101.03961"
@@ -54,7 +59,7 @@ class MoE(FFN):
     ) -> None:
         super().__init__()
         if top_k > experts:
-            raise ValueError(f"ffn top_k={top_k} is more than there are experts={experts}")
+            raise ValueError(f"ffn top_k={top_k} is more than experts={experts}: lower top_k")
         self.top_k, self.causal = top_k, site.causal
         per_expert = (top_k if capacity_of == "choices" else 1) / experts
         self.capacity = {
@@ -89,27 +94,27 @@ class MoE(FFN):
     def _run(
         self, rows: Tensor, pos: Tensor, groups: Groups, loop: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each expert on its contiguous rows, the weighted results added where they belong."""
+        """Run each expert on its rows, and add the weighted outputs to the rows of their tokens."""
         tokens, sizes = groups.tokens, groups.sizes
-        places = pos.index_select(0, tokens)[None].split(sizes, 1)
+        positions = pos.index_select(0, tokens)[None].split(sizes, 1)
         inputs = rows.index_select(0, tokens)[None].split(sizes, 1)
         outs = {
-            i: self.experts[i](inputs[i], Ctx(places[i], None, loop))
+            i: self.experts[i](inputs[i], Ctx(positions[i], None, loop))
             for i in range(len(sizes))
             if sizes[i]
         }
-        if not outs:  # nothing but padding
+        if not outs:  # all tokens are padding
             return rows * 0.0 + touch(self.experts.parameters()), {}
-        made = torch.cat([out.y[0] for out in outs.values()])
-        made = made * groups.gates.to(made.dtype)[:, None]
-        y = made.new_zeros(len(rows), made.shape[1]).index_add(0, tokens, made)
+        outputs = torch.cat([out.y[0] for out in outs.values()])
+        outputs = outputs * groups.gates.to(outputs.dtype)[:, None]
+        y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens, outputs)
         if self.training:
             idle = (e for i, e in enumerate(self.experts) if i not in outs)
             y = y + touch(p for e in idle for p in e.parameters())
         return y, blend(*((sizes[i] / len(tokens), out.aux) for i, out in outs.items()))
 
     def _stats(self, groups: Groups, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:
-        """Share of the choices each expert was given, what was dropped of it, indecision."""
+        """Share of choices of each expert, share of dropped choices, entropy of the router."""
         choices = max(sum(groups.demand), 1)
         dropped = sum(groups.demand) - sum(groups.sizes)
         shares = torch.tensor([*groups.demand, dropped], device=probs.device) / choices

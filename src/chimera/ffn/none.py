@@ -1,10 +1,10 @@
-"""No feed-forward network: mixers alone, as in Mamba's and xLSTM's own stacks (SPEC ffn `none`)."""
+"""No feed-forward network: mixers only, as in Mamba's and xLSTM's stacks (SPEC ffn `none`)."""
 
 from chimera.contract import Parts, Site
 
 
 def no_ffn(site: Site, parts: Parts) -> None:
-    """Nothing, which the block takes as leave to drop the branch and the norm before it.
+    """Return None; the block then has neither a feed-forward branch nor the norm before it.
 
-    A module that returned zeros would leave that norm with parameters that no gradient reaches.
+    A module that returns zeros would leave the norm with parameters without gradients.
     """

@@ -1,13 +1,13 @@
-"""Feed-forward network with a squared ReLU, as costly as SwiGLU (SPEC ffn `relu2`; QDYT 3.4).
+"""Feed-forward network with squared ReLU, at the cost of SwiGLU (SPEC ffn `relu2`; QDYT 3.4).
 
 (a₁, …, a_f) = split(W_up x),   y = W_down Σᵢ ReLU(aᵢ)²
 W_up: d → expand·d,   W_down: expand·d/fold → d
 
-QDYT gives the shape 8d → 4d → d and calls it matched compute, but not how 8d become 4d. Here the
-`fold` = 2 halves are summed after the activation: every matrix has the shape that SwiGLU has
-(8d² + 4d² multiplications), and a sum stands where the gate's product stood, so the ablation
-isolates gating. `fold: 1` is the usual form (arXiv 2109.08668): with expand 8 it costs 16d²
-(a third above SwiGLU), with expand 6 the same 12d².
+QDYT gives the shape 8d → 4d → d at matched compute, but not the map from 8d to 4d. This code sums
+the `fold` = 2 halves after the activation. Matrices then have the shapes of SwiGLU (8d² + 4d²
+multiplications), and a sum replaces the product of the gate, so that the ablation isolates gating.
+`fold: 1` is the usual form (arXiv 2109.08668): it costs 16d² with expand 8 (a third more than
+SwiGLU) and 12d² with expand 6.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, PositiveInt, S
 
 
 class ReLU2(FFN):
-    """Squared-ReLU feed-forward network.
+    """Feed-forward network with squared ReLU.
 
     Args:
         expand: width of the up projection as a multiple of d.
-        fold: how many equal slices of it are summed before the down projection.
-        bias: biases on both layers (a quantiser without biases ignores it).
+        fold: number of equal slices of the activation that are summed before the down projection.
+        bias: biases in both layers (ignored by quantisers without biases).
+
+    Raises:
+        ValueError: `fold` does not divide the width of the up projection.
     """
 
     source = "QDYT 3.4; arXiv 2109.08668"

@@ -2,7 +2,7 @@
 
 (a, b) = split(W_up x),   y = W_down (a ⊙ SiLU(b)),   W_up: d → 2·expand·d,  W_down: expand·d → d
 
-With QDYT's expand = 4 the up projection is d → 8d, its halves are 4d wide: 12d² weights.
+With QDYT's expand = 4, the up projection is d → 8d and its halves have width 4d: 12d² weights.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
 
 
 class SwiGLU(FFN):
-    """SiLU-gated feed-forward network, one up projection for value and gate.
+    """Feed-forward network with SiLU gate; one up projection computes value and gate.
 
     Args:
         expand: width of the gated product as a multiple of d; the up projection is twice as wide.
-        bias: biases on both layers (a quantiser without biases ignores it).
+        bias: biases in both layers (ignored by quantisers without biases).
     """
 
     source = "QDYT 3.4; arXiv 2002.05202"

@@ -2,8 +2,8 @@
 
     y = γ ⊙ tanh(α x) + β
 
-No statistics of any kind. α is a scalar in arXiv 2503.10622, a vector in TITAN 7.2 (whose Table 6
-counts 3d parameters). The slope is at most |γ α| (TITAN eq. 48). [b t d] to [b t d].
+The norm uses no statistics. α is a scalar in arXiv 2503.10622 and a vector in TITAN 7.2, whose
+Table 6 counts 3d parameters. The slope is at most |γ α| (TITAN eq. 48). [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from chimera.contract import Norm, PositiveFloat
 
 
 class DyT(Norm):
-    """Dynamic tanh.
+    """Dynamic tanh: tanh with learned slope, scale and shift.
 
     Args:
         dim: d.
-        alpha: α for each `channel` or one `scalar`.
-        init: α at the start.
+        alpha: one α per `channel`, or one `scalar` for all channels.
+        init: initial α.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""No norm: BitNet's linear layers bring their own (SPEC Q2), so its blocks have none."""
+"""No norm, for BitNet: its linear layers contain a norm (SPEC Q2), its blocks have none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chimera.contract import Norm
 
 
 class NoNorm(Norm):
-    """The identity. [b t d] to [b t d]."""
+    """Identity. [b t d] to [b t d]."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

@@ -4,16 +4,17 @@
     training     μ = mean over the channels of the token, [b t 1]
     evaluation   μ = running mean, over (B, L), of that same quantity, a scalar (`running`)
 
-The paper writes «update running_mean over (B,S)» and leaves open of what. Of μ, we say: training
-and evaluation then differ by each token's distance from the mean μ, the paper's train/test
-mismatch; `token` has none. Of x, by channel ([d], as a BatchNorm's) is the other reading,
-`channel`: it evaluates another function than was trained. One checkpoint of our main job has a test
-perplexity of 142.9 with `token`, 180.6 with `running` and 3e30 with `channel`.
+The paper writes «update running_mean over (B,S)» and does not name the averaged quantity. This code
+averages μ (`running`): training and evaluation then differ by each token's distance from the mean
+μ, which is the paper's train/test mismatch. `token` has no mismatch. `channel` averages x per
+channel, [d], as BatchNorm does; it evaluates another function than the trained one. One checkpoint
+of the main experiment has test perplexity 142.9 with `token`, 180.6 with `running`, 3e30 with
+`channel`.
 
-Padding enters no statistic. A norm that runs several times per forward pass (loops) averages over
-all of its calls; a recomputation by gradient checkpointing counts nothing twice.
+Statistics exclude padding. A norm that runs several times per forward pass (loops) averages over
+all calls. A recomputation by gradient checkpointing does not count.
 
-What the schedule does to this norm is in `chimera.callback.part.qdyt`, which the YAML brings along.
+`chimera.callback.part.qdyt`, a callback in this norm's YAML, schedules α and the calibration of γ.
 [b t d] to [b t d].
 """
 
@@ -29,18 +30,18 @@ from chimera.contract import Fraction, Norm, PositiveFloat
 from chimera.ops.grid import wide
 from chimera.ops.straight import recomputing
 
-GAMMA = (0.1, 10.0)  # bounds of a calibrated γ: a dead channel would ask for an infinite one
+GAMMA = (0.1, 10.0)  # bounds of a calibrated γ, which is infinite for a channel of zeros
 
 
 class QDyT(Norm):
-    """Dynamic tanh around a mean.
+    """Dynamic tanh of x minus a mean, for quantised models.
 
     Args:
         dim: d.
-        alpha: α at the start; the schedule overrides it while it warms up.
-        inference_mean: μ in evaluation: `running` (the paper), `channel` (its other reading) or
-            `token` (as in training).
-        momentum: weight of a new batch in the running mean; the first batch sets it.
+        alpha: initial α; the schedule overrides it during warm-up.
+        inference_mean: μ in evaluation: `running` (the paper), `channel` (another reading of the
+            paper) or `token` (as in training).
+        momentum: weight of a new batch in the running mean; the first batch has weight 1.
     """
 
     running_mean: Tensor
@@ -65,10 +66,10 @@ class QDyT(Norm):
         self.bias = nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("updates", torch.tensor(0))
-        # A model that is trained further has been through both, and its state says so.
+        # Saved with the weights, so that further training repeats neither warm-up nor calibration.
         self.register_buffer("warm", torch.tensor(False))
         self.register_buffer("calibrated", torch.tensor(False))
-        # Σ tanh² over tokens and their number; kept so that a resumed calibration is the same one.
+        # Σ tanh² over tokens, and their number; saved, so that a resumed run goes on calibrating.
         self.register_buffer("moment", torch.zeros(dim))
         self.register_buffer("tokens", torch.tensor(0.0))
         self._calibrate_at: float | None = None
@@ -100,20 +101,20 @@ class QDyT(Norm):
             self.tokens += count
 
     def set_alpha(self, value: float) -> None:
-        """α during the warm-up."""
+        """Set α; called during warm-up."""
         with torch.no_grad():
             self.alpha.fill_(value)
 
     def begin_calibration(self, alpha: float) -> None:
-        """Collect, from the next training forward on, what outputs would be at this α."""
+        """Collect Σ tanh² at this α, from the next forward pass in training on."""
         self._calibrate_at = alpha
 
     @torch.no_grad()
     def end_calibration(self) -> None:
-        """Set γ so that the collected outputs have second moment 1 in each channel, within GAMMA.
+        """Set γ, within GAMMA, so that the collected outputs have second moment 1 in each channel.
 
-        The paper says when γ is calibrated, not to what; this is our decision (a LayerNorm's
-        outputs have that moment). It holds at the α where the warm-up ends.
+        The paper gives the time of the calibration but no target value. This code uses the second
+        moment of a LayerNorm's outputs, at the α of the end of warm-up.
         """
         mean = self.moment / self.tokens.clamp(min=1)
         self.weight.copy_(mean.rsqrt().clamp(*GAMMA))
@@ -124,7 +125,7 @@ class QDyT(Norm):
 
 
 def _sum(x: Tensor, mask: Tensor | None) -> tuple[Float[Tensor, " d"], Tensor]:
-    """Σ over real tokens, and how many there are."""
+    """Sum over real tokens, [d], and their number."""
     if mask is None:
         count = torch.full((), x.shape[0] * x.shape[1], dtype=wide(x), device=x.device)
         return x.sum((0, 1), dtype=wide(x)), count

@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm, torch's own (SPEC N1; arXiv 1607.06450, 1910.07467)."""
+"""torch's LayerNorm and RMSNorm (SPEC N1; arXiv 1607.06450, 1910.07467)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static tanh, QDyT's ablation: neither mean nor a learned α (SPEC N4; QDYT 4.3).
+"""Static tanh, an ablation of QDyT without mean and with constant α (SPEC N4; QDYT 4.3).
 
 y = γ ⊙ tanh(α x) + β,   α fixed                                            [b t d] to [b t d]
 """
@@ -12,11 +12,11 @@ from chimera.contract import Norm, PositiveFloat
 
 
 class StaticTanh(Norm):
-    """Tanh of fixed slope.
+    """Tanh with fixed slope, learned scale and shift.
 
     Args:
         dim: d.
-        alpha: α; the value at which QDyT's warm-up ends.
+        alpha: α; the default is QDyT's α at the end of warm-up.
     """
 
     def __init__(self, dim: int, *, alpha: PositiveFloat = 0.5) -> None:

@@ -1,4 +1,4 @@
-"""Every parameter in exactly one optimiser group: a rate and a decay per component (SPEC T1)."""
+"""Divide parameters into optimiser groups, with a rate and weight decay per component (SPEC T1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.config.settings import Optim
 
 @dataclass(frozen=True)
 class Group:
-    """The parameters of one component, what they are trained with, how many they are."""
+    """Parameters of one component, their learning rate and weight decay."""
 
     component: str
     lr: float
@@ -24,7 +24,7 @@ class Group:
         return sum(p.numel() for p in self.parameters)
 
     def options(self) -> dict[str, Any]:
-        """As torch's optimisers take it."""
+        """Parameter group in the format of torch's optimisers."""
         return {
             "params": self.parameters,
             "lr": self.lr,
@@ -34,9 +34,9 @@ class Group:
 
 
 def components(model: nn.Module) -> dict[str, str]:
-    """Parameter name to the component that owns it: the innermost module that names one.
+    """Map parameter names to components; the innermost module with `component` decides.
 
-    A table shared by embedding and head counts once, where it is found first.
+    A table shared by embedding and head counts once, under its first name.
     """
     owner: dict[str, str] = {}
 
@@ -53,10 +53,10 @@ def components(model: nn.Module) -> dict[str, str]:
 
 
 def groups(model: nn.Module, settings: Optim) -> list[Group]:
-    """Trainable parameters by component, in the order in which the model names them.
+    """Group trainable parameters by component, in the order of the model's parameters.
 
-    A rate or decay for a component that the model does not have is no error: the same table of
-    rates serves every combination.
+    Settings may have rates and decays of components that the model does not have: one table of
+    rates serves all models.
     """
     owner = components(model)
     by_component: dict[str, list[nn.Parameter]] = {}

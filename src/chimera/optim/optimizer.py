@@ -1,8 +1,8 @@
 """Build the optimiser and the learning-rate schedule that `optim` names by `_target_`.
 
-`optim.optimizer` builds any torch optimiser from parameter groups, `optim.schedule` a factor by
-step (`chimera.optim.schedule`). Each is given those of the other keys of `optim` that it has an
-argument for, unless its own node sets them.
+`optim.optimizer` is any torch optimiser of parameter groups; `optim.schedule` is a function in
+`chimera.optim.schedule`. Both get the keys of `optim` that their signatures name, unless their YAML
+nodes set the arguments.
 """
 
 from __future__ import annotations
@@ -19,34 +19,37 @@ from chimera.errors import UserError
 from chimera.optim.groups import Group
 from chimera.optim.schedule import warmup_cosine
 
-#: Arguments of an optimiser that every parameter group sets by itself.
+#: Arguments of an optimiser that each parameter group sets.
 PER_GROUP = ("params", "lr", "weight_decay")
 
 
 def build(
     settings: Optim, groups: Sequence[Group], total_steps: int, *, fused: bool
 ) -> tuple[torch.optim.Optimizer, LambdaLR]:
-    """The optimiser of these groups and its schedule.
+    """Build the optimiser and its schedule.
 
     Args:
-        settings: of `optim`.
-        groups: every trained parameter, with its rate and decay.
+        settings: values of `optim`.
+        groups: all trained parameters, with their rates and decays.
         total_steps: optimiser steps of the whole run.
-        fused: let the optimiser update all parameters in one kernel, if it can.
+        fused: update all parameters in one kernel, if the optimiser has this option.
     """
-    make = settings.optimizer or torch.optim.AdamW
-    offered = {"betas": tuple(settings.betas), "eps": settings.eps, "fused": fused}
-    optimizer = make([group.options() for group in groups], **_taken(make, offered))
-    plan = settings.schedule or warmup_cosine
-    offered = {"warmup": settings.warmup, "min_ratio": settings.min_ratio}
-    return optimizer, LambdaLR(optimizer, plan(total_steps, **_taken(plan, offered)))
+    make_optimizer = settings.optimizer or torch.optim.AdamW
+    defaults = {"betas": tuple(settings.betas), "eps": settings.eps, "fused": fused}
+    optimizer = make_optimizer(
+        [group.options() for group in groups], **_accepted(make_optimizer, defaults)
+    )
+    make_schedule = settings.schedule or warmup_cosine
+    defaults = {"warmup": settings.warmup, "min_ratio": settings.min_ratio}
+    factor = make_schedule(total_steps, **_accepted(make_schedule, defaults))
+    return optimizer, LambdaLR(optimizer, factor)
 
 
 def check(settings: Optim) -> None:
-    """Refuse an optimiser node that sets what is set for each component.
+    """Reject an optimiser node that sets arguments of parameter groups.
 
     Raises:
-        UserError: naming the key to set instead.
+        UserError: with the keys to set instead.
     """
     for key in getattr(settings.optimizer, "keywords", {}):
         if key in PER_GROUP:
@@ -56,8 +59,8 @@ def check(settings: Optim) -> None:
             )
 
 
-def _taken(function: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """Those of the offered arguments that a function has, and that a partial does not fix."""
+def _accepted(function: Callable[..., Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Arguments among `defaults` that the function has and that a partial does not fix."""
     fixed = getattr(function, "keywords", {})
     names = inspect.signature(function).parameters
-    return {key: value for key, value in offered.items() if key in names and key not in fixed}
+    return {key: value for key, value in defaults.items() if key in names and key not in fixed}

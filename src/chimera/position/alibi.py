@@ -1,9 +1,9 @@
-"""ALiBi: a penalty on scores that grows with distance (SPEC `alibi`; SAIDL 2.3; arXiv 2108.12409).
+"""ALiBi: penalty of scores, linear in distance (SPEC `alibi`; SAIDL 2.3; arXiv 2108.12409).
 
     score_ij = q_i·k_j/√k − m_h |i − j|,    m_h = 2^(−8h/H),  h = 1 … H
 
-Symmetric, so the same for encoders; in a decoder the future is masked and i ≥ j remains. No
-parameters. The slopes are SAIDL's, for any H; where H is a power of two, ALiBi's own. [1|b h t s].
+The bias is symmetric and serves encoders and decoders (which mask j > i). No parameters. The slopes
+are SAIDL's, for any H; they equal ALiBi's if H is a power of two. Bias [1|b h t s].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chimera.contract import Hook, Position, Site
 
 
 class Alibi(Position):
-    """Linear biases."""
+    """Bias of scores that decreases linearly with distance (ALiBi)."""
 
     provides: ClassVar[frozenset[Hook]] = frozenset({"bias"})
 
@@ -31,5 +31,5 @@ class Alibi(Position):
     ) -> Float[Tensor, "#b h t s"]:
         dtype = torch.get_default_dtype()
         rank = torch.arange(1, self.heads + 1, device=pos_q.device, dtype=dtype)
-        apart = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
-        return -torch.exp2(-8 * rank / self.heads)[:, None, None] * apart
+        distance = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
+        return -torch.exp2(-8 * rank / self.heads)[:, None, None] * distance

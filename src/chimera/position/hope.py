@@ -2,11 +2,12 @@
 
     q_m ← r_h (R_m q_m)/‖q_m‖,   k_n ← √k (R_n k_n)/‖k_n‖,   R as in rope
 
-TITAN rotates and then «applies additional spherical projections», without a formula; this is ours:
-queries and keys are moved along, and then kept on, a hypersphere. A score q·k/√k is then
-r_h·cos∠(q, k): bounded, whatever the length of the text. r_h > 0 is learned per head, as log r_h,
-and begins at √k, the usual length of a query. The keys' radius is fixed, since only the product of
-both reaches a score, and since grouped keys have fewer heads. q [b h t k], k [b g t k].
+TITAN rotates and then «applies additional spherical projections», without a formula. In this code,
+queries and keys are rotated and projected on a hypersphere. A score q·k/√k then equals
+r_h·cos∠(q, k), which is bounded for any text length. r_h > 0 is learned per head, as log r_h; its
+initial value is √k, the usual norm of a query. The radius of keys is constant, because a score
+depends only on the product of both radii, and because grouped keys have fewer heads.
+q [b h t k], k [b g t k].
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from chimera.ops.rotary import Base, angles, frequencies, rotate
 
 
 class Hope(Position):
-    """Rotation, then projection on a hypersphere.
+    """Rotation of queries and keys, then projection on a hypersphere.
 
     Args:
-        base: θ_i = base^(−2i/k).
+        base: base of the frequencies θ_i = base^(−2i/k).
+
+    Raises:
+        ValueError: the head width is odd.
     """
 
     provides: ClassVar[frozenset[Hook]] = frozenset({"rotate"})
@@ -35,7 +39,7 @@ class Hope(Position):
     def __init__(self, site: Site, heads: int, head_dim: int, *, base: Base = 10000.0) -> None:
         super().__init__(site, heads, head_dim)
         if head_dim % 2:
-            raise ValueError(f"a rotation turns pairs, but heads are {head_dim} wide, an odd width")
+            raise ValueError(f"position=hope needs an even head width, not {head_dim}")
         self.head_dim, self.base = head_dim, base
         self.log_radius = nn.Parameter(torch.full((heads,), math.log(head_dim) / 2))
 
@@ -44,7 +48,7 @@ class Hope(Position):
     ) -> tuple[Tensor, Tensor]:
         cos, sin = angles(pos, frequencies(self.head_dim // 2, self.base, like=q))
         radius = self.log_radius.to(cos.dtype).exp()[:, None, None]
-        # A rotation keeps lengths, so the order of the two does not matter.
+        # Normalising before rotating gives the same result, because a rotation keeps norms.
         on_sphere = F.normalize(q.to(cos.dtype), dim=-1) * radius
         keys = F.normalize(k.to(cos.dtype), dim=-1) * math.sqrt(self.head_dim)
         return rotate(on_sphere, cos, sin).to(q.dtype), rotate(keys, cos, sin).to(k.dtype)

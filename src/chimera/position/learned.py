@@ -1,8 +1,8 @@
-"""A learned vector per position, added to the embedding (SPEC `learned`; SAIDL 2.3; BERT, GPT-2).
+"""Add a learned vector per position to the embedding (SPEC `learned`; SAIDL 2.3; BERT, GPT-2).
 
     x_p ← x_p + E_p,    E [max_len d]
 
-It knows max_len positions and no further one. [b t d] to [b t d].
+Positions from max_len on are an error. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from chimera.errors import UserError
 
 
 class Learned(Position):
-    """Absolute learned positions.
+    """Learned vector per absolute position, added to the embedding.
 
     Args:
-        init_std: of the vectors at the start.
+        init_std: standard deviation of the initial vectors.
     """
 
     component = "embedding"
@@ -37,11 +37,11 @@ class Learned(Position):
 
     def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
         known = len(self.vectors)
-        # A meta tensor has a shape to check, but no positions.
+        # A meta tensor has no values; check its shape.
         longest = pos.shape[1] if pos.is_meta else int(pos.max()) + 1
         if longest > known:
             raise UserError(
-                f"position=learned knows max_len={known} positions, the sequence has {longest};"
+                f"position=learned has max_len={known} positions, but the sequence has {longest};"
                 " raise model.max_len or use sinusoidal, rope, alibi, relative, hope or none"
             )
         return x + F.embedding(pos, self.vectors).to(x.dtype)

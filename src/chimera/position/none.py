@@ -1,7 +1,7 @@
-"""No positions: order is known only to mixers that are recurrent or causal (SPEC `none`)."""
+"""No position encoding: only recurrent or causal mixers depend on order (SPEC `none`)."""
 
 from chimera.contract import Position
 
 
 class NoPosition(Position):
-    """All three hooks do nothing."""
+    """Position encoding whose three hooks do nothing."""

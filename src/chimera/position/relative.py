@@ -1,9 +1,9 @@
-"""Relative positions as a learned bias (SPEC `relative`; SAIDL 2.3; after arXiv 1803.02155).
+"""Learned bias of scores by relative position (SPEC `relative`; SAIDL 2.3; after arXiv 1803.02155).
 
     score_ij = q_i·k_j/√k + b[h, clip(i − j, −R, R)]
 
-2R + 1 numbers per head; all distances beyond R share the last one on their side. A decoder sees
-i ≥ j only and learns that half. [1|b h t s].
+2R + 1 numbers per head; distances beyond R share the number of R or −R. A decoder trains only the
+half with i ≥ j. Bias [1|b h t s].
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from chimera.contract import Hook, NonNegativeFloat, Position, PositiveInt, Site
 
 
 class Relative(Position):
-    """A learned bias per head and clipped distance.
+    """Learned bias of scores per head and clipped distance.
 
     Args:
-        max_distance: R.
-        init_std: of the biases at the start.
+        max_distance: R, in tokens.
+        init_std: standard deviation of the initial biases.
     """
 
     provides: ClassVar[frozenset[Hook]] = frozenset({"bias"})
@@ -46,5 +46,5 @@ class Relative(Position):
         self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]
     ) -> Float[Tensor, "#b h t s"]:
         r = self.max_distance
-        apart = (pos_q[:, :, None] - pos_k[:, None, :]).clamp(-r, r)
-        return rearrange(F.embedding(apart + r, self.biases), "b t s h -> b h t s")
+        distance = (pos_q[:, :, None] - pos_k[:, None, :]).clamp(-r, r)
+        return rearrange(F.embedding(distance + r, self.biases), "b t s h -> b h t s")

@@ -1,8 +1,8 @@
-"""Fixed waves added to the embedding (SPEC `sinusoidal`; SAIDL 2.3; arXiv 1706.03762).
+"""Add sine and cosine waves to the embedding (SPEC `sinusoidal`; SAIDL 2.3; arXiv 1706.03762).
 
     PE(p, 2i) = sin(p / base^(2i/d)),   PE(p, 2i + 1) = cos(p / base^(2i/d)),   x ← x + scale·PE
 
-[b t d] to [b t d]; for any position, no parameters.
+Works for any position; no parameters. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from chimera.ops.rotary import Base, angles, frequencies
 
 
 class Sinusoidal(Position):
-    """Sine and cosine waves.
+    """Sine and cosine waves of absolute positions, added to the embedding.
 
     Args:
-        base: the slowest pair of channels has about this many times the first's wavelength.
-        scale: amplitude; 1 in the papers, many times that of an embedding drawn with std 0.02.
+        base: ratio of the longest to the shortest wavelength, approximately.
+        scale: amplitude; 1 in the papers, which is much larger than an embedding with std 0.02.
+
+    Raises:
+        ValueError: the model width is odd.
     """
 
     provides: ClassVar[frozenset[Hook]] = frozenset({"embed"})
@@ -38,7 +41,7 @@ class Sinusoidal(Position):
     ) -> None:
         super().__init__(site, heads, head_dim)
         if site.dim % 2:
-            raise ValueError(f"sine and cosine come in pairs, but the width {site.dim} is odd")
+            raise ValueError(f"position=sinusoidal needs an even model width, not {site.dim}")
         self.base, self.scale = base, scale
 
     def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:

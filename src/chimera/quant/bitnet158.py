@@ -2,9 +2,9 @@
 
     y = Quant₈(RMSNorm(x)) · W̃ᵀ,   W̃ = γ·clip(round(W/γ), −1, 1),   γ = mean|W|   (TITAN eq. 35-37)
 
-One γ per weight matrix, activations by absmax per token, in training and evaluation alike. The norm
-has no affine part and sits inside, so that BitNet's own recipe is `norm=none` beside it. There are
-no biases: a layer that asks for one gets none. Shapes: [… d_in] to [… d_out].
+One γ per weight matrix; activations have an absmax grid per token, in training and evaluation. The
+layer contains a norm without affine part; BitNet's recipe therefore uses `norm=none`. Layers have
+no biases, `bias=True` is ignored. Shapes: [… d_in] to [… d_out].
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, Ter
 
 
 class BitLinear158(TernaryLinear):
-    """Ternary linear layer with RMSNorm and per-token activation grid inside (TITAN Alg. 3)."""
+    """Ternary linear layer with RMSNorm and an activation grid per token inside (TITAN Alg. 3)."""
 
 
 class BitEmbedding(TernaryEmbedding):
-    """Embedding whose table is ternary (TITAN eq. 17), one scale for the table."""
+    """Embedding with a ternary table and one scale (TITAN eq. 17)."""
 
 
 class BitNet158:
-    """Ternary weights, 8-bit activations.
+    """Ternary weights, 8-bit activations (BitNet b1.58).
 
     Args:
-        ternarize: `absmean` rounds W/γ (eq. 35): zero below γ/2. `threshold` keeps the sign where
-            |W| > τ = E|W| (eq. 34): zero below γ. Both are scaled by γ = E|W|, as Alg. 3 does it.
-        activation_bits: of the activation grid.
-        embedding: a ternary table too.
-        head: a ternary output head too; BitNet keeps it in full precision. A head tied to the
-            table is what the table is.
+        ternarize: `absmean` rounds W/γ (eq. 35): zero for |W| < γ/2. `threshold` takes the sign
+            where |W| > τ = E|W| (eq. 34): zero for |W| < γ. Both scale by γ = E|W|, as Alg. 3.
+        activation_bits: bits of the activation grid.
+        embedding: quantise the embedding table too.
+        head: quantise the output head too; BitNet keeps it in full precision. A tied head has the
+            format of the table.
     """
 
     def __init__(

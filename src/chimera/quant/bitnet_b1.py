@@ -2,10 +2,10 @@
 
     y = Quant₈(LayerNorm(x)) · W̃ᵀ,   W̃ = β·sign(W − mean W),   β = mean|W|
 
-sign(0) is −1, LayerNorm has no affine part, there are no biases, gradients pass straight through.
+sign(0) is −1, LayerNorm has no affine part, layers have no biases, gradients are straight-through.
 The paper scales activations by the maximum of the whole batch in training and of each token in
-inference; here it is the token's in both (SPEC Q6), so that no sequence sees another.
-Binary codes are ternary ones without zero: packed they take 1.6 bits, not 1.
+inference. This code uses the maximum of each token in both (SPEC Q6), so that sequences of a batch
+stay independent. Binary codes are packed as ternary codes without zero: 1.6 bits each, not 1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, Ter
 
 
 class BinaryLinear(TernaryLinear):
-    """Linear layer on the signs of its weights."""
+    """Linear layer that uses the signs of its weights."""
 
 
 class BitNetB1:
-    """Binary weights, 8-bit activations.
+    """Binary weights, 8-bit activations (BitNet).
 
     Args:
-        activation_bits: of the activation grid.
-        embedding: a binary table too.
-        head: a binary output head too; the paper keeps it in full precision.
+        activation_bits: bits of the activation grid.
+        embedding: quantise the embedding table too.
+        head: quantise the output head too; the paper keeps it in full precision.
     """
 
     def __init__(

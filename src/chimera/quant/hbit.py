@@ -1,15 +1,16 @@
-"""HBitLinear: rotated 4-bit activations, ternary weights by output channel (SPEC Q4; QDYT 3.1-3.2).
+"""HBitLinear: rotated 4-bit activations, ternary weights per output row (SPEC Q4; QDYT 3.1-3.2).
 
     y = Quant₄(x·H) · Ŵᵀ,   Ŵ_ij = s_i·clip(round(W_ij/s_i), −1, 1),   s_i = mean_j|W_ij| + ε
 
-H is orthonormal, block-diagonal where the width is no power of two (768 = 3 · 256). No norm inside
-and no biases: the paper has QDyT before it, and BitLinear has none. Shapes: [… d_in] to [… d_out].
+H is orthonormal; it is block-diagonal if the width is not a power of two (768 = 3 · 256). The layer
+has no norm, because the paper puts QDyT before it, and no biases, as BitLinear. Shapes: [… d_in] to
+[… d_out].
 
-Gradients of the weight, for G = ∂L/∂Ŵ (SPEC E7):
+Gradient rules of the weight, with G = ∂L/∂Ŵ (SPEC E7):
     standard      ∂L/∂W = G
-    lsq           ∂L/∂W_i = G_i / s_i, as the paper writes it. This is not LSQ: no step is learned,
-                  and what is scaled is the gradient of the weight, by row
-    lsq_learned   LSQ (arXiv 1902.08153): s_i is a parameter, from 2·mean_j|W_ij|, trained with
+    lsq           ∂L/∂W_i = G_i / s_i, as in the paper. Unlike LSQ, this rule learns no step; it
+                  scales the gradient of the weight, per row
+    lsq_learned   LSQ (arXiv 1902.08153): s_i is a parameter, initially 2·mean_j|W_ij|, trained with
                   gradient scale 1/√d_in; ∂L/∂W = G inside the grid and 0 outside
 """
 
@@ -36,7 +37,7 @@ ROTATED: dict[str, frozenset[str]] = {
 
 
 def absmean_eps(w: Tensor, rows: bool) -> Measured:
-    """The paper adds ε to the mean where BitNet takes the larger of the two."""
+    """mean|W| + ε, as in the paper; BitNet uses max(mean|W|, ε)."""
     scale = mean_size(w, rows) + FLOOR
     return scale, scale
 
@@ -45,7 +46,7 @@ RULE = ternary(absmean_eps, rows=True)
 
 
 class HBitLinear(TernaryLinear):
-    """Ternary linear layer with the gradient rule `standard` or `lsq`."""
+    """Ternary linear layer with gradient rule `standard` (divide=False) or `lsq` (divide=True)."""
 
     def __init__(
         self, d_in: int, d_out: int, *, role: Role, inputs: nn.Module, divide: bool
@@ -60,25 +61,25 @@ class HBitLinear(TernaryLinear):
 
 
 class LSQLinear(TernaryLinear):
-    """Ternary linear layer whose scales are learned (LSQ).
+    """Ternary linear layer with learned scales (LSQ).
 
-    The first forward pass sets the scales of rows that are not all zero; later ones train them.
+    The first forward pass initialises the scales of rows that are not all zero.
     """
 
     def __init__(self, d_in: int, d_out: int, *, role: Role, inputs: nn.Module) -> None:
         super().__init__(d_in, d_out, bias=False, role=role, inputs=inputs, rule=RULE)
         self.step = nn.Parameter(torch.zeros(d_out, 1))
-        self._started = False  # spares a look at the parameter, which a GPU would have to wait for
+        self._initialised = False  # avoids a test of the parameter, which synchronises with a GPU
 
     @torch.no_grad()
-    def _start(self) -> None:
-        first = 2 * mean_size(self.weight, rows=True).to(self.step.dtype)
-        self.step.copy_(torch.where(self.step != 0, self.step, first))
-        self._started = bool((self.step != 0).all())
+    def _initialise(self) -> None:
+        initial = 2 * mean_size(self.weight, rows=True).to(self.step.dtype)
+        self.step.copy_(torch.where(self.step != 0, self.step, initial))
+        self._initialised = bool((self.step != 0).all())
 
     def _step(self) -> Float[Tensor, "o 1"]:
-        if not self._started:
-            self._start()
+        if not self._initialised:
+            self._initialise()
         return self.step.to(wide(self.step)).clamp(min=FLOOR)
 
     def quantised(self) -> Float[Tensor, "o i"]:
@@ -90,19 +91,19 @@ class LSQLinear(TernaryLinear):
 
 
 class HBit:
-    """Rotation, 4-bit activations, ternary weights.
+    """Hadamard rotation, 4-bit activations, ternary weights.
 
     Args:
         ste: gradient rule of the weights, see above.
-        activations: maxima of the grid `per_channel` over the batch (the paper; it leaks across
+        activations: maxima of the grid, `per_channel` over the batch (as in the paper; leaks across
             sequences in training, evaluation uses running maxima) or `per_token`.
-        activation_bits: of the activation grid.
-        momentum: of the running maxima.
-        hadamard: which layers rotate: `all`, `attention` (qkv, gate and out), `none`.
-        transform: `dense` x @ H in O(d²) or `fast` butterflies in O(d log d).
-        embedding: a ternary table too, one scale per entry. The paper's 54 MB need it: its table
-            alone would be 47 MB in 16 bits.
-        head: a ternary output head too. A head tied to the table is what the table is.
+        activation_bits: bits of the activation grid.
+        momentum: weight of a new batch in the running maxima.
+        hadamard: layers with rotation: `all`, `attention` (qkv, gate and out), `none`.
+        transform: `dense` for x @ H in O(d²), `fast` for butterflies in O(d log d).
+        embedding: quantise the embedding table too, with one scale per entry. The paper's 54 MB
+            require it: in 16 bits, the table alone takes 47 MB.
+        head: quantise the output head too. A tied head has the format of the table.
     """
 
     def __init__(

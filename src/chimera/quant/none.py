@@ -1,4 +1,4 @@
-"""Full precision: torch's own Linear and Embedding (SPEC Q1)."""
+"""Full precision: torch's Linear and Embedding (SPEC Q1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from chimera.quant.shared.layers import Embedding, Linear
 
 
 class FullPrecision:
-    """The quantiser that does nothing."""
+    """No quantisation: weights and activations in full precision."""
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> Linear:
         return Linear(d_in, d_out, bias=bias, role=role)

@@ -1,11 +1,11 @@
-"""Ternary weights, full activations: the baseline 2/32, TernaryBERT's row (SPEC Q5).
+"""Ternary weights, full-precision activations: the baseline 2/32, row TernaryBERT (SPEC Q5).
 
     Ŵ = α·sign(W)·[|W| > Δ],   Δ = 0.7·mean|W|,   α = mean of those |W| > Δ   (arXiv 1605.04711)
 
-One (Δ, α) per matrix, one per entry of the embedding table, as in TernaryBERT (arXiv 2009.12812),
-whose activations are 8-bit; the table of QDYT says 32. Distillation from a teacher, which is the
-other half of TernaryBERT, is a loss and so the task's: this is its number format.
-Biases stay. Gradients pass straight through. Shapes: [… d_in] to [… d_out].
+One (Δ, α) per matrix and one per entry of the embedding table, as in TernaryBERT (arXiv
+2009.12812). TernaryBERT has 8-bit activations, but the table of QDYT says 32. TernaryBERT also
+distils from a teacher; that is a loss of the task, this module is only the number format. Layers
+keep their biases. Gradients are straight-through. Shapes: [… d_in] to [… d_out].
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, Ter
 
 
 class TernaryWeight:
-    """Ternary weight networks.
+    """Ternary weights (TWN).
 
     Args:
-        activation_bits: of a per-token activation grid (8 in TernaryBERT); None leaves them.
-        embedding: a ternary table too.
-        head: a ternary output head too.
+        activation_bits: bits of an activation grid per token (8 in TernaryBERT); None for full
+            precision.
+        embedding: quantise the embedding table too.
+        head: quantise the output head too.
     """
 
     def __init__(

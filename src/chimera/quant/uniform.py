@@ -2,10 +2,10 @@
 
     y = Quant_a(x) · Ŵᵀ + b,   Ŵ_i = s_i·round(W_i/s_i),   s_i = max_j|W_ij| / (2^{n−1} − 1)
 
-`int8`: 8-bit weights by output channel, 8-bit activations per token (Q-BERT's row, arXiv
-1909.05840, but for its mixed widths and groups). `int4_act`: full weights, 4-bit activations per
-channel as in QDYT 3.2 (its ReLU² row, 32/4). Biases stay. Gradients pass straight through.
-Shapes: [… d_in] to [… d_out].
+`int8`: 8-bit weights per output channel, 8-bit activations per token (row Q-BERT, arXiv
+1909.05840, without its mixed widths and groups). `int4_act`: full-precision weights, 4-bit
+activations per channel as in QDYT 3.2 (row ReLU², 32/4). Layers keep their biases. Gradients are
+straight-through. Shapes: [… d_in] to [… d_out].
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, Q
 
 
 class Uniform:
-    """Integer weights and activations, either of them or both.
+    """Integer weights, integer activations, or both.
 
     Args:
-        weight_bits: of the weights; None leaves them in full precision.
-        activation_bits: of the activations; None leaves them in full precision.
-        activations: maxima of the grid `per_token`, or `per_channel` over the batch (which leaks
-            across sequences in training; evaluation uses running maxima).
-        momentum: of the running maxima.
-        embedding: an integer table too, where weights are.
-        head: the output head too.
+        weight_bits: bits of the weights; None for full precision.
+        activation_bits: bits of the activations; None for full precision.
+        activations: maxima of the grid, `per_token`, or `per_channel` over the batch (leaks across
+            sequences in training; evaluation uses running maxima).
+        momentum: weight of a new batch in the running maxima.
+        embedding: quantise the embedding table too, if weights are quantised.
+        head: quantise the output head too.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
-"""What x goes through before a quantised product: activation grids, rotation (SPEC Q4, Q6).
+"""Transformations of x before a quantised product: activation grids and rotation (SPEC Q4, Q6).
 
-`PerToken` scales by the largest magnitude among the channels of a token (BitNet, arXiv 2402.17764;
-TITAN eq. 36), `PerChannel` by that of a channel among all tokens of the batch (QDYT 3.2). Gradients
-pass the rounding unchanged. Shapes: [… d] to [… d]; the leading axes are tokens.
+`PerToken` scales by the largest magnitude over the channels of a token (BitNet, arXiv 2402.17764;
+TITAN eq. 36). `PerChannel` scales by the largest magnitude of a channel over all tokens of the
+batch (QDYT 3.2). Rounding passes gradients unchanged. Shapes: [… d] to [… d]; leading axes are
+tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Transform = Literal["dense", "fast"]
 
 
 class PerToken(nn.Module):
-    """n-bit absmax per token: the same in training and evaluation, and blind to other tokens."""
+    """n-bit absmax grid per token: equal in training and evaluation, tokens are independent."""
 
     def __init__(self, bits: int) -> None:
         super().__init__()
@@ -33,13 +34,13 @@ class PerToken(nn.Module):
 
 
 class PerChannel(nn.Module):
-    """n-bit absmax per channel over the batch in training, running maxima in evaluation.
+    """n-bit absmax grid per channel: over the batch in training, by running maxima in evaluation.
 
-    The maxima of a training batch leak: what one sequence becomes depends on the others beside it,
-    and in a decoder on later tokens. Evaluation therefore uses `maxima`, a buffer
-        maxima ← (1 − momentum) · maxima + momentum · max|x|,      the first batch sets it,
-    and clips what lies beyond. Where it is still 0, no training having been seen, the maximum of
-    the token itself stands in, which leaks nothing either.
+    Maxima of a training batch leak information: the output of a sequence depends on the other
+    sequences of the batch, and in a decoder on later tokens. Evaluation therefore uses `maxima`, a
+    buffer, and clips larger values:
+        maxima ← (1 − momentum) · maxima + momentum · max|x|,      initially max|x|
+    Before any training, `maxima` is 0, and evaluation uses the maximum of each token.
 
     Args:
         dim: channels d.
@@ -55,7 +56,7 @@ class PerChannel(nn.Module):
         self.register_buffer("maxima", torch.zeros(dim))
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        if not x.numel():  # an expert that no token was sent to
+        if not x.numel():  # an expert without tokens
             return x
         sizes = x.detach().abs()
         if self.training:
@@ -75,7 +76,7 @@ class PerChannel(nn.Module):
 
 
 class NormedPerToken(nn.Module):
-    """RMSNorm without affine, then n-bit absmax per token: the input side of BitNet b1.58.
+    """RMSNorm without affine part, then an n-bit absmax grid per token: inputs of BitNet b1.58.
 
     x̄ = x / √(mean x² + eps),   x̂ = PerToken(x̄); the gradient is that of x̄.
     """
@@ -89,7 +90,7 @@ class NormedPerToken(nn.Module):
 
 
 class Rotation(nn.Module):
-    """x·H, by a product or by butterflies; the numbers are the same."""
+    """Rotation x·H, by a dense product or by butterflies, with equal results."""
 
     matrix: Tensor
 

@@ -1,9 +1,9 @@
-"""Linear layers and embeddings that know their role, and what all quantised ones have in common.
+"""Linear layers and embeddings with a role, and base classes of quantised ones (SPEC Q1-Q5).
 
     y = inputs(x) · Ŵᵀ + b,   Ŵ = Rule(W)
 
-Latent weights stay in full precision; Ŵ is made anew in every forward pass and never kept: a cache
-would have to notice every way in which weights can change (an optimiser, a load, a `.data`).
+Latent weights stay in full precision. Every forward pass computes Ŵ again, without a cache: a cache
+would have to detect all changes of weights (optimiser steps, loads, assignments to `.data`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chimera.quant.shared.packed import PackedTernaryEmbedding, PackedTernaryLin
 
 
 class Linear(nn.Linear):
-    """torch's Linear that knows its role."""
+    """torch's Linear with a `role`."""
 
     role: Role
 
@@ -30,22 +30,22 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """torch's Embedding; `table()` is what the forward pass reads, for a head tied to it."""
+    """torch's Embedding with `table()`, the weights of a tied head."""
 
     component = "embedding"
 
     def table(self) -> Float[Tensor, "entries d"]:
-        """[entries d] as used in the forward pass."""
+        """Weights of the forward pass, [entries d]."""
         return self.weight
 
 
 class QuantisedLinear(Linear):
-    """Linear layer on quantised weights.
+    """Linear layer with quantised weights.
 
     Args:
-        d_in, d_out, bias, role: as of a linear layer.
-        inputs: what x goes through first: norm, rotation, activation grid.
-        rule: what weights are rounded by; None leaves them.
+        d_in, d_out, bias, role: see `Linear`.
+        inputs: module applied to x first: norm, rotation, activation grid.
+        rule: quantisation rule of the weights; None for full precision.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class QuantisedLinear(Linear):
         self.inputs, self.rule = inputs, rule
 
     def quantised(self) -> Float[Tensor, "o i"]:
-        """Ŵ, with the straight-through gradient to the latent weight."""
+        """Ŵ, with a straight-through gradient to the latent weight."""
         if self.rule is None:
             return self.weight
         return straight(self.weight, self.rule.quantised(self.weight))
@@ -65,22 +65,22 @@ class QuantisedLinear(Linear):
 
 
 class TernaryLinear(QuantisedLinear):
-    """A quantised linear layer whose rule is ternary (or binary, a special case)."""
+    """Quantised linear layer with a ternary rule (or binary, a special case)."""
 
     rule: Rule
 
     def ternary(self) -> tuple[Int8[Tensor, "o i"], Tensor]:
-        """The codes and scale that the forward pass uses."""
+        """Codes and scale of the forward pass."""
         codes, scale = self.rule.codes(self.weight)
         return codes.to(torch.int8), scale
 
     def packed(self, *, cache: bool = False) -> PackedTernaryLinear:
-        """The layer for inference, its weights packed."""
+        """Layer for inference with packed weights."""
         return PackedTernaryLinear(self, cache=cache)
 
 
 class QuantisedEmbedding(Embedding):
-    """Embedding on a quantised table (BitEmbedding, TITAN eq. 17)."""
+    """Embedding with a quantised table (BitEmbedding, TITAN eq. 17)."""
 
     def __init__(self, entries: int, dim: int, rule: Rule) -> None:
         super().__init__(entries, dim)
@@ -95,13 +95,13 @@ class QuantisedEmbedding(Embedding):
 
 
 class TernaryEmbedding(QuantisedEmbedding):
-    """A quantised embedding whose rule is ternary."""
+    """Quantised embedding with a ternary rule."""
 
     def ternary(self) -> tuple[Int8[Tensor, "entries d"], Tensor]:
-        """The codes and scale of the table."""
+        """Codes and scale of the table."""
         codes, scale = self.rule.codes(self.weight)
         return codes.to(torch.int8), scale
 
     def packed(self, *, cache: bool = False) -> PackedTernaryEmbedding:
-        """The table for inference, packed."""
+        """Embedding for inference with a packed table."""
         return PackedTernaryEmbedding(self, cache=cache)

@@ -1,8 +1,8 @@
-"""Ternary layers that compute from packed weights (SPEC Q7).
+"""Ternary layers with packed weights, for inference (SPEC Q7).
 
-    y = (inputs(x) · Cᵀ) ⊙ scale + b,   C ∈ {−1, 0, 1} held in base 3: 8/5 = 1.6 bits each
+    y = (inputs(x) · Cᵀ) ⊙ scale + b,   C ∈ {−1, 0, 1} stored in base 3: 8/5 = 1.6 bits each
 
-Scales stay in the dtype of training's statistics, one per weight matrix or one per row.
+Scales keep the dtype of the statistics in training, one per weight matrix or one per row.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from torch import Tensor, nn
 from chimera.contract import Packable, Role
 from chimera.ops.trits import PER_BYTE, pack, unpack, unpack_at
 
-BLOCK = 640  # rows unpacked at a time, a multiple of five
+BLOCK = 640  # rows unpacked at once, a multiple of five
 
 
 class Packed(nn.Module):
-    """Codes in base 3 and their scale, [] or [rows 1]."""
+    """Packed codes and their scale, [] or [rows 1].
+
+    Args:
+        source: trained layer.
+        cache: keep the codes unpacked after the first call, one byte per weight.
+    """
 
     trits: Tensor
     scale: Tensor
@@ -37,20 +42,20 @@ class Packed(nn.Module):
         self.register_buffer("codes", None, persistent=False)
 
     def rows(self, start: int, stop: int) -> Int8[Tensor, "n d"]:
-        """Codes of these rows; `start` is a multiple of five rows, where bytes and rows meet."""
+        """Codes of rows `start` to `stop`; `start` is a multiple of five, the start of a byte."""
         width = self.shape[1]
         part = self.trits[start * width // PER_BYTE : -(-stop * width // PER_BYTE)]
         return unpack(part, (stop - start) * width).view(-1, width)
 
     def cached(self) -> Int8[Tensor, "n d"]:
-        """All codes, unpacked once."""
+        """All codes, unpacked by the first call."""
         if self.codes is None:
             self.codes = self.rows(0, self.shape[0])
         return self.codes
 
     @property
     def weight(self) -> Float[Tensor, "n d"]:
-        """The quantised weight in full, for what asks for its shape, dtype or device."""
+        """Unpacked quantised weight, for code that needs its shape, dtype or device."""
         return self.rows(0, self.shape[0]) * self.scale
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -59,12 +64,12 @@ class Packed(nn.Module):
 
 
 class PackedTernaryLinear(Packed):
-    """What a trained ternary linear layer computes in evaluation, from the packed weights.
+    """Linear layer with packed weights; its output equals that of the trained layer in evaluation.
 
     Args:
-        source: the trained layer: `Packable`, with `role`, `inputs` and `bias`.
-        cache: unpack once to a byte per weight, for decoding token by token; else, in every call, a
-            block of rows at a time.
+        source: trained layer: `Packable`, with `role`, `inputs` and `bias`.
+        cache: True unpacks once, to a byte per weight, for fast decoding; False unpacks blocks of
+            rows in every call.
     """
 
     bias: Tensor | None
@@ -77,7 +82,7 @@ class PackedTernaryLinear(Packed):
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
     def train(self, mode: bool = True) -> PackedTernaryLinear:
-        """Stays in evaluation: nothing here is trained."""
+        """Stay in evaluation mode: packed weights are not trained."""
         return super().train(False)
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
@@ -85,14 +90,14 @@ class PackedTernaryLinear(Packed):
         if self.cache:
             y = F.linear(x, self.cached().to(x.dtype))
         else:
-            blocks = (self.rows(at, min(at + BLOCK, height)) for at in range(0, height, BLOCK))
+            blocks = (self.rows(i, min(i + BLOCK, height)) for i in range(0, height, BLOCK))
             y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks], -1)
         y = y * self.scale.flatten().to(y.dtype)
         return y if self.bias is None else y + self.bias
 
 
 class PackedTernaryEmbedding(Packed):
-    """Looks up single rows in the packed table; `table()` unpacks it for a tied head."""
+    """Embedding that unpacks only the rows it looks up; `table()` unpacks all for a tied head."""
 
     component = "embedding"
 
@@ -102,5 +107,5 @@ class PackedTernaryEmbedding(Packed):
         return unpack_at(self.trits, places) * scale
 
     def table(self) -> Float[Tensor, "entries d"]:
-        """The quantised table."""
+        """Quantised table, [entries d]."""
         return self.cached() * self.scale if self.cache else self.weight
