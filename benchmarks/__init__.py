@@ -1,1 +1,1 @@
-"""Speed and memory, measured as ratios within one run; nothing here is asserted in tests."""
+"""Measure speed, memory and recall. Speeds are compared within one run; no test asserts them."""

@@ -1,6 +1,7 @@
-"""`python -m benchmarks [name ...]`: run the named benchmarks, all of them without a name.
+"""Run benchmarks: `python -m benchmarks [name ...]`, without names all of them.
 
-Each prints its table and writes `benchmarks/results/<name>.json` with the machine's name.
+Each benchmark prints its table. Its results are written to `benchmarks/results/<name>.json`
+together with a description of the machine.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ RESULTS = HERE / "results"
 
 
 def names() -> list[str]:
-    """The modules of this folder with a function `main`: every benchmark."""
+    """Names of all benchmarks: the modules of this folder that have a function `main`."""
     files = (file for file in sorted(HERE.glob("*.py")) if file.stem != "__main__")
     return [file.stem for file in files if "\ndef main(" in file.read_text(encoding="utf-8")]
 
 
 def main(chosen: list[str]) -> int:
-    """Run and record; exit code 2 for an unknown name."""
+    """Run the chosen benchmarks and write their results; return 2 for an unknown name, else 0."""
     unknown = set(chosen) - set(names())
     if unknown:
         print(
-            f"error: no benchmark {', '.join(unknown)}; there are {', '.join(names())}",
+            f"error: {', '.join(sorted(unknown))} is no benchmark; choose of {', '.join(names())}",
             file=sys.stderr,
         )
         return 2
@@ -35,7 +36,7 @@ def main(chosen: list[str]) -> int:
     for name in chosen or names():
         print(f"== {name}", flush=True)
         result = importlib.import_module(f"benchmarks.{name}").main()
-        if not result:  # it printed which input is missing; earlier results stay
+        if not result:  # an input is missing, and the benchmark printed which; keep old results
             continue
         RESULTS.mkdir(exist_ok=True)
         text = json.dumps({"machine": machine, **result}, indent=2)

@@ -1,12 +1,13 @@
-"""What issue 3 asks of the mixers' speed, and what was reached."""
+"""Compare the mixers' measured speed with the aims of issue 3."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 Seconds = dict[str, dict[int, float]]
-#: At this length: ours, how many times faster than whom.
+#: Number of tokens at which mixers are compared with rivals.
 AT = 4096
+#: Aims: mixer, wanted ratio of the rival's time to the mixer's, rival.
 FASTER = [
     ("retnet", 15.0, "naive retention"),
     ("retnet", 2.0, "torch SDPA"),
@@ -18,17 +19,24 @@ FASTER = [
     ("mlstm", 20.0, "xlstm parallel"),
     ("delta", 0.5, "retnet"),
 ]
-#: Those whose four projections d → d are most of what is left: shown without them, too.
+#: Mixers whose time is mostly their four projections d → d: also compared without them.
 PROJECTED = {"retnet", "linear", "sparse_block", "sliding_window"}
 PROJECTIONS = "projections alone"
-#: Time per token at the second length, at most this much above that at the first.
+#: Aim for LINEAR: the time per token grows by less than GROWTH from the first length to the second.
 FLAT, GROWTH = (2048, 8192), 0.15
 LINEAR = ["retnet", "linear", "sparse_block", "sliding_window", "mamba", "mlstm", "delta"]
 
 
 @dataclass(frozen=True)
 class Aim:
-    """One aim. `mixing` is what was reached with the projections' time taken off both sides."""
+    """One aim, with the text of its row in the table.
+
+    Args:
+        what: the measured quantity.
+        wanted, reached: its wanted and its measured value.
+        met: whether the aim is met.
+        mixing: the measured value after the time of the projections is subtracted from both sides.
+    """
 
     what: str
     wanted: str
@@ -37,20 +45,24 @@ class Aim:
     mixing: str = "–"
 
 
-def reached(seconds: Seconds) -> list[Aim]:
-    """Every aim whose parties were measured."""
+def evaluate_aims(seconds: Seconds) -> list[Aim]:
+    """Evaluate all aims of the measured mixers.
+
+    Args:
+        seconds: seconds by name and number of tokens.
+    """
     aims = [_faster(seconds, *aim) for aim in FASTER if AT in seconds.get(aim[0], {})]
     return aims + [_flat(seconds, name) for name in LINEAR if name in seconds]
 
 
-def _faster(seconds: Seconds, ours: str, factor: float, theirs: str) -> Aim:
-    ratio = seconds[theirs][AT] / seconds[ours][AT]
-    what = f"`{ours}` against {theirs}, {AT} tokens"
+def _faster(seconds: Seconds, mixer: str, factor: float, rival: str) -> Aim:
+    ratio = seconds[rival][AT] / seconds[mixer][AT]
+    what = f"`{mixer}` against {rival}, {AT} tokens"
     met = ratio >= factor
-    if ours not in PROJECTED:
+    if mixer not in PROJECTED:
         return Aim(what, f"≥ {factor:g} ×", f"{ratio:.2f} ×", met)
-    both = seconds[PROJECTIONS][AT]
-    mixing = (seconds[theirs][AT] - both) / (seconds[ours][AT] - both)
+    projections = seconds[PROJECTIONS][AT]
+    mixing = (seconds[rival][AT] - projections) / (seconds[mixer][AT] - projections)
     return Aim(what, f"≥ {factor:g} ×", f"{ratio:.2f} ×", met, f"{mixing:.1f} ×")
 
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.mixers` found: printed, as `docs/cost.md`, and as `docs/cost.png`."""
+"""Print the results of `benchmarks.mixers`; write them to `docs/cost.md` and `docs/cost.png`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMAND = "python -m benchmarks mixers"
 
 
 def write(rows: Rows, aims: Sequence[Aim], lengths: Sequence[int]) -> dict[str, Any]:
-    """Print the tables, write both documents; what goes into the results file."""
+    """Print the tables, write both documents; return the contents of the results file."""
     table = _table(rows, lengths)
     head = ["| aim | wanted | reached | met | mixing alone |", "|---|---:|---:|---|---:|"]
     verdicts = [
@@ -35,7 +35,7 @@ def write(rows: Rows, aims: Sequence[Aim], lengths: Sequence[int]) -> dict[str, 
 def _opening() -> list[str]:
     machine = environment()
     return [
-        "# What each mixer costs",
+        "# Cost of each mixer",
         "",
         f"Written by `{COMMAND}` on {machine['processor']}, 2 threads; do not edit."
         " Width 256, 4 heads, batch 1, fp32, causal; a forward and a backward pass with the"
@@ -51,15 +51,15 @@ def _opening() -> list[str]:
 
 
 def _ceiling(rows: Rows) -> str:
-    """Why whole layers miss what the mixing alone reaches: their projections cost the same."""
-    at = {name: row["seconds"][AT] for name, row in rows.items() if AT in row["seconds"]}
-    floor = at["projections alone"]
+    """Explain why layers miss aims that the mixing alone meets: all layers have projections."""
+    seconds = {name: row["seconds"][AT] for name, row in rows.items() if AT in row["seconds"]}
+    projections = seconds["projections alone"]
     bounds = ", ".join(
-        f"{at[name] / floor:.1f} × over {name}"
+        f"{seconds[name] / projections:.1f} × over {name}"
         for name in ("naive softmax", "naive retention", "naive linear")
     )
     return (
-        f"The four projections of a layer alone take {1e3 * floor:.0f} ms at {AT} tokens, so no"
+        f"The four projections of a layer alone take {1e3 * projections:.0f} ms at {AT} tokens, so no"
         f" layer of this width can gain more than {bounds}. The column *mixing alone* subtracts"
         " them on both sides. Retention has a fifth projection, for its gate, and a norm per head."
         " The layers of Mamba and mLSTM are twice as wide inside; their projections count on both"
@@ -74,9 +74,9 @@ def _table(rows: Rows, lengths: Sequence[int]) -> list[str]:
         row = rows[name]
         times = (_cell(row["seconds"].get(t), 1e3) for t in lengths)
         sizes = (_cell(row["bytes"].get(t), 1e-6) for t in lengths)
-        shown = f"`{name}`" if row["ours"] else f"*{name}*"
+        label = f"`{name}`" if row["ours"] else f"*{name}*"
         slopes = (f"{row[k]:.2f}" for k in ("time_exponent", "memory_exponent"))
-        cells = [shown, *times, next(slopes), *sizes, next(slopes)]
+        cells = [label, *times, next(slopes), *sizes, next(slopes)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -86,7 +86,7 @@ def _cell(value: float | None, unit: float) -> str:
 
 
 def picture(rows: Rows) -> None:
-    """Both costs against length, log-log, each line named at its end."""
+    """Draw time and memory against length, log-log, with the name at the end of each line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -138,7 +138,7 @@ def _panel(axis: Any, rows: Rows, key: str, unit: float, colours: dict[str, Any]
 
 
 def _spread(values: Sequence[float], low: float, high: float) -> list[float]:
-    """Heights near the ascending `values`, far enough apart on a log axis to be read."""
+    """Heights of labels: near the ascending `values`, but apart on a log axis from low to high."""
     gap = (math.log(high) - math.log(low)) / max(45, len(values) + 1)
     places = [math.log(v) for v in values]
     for _ in range(300):
@@ -151,7 +151,7 @@ def _spread(values: Sequence[float], low: float, high: float) -> list[float]:
 
 
 def _colours(rows: Rows) -> dict[str, Any]:
-    """Dark ones in turn by time, so that neighbours differ; grey for the peers."""
+    """Colours by name: dark ones in turn by time, so that neighbours differ; grey for peers."""
     from matplotlib import colormaps
 
     dark = [colormaps["Dark2"](i) for i in range(7)] + [colormaps["Set1"](i) for i in range(2)]

@@ -1,7 +1,7 @@
-"""Peak memory of a piece of work, exactly: torch's profiler reports each allocation and release.
+"""Measure the peak memory of a function exactly, from the allocations in torch's profiler.
 
-The resident set of a process would count the allocator's habits too, and needs a process for each
-number. This counts all that torch's own allocator hands out, in both passes, whoever asks for it.
+All allocations by torch's allocator count, in the forward and the backward pass. The resident set
+of a process would also include memory that the allocator keeps, and needs a process per number.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Most bytes held at one time beyond those held before."""
-    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    """Peak of the bytes allocated during `work()`, beyond those allocated before."""
+    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         work()
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = most = 0
+    events = [e for e in trace.profiler.kineto_results.events() if e.name() == "[memory]"]
+    allocated = highest = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+        allocated += event.nbytes()
+        highest = max(highest, allocated)
+    return highest
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """The profiler's C++ side writes a line to stderr whenever it starts and stops."""
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
+    """Redirect stderr to /dev/null: the profiler's C++ code writes lines there at start and end."""
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as devnull:
+        os.dup2(devnull.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)

@@ -1,9 +1,9 @@
-"""Every mixer's time and memory against length, beside its peers: TITAN's Table 7, measured.
+"""Measure time and memory of every mixer and of its peers against length (TITAN Table 7).
 
-Causal, width 256, 4 heads, batch 1, fp32, 2 threads, no positions; forward and backward, gradient
-of the input included. A turn runs everybody at every length, so that whatever else the machine does
-falls on all of them alike; medians of five turns are compared. Memory is the most that torch's
-allocator holds at one time beyond the weights and the input (`benchmarks.memory`).
+Causal, width 256, 4 heads, batch 1, fp32, 2 threads, no positions; forward and backward pass with
+the gradient of the input. Each of five rounds runs every mixer at every length, so that other work
+of the machine affects all of them alike; times are medians of the rounds. Memory is the peak of
+torch's allocator beyond the weights and the input (`benchmarks.memory`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.aims import reached
+from benchmarks.aims import evaluate_aims
 from benchmarks.cost_report import write
 from benchmarks.memory import peak
 from benchmarks.parts import Alone, composite, names
@@ -24,14 +24,20 @@ from benchmarks.peers import peers
 from benchmarks.timing import turns
 
 DIM, HEADS, LENGTHS, ROUNDS = 256, 4, (512, 1024, 2048, 4096, 8192), 5
-#: A length is dropped where four times the last one's memory, as a quadratic form has, is beyond.
+#: Largest memory of a length; expected is four times the memory of the length before, as lengths
+#: double and a quadratic form then needs four times as much.
 MOST_BYTES = 3 * 2**30
+#: Shortest length of the fit of exponents.
 FIT_FROM = 1024
 THREADS = 2
 
 
 def main() -> dict[str, Any]:
-    """Measure, print the table and the aims, write `docs/cost.md` and `docs/cost.png`."""
+    """Measure, print the table and the aims, write `docs/cost.md` and `docs/cost.png`.
+
+    Returns:
+        Contents of the results file.
+    """
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     ours = [name for name in names() if not composite(name)]
@@ -40,12 +46,12 @@ def main() -> dict[str, Any]:
     work: dict[tuple[int, str], Callable[[], None]] = {}
     memory: dict[str, dict[int, int]] = {name: {} for name in rivals}
     for name, rival in rivals.items():
-        for length, run, held in _affordable(rival):
-            work[length, name], memory[name][length] = run, held
-    # By length, so that those who are compared run one soon after the other.
+        for length, run, peak_bytes in _affordable(rival):
+            work[length, name], memory[name][length] = run, peak_bytes
+    # Sorted by length, so that compared mixers run soon after each other.
     by_length = {f"{t} {name}": work[t, name] for t, name in sorted(work, key=lambda k: k[0])}
-    taken = turns(by_length, rounds=ROUNDS, warmup=1)
-    seconds = {n: {t: taken[f"{t} {n}"] for t in memory[n]} for n in rivals}
+    medians = turns(by_length, rounds=ROUNDS, warmup=1)
+    seconds = {n: {t: medians[f"{t} {n}"] for t in memory[n]} for n in rivals}
     rows = {
         name: {
             "ours": name in ours,
@@ -56,34 +62,38 @@ def main() -> dict[str, Any]:
         }
         for name in rivals
     }
-    aims = reached(seconds)
+    aims = evaluate_aims(seconds)
     return write(rows, aims, LENGTHS)
 
 
 def _affordable(rival: nn.Module) -> Iterator[tuple[int, Callable[[], None], int]]:
-    """Lengths with the work to time and its peak memory, up to the length that costs too much."""
-    held = 0
+    """Yield length, function to time and its peak bytes, for lengths within MOST_BYTES."""
+    peak_bytes = 0
     for length in LENGTHS:
-        if 4 * held > MOST_BYTES:
+        if 4 * peak_bytes > MOST_BYTES:
             return
         run = _pass(rival, length)
-        held = peak(run)
-        yield length, run, held
+        peak_bytes = peak(run)
+        yield length, run, peak_bytes
 
 
 def _pass(rival: nn.Module, length: int) -> Callable[[], None]:
-    """Forward and backward, with gradients that start from nothing."""
+    """A function that runs the forward and backward pass and accumulates no gradients."""
     x = torch.randn(1, length, DIM, requires_grad=True)
-    toward = torch.randn(1, length, DIM)
-    wanted = [x, *rival.parameters()]
+    output_gradient = torch.randn(1, length, DIM)
+    inputs = [x, *rival.parameters()]
 
     def run() -> None:
-        torch.autograd.grad(rival(x), wanted, toward, allow_unused=True)
+        torch.autograd.grad(rival(x), inputs, output_gradient, allow_unused=True)
 
     return run
 
 
 def exponent(cost: Mapping[int, float]) -> float:
-    """Slope of log cost against log length, least squares, from FIT_FROM tokens on."""
+    """Slope of log cost against log length by least squares, from FIT_FROM tokens on.
+
+    Args:
+        cost: cost by length.
+    """
     points = [(math.log(t), math.log(c)) for t, c in cost.items() if t >= FIT_FROM]
     return statistics.linear_regression(*zip(*points, strict=True)).slope

@@ -1,13 +1,14 @@
-"""Multi-query associative recall, every mixer: what it recalls beside what it keeps.
+"""Measure multi-query associative recall of every mixer, and the size of its state.
 
-A sequence is 8 pairs of a key and a value, then 48 queries, each one of the keys: the model says
-the value that goes with it (MQAR, Zoology, arXiv 2312.04927; here every later token is a query).
-Keys of a sequence differ; pairing is drawn anew for each, so weights can hold no answer.
+A sequence is 8 pairs of a key and a value, then 48 queries, each one of the keys; the model
+predicts the value of the key (MQAR, Zoology, arXiv 2312.04927; here every later token is a query).
+Keys of a sequence differ; the pairing is drawn anew for each sequence, so weights cannot store it.
 
-The model has two blocks of width 64, four heads, no ffn: all that moves between tokens is the
-mixer's. Each is trained twice, alone and behind the short convolution of `conv_attention` (SPEC
-M14), which hands it each token with the two before it. Whoever rotates gets rope, the others no
-position. AdamW, one learning rate for all, chosen once; nothing else is tuned.
+The model has two blocks of width 64, four heads and no ffn, so only the mixer moves information
+between tokens. Each mixer is trained twice: alone, and behind the short convolution of
+`conv_attention` (SPEC M14), which combines each token with the two tokens before it. Mixers that
+rotate queries and keys have rope, the others no position. AdamW, one learning rate for all, chosen
+once; nothing else is tuned.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ SHAPE = Model(
     dim=64, depth=2, heads=4, max_len=LENGTH, head_transform=False, tie_head=True, init_std=0.1
 )
 STEPS, BATCH, RATE, WARMUP, SEED = 4000, 16, 5e-3, 0.05, 0
-#: Training ends early once this many batches, none of them seen before, are answered this well.
+#: Training ends early if the mean accuracy of the last OVER batches, all of them new, is ENOUGH.
 ENOUGH, OVER = 0.999, 25
 TESTS = 512
+#: The mixer whose convolution the other mixers are put behind.
 BEHIND = "conv_attention"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """One mixer after training. `state`: floating-point numbers kept per sequence, all layers."""
+    """Result of one mixer; `state` counts floating-point numbers per sequence, over all layers."""
 
     accuracy: float
     steps: int
@@ -54,25 +56,33 @@ class Trained:
 def task(
     batch: int, generator: torch.Generator
 ) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b queries"]]:
-    """Token ids, keys below KEYS and values from there on, and the answers to the queries."""
+    """Draw sequences: token ids [b LENGTH], and the answers [b QUERIES] to the queries at the end.
+
+    Ids of keys are below KEYS, ids of values from KEYS on.
+    """
     keys = torch.rand(batch, KEYS, generator=generator).argsort(1)[:, :PAIRS]
     values = KEYS + torch.rand(batch, VALUES, generator=generator).argsort(1)[:, :PAIRS]
-    asked = torch.randint(PAIRS, (batch, QUERIES), generator=generator)
+    queries = torch.randint(PAIRS, (batch, QUERIES), generator=generator)
     pairs = torch.stack([keys, values], -1).flatten(1)
-    return torch.cat([pairs, keys.gather(1, asked)], 1), values.gather(1, asked)
+    return torch.cat([pairs, keys.gather(1, queries)], 1), values.gather(1, queries)
 
 
 def make(mixer: str, *, behind: bool = False) -> tuple[LanguageModel, str]:
-    """The model, seeded, and the position it has."""
-    words = (BEHIND, f"mixer@mixer.inner={mixer}") if behind else (mixer,)
-    position = "rope" if rotates(SHAPE, choices(*words)) else "none"
+    """Build the seeded model; return it and the name of its position.
+
+    Args:
+        mixer: name of the mixer.
+        behind: put the mixer behind the convolution of `conv_attention`.
+    """
+    overrides = (BEHIND, f"mixer@mixer.inner={mixer}") if behind else (mixer,)
+    position = "rope" if rotates(SHAPE, choices(*overrides)) else "none"
     torch.manual_seed(SEED)
-    chosen = choices(*words, position=position)
-    return build_model(SHAPE, chosen, vocab_size=KEYS + VALUES, causal=True), position
+    factories = choices(*overrides, position=position)
+    return build_model(SHAPE, factories, vocab_size=KEYS + VALUES, causal=True), position
 
 
 def train(model: LanguageModel, steps: int = STEPS) -> list[float]:
-    """The loss of each step taken."""
+    """Train for at most `steps` steps; return the loss of each step."""
     generator = torch.Generator().manual_seed(SEED + 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: _rate(i, steps))
@@ -83,7 +93,7 @@ def train(model: LanguageModel, steps: int = STEPS) -> list[float]:
         prediction = model(ids, index=_queries(BATCH))
         loss = F.cross_entropy(prediction.logits[:, KEYS:], answers.flatten() - KEYS)
         optimizer.zero_grad()
-        # Auxiliary losses weigh what the tasks of `conf/task` have them weigh.
+        # The weight of auxiliary losses is that of the tasks in `conf/task`.
         (loss + 0.01 * sum(prediction.aux.values())).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -97,14 +107,14 @@ def train(model: LanguageModel, steps: int = STEPS) -> list[float]:
 
 @torch.no_grad()
 def evaluate(model: LanguageModel) -> float:
-    """Share of right answers on sequences that training did not draw."""
+    """Share of right answers on TESTS sequences that training did not draw."""
     ids, answers = task(TESTS, torch.Generator().manual_seed(SEED + 2))
     return _accuracy(model.eval()(ids, index=_queries(TESTS)).logits, answers)
 
 
 @torch.no_grad()
 def state_size(model: LanguageModel) -> int:
-    """Floating-point numbers that one sequence of LENGTH tokens leaves behind to continue from."""
+    """Count of floating-point numbers in the decoding state after one sequence of LENGTH tokens."""
     ids = torch.zeros(1, LENGTH, dtype=torch.long)
     state = model.eval()(ids, state=model.init_state(1)).state
     assert state is not None
@@ -112,7 +122,7 @@ def state_size(model: LanguageModel) -> int:
 
 
 def run(mixer: str, *, behind: bool = False) -> tuple[Trained, str]:
-    """Train and test one mixer; the position it had."""
+    """Train and test one mixer; return the result and the name of its position."""
     start = time.perf_counter()
     model, position = make(mixer, behind=behind)
     steps = len(train(model))
@@ -121,13 +131,13 @@ def run(mixer: str, *, behind: bool = False) -> tuple[Trained, str]:
 
 
 def main() -> dict[str, Any]:
-    """Train all, print the table, write `docs/mqar.md`."""
+    """Train all mixers, print the table, write `docs/mqar.md`; return the results."""
     torch.set_num_threads(1)
     rows: dict[str, dict[str, Any]] = {}
     for name in names():
         alone, position = run(name)
         rows[name] = {"position": position, "alone": asdict(alone), "behind": None}
-        # A pattern already says what precedes what, and the convolution needs none before it.
+        # A pattern fixes its layers itself, and the convolution is not put behind itself.
         if not composite(name) and name != BEHIND:
             rows[name]["behind"] = asdict(run(name, behind=True)[0])
         print(name, rows[name], flush=True)
@@ -135,7 +145,7 @@ def main() -> dict[str, Any]:
 
 
 def _rate(step: int, steps: int) -> float:
-    """Linear warm-up on a cosine to zero."""
+    """Factor of the learning rate: linear warm-up times a cosine to zero."""
     return min(1.0, (step + 1) / (WARMUP * steps)) * (1 + math.cos(math.pi * step / steps)) / 2
 
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.mqar` found: printed, and as `docs/mqar.md`."""
+"""Print the results of `benchmarks.mqar`, and write them to `docs/mqar.md`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TO = ROOT / "docs" / "mqar.md"
 COMMAND = "python -m benchmarks mqar"
 HEADS = ["mixer", "position", "accuracy", "steps", "behind conv", "steps", "state"]
 OPENING = """\
-# What each mixer recalls
+# Recall of each mixer
 
 Written by `{command}` on {processor}, one thread; do not edit.
 
@@ -40,7 +40,7 @@ everything, so these two are softmax attention here. A pattern has its first two
 
 
 def write(rows: dict[str, dict[str, Any]], **facts: Any) -> dict[str, Any]:
-    """Print the table, best first, and write the document; what goes into the results file."""
+    """Print the table, best first, write the document; return the contents of the results file."""
     lines = ["| " + " | ".join(HEADS) + " |", "|---|---|" + "---:|" * (len(HEADS) - 2)]
     for name in sorted(rows, key=lambda n: _rank(rows[n])):
         row = rows[name]
@@ -54,7 +54,7 @@ def write(rows: dict[str, dict[str, Any]], **facts: Any) -> dict[str, Any]:
 
 
 def _rank(row: dict[str, Any]) -> tuple[float, float, int]:
-    """Best alone first, then best behind the convolution, then quickest."""
+    """Sort key: accuracy alone, then accuracy behind the convolution, then number of steps."""
     behind = row["behind"] or row["alone"]
     return -round(row["alone"]["accuracy"], 3), -behind["accuracy"], row["alone"]["steps"]
 

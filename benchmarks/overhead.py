@@ -1,8 +1,8 @@
-"""What the platform costs: a run with all that it records against a bare loop over the same model.
+"""Measure the overhead of the platform: a complete run against a bare loop over the same model.
 
-Both train the main job's parts at the shape of `train_step` (d 256, 6 layers; batch 16 × 128) on
-the same batches of the same loader, with the same optimiser; they take turns of `STEPS` steps. The
-bare loop clips and steps, and logs nothing.
+Both train the components of the main job at the shape of `train_step` (d 256, 6 layers; batch
+16 × 128), on the same batches of the same loader, with the same optimiser. They run in turns of
+`STEPS` steps. The bare loop clips gradients and steps the optimiser; it logs nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHAPE = ["model.dim=256", "model.depth=6", "model.heads=8"]
 
 
 def main() -> dict[str, Any]:
-    """Print seconds per step of both and the share that the platform adds."""
+    """Measure and print seconds per step of both, and the platform's overhead as a share."""
     torch.set_num_threads(2)
     platform: list[float] = []
     bare: list[float] = []
@@ -49,16 +49,17 @@ def main() -> dict[str, Any]:
             tokens = config["data"]["batch_size"] * config["data"]["seq_len"]
             platform.append(tokens / record["tokens_per_second"])
             bare.append(_bare(config))
-    ours, theirs = statistics.median(platform), statistics.median(bare)
+    platform_median, bare_median = statistics.median(platform), statistics.median(bare)
+    overhead = platform_median / bare_median - 1
     print(
-        f"bare loop {theirs * 1e3:.1f} ms a step, platform {ours * 1e3:.1f} ms:"
-        f" {ours / theirs - 1:+.1%}"
+        f"bare loop {bare_median * 1e3:.1f} ms per step, platform {platform_median * 1e3:.1f} ms:"
+        f" {overhead:+.1%}"
     )
-    return {"bare_seconds": bare, "platform_seconds": platform, "overhead": ours / theirs - 1}
+    return {"bare_seconds": bare, "platform_seconds": platform, "overhead": overhead}
 
 
 def _bare(config: dict[str, Any]) -> float:
-    """Mean seconds of a step, the first left out, as the platform measures it."""
+    """Mean seconds per step of the bare loop without the first step, as the platform measures."""
     torch.manual_seed(config["seed"])
     data = make_data(config)
     task = make_task(config, data.prepared.tokenizer.vocab_size).train()

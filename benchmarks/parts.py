@@ -1,4 +1,4 @@
-"""Mixers as `conf/` names them, with plain parts around them: found by looking, listed nowhere."""
+"""Build the mixers of `conf/mixer` with plain components around them, for the other benchmarks."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
 from chimera.paths import CONF
 
-#: What a mixer is measured with.
-AROUND = ["norm=layernorm", "quant=none", "adapter=none"]
+#: Components around every mixer.
+PLAIN = ["norm=layernorm", "quant=none", "adapter=none"]
 
 
 def names() -> list[str]:
-    """Every choice of `mixer=`."""
+    """All choices of `mixer=`."""
     return groups()["mixer"]
 
 
 def composite(name: str) -> bool:
-    """True for a pattern of other mixers over depth: a function in `conf/` rather than a class."""
+    """Whether a choice is a pattern of other mixers over depth; its target is not a class."""
     node = yaml.safe_load((CONF / "mixer" / f"{name}.yaml").read_text(encoding="utf-8"))
     return not inspect.isclass(get_object(node["_target_"]))
 
 
-def choices(mixer: str, *more: str, ffn: str = "none", position: str = "none") -> Choices:
-    """Factories of this mixer and plain parts; `more` are further overrides."""
-    words = [f"mixer={mixer}", *AROUND, f"ffn={ffn}", f"position={position}", *more]
-    return choose(plain(compose(words)))
+def choices(mixer: str, *overrides: str, ffn: str = "none", position: str = "none") -> Choices:
+    """Factories of this mixer and of plain components; `overrides` are added at the end."""
+    chosen = [f"mixer={mixer}", *PLAIN, f"ffn={ffn}", f"position={position}"]
+    return choose(plain(compose([*chosen, *overrides])))
 
 
-def rotates(settings: Model, chosen: Choices) -> bool:
-    """Whether all layers have queries and keys that a position may rotate."""
+def rotates(settings: Model, factories: Choices) -> bool:
+    """Whether a position can rotate queries and keys in all layers."""
     with torch.device("meta"):
-        model = build_model(settings, chosen, vocab_size=2, causal=True)
+        model = build_model(settings, factories, vocab_size=2, causal=True)
     return all("rotate" in mixer.honours for mixer in _mixers(model))
 
 
 class Alone(nn.Module):
-    """One causal mixer without positions, its weights initialised as a model's. [b t d] to same."""
+    """One causal mixer without positions, initialised as in a model. [b t d] to [b t d]."""
 
     def __init__(self, name: str, dim: int, heads: int, length: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""What the mixers are timed beside: quadratic forms as their definitions read, and two packages.
+"""Rivals of the mixers in timings: quadratic forms by their definitions, and two packages.
 
-All map [1 t d] to [1 t d], causal, without positions, and train. The naive ones compute all t × t
-scores and mask them: that is the cost a definition has before anybody thinks about it.
+All map [1 t d] to [1 t d], are causal, have no positions, and can be trained. The naive forms
+compute all t × t scores and mask them, as their definitions say, without optimisation.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from chimera.ops.rotary import angles, frequencies, rotate
 
 
 def peers(dim: int, heads: int, length: int) -> dict[str, nn.Module]:
-    """Every rival by name; `length` is the longest that will be asked for."""
+    """Build all rivals, by name.
+
+    Args:
+        dim: width d.
+        heads: number of heads.
+        length: largest number of tokens.
+    """
     from mambapy.mamba import MambaBlock, MambaConfig
     from xlstm.blocks.mlstm.layer import mLSTMLayer, mLSTMLayerConfig
 
-    theirs = mLSTMLayerConfig(embedding_dim=dim, num_heads=heads, context_length=length)
+    xlstm = mLSTMLayerConfig(embedding_dim=dim, num_heads=heads, context_length=length)
     return {
         "projections alone": Scores(dim, heads, lambda q, k, v: q + k + v),
         "torch SDPA": Scores(dim, heads, _fused),
         "naive softmax": Scores(dim, heads, _softmax),
         "naive linear": Scores(dim, heads, _linear),
-        "naive retention": NaiveRetention(dim, heads // 2),  # as `retnet` takes its heads
+        "naive retention": NaiveRetention(dim, heads // 2),  # `retnet` has half the heads too
         "mambapy": MambaBlock(MambaConfig(d_model=dim, n_layers=1)),
-        "xlstm parallel": mLSTMLayer(theirs),
+        "xlstm parallel": mLSTMLayer(xlstm),
     }
 
 
@@ -51,7 +57,7 @@ class Scores(nn.Module):
 
 
 class NaiveRetention(nn.Module):
-    """RetNet's parallel form (arXiv 2307.08621, eq. 5, 8) with its t × t matrix of decays."""
+    """RetNet's parallel form with the t × t matrix of decays (arXiv 2307.08621, eq. 5, 8)."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -66,8 +72,8 @@ class NaiveRetention(nn.Module):
         turn = angles(pos[None], frequencies(q.shape[-1] // 2, 10000.0, like=q, inclusive=True))
         q, k = rotate(q, *turn), rotate(k * k.shape[-1] ** -0.5, *turn)
         gamma = 1 - torch.exp2(-5 - 7 * torch.arange(self.heads) / self.heads)
-        apart = pos[:, None] - pos
-        decay = (gamma[:, None, None] ** apart.clamp(min=0)).masked_fill(apart < 0, 0)
+        distance = pos[:, None] - pos
+        decay = (gamma[:, None, None] ** distance.clamp(min=0)).masked_fill(distance < 0, 0)
         y = F.rms_norm((q @ k.mT * decay) @ v, v.shape[-1:])
         return self.o(rearrange(y, "b h t k -> b t (h k)") * F.silu(self.g(x)))
 

@@ -1,4 +1,4 @@
-"""Timing that noise of a shared machine disturbs least: rivals take turns, medians are compared."""
+"""Time functions in turns and take medians, so that noise of a shared machine matters little."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 def turns(
     rivals: Mapping[str, Callable[[], object]], *, rounds: int = 9, warmup: int = 2
 ) -> dict[str, float]:
-    """Median seconds of each rival; every round runs all of them, one after the other."""
+    """Median seconds of each rival.
+
+    Args:
+        rivals: functions to time, by name; every round runs each of them once, in order.
+        rounds: number of timed rounds.
+        warmup: number of rounds before them that are not timed.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for number in range(warmup + rounds):
         for name, work in rivals.items():
@@ -18,4 +24,4 @@ def turns(
             work()
             if number >= warmup:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(taken) for name, taken in seconds.items()}
+    return {name: statistics.median(times) for name, times in seconds.items()}

@@ -1,7 +1,8 @@
-"""A training step of our encoder against Hugging Face's `BertForMaskedLM` of the same shape.
+"""Time a training step of our encoder against Hugging Face's `BertForMaskedLM` of the same shape.
 
-Width 256, 6 layers, 8 heads, ff 1024, vocabulary 30522, batch 16 × 128, fp32, the same fused
-AdamW, 2 threads, no dropout in either. Theirs computes logits at all positions, ours at the masked.
+Width 256, 6 layers, 8 heads, ff 1024, vocabulary 30522, batch 16 × 128, fp32, 2 threads, no
+dropout, the same fused AdamW. `BertForMaskedLM` computes logits at all positions, our encoder only
+at masked ones.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from chimera.config.settings import Model
 from chimera.model.assemble import build_model, choose
 
 VOCAB, BATCH, LENGTH = 30522, 16, 128
-#: BERT's own parts, and the main job's.
-OURS = {
+#: Overrides of our encoders: with BERT's components and with those of the main job.
+ENCODERS = {
     "chimera, BERT's parts": ["mixer=attention", "norm=layernorm", "quant=none", "ffn=mlp",
                               "position=learned", "mixer.bias=true", "ffn.bias=true"],
     "chimera, retnet": ["mixer=retnet", "norm=layernorm", "quant=none", "ffn=mlp"],
@@ -27,35 +28,35 @@ OURS = {
 
 
 def main() -> dict[str, Any]:
-    """Print tokens/s and the ratio to theirs."""
+    """Measure and print tokens/s, and the ratio to `BertForMaskedLM`."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
     ids = torch.randint(VOCAB, (BATCH, LENGTH))
     index = torch.randperm(BATCH * LENGTH)[: round(0.15 * BATCH * LENGTH)].sort().values
     shape = Model(dim=256, depth=6, heads=8, max_len=LENGTH)
-    rivals = {"BertForMaskedLM": _theirs(ids, index)}
+    rivals = {"BertForMaskedLM": _bert_step(ids, index)}
     counts: dict[str, int] = {}
-    for name, overrides in OURS.items():
+    for name, overrides in ENCODERS.items():
         choices = choose(plain(compose(overrides)))
         model = build_model(shape, choices, vocab_size=VOCAB, causal=False)
         counts[name] = sum(p.numel() for p in model.parameters())
-        rivals[name] = _ours(model, ids, index)
+        rivals[name] = _step(model, ids, index)
     seconds = turns(rivals)
-    theirs = seconds["BertForMaskedLM"]
+    bert = seconds["BertForMaskedLM"]
     rows = {
         name: {
-            "tokens_per_second": BATCH * LENGTH / taken,
-            "times_theirs": theirs / taken,
+            "tokens_per_second": BATCH * LENGTH / median,
+            "times_theirs": bert / median,
             "parameters": counts.get(name),
         }
-        for name, taken in seconds.items()
+        for name, median in seconds.items()
     }
     for name, row in rows.items():
         print(f"{name:<24} {row['tokens_per_second']:8,.0f} tokens/s  {row['times_theirs']:.2f} ×")
     return {"rows": rows, "batch": BATCH, "length": LENGTH, "vocabulary": VOCAB}
 
 
-def _ours(model: torch.nn.Module, ids: torch.Tensor, index: torch.Tensor) -> Any:
+def _step(model: torch.nn.Module, ids: torch.Tensor, index: torch.Tensor) -> Any:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     targets = ids.flatten()[index]
 
@@ -68,7 +69,7 @@ def _ours(model: torch.nn.Module, ids: torch.Tensor, index: torch.Tensor) -> Any
     return step
 
 
-def _theirs(ids: torch.Tensor, index: torch.Tensor) -> Any:
+def _bert_step(ids: torch.Tensor, index: torch.Tensor) -> Any:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(

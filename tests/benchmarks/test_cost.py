@@ -1,10 +1,10 @@
-"""Rivals compute what they are compared for; memory and exponents are what they are called."""
+"""Rivals equal the mixers they are compared with; peak memory, exponents and aims are correct."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.aims import reached
+from benchmarks.aims import evaluate_aims
 from benchmarks.memory import peak
 from benchmarks.mixers import exponent
 from benchmarks.parts import Alone, composite, names
@@ -17,10 +17,10 @@ DIM, HEADS, LENGTH = 32, 4, 48
 
 
 @torch.no_grad()
-def given(rival: nn.Module, weights: list[Tensor]) -> nn.Module:
-    """The rival with these weights."""
-    for own, weight in zip(rival.parameters(), weights, strict=True):
-        own.copy_(weight)
+def with_weights(rival: nn.Module, weights: list[Tensor]) -> nn.Module:
+    """Copy the weights into the rival, as float64."""
+    for parameter, weight in zip(rival.parameters(), weights, strict=True):
+        parameter.copy_(weight)
     return rival.double()
 
 
@@ -33,36 +33,36 @@ def given(rival: nn.Module, weights: list[Tensor]) -> nn.Module:
         ("naive retention", "retnet"),
     ],
 )
-def test_naive_forms_give_the_mixers_numbers(rival: str, mixer: str) -> None:
+def test_naive_forms_equal_the_mixers(rival: str, mixer: str) -> None:
     torch.manual_seed(0)
-    ours = Alone(mixer, DIM, HEADS, LENGTH).double()
-    theirs = given(peers(DIM, HEADS, LENGTH)[rival], list(ours.parameters()))
+    alone = Alone(mixer, DIM, HEADS, LENGTH).double()
+    naive = with_weights(peers(DIM, HEADS, LENGTH)[rival], list(alone.parameters()))
     x = torch.randn(1, LENGTH, DIM, dtype=torch.double)
-    close(theirs(x), ours(x), 1e-6)  # float32 angles and decays in between
+    close(naive(x), alone(x), 1e-6)  # angles and decays are float32
 
 
-def test_peers_are_of_the_mixers_size() -> None:
+def test_peers_have_as_many_parameters_as_the_mixers() -> None:
     count = {n: sum(p.numel() for p in m.parameters()) for n, m in peers(64, 4, 16).items()}
     for rival, mixer in (("mambapy", "mamba"), ("xlstm parallel", "mlstm")):
-        ours = sum(p.numel() for p in Alone(mixer, 64, 4, 16).parameters())
-        assert count[rival] == ours
+        size = sum(p.numel() for p in Alone(mixer, 64, 4, 16).parameters())
+        assert count[rival] == size
 
 
-def test_projections_alone_reach_every_projection() -> None:
+def test_projections_alone_have_gradients_in_every_projection() -> None:
     rival = peers(DIM, HEADS, LENGTH)["projections alone"]
     assert isinstance(rival, Scores)
     rival(torch.randn(1, 4, DIM)).sum().backward()
     assert all(p.grad is not None for p in rival.parameters())
 
 
-def test_peak_counts_what_is_held_at_one_time() -> None:
+def test_peak_is_the_largest_memory_at_one_time() -> None:
     start = torch.zeros(2**18)  # 1 MiB
 
     def work() -> None:
         once = start + 1
-        twice = once + 1  # two held
+        twice = once + 1  # 2 MiB
         del once
-        (twice + 1).sum()  # two again, and a number
+        (twice + 1).sum()  # 2 MiB and one number
 
     assert 2 * 2**20 <= peak(work) < 2 * 2**20 + 4096
 
@@ -72,13 +72,13 @@ def test_exponent_is_the_slope() -> None:
     assert exponent(cost) == pytest.approx(2)  # 512 is left out
 
 
-def test_aims_say_met_or_not() -> None:
-    everybody = [n for n in names() if not composite(n)] + list(peers(DIM, HEADS, LENGTH))
-    seconds = {n: {t: float(t) for t in (2048, 4096, 8192)} for n in everybody}
+def test_aims_are_met_or_not() -> None:
+    timed = [n for n in names() if not composite(n)] + list(peers(DIM, HEADS, LENGTH))
+    seconds = {n: {t: float(t) for t in (2048, 4096, 8192)} for n in timed}
     seconds["projections alone"] = dict.fromkeys((2048, 4096, 8192), 1.0)
     seconds["naive softmax"][4096] *= 30
     seconds["mamba"][8192] *= 1.2
-    verdicts = {aim.what: aim for aim in reached(seconds)}
+    verdicts = {aim.what: aim for aim in evaluate_aims(seconds)}
     assert verdicts["`sparse_block` against naive softmax, 4096 tokens"].met
     assert not verdicts["`mlstm` against xlstm parallel, 4096 tokens"].met
     flat = {what: aim.met for what, aim in verdicts.items() if "growth" in what}

@@ -1,4 +1,4 @@
-"""The recall task asks what it says, and softmax attention starts to learn it (issue 3)."""
+"""The recall task is as described, and softmax attention starts to learn it (issue 3)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import torch
 from benchmarks import mqar
 
 
-def test_every_answer_is_the_value_last_paired_with_the_key() -> None:
+def test_every_answer_is_the_value_of_its_key() -> None:
     ids, answers = mqar.task(50, torch.Generator().manual_seed(0))
     assert ids.shape == (50, mqar.LENGTH)
     assert answers.shape == (50, mqar.QUERIES)
-    for sequence, wanted in zip(ids.tolist(), answers.tolist(), strict=True):
+    for sequence, expected in zip(ids.tolist(), answers.tolist(), strict=True):
         pairs = sequence[: 2 * mqar.PAIRS]
-        known = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        assert len(known) == mqar.PAIRS  # no key is given two values
-        assert max(known) < mqar.KEYS <= min(known.values())
-        asked = sequence[2 * mqar.PAIRS :]
-        assert [known[key] for key in asked] == wanted  # a query without a pair is a KeyError
+        values = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        assert len(values) == mqar.PAIRS  # no key has two values
+        assert max(values) < mqar.KEYS <= min(values.values())
+        queries = sequence[2 * mqar.PAIRS :]
+        assert [values[key] for key in queries] == expected  # KeyError: a query without a pair
 
 
 def test_the_pairing_is_drawn_anew_for_each_sequence() -> None:
     ids, _ = mqar.task(200, torch.Generator().manual_seed(0))
-    seen = {tuple(pair) for pair in ids[:, : 2 * mqar.PAIRS].reshape(-1, 2).tolist()}
-    assert len(seen) == mqar.KEYS * mqar.VALUES  # every key with every value
+    pairs = {tuple(pair) for pair in ids[:, : 2 * mqar.PAIRS].reshape(-1, 2).tolist()}
+    assert len(pairs) == mqar.KEYS * mqar.VALUES  # every key occurs with every value
 
 
 def test_the_same_seed_gives_the_same_task() -> None:
@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_task() -> None:
     assert torch.equal(first, again)
 
 
-def test_attention_learns_from_the_first_steps_on() -> None:
+def test_attention_learns_within_the_first_steps() -> None:
     model, position = mqar.make("attention")
     losses = mqar.train(model, 30)
     assert position == "rope"
@@ -39,7 +39,7 @@ def test_attention_learns_from_the_first_steps_on() -> None:
     assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.1
 
 
-def test_an_untrained_model_guesses() -> None:
+def test_an_untrained_model_is_no_better_than_guessing() -> None:
     assert mqar.evaluate(mqar.make("attention")[0]) < 2 / mqar.PAIRS
 
 
@@ -49,7 +49,7 @@ def test_state_is_counted_over_all_layers() -> None:
     assert mqar.state_size(mqar.make("retnet")[0]) == depth * dim * dim // (heads // 2)
 
 
-def test_a_mixer_behind_the_convolution_is_that_mixer() -> None:
+def test_behind_the_convolution_is_the_same_mixer() -> None:
     model, position = mqar.make("delta", behind=True)
     alone, _ = mqar.make("delta")
     inner = [type(block.mixer.inner) for block in model.backbone.blocks]

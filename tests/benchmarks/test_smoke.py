@@ -1,4 +1,4 @@
-"""Benchmarks run: each at a size that takes seconds, its numbers unread."""
+"""Run each benchmark at a size that takes seconds, without checks of its numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks import decoding, mqar, overhead, train_step
 
 @pytest.fixture(autouse=True)
 def _threads() -> None:
-    """Benchmarks set the number of threads for the whole process."""
+    """Restore the number of threads, which benchmarks set for the whole process."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -34,7 +34,7 @@ def test_benchmarks_are_found() -> None:
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mixer"]) == 2
-    assert "no benchmark mixer; there are decoding" in capsys.readouterr().err
+    assert "mixer is no benchmark; choose of decoding" in capsys.readouterr().err
 
 
 def test_overhead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_overhead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = ["scale=smoke", "logger=none", "model.dim=32", "model.depth=1", "model.heads=4"]
     small += ["data=text", f"data.path={text}", f"data.cache_dir={tmp_path}", "tokenizer=word"]
     monkeypatch.setattr(overhead, "SHAPE", small)
-    found = overhead.main()
-    assert len(found["platform_seconds"]) == len(found["bare_seconds"]) == 1
+    results = overhead.main()
+    assert len(results["platform_seconds"]) == len(results["bare_seconds"]) == 1
 
 
 def test_train_step(monkeypatch: pytest.MonkeyPatch, once: None) -> None:

@@ -1,4 +1,4 @@
-"""Run directories of a table as training leaves them, made up: reports need no training."""
+"""Write run directories of a table with invented results, so that report tests need no training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.config.compose import compose, plain
 from chimera.config.tables import jobs, load
 from chimera.rundir.directory import RunDir
 
-#: Where made-up runs say they come from.
+#: environment.json of the invented runs.
 ENVIRONMENT = {
     "python": "3.11.9",
     "machine": "Linux-test",
@@ -28,15 +28,23 @@ def make(
     name: str,
     values: dict[tuple[str, int], float],
     *,
-    words: tuple[str, ...] = ("scale=smoke",),
+    overrides: tuple[str, ...] = ("scale=smoke",),
     states: dict[tuple[str, int], dict[str, Any]] | None = None,
     environment: dict[str, Any] | None = None,
 ) -> None:
-    """Directories of the cells in `values` (done) and `states` (their status.json as given)."""
+    """Write the directories of runs of a table, by (row, seed).
+
+    Args:
+        name: name of the table.
+        values: results of runs; they are done unless `states` has them.
+        overrides: overrides of all jobs of the table.
+        states: contents of status.json.
+        environment: contents of environment.json.
+    """
     states = states or {}
     table = load(name)
     seeds = sorted({seed for _, seed in [*values, *states]})
-    for job in jobs(table, list(words), seeds):
+    for job in jobs(table, list(overrides), seeds):
         cell = (job.row, job.seed)
         if cell not in values and cell not in states:
             continue

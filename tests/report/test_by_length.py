@@ -1,4 +1,4 @@
-"""The report's section by length: keys are read, means are of seeds, the paper's numbers beside."""
+"""The report's section by length: reads metric keys, averages seeds, adds published numbers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from chimera.report import figures, measured, text
 from chimera.report.summary import Summary, summarise
 from chimera.rundir.directory import RunDir
 
-WORDS = ["scale=smoke"]
+OVERRIDES = ["scale=smoke"]
 
 
 def summary(table: str, metrics: dict[str, dict[str, float]]) -> Summary:
-    """The table's summary when these rows have run with these metrics, seed by seed larger by 2."""
-    for job in jobs(load(table), WORDS, [0, 1]):
+    """Summary of a table whose rows ran with these metrics; seed 1 has values larger by 2."""
+    for job in jobs(load(table), OVERRIDES, [0, 1]):
         if job.row in metrics:
             folder = RunDir.of(plain(compose(job.overrides))).path
             folder.mkdir(parents=True)
-            grown = {key: value + 2 * job.seed for key, value in metrics[job.row].items()}
-            (folder / "run.json").write_text(json.dumps({"metrics": grown}))
+            values = {key: value + 2 * job.seed for key, value in metrics[job.row].items()}
+            (folder / "run.json").write_text(json.dumps({"metrics": values}))
             (folder / "status.json").write_text('{"state": "DONE"}')
-    return summarise(table, WORDS, [0, 1])
+    return summarise(table, OVERRIDES, [0, 1])
 
 
 @pytest.fixture(autouse=True)
@@ -35,31 +35,31 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_multiples_of_the_trained_length() -> None:
     rope = {"val/loss": 3.0, "val/loss_2x": 4.0, "val/loss_4x": 5.0, "val/accuracy_2x": 0.1}
-    found = summary("saidl/positions", {"rope": rope, "learned": {"val/loss": 7.0}})
-    ((title, head, body),) = measured.grids(found)
+    table = summary("saidl/positions", {"rope": rope, "learned": {"val/loss": 7.0}})
+    ((title, head, body),) = measured.grids(table)
     assert title == "val/loss, by multiples of the trained length"
     assert head == ["row", "1 ×", "2 ×", "4 ×"]
     rows = {row[0]: row[1:] for row in body}
     assert rows["rope"][1] == "5.0 ± 1.4 (6.14731)"
     assert rows["learned"] == ["8.0 ± 1.4 (6.62816)", "–", "–"]
-    assert "## By length" in text.report(found)
-    assert figures.lengths(found) is None  # losses are not drawn: perplexities are
+    assert "## By length" in text.report(table)
+    assert figures.lengths(table) is None  # of loss and perplexity only perplexity is drawn
 
 
-def test_lengths_in_tokens_are_drawn_beside_the_papers() -> None:
+def test_lengths_in_tokens_are_drawn_with_the_published_values() -> None:
     speed = {f"cost/tokens_per_second@{n}": 1000.0 * n for n in (256, 4096)}
-    found = summary("saidl/hardware", {"standard": speed, "linear": speed})
-    ((_, head, body),) = measured.grids(found)
+    table = summary("saidl/hardware", {"standard": speed, "linear": speed})
+    ((_, head, body),) = measured.grids(table)
     assert head[1:] == ["256", "512", "1024", "2048", "4096"]
     assert next(r for r in body if r[0] == "standard")[5] == "4,096,001.0 ± 1.4 (802.8)"
-    drawn = figures.lengths(found)
-    assert drawn is not None
-    dashed = [line for line in drawn.axes[0].lines if line.get_linestyle() == "--"]
+    figure = figures.lengths(table)
+    assert figure is not None
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
     assert len(dashed) == 6  # the paper's rows
-    assert figures.png(drawn).startswith(b"\x89PNG")
+    assert figures.png(figure).startswith(b"\x89PNG")
 
 
-def test_other_tables_have_no_such_section() -> None:
-    found = summary("saidl/hybrids", {"baseline": {"val/perplexity": 9.0, "val/loss": 2.0}})
-    assert measured.grids(found) == []
-    assert "## By length" not in text.report(found)
+def test_a_table_without_lengths_has_no_section_by_length() -> None:
+    table = summary("saidl/hybrids", {"baseline": {"val/perplexity": 9.0, "val/loss": 2.0}})
+    assert measured.grids(table) == []
+    assert "## By length" not in text.report(table)

@@ -16,7 +16,7 @@ from chimera.report import Summary, dashboard, summarise
 from chimera.rundir.identity import identity
 from tests.report.runs import make
 
-TABLE, WORDS = "bitnet_qdyt/norms", ["scale=smoke"]
+TABLE, OVERRIDES = "bitnet_qdyt/norms", ["scale=smoke"]
 
 
 @pytest.fixture(scope="module")
@@ -24,30 +24,31 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHIMERA_RUNS", str(tmp_path_factory.mktemp("runs")))
         make(TABLE, {("qdyt", 0): 425.2, ("layernorm", 0): 431.2})
-        return summarise(TABLE, WORDS, [0])
+        return summarise(TABLE, OVERRIDES, [0])
 
 
 def every(value: Any, key: str) -> list[Any]:
     """All values of `key` at any depth."""
     if isinstance(value, dict):
-        own = [value[key]] if key in value else []
-        return own + [found for one in value.values() for found in every(one, key)]
-    return [f for one in value for f in every(one, key)] if isinstance(value, list) else []
+        here = [value[key]] if key in value else []
+        return here + [match for child in value.values() for match in every(child, key)]
+    children = value if isinstance(value, list) else []
+    return [match for child in children for match in every(child, key)]
 
 
-@pytest.mark.parametrize("make_one", [dashboard.workspace, dashboard.report])
-def test_holds_exactly_the_runs_of_the_table(make_one: Any, summary: Summary) -> None:
-    spec = dashboard.spec(make_one(summary, "", "chimera"))
+@pytest.mark.parametrize("build", [dashboard.workspace, dashboard.report])
+def test_filters_are_the_identities_of_the_tables_runs(build: Any, summary: Summary) -> None:
+    spec = dashboard.spec(build(summary, "", "chimera"))
     (filters,) = [f for f in every(spec, "filters") if isinstance(f, list) and f]
     assert filters[0]["key"] == {"section": "config", "name": "identity"}
     assert filters[0]["value"] == [identity(cell.config) for cell in summary.cells]
     assert {"section": "config", "name": "row.value"} in every(spec, "grouping")[0]
 
 
-@pytest.mark.parametrize("make_one", [dashboard.workspace, dashboard.report])
-def test_charts_what_runs_log(make_one: Any, summary: Summary) -> None:
-    spec = dashboard.spec(make_one(summary, "", "chimera"))
-    metrics = {m for found in every(spec, "metrics") for m in found}
+@pytest.mark.parametrize("build", [dashboard.workspace, dashboard.report])
+def test_charts_have_the_metrics_that_runs_log(build: Any, summary: Summary) -> None:
+    spec = dashboard.spec(build(summary, "", "chimera"))
+    metrics = {m for names in every(spec, "metrics") for m in names}
     assert {"train/loss", "val/loss", "speed/tokens_per_s", summary.table.metric} <= metrics
     patterns = set(every(spec, "metricRegex"))
     assert {"grad_norm/.*", "lr/.*", "stats/.*", "guard/.*"} <= patterns
@@ -63,28 +64,28 @@ def test_charts_what_runs_log(make_one: Any, summary: Summary) -> None:
 def test_report_shows_the_table(summary: Summary) -> None:
     text = json.dumps(dashboard.spec(dashboard.report(summary, "", "chimera")), ensure_ascii=False)
     assert "| 425.2 |" in text
-    assert "against it" in text
+    assert "Not in its order: 0." in text
 
 
-def test_twice_the_same(summary: Summary) -> None:
-    for one in (dashboard.workspace, dashboard.report):
-        first, second = (dashboard.spec(one(summary, "", "chimera")) for _ in range(2))
+def test_the_same_summary_gives_the_same_json(summary: Summary) -> None:
+    for build in (dashboard.workspace, dashboard.report):
+        first, second = (dashboard.spec(build(summary, "", "chimera")) for _ in range(2))
         assert first == second
 
 
-def test_without_a_login_it_is_written_down(tmp_path: Path) -> None:
-    kept = {k: v for k, v in os.environ.items() if k != "WANDB_API_KEY"}
-    kept |= {"CHIMERA_RUNS": str(tmp_path / "runs"), "HOME": str(tmp_path)}
-    kept["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # whoever tried the network would fail here
-    words = [TABLE, *WORDS, "seed=0", f"out={tmp_path / 'out'}"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "chimera.report.dashboard", *words],
-        env=kept,
+def test_without_a_login_json_is_written_to_the_folder(tmp_path: Path) -> None:
+    env = {k: v for k, v in os.environ.items() if k != "WANDB_API_KEY"}
+    env |= {"CHIMERA_RUNS": str(tmp_path / "runs"), "HOME": str(tmp_path)}
+    env["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # any use of the network fails
+    arguments = [TABLE, *OVERRIDES, "seed=0", f"out={tmp_path / 'out'}"]
+    process = subprocess.run(
+        [sys.executable, "-m", "chimera.report.dashboard", *arguments],
+        env=env,
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    assert ran.returncode == 0, ran.stderr
-    assert "wandb login" in ran.stdout
+    assert process.returncode == 0, process.stderr
+    assert "wandb login" in process.stdout
     for name in ("workspace", "report"):
         assert json.loads((tmp_path / f"out/wandb_{name}.json").read_text(encoding="utf-8"))

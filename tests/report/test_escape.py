@@ -1,4 +1,4 @@
-"""Text of any kind shows as it is written: in Markdown, in LaTeX, in figures, in a terminal."""
+"""Markdown, LaTeX, figures and the terminal show any text as written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.report.runs import make
 RENDER = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render
 #: Markup, HTML, entities, LaTeX, formulas of matplotlib, markup of rich.
 HOSTILE = r"**a** _b_ `c` <img src=x> &amp; [d](e) ~~f~~ | $x^2$ $\frac \input{/etc/passwd} [red]%#"
-#: What `latex` writes itself.
+#: Commands that `latex` writes itself.
 COMMANDS = r"\$[^$]*\$|\\[a-zA-Z]+\{[^{}]*\}|\\[{}&%$#_]|\\[`'^~=.\"]\{\w\}|\{[\[*]\}"
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=40)
 
@@ -33,7 +33,7 @@ def lines(text: str) -> str:
 
 
 def shown(rendered: str) -> str:
-    """What a reader sees of HTML."""
+    """The text of HTML that a reader sees."""
     assert not re.search(r"<(?!/?(p|code|table|thead|tbody|tr|th|td|pre)\b)", rendered)
     return html.unescape(re.sub(r"<[^>]*>", "", rendered)).strip()
 
@@ -53,7 +53,7 @@ def test_markdown_shows_the_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["# h", "1. i", "2) i", "- i", "+ i", "> q", HOSTILE, "-0.1 ± 1"])
-def test_text_alone_in_a_line_is_a_paragraph(text: str) -> None:
+def test_a_line_of_text_is_a_paragraph(text: str) -> None:
     rendered = RENDER(markdown(text))
     assert rendered.startswith("<p>")
     assert shown(rendered) == lines(text)
@@ -69,14 +69,14 @@ def test_code_shows_the_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a|b", "a\\|b", "`|`", HOSTILE])
-def test_a_cell_stays_one(text: str) -> None:
+def test_a_cell_stays_one_cell(text: str) -> None:
     for cells in ([cell(text), "z"], [cell(code(text)), "z"]):
         row = RENDER(f"| a | b |\n| --- | --- |\n| {' | '.join(cells)} |")
         assert row.count("<td>") == 2
         assert "<td>z</td>" in row
 
 
-def test_a_block_ends_where_it_should() -> None:
+def test_a_fence_in_the_text_does_not_end_the_block() -> None:
     text = "a\n```\n# b"
     assert shown(RENDER(block(text, "bash"))) == text
 
@@ -84,12 +84,12 @@ def test_a_block_ends_where_it_should() -> None:
 @given(TEXT)
 @example(HOSTILE)
 @example("₂ₔᵃꝰ é ǻ ϓ")
-def test_latex_is_ascii_without_commands_of_the_text(text: str) -> None:
+def test_latex_is_ascii_without_commands_from_the_text(text: str) -> None:
     escaped = latex(text)
     assert escaped.isascii()
     assert escaped.isprintable()
-    own = re.sub(COMMANDS, "", escaped)
-    assert not re.search(r"[\\{}$&#^_%]", own)
+    remaining = re.sub(COMMANDS, "", escaped)
+    assert not re.search(r"[\\{}$&#^_%]", remaining)
 
 
 def test_latex_has_names_for_letters_and_signs() -> None:
@@ -99,7 +99,7 @@ def test_latex_has_names_for_letters_and_signs() -> None:
     assert latex("50% of a_b & {c}") == r"50\% of a\_b \& \{c\}"
 
 
-def test_a_report_of_hostile_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_shows_hostile_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
     table = load("bitnet_qdyt/norms")
     make(table.path, {(row.name, 0): 9.0 for row in table.rows})

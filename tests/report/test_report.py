@@ -1,4 +1,4 @@
-"""A report of made-up runs: what it shows, what it says of what is missing, how it repeats."""
+"""Reports of invented runs: numbers, missing runs, origin, equal output for equal runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from chimera.report import Summary, summarise, write
 from chimera.rundir.directory import RunDir, process_start
 from tests.report.runs import ENVIRONMENT, make
 
-TABLE, WORDS, SEEDS = "bitnet_qdyt/norms", ["scale=smoke"], [0, 1, 2]
-#: The paper has qdyt < static_tanh < layernorm; here the tanh is best, beyond the spread of seeds.
+TABLE, OVERRIDES, SEEDS = "bitnet_qdyt/norms", ["scale=smoke"], [0, 1, 2]
+#: The paper has qdyt < static_tanh < layernorm; here static_tanh is best, significantly.
 VALUES = {
     ("layernorm", 0): 431.2,
     ("layernorm", 1): 428.9,
@@ -42,12 +42,12 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Path]:
-    """The report of a table of which all is done."""
+    """The report of a table whose runs are all done."""
     root = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHIMERA_RUNS", str(root / "runs"))
         make(TABLE, VALUES)
-        return write(TABLE, WORDS, SEEDS, root / "out"), root / "out"
+        return write(TABLE, OVERRIDES, SEEDS, root / "out"), root / "out"
 
 
 def lines(out: Path) -> dict[str, dict[str, str]]:
@@ -55,16 +55,16 @@ def lines(out: Path) -> dict[str, dict[str, str]]:
         return {line["row"]: line for line in csv.DictReader(file)}
 
 
-def test_every_file_is_there(whole: tuple[Summary, Path]) -> None:
+def test_all_files_are_written(whole: tuple[Summary, Path]) -> None:
     assert sorted(path.name for path in whole[1].iterdir()) == sorted(FILES)
     assert all((whole[1] / name).stat().st_size for name in FILES)
 
 
 def test_published_beside_mean_and_spread(whole: tuple[Summary, Path]) -> None:
-    found = lines(whole[1])
+    rows = lines(whole[1])
     published = {p.row: p.value for p in load(TABLE).published if p.column == "val/perplexity"}
-    assert {row: float(line["published"]) for row, line in found.items()} == published
-    row = found["layernorm"]
+    assert {name: float(row["published"]) for name, row in rows.items()} == published
+    row = rows["layernorm"]
     assert float(row["mean"]) == pytest.approx(431.2)
     assert float(row["std"]) == pytest.approx(2.3)
     assert (row["n"], row["seeds"], row["state"]) == ("3", "0;1;2", "done;done;done")
@@ -76,31 +76,33 @@ def test_published_beside_mean_and_spread(whole: tuple[Summary, Path]) -> None:
 
 
 def test_difference_to_the_reference_is_paired(whole: tuple[Summary, Path]) -> None:
-    found = lines(whole[1])
-    assert float(found["static_tanh"]["difference"]) == pytest.approx(-4.0)
-    assert float(found["static_tanh"]["difference_std"]) == pytest.approx(0.1)
-    assert float(found["static_tanh"]["p"]) < 0.001
-    assert found[load(TABLE).reference]["difference"] == ""
+    rows = lines(whole[1])
+    assert float(rows["static_tanh"]["difference"]) == pytest.approx(-4.0)
+    assert float(rows["static_tanh"]["difference_std"]) == pytest.approx(0.1)
+    assert float(rows["static_tanh"]["p"]) < 0.001
+    assert rows[load(TABLE).reference]["difference"] == ""
 
 
 def test_an_inverted_pair_is_named(whole: tuple[Summary, Path]) -> None:
     against = [pair for pair in whole[0].pairs if not pair.agrees]
     assert [(pair.first.name, pair.second.name) for pair in against] == [("qdyt", "static_tanh")]
     text = (whole[1] / "report.md").read_text(encoding="utf-8")
-    assert "2 stand in the paper's order (2 of them beyond the paired test" in text
-    (said,) = [line for line in text.splitlines() if line.startswith("- The paper has")]
-    assert said.startswith("- The paper has `qdyt` (19.3) before `static_tanh` (21.2); here `qdyt`")
-    assert said.endswith("beyond the paired test, p <0.001.")
-    assert "not beyond" not in said
+    assert "In the paper's order: 2 (2 of them with a significant difference" in text
+    (pair,) = [line for line in text.splitlines() if line.startswith("- In the paper")]
+    assert pair.startswith(
+        "- In the paper `qdyt` (19.3) is better than `static_tanh` (21.2); here `qdyt`"
+    )
+    assert pair.endswith(": significant, p <0.001.")
+    assert "not significant" not in pair
 
 
-def test_scale_data_origin_and_command_are_said(whole: tuple[Summary, Path]) -> None:
+def test_scale_data_origin_and_commands_are_in_the_text(whole: tuple[Summary, Path]) -> None:
     text = (whole[1] / "report.md").read_text(encoding="utf-8")
     table = load(TABLE)
     assert table.source in text
     assert "| data | pydocs |" in text
     assert "A unigram model has 622.2 on the same validation tokens." in text
-    assert "Seconds on a CPU" in text  # what the scale says of itself
+    assert "Seconds on a CPU" in text  # first comment of conf/scale/smoke.yaml
     assert "Trained on pydocs: 10 documents, 1,000 bytes, 300 tokens." in text
     assert f"- code {'a' * 40}: 9 runs" in text
     assert "- machine Test CPU, 2 cores, no GPU" in text
@@ -123,32 +125,32 @@ def test_the_same_runs_give_the_same_bytes(
     whole: tuple[Summary, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(whole[1].parent / "runs"))
-    write(TABLE, WORDS, SEEDS, tmp_path)
+    write(TABLE, OVERRIDES, SEEDS, tmp_path)
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (whole[1] / name).read_bytes(), name
 
 
 def test_an_empty_table_is_all_missing(runs: Path, tmp_path: Path) -> None:
-    summary = write(TABLE, WORDS, [0], tmp_path / "out")
+    summary = write(TABLE, OVERRIDES, [0], tmp_path / "out")
     assert [cell.state for cell in summary.cells] == ["missing"] * 3
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert text.count("| missing |") >= 3
-    assert "3 of 3 runs:" in text
-    assert not runs.exists()  # a report starts nothing
+    assert "3 of 3 runs are not in the table:" in text
+    assert not runs.exists()  # a report starts no run
 
 
-def test_what_is_not_done_says_why(runs: Path, tmp_path: Path) -> None:
-    me = {"pid": os.getpid(), "process": process_start(os.getpid()), "host": os.uname().nodename}
-    gone = {**me, "process": "0"}
-    at = {"step": 3, "max_steps": 12}
+def test_runs_that_are_not_done_have_a_reason(runs: Path, tmp_path: Path) -> None:
+    alive = {"pid": os.getpid(), "process": process_start(os.getpid()), "host": os.uname().nodename}
+    dead = {**alive, "process": "0"}
+    progress = {"step": 3, "max_steps": 12}
     states: dict[tuple[str, int], dict[str, Any]] = {
         ("layernorm", 0): {"state": "FAILED", "why": "NotFiniteError: loss is nan\nat step 3"},
-        ("layernorm", 1): {"state": "RUNNING", **me, **at},
-        ("static_tanh", 0): {"state": "RUNNING", **gone, **at},
+        ("layernorm", 1): {"state": "RUNNING", **alive, **progress},
+        ("static_tanh", 0): {"state": "RUNNING", **dead, **progress},
         ("static_tanh", 1): {"state": "STOPPED", "why": "stopped at step 3, saved in x"},
     }
     make(TABLE, {("qdyt", 0): 9.0, ("qdyt", 1): 8.0}, states=states)
-    summary = write(TABLE, WORDS, SEEDS, tmp_path / "out")
+    summary = write(TABLE, OVERRIDES, SEEDS, tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert "- `layernorm`, seed 0: failed: NotFiniteError: loss is nan at step 3" in text
     assert "- `layernorm`, seed 1: running: step 3 of 12" in text
@@ -156,51 +158,51 @@ def test_what_is_not_done_says_why(runs: Path, tmp_path: Path) -> None:
     assert "- `static_tanh`, seed 1: stopped: stopped at step 3" in text
     assert "| 1 failed, 1 running, 1 missing |" in text
     assert "| 8.50 ± 0.71 (2 of 3 seeds; 1 missing) |" in text
-    assert "No two ranked rows are done yet." in text
+    assert "No two of the rows that the paper ranks have a common finished seed yet." in text
     assert summary.lines[0].ours is None
 
 
 def test_a_number_that_is_not_finite_is_no_result(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): float("nan")})
-    found = {cell.row: cell for cell in summarise(TABLE, WORDS, [0]).cells}["qdyt"]
-    assert (found.state, found.value) == ("failed", None)
-    assert "no finite val/perplexity" in found.why
+    run = {cell.row: cell for cell in summarise(TABLE, OVERRIDES, [0]).cells}["qdyt"]
+    assert (run.state, run.value) == ("failed", None)
+    assert "no finite val/perplexity" in run.why
 
 
 def test_runs_of_other_numerics_are_left_out(runs: Path, tmp_path: Path) -> None:
     make(TABLE, VALUES)
-    for cell in summarise(TABLE, WORDS, SEEDS).cells:  # the first release recorded none: 1
+    for cell in summarise(TABLE, OVERRIDES, SEEDS).cells:  # the first release recorded none: 1
         if cell.row == "qdyt" or (cell.row, cell.seed) == ("layernorm", 0):
             later = json.dumps({**cell.record, "numerics": 2})
             (cell.directory / "run.json").write_text(later, encoding="utf-8")
-    summary = write(TABLE, WORDS, SEEDS, tmp_path / "out")
+    summary = write(TABLE, OVERRIDES, SEEDS, tmp_path / "out")
     assert summary.numerics == 1
     states = {(cell.row, cell.seed): cell.state for cell in summary.cells}
     assert states["layernorm", 0] == states["qdyt", 2] == "numerics 2"
     assert states["layernorm", 1] == "done"
-    found = lines(tmp_path / "out")
-    assert found["layernorm"]["seeds"] == "1;2"
-    assert {line["numerics"] for line in found.values()} == {"1"}
+    rows = lines(tmp_path / "out")
+    assert rows["layernorm"]["seeds"] == "1;2"
+    assert {row["numerics"] for row in rows.values()} == {"1"}
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert "is better. Numerics 1." in text
-    assert "- `qdyt`, seed 0: numerics 2: left out, since this table is of numerics 1" in text
+    assert "- `qdyt`, seed 0: numerics 2: left out, because this report is of numerics 1" in text
     assert "| numerics 2 |" in text
     assert "numerics 1." in (tmp_path / "out/report.tex").read_text(encoding="utf-8")
 
 
-def test_of_two_numerics_the_later_is_reported(runs: Path) -> None:
+def test_at_a_tie_the_later_numerics_is_reported(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0, ("layernorm", 0): 8.0})
-    first = next(c for c in summarise(TABLE, WORDS, [0]).cells if c.row == "qdyt")
+    first = next(c for c in summarise(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt")
     later = json.dumps({**first.record, "numerics": 2})
     (first.directory / "run.json").write_text(later, encoding="utf-8")
-    assert summarise(TABLE, WORDS, [0]).numerics == 2
+    assert summarise(TABLE, OVERRIDES, [0]).numerics == 2
 
 
 def test_several_commits_are_all_listed(runs: Path, tmp_path: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0})
     other = {**ENVIRONMENT, "git": {"commit": "b" * 40, "changed": True}, "cpus": 8}
     make(TABLE, {("layernorm", 0): 8.0}, environment=other)
-    write(TABLE, WORDS, [0], tmp_path / "out")
+    write(TABLE, OVERRIDES, [0], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert f"- code {'a' * 40}: 1 runs" in text
     assert f"- code {'b' * 40} with changes not committed: 1 runs" in text
@@ -210,26 +212,29 @@ def test_several_commits_are_all_listed(runs: Path, tmp_path: Path) -> None:
 
 def test_another_identity_is_another_run(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0})
-    words = [*WORDS, "optim.lr=0.01"]
-    assert {cell.state for cell in summarise(TABLE, words, [0]).cells} == {"missing"}
+    overrides = [*OVERRIDES, "optim.lr=0.01"]
+    assert {cell.state for cell in summarise(TABLE, overrides, [0]).cells} == {"missing"}
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "chimera.report", *words], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-m", "chimera.report", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
     )
 
 
 def test_the_command_line(runs: Path, tmp_path: Path) -> None:
     make(TABLE, VALUES)
-    made = command(TABLE, "scale=smoke", "seed=0,1,2", f"out={tmp_path / 'out'}")
-    assert made.returncode == 0, made.stderr
-    assert "431.2 ± 2.3" in made.stdout
+    process = command(TABLE, "scale=smoke", "seed=0,1,2", f"out={tmp_path / 'out'}")
+    assert process.returncode == 0, process.stderr
+    assert "431.2 ± 2.3" in process.stdout
     assert (tmp_path / "out/report.md").exists()
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["bitnet_qdyt/norm", "scale=smoke"],
         [],
@@ -238,22 +243,22 @@ def test_the_command_line(runs: Path, tmp_path: Path) -> None:
         [TABLE, "scale=smal"],
     ],
 )
-def test_bad_words_are_one_line(words: list[str], tmp_path: Path) -> None:
-    found = command(*words, f"out={tmp_path / 'out'}")
-    assert found.returncode == 2
-    assert found.stderr.startswith("error: ")
-    assert found.stderr.count("\n") == 1
+def test_bad_arguments_give_one_line(arguments: list[str], tmp_path: Path) -> None:
+    process = command(*arguments, f"out={tmp_path / 'out'}")
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: ")
+    assert process.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_report_needs_no_torch() -> None:
+def test_the_report_command_does_not_import_torch() -> None:
     code = "import sys, chimera.report.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_made_up_runs_are_read_as_runs(runs: Path) -> None:
+def test_invented_runs_are_read_as_runs(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0})
-    (cell,) = [c for c in summarise(TABLE, WORDS, [0]).cells if c.row == "qdyt"]
+    (cell,) = [c for c in summarise(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt"]
     assert RunDir(cell.directory).status() == {"state": "DONE"}
     record = json.loads((cell.directory / "run.json").read_text())
     assert record["metrics"]["val/perplexity"] == 9.0

@@ -1,4 +1,4 @@
-"""The paired test against scipy's own, and where it has nothing to say."""
+"""The paired test against scipy's, its cases without a result, and the format of numbers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from chimera.report.stats import Difference, Spread, paired, spread
 def test_paired_t_test_is_scipys(n: int) -> None:
     draw = np.random.default_rng(n)
     a, b = draw.normal(1.0, 2.0, n), draw.normal(0.0, 2.0, n)
-    found = paired(dict(enumerate(a)), dict(enumerate(b)))
-    assert found is not None
+    difference = paired(dict(enumerate(a)), dict(enumerate(b)))
+    assert difference is not None
     expected = oracle.ttest_rel(a, b)
-    assert found.p == pytest.approx(expected.pvalue, rel=1e-12)
-    assert found.mean == pytest.approx(np.mean(a - b), rel=1e-12)
-    assert found.std == pytest.approx(np.std(a - b, ddof=1), rel=1e-12)
+    assert difference.p == pytest.approx(expected.pvalue, rel=1e-12)
+    assert difference.mean == pytest.approx(np.mean(a - b), rel=1e-12)
+    assert difference.std == pytest.approx(np.std(a - b, ddof=1), rel=1e-12)
 
 
 def test_only_shared_seeds_are_paired() -> None:
-    found = paired({0: 5.0, 1: 7.0, 9: 100.0}, {0: 4.0, 1: 5.0, 8: -100.0})
-    assert found is not None
-    assert (found.mean, found.n) == (1.5, 2)
+    difference = paired({0: 5.0, 1: 7.0, 9: 100.0}, {0: 4.0, 1: 5.0, 8: -100.0})
+    assert difference is not None
+    assert (difference.mean, difference.n) == (1.5, 2)
     assert paired({0: 1.0}, {1: 1.0}) is None
 
 
@@ -35,15 +35,15 @@ def test_one_seed_has_no_spread_and_no_test() -> None:
     assert paired({0: 3.0}, {0: 1.0}) == Difference(2.0, None, 1, None)
 
 
-def test_the_same_numbers_twice() -> None:
+def test_equal_numbers_have_p_1() -> None:
     same = paired({0: 3.0, 1: 4.0}, {0: 3.0, 1: 4.0})
     assert same is not None
     assert same.p == 1.0
-    assert not same.beyond
+    assert not same.significant
 
 
 @pytest.mark.parametrize(
-    ("of", "text"),
+    ("value", "text"),
     [
         (Spread(189.7342, 2.345, 3), "189.7 ± 2.3"),
         (Spread(189.7342, 0.0342, 3), "189.734 ± 0.034"),
@@ -53,8 +53,8 @@ def test_the_same_numbers_twice() -> None:
         (Spread(0.691275, 1e-17, 3), "0.6913 ± 0"),  # equal but for rounding
     ],
 )
-def test_digits_end_where_the_spread_begins(of: Spread, text: str) -> None:
-    assert digits.spread(of) == text
+def test_the_mean_has_the_decimals_of_the_spread(value: Spread, text: str) -> None:
+    assert digits.spread(value) == text
 
 
 def test_sizes_and_times() -> None:
@@ -63,8 +63,8 @@ def test_sizes_and_times() -> None:
     assert [digits.number(x) for x in (0, 18.9, 12345.6)] == ["0", "18.90", "12,346"]
 
 
-def test_a_difference_without_spread_is_certain() -> None:
+def test_a_difference_without_spread_has_p_0() -> None:
     for shift in (1.0, 0.1):  # 3.1 − 3.0 and 4.1 − 4.0 differ by rounding
-        found = paired({0: 3.0 + shift, 1: 4.0 + shift}, {0: 3.0, 1: 4.0})
-        assert found is not None
-        assert found.p == 0.0
+        difference = paired({0: 3.0 + shift, 1: 4.0 + shift}, {0: 3.0, 1: 4.0})
+        assert difference is not None
+        assert difference.p == 0.0

@@ -1,4 +1,4 @@
-"""Jobs without torch: processes of a line or two that leave what a run leaves."""
+"""Fake jobs without torch: scripts of a few lines that write the files of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimera.sweep.engine import Engine, Work
 from chimera.sweep.local import LocalJob
 from chimera.sweep.plan import Job
 
-#: What a stand-in does first: says that it runs, as `RunDir.start` does.
+#: First lines of a fake job: mark the run as running, as `RunDir.start` does.
 BEGIN = """
 import json, os, socket, sys, time
 from pathlib import Path
@@ -32,24 +32,24 @@ run.write_status("DONE")
 
 def job(root: Path, name: str, script: str = "", **config: Any) -> Job:
     """A job whose process runs `script` and is then done."""
-    made = {
+    job_config = {
         "overwrite": False,
         "task": {},
         "table": None,
         "trainer": {"accelerator": "cpu", "devices": 1},
         **config,
     }
-    return Job((script,), name, made, RunDir(root / name), f"identity of {name}")
+    return Job((script,), name, job_config, RunDir(root / name), f"identity of {name}")
 
 
 class Scripts:
-    """A launcher of stand-ins: a job's only override is its script."""
+    """Launcher of fake jobs: the only override of a job is its script."""
 
     grace = 20.0
 
     def __init__(self, at_once: int = 2) -> None:
         self.at_once = at_once
-        self.most = 0  # processes that were alive together
+        self.most = 0  # largest number of processes alive at the same time
         self.jobs: list[LocalJob] = []
 
     def check(self) -> None: ...
@@ -71,31 +71,31 @@ class Scripts:
 
 
 class Silent:
-    """A display that shows nothing, and calls `each` at every update."""
+    """Display that shows nothing and calls `on_update` at every update."""
 
-    def __init__(self, each: Any = None) -> None:
-        self.each = each or (lambda: None)
+    def __init__(self, on_update: Any = None) -> None:
+        self.on_update = on_update or (lambda: None)
 
     def showing(self, work: Sequence[Work]) -> Any:
         return nullcontext()
 
     def update(self) -> None:
-        self.each()
+        self.on_update()
 
 
 def run(jobs: list[Job], launcher: Any = None, display: Any = None) -> dict[str, Work]:
-    """The work of each job by its label, when all are over."""
+    """Run the jobs to their end; return the work of each by label."""
     engine = Engine(jobs, launcher or Scripts(), 1, display or Silent())
     return {work.job.label: work for work in engine.run()}
 
 
 def starts(root: Path, name: str) -> int:
-    """How often a job's process was started."""
+    """Number of times that a job's process was started."""
     file = root / name / "starts"
     return len(file.read_text()) if file.exists() else 0
 
 
-def status(root: Path, name: str, **what: Any) -> None:
-    """Leave a status as another process would have."""
+def status(root: Path, name: str, **fields: Any) -> None:
+    """Write status.json of a run as another process would write it."""
     (root / name).mkdir(parents=True, exist_ok=True)
-    (root / name / "status.json").write_text(json.dumps(what))
+    (root / name / "status.json").write_text(json.dumps(fields))

@@ -1,4 +1,4 @@
-"""The sweep in a terminal and in a file."""
+"""Output of a sweep to a terminal and to a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def running(display: Display) -> list[str]:
     return [task.description for task in display.progress.tasks if task.visible]
 
 
-def test_a_line_for_each_change_without_a_terminal(tmp_path: Path) -> None:
+def test_without_a_terminal_each_change_of_state_is_a_line(tmp_path: Path) -> None:
     shown, out = display(terminal=False)
     work = [Work(job(tmp_path, name)) for name in "ab"]
     with shown.showing(work):
@@ -42,8 +42,8 @@ def test_a_running_job_has_step_loss_and_time_left(tmp_path: Path) -> None:
         clock = [100.0]
         shown.progress.get_time = lambda: clock[0]
         for step, loss in ((10, 2.5), (20, 2.0), (40, 1.25)):
-            at = {"step": step, "max_steps": 100, "loss": loss}
-            status(tmp_path, "mixer.cycle=[a]", state="RUNNING", **at)
+            progress = {"step": step, "max_steps": 100, "loss": loss}
+            status(tmp_path, "mixer.cycle=[a]", state="RUNNING", **progress)
             shown.update()
             clock[0] += 30.0
         (task,) = shown.progress.tasks
@@ -53,7 +53,7 @@ def test_a_running_job_has_step_loss_and_time_left(tmp_path: Path) -> None:
         assert cell in out.getvalue()
 
 
-def test_only_running_jobs_keep_a_line(tmp_path: Path) -> None:
+def test_only_running_jobs_have_a_bar(tmp_path: Path) -> None:
     shown, out = display(terminal=True)
     work = [Work(job(tmp_path, str(i))) for i in range(20)]
     with shown.showing(work):

@@ -14,7 +14,7 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.tables import load
 from chimera.errors import UserError
-from chimera.report.measured import beside, columns, families
+from chimera.report.measured import columns, columns_grid, families
 from chimera.report.summary import summarise
 from chimera.report.text import report
 from chimera.rundir.directory import RunDir
@@ -110,7 +110,7 @@ def test_a_sweep_trains_it_first(
     # What the paper prints and the run has, side by side.
     summary = summarise("saidl/adapters", [w for w in words if w != LORA], [0])
     assert {"trained.parameters", "val/entropy_rank", "val/loss"} <= set(columns(summary))
-    head, rows = beside(summary)
+    head, rows = columns_grid(summary)
     shown = dict(zip(head, next(r for r in rows if r[0] == "trained.parameters"), strict=True))
     assert shown["lora"].endswith("(296450)")
     assert shown["adalora"] == "– (1.18195e+06)"

@@ -1,4 +1,4 @@
-"""What a job's process is given, on this machine and by way of submitit."""
+"""Command, environment and log of a job's process, on this machine and with submitit."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-def test_a_job_is_one_run() -> None:
-    # Lightning's strategies start sys.argv again: under -m that would be another sweep.
-    found = local.command(["mixer=retnet", "seed=1"])
-    assert found == [sys.executable, str(ROOT / "train.py"), "mixer=retnet", "seed=1"]
+def test_the_command_of_a_job_is_a_single_run() -> None:
+    # Lightning's strategies start sys.argv again; with -m that would be another sweep.
+    command = local.command(["mixer=retnet", "seed=1"])
+    assert command == [sys.executable, str(ROOT / "train.py"), "mixer=retnet", "seed=1"]
 
 
 def test_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,11 +44,11 @@ def test_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local.environment_of(0, 2, 5, 0)["OMP_NUM_THREADS"] == "5"
 
 
-def test_gpus_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    given = [local.environment_of(slot, 3, 1, 1)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
-    assert given == ["4", "6", "4"]
-    for gpus in (0, 2):  # none, or several: the run chooses among all
+    devices = [local.environment_of(slot, 3, 1, 1)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
+    assert devices == ["4", "6", "4"]
+    for gpus in (0, 2):  # with none or several, a run sees all GPUs
         assert local.environment_of(1, 3, 1, gpus)["CUDA_VISIBLE_DEVICES"] == "4,6"
 
 
@@ -59,28 +59,28 @@ def test_gpus_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_exit_codes(
     script: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "command", lambda words: python(words[0]))
+    monkeypatch.setattr(local, "command", lambda overrides: python(overrides[0]))
     log = tmp_path / "log.txt"
     log.write_text("before\n")
-    said = f"print('said', flush=True); {script}"
-    assert wait(local.Local(threads=1).start([said], log, 0, 1, 0)) == code
-    assert log.read_text() == "before\nsaid\n"
+    printing = f"print('printed', flush=True); {script}"
+    assert wait(local.Local(threads=1).start([printing], log, 0, 1, 0)) == code
+    assert log.read_text() == "before\nprinted\n"
 
 
 def test_submitit_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "command", lambda words: python(words[0]))
+    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
     launcher = slurm.Submitit(cluster="local", timeout_min=1)
     launcher.check()
     (tmp_path / "run").mkdir()
     log = tmp_path / "run" / "log.txt"
-    # The command is pickled by reference: the allocation has the real one, of train.py.
+    # `Command` is pickled by reference, so the allocation runs the real train.py.
     handle = launcher.start(["nothing=1"], log, 0, 1, 0)
     assert wait(handle) == 2
     assert log.read_text().startswith("error: nothing is no key")
     assert not (tmp_path / "run" / "submitit").exists()
 
 
-def test_submitit_is_given_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submitit_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = slurm.Submitit(partition="long", timeout_min=30, setup=["module load x"], grace=60)
     assert launcher._allocation(gpus=2) == {
         "name": "chimera",
@@ -99,7 +99,7 @@ def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
 ) -> None:
     save = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('saved')));"
     save += "print('ready', flush=True); time.sleep(60)"
-    monkeypatch.setattr(slurm, "command", lambda words: python(words[0]))
+    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
     log = tmp_path / "log.txt"
     job = slurm.Command((save,), log, 1, 30.0)
 
@@ -116,7 +116,7 @@ def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
     assert (again.overrides, again.log) == (job.overrides, log)
 
 
-def test_a_missing_library_and_a_missing_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_or_cluster_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm.shutil, "which", lambda _: None)
     with pytest.raises(UserError, match="no sbatch here"):
         slurm.Submitit().check()

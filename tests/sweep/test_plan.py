@@ -1,4 +1,4 @@
-"""Jobs are composed, checked and named before any of them starts."""
+"""Jobs are composed, checked and labelled before the first one starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
 
 
-def test_labels_are_the_words_that_vary() -> None:
+def test_labels_are_the_overrides_that_vary() -> None:
     rows = [
         ["+p/norms=qdyt", "scale=small", "seed=0"],
         ["+p/norms=layernorm", "scale=small", "seed=0"],
@@ -33,7 +33,7 @@ def test_labels_are_the_words_that_vary() -> None:
     assert label([["mixer=retnet"]]) == ["mixer=retnet"]
 
 
-def test_a_job_is_what_its_words_compose_to(tmp_path: Path) -> None:
+def test_a_job_has_the_config_identity_and_directory_of_its_overrides(tmp_path: Path) -> None:
     first, second = plan([["scale=smoke", "seed=0"], ["scale=smoke", "seed=1"]])
     assert first.config["seed"] == 0
     assert first.identity == identity(first.config) != second.identity
@@ -41,7 +41,7 @@ def test_a_job_is_what_its_words_compose_to(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_every_kind_of_mistake_is_a_line() -> None:
+def test_every_different_error_is_one_line() -> None:
     batch = [["optim.lr=1", "seed=0"], ["optim.lr=-1", "seed=0"], ["optim.lr=-1", "seed=1"]]
     batch.append(["optim.lr=fast", "seed=0"])
     with pytest.raises(UserError) as error:
@@ -56,7 +56,7 @@ def test_several_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
     to = f"run_dir={tmp_path / 'one'}"
     with pytest.raises(UserError, match="several jobs"):
         plan([["seed=0", to], ["seed=1", to]])
-    assert len(plan([["seed=0", to], ["seed=0", to]])) == 2  # the same run twice is one
+    assert len(plan([["seed=0", to], ["seed=0", to]])) == 2  # the same run may have it twice
 
 
 def test_a_student_without_its_teacher_is_refused() -> None:
@@ -72,49 +72,49 @@ def test_a_sweeper_gets_the_metric_or_an_error(tmp_path: Path) -> None:
     jobs = [job(tmp_path, "a"), job(tmp_path, "b", "sys.exit(1)")]
     work = Engine(jobs, Scripts(), 1, Silent())
     work.run()
-    good, bad = (_return(one, work.work[one.key]) for one in jobs)
+    good, bad = (_return(job_, work.work[job_.key]) for job_ in jobs)
     assert good.return_value == 7.0
     with pytest.raises(RuntimeError, match="b: exit code 1"):
         _ = bad.return_value
 
 
 @pytest.mark.parametrize(
-    ("words", "jobs"),
+    ("overrides", "jobs"),
     [
         (["seed=range(0,3)", "norm=glob(*norm)"], 6),
         (["+bitnet_qdyt=norms", "scale=smoke", "seed=0,1"], 6),
         (["mixer=retnet"], 1),
     ],
 )
-def test_hydra_says_which_jobs(
-    words: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
+def test_hydra_chooses_the_jobs(
+    overrides: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[tuple[str, ...]] = []
     composed: list[tuple[str, ...]] = []
 
-    def note(self: Batches, batch: list[list[str]]) -> list[object]:
-        batches.extend((*overrides, *self.same) for overrides in batch)
+    def record(self: Batches, batch: list[list[str]]) -> list[object]:
+        batches.extend((*job, *self.shared) for job in batch)
         composed.extend(self.composed)
         return []
 
-    monkeypatch.setattr(Batches, "run", note)
-    with pytest.raises(UserError, match="no jobs"):  # since we ran none
-        sweep(words)
+    monkeypatch.setattr(Batches, "run", record)
+    with pytest.raises(UserError, match="no jobs"):  # `record` runs none
+        sweep(overrides)
     assert len(batches) == jobs
     assert all("-m" not in batch for batch in batches)
-    assert composed == batches[:1]  # composed before Hydra began, and not again
+    assert composed == batches[:1]  # the first job is composed once, before Hydra starts
 
 
 def test_a_key_that_only_the_rows_have_reaches_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[list[str]] = []
 
-    def note(batch: list[list[str]], composed: object) -> None:
+    def record(batch: list[list[str]], composed: object) -> None:
         batches.extend(batch)
-        raise UserError("seen enough")
+        raise UserError("recorded")
 
-    monkeypatch.setattr("chimera.sweep.main.plan", note)
-    with pytest.raises(UserError, match="seen enough"):
+    monkeypatch.setattr("chimera.sweep.main.plan", record)
+    with pytest.raises(UserError, match="recorded"):
         sweep(["+tptt=variants", "scale=smoke", "task.mmlu_limit=7", "seed=0,1"])
     assert len(batches) == 30
-    for words in batches[::7]:  # without a row the task asks no questions
-        assert plain(compose(words))["task"]["mmlu_limit"] == 7
+    for overrides in batches[::7]:  # without a row the task has no key mmlu_limit
+        assert plain(compose(overrides))["task"]["mmlu_limit"] == 7

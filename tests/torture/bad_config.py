@@ -1,4 +1,4 @@
-"""R5: thirty kinds of bad input: one line, exit code 2, under three seconds, nothing written."""
+"""R5: bad input of thirty kinds gives one line and exit code 2 in three seconds, writes nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from chimera.paths import ROOT
 
-#: Seconds in which the line has to be there.
+#: Seconds in which the command must end.
 LIMIT = 3.0
-#: A command line of train.py, and what its one line has to say. `{here}` is a folder of ours.
+#: Arguments of train.py, and parts of the error line. `{here}` is the folder of the test.
 BAD: list[tuple[str, list[str]]] = [
     # choices
     ("mixer=retnett", ["mixer=retnett", "did you mean 'retnet'"]),
@@ -61,7 +61,7 @@ BAD: list[tuple[str, list[str]]] = [
 
 
 def tree(*folders: Path) -> dict[str, int]:
-    """Every file below, with the time it was last written."""
+    """Time of the last write (ns) of every file below the folders."""
     return {
         str(path): path.stat().st_mtime_ns
         for folder in folders
@@ -71,19 +71,26 @@ def tree(*folders: Path) -> dict[str, int]:
     }
 
 
-def refused(words: str, says: list[str], here: Path) -> tuple[list[str], float]:
-    """What is wrong with how a command line was refused, and the seconds it took.
+def refused(arguments: str, parts: list[str], here: Path) -> tuple[list[str], float]:
+    """Run a command line that must be refused.
 
-    Seconds of the processor, where other work on the machine makes the clock run faster.
+    Args:
+        arguments: of train.py; `{here}` becomes the folder.
+        parts: that the error line must have.
+        here: folder to work in.
+
+    Returns:
+        Failures, empty if the command was refused as it should be; seconds, of the clock or of the
+        processor, whichever is less (other processes slow the clock time down).
     """
     (here / "other").mkdir(parents=True, exist_ok=True)
     (here / "other" / "file.txt").touch()
-    argv = words.format(here=here).split()
+    argv = arguments.format(here=here).split()
     program = ["-m", "chimera.cli.table"] if argv[0] == "table" else [str(ROOT / "train.py")]
-    # Not the checkout's runs/ and reports/: a sweep of somebody's may be writing there.
+    # Not the checkout's runs/ and reports/: another sweep may be writing there.
     watched = (here, ROOT / "outputs", ROOT / "multirun")
-    before, spent = tree(*watched), _spent()
-    began = time.perf_counter()
+    before, cpu_before = tree(*watched), _cpu_seconds()
+    start = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *program, *argv[argv[0] == "table" :]],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here,
@@ -91,35 +98,35 @@ def refused(words: str, says: list[str], here: Path) -> tuple[list[str], float]:
     )  # fmt: skip
     try:
         out, err = process.communicate(timeout=10 * LIMIT)
-    except subprocess.TimeoutExpired:  # it took the bad words for good ones and trains
+    except subprocess.TimeoutExpired:  # the arguments were accepted, and training started
         process.kill()
         out, err = process.communicate()
-    seconds = min(time.perf_counter() - began, _spent() - spent)
-    wrong = []
+    seconds = min(time.perf_counter() - start, _cpu_seconds() - cpu_before)
+    failures = []
     if process.returncode != 2:
-        wrong.append(f"exit code {process.returncode}")
+        failures.append(f"exit code {process.returncode}")
     if not err.startswith("error: ") or err.count("\n") != 1 or out:
-        wrong.append(f"not one line, the last is {(out + err).strip().splitlines()[-1:]}")
-    wrong += [f"does not say {word!r}: {err[-200:]}" for word in says if word not in err]
+        failures.append(f"not one line, the last is {(out + err).strip().splitlines()[-1:]}")
+    failures += [f"{part!r} is not in: {err[-200:]}" for part in parts if part not in err]
     if seconds > LIMIT:
-        wrong.append(f"{seconds:.1f} s")
+        failures.append(f"{seconds:.1f} s")
     if tree(*watched) != before:
-        wrong.append("wrote something")
-    return wrong, seconds
+        failures.append("files were written")
+    return failures, seconds
 
 
-def _spent() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def r5(folder: Path) -> tuple[int, int]:
-    """All of them."""
-    good, slowest = 0, 0.0
-    for words, says in BAD:
-        wrong, seconds = refused(words, says, folder)
-        good += not wrong
+    """Run all command lines; return the number refused correctly and the number of all."""
+    passed, slowest = 0, 0.0
+    for arguments, parts in BAD:
+        failures, seconds = refused(arguments, parts, folder)
+        passed += not failures
         slowest = max(slowest, seconds)
-        print(f"R5  {words}: {seconds:.2f} s {'; '.join(wrong)}", flush=True)
+        print(f"R5  {arguments}: {seconds:.2f} s {'; '.join(failures)}", flush=True)
     print(f"R5  the slowest took {slowest:.2f} s")
-    return good, len(BAD)
+    return passed, len(BAD)

@@ -1,9 +1,11 @@
-"""Tables made of finished runs: ours beside the paper's, with what a reader must know to trust it.
+"""Make reports of a table from its finished runs: measured values beside the published ones.
 
-cells     every (row, seed) of a table: its run directory, state, value
+cells     run directory, state and value of every (row, seed) of a table
 summary   lines of the table: mean and spread, difference to the reference, order of rows
-text      report.md; export report.csv and report.tex; figures the pictures
-escape    text from outside, made harmless in each of these formats
+text      writes report.md
+export    writes report.csv and report.tex
+figures   draws the PNG files
+escape    escapes text from outside for each of these formats
 """
 
 from chimera.report.summary import Summary, summarise

@@ -1,4 +1,4 @@
-"""`python -m chimera.report <paper>/<table> [seed=0,1,2] [key=value …]`: a table's report."""
+"""Write the report of a table: `python -m chimera.report <paper>/<table> [seed=0,1,2] …`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ USAGE = (
 
 @dataclass(frozen=True)
 class Options:
-    """What is reported besides the overrides of the table's jobs.
+    """Options of the command line, besides the overrides of the table's jobs.
 
     Args:
-        seed: of the runs, such as 0,1,2.
-        out: folder of the files; reports/<paper>/<table>/<scale> if it is left out.
+        seed: seeds of the runs, such as 0,1,2.
+        out: folder for the files; default reports/<paper>/<table>/<scale>.
     """
 
     seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
@@ -35,28 +35,29 @@ class Options:
 
     @property
     def seeds(self) -> list[int]:
-        """Each once."""
+        """The seeds without duplicates, in their order."""
         return list(dict.fromkeys(self.seed))
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, list[str], Options]:
-    """Table, overrides of its jobs, options.
+    """Read the command line: name of the table, overrides of its jobs, options.
 
     Raises:
-        UserError: not one table, or seeds that are no numbers.
+        UserError: no table or several tables are named, or a seed is not a number.
     """
-    others: list[str] = []
-    options = read(Options, arguments, USAGE, unread=others)
-    names = [argument for argument in others if "=" not in argument]
+    remaining: list[str] = []
+    options = read(Options, arguments, USAGE, unread=remaining)
+    names = [argument for argument in remaining if "=" not in argument]
     if len(names) != 1:
-        raise UserError(f"name one table of {', '.join(tables())}")
+        chosen = f"{len(names)} tables are named" if names else "no table is named"
+        raise UserError(f"{chosen}; name one of {', '.join(tables())}")
     if not options.seed:
-        raise UserError("seed= is not allowed; write seed=0,1,2")
-    return names[0], [argument for argument in others if "=" in argument], options
+        raise UserError("seed= is empty; name one or more seeds, as in seed=0,1,2")
+    return names[0], [argument for argument in remaining if "=" in argument], options
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the files, show the table, print the folder."""
+    """Write the report's files, print the table and the folder; return the exit code."""
     if {"-h", "--help"} & set(arguments):
         print(describe(Options, USAGE))
         return 0
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def guarded(main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
-    """Exit code 2 and one line for bad arguments."""
+    """Run `main`; for bad arguments print one line and return 2."""
     try:
         return main(arguments)
     except UserError as error:

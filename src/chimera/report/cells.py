@@ -1,4 +1,4 @@
-"""Every (row, seed) of a table as it stands on disk. Reads run directories, writes nothing."""
+"""Read state and result of every (row, seed) of a table from its run directory. Writes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, flatten
 
-#: Row and seed of a run, to its resolved configuration.
+#: Resolved configurations by row and seed.
 Configs = Mapping[tuple[str, int], dict[str, Any]]
 
 
@@ -24,16 +24,16 @@ class Cell:
     """One run of a table.
 
     Args:
-        row, seed: which one.
-        state: done, running, stopped, failed, missing; `cut off` if its process is gone without
-            having said why; `numerics <n>` if it is done and left out, since other runs of the
-            table were computed with other numerics.
-        why: of a failed, stopped or left-out run; how far a running one is.
-        value: of the table's metric; None unless done.
-        directory: of the run, whether it exists or not.
-        config: as it is composed now.
-        record: run.json; empty unless done.
-        environment: environment.json; empty before the run has started.
+        row, seed: row of the table and seed of the run.
+        state: done, running, stopped, failed or missing; `cut off` if its process is gone and
+            recorded no reason; `numerics <n>` if the run is done but left out, because the table
+            reports runs of other numerics.
+        why: reason of a failed, stopped or left-out run; progress of a running one.
+        value: value of the table's metric; None unless done.
+        directory: directory of the run; it need not exist.
+        config: configuration as composed now.
+        record: contents of run.json; empty unless done.
+        environment: contents of environment.json; empty before the run has started.
     """
 
     row: str
@@ -48,45 +48,48 @@ class Cell:
 
     @property
     def numerics(self) -> int:
-        """Of the code that trained it; the first release did not record it."""
+        """Numerics version of the code that trained the run; 1 if not recorded (first release)."""
         return int(self.record.get("numerics", 1))
 
     def fact(self, key: str) -> float | None:
-        """A number of run.json by its dotted key (`parameters.total`); None if it is not there."""
+        """Number in run.json by its dotted key (`parameters.total`); None if absent."""
         return _finite(flatten(self.record).get(key))
 
 
 def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs) -> list[Cell]:
-    """All cells of a table, row by row, the finished ones of one numerics.
+    """All cells of a table, row by row; finished runs of other numerics are left out.
 
     Args:
-        table: which.
-        overrides: of all its jobs, such as `scale=small`.
-        seeds: one run of each row for each.
-        configs: those that are composed already.
+        table: the table.
+        overrides: overrides of all its jobs, such as `scale=small`.
+        seeds: seeds of the runs of each row.
+        configs: configurations that are composed already.
 
     Raises:
-        UserError: a row that does not compose.
+        UserError: a row does not compose.
     """
-    found = [
+    all_cells = [
         _cell(table, job, configs.get((job.row, job.seed)) or plain(compose(job.overrides)))
         for job in jobs(table, overrides, seeds)
     ]
-    chosen = numerics(found)
+    reported = numerics(all_cells)
     return [
-        cell if cell.state != "done" or cell.numerics == chosen else _left_out(cell, chosen)
-        for cell in found
+        cell if cell.state != "done" or cell.numerics == reported else _left_out(cell, reported)
+        for cell in all_cells
     ]
 
 
-def numerics(of: list[Cell]) -> int:
-    """What most finished runs were computed with, the later one of two; the code's without runs."""
-    counts = Counter(cell.numerics for cell in of if cell.state == "done")
+def numerics(all_cells: list[Cell]) -> int:
+    """Numerics version of most finished runs, the later version at a tie.
+
+    Without finished runs: the version of the code.
+    """
+    counts = Counter(cell.numerics for cell in all_cells if cell.state == "done")
     return max(counts, key=lambda number: (counts[number], number), default=NUMERICS)
 
 
 def metric(record: dict[str, Any], key: str) -> float | None:
-    """A metric of a run, or any other number of its record; None where there is no finite one."""
+    """A metric of a run, or another number of its record; None if absent or not finite."""
     return _finite(record.get("metrics", {}).get(key, flatten(record).get(key)))
 
 
@@ -96,7 +99,7 @@ def _cell(table: Table, job: Job, config: dict[str, Any]) -> Cell:
     value = metric(record, table.metric)
     state, why = _state(directory)
     if state == "done" and value is None:
-        state, why = "failed", f"its run.json holds no finite {table.metric}"
+        state, why = "failed", f"run.json has no finite {table.metric}"
     if state != "done":
         value, record = None, {}
     environment = directory.path / "environment.json"
@@ -113,15 +116,18 @@ def _cell(table: Table, job: Job, config: dict[str, Any]) -> Cell:
     )
 
 
-def _left_out(cell: Cell, chosen: int) -> Cell:
-    why = f"left out, since this table is of numerics {chosen}; overwrite=true trains it again"
+def _left_out(cell: Cell, reported: int) -> Cell:
+    why = (
+        f"left out, because this report is of numerics {reported}; overwrite=true trains the run"
+        " again"
+    )
     return replace(cell, state=f"numerics {cell.numerics}", why=why, value=None, record={})
 
 
 def _state(directory: RunDir) -> tuple[str, str]:
-    """State and reason of a run by its status.json."""
+    """State of a run, and its reason or progress, from status.json."""
     status = directory.status()
-    at = f"step {status['step']} of {status['max_steps']}" if status.get("max_steps") else ""
+    progress = f"step {status['step']} of {status['max_steps']}" if status.get("max_steps") else ""
     match status.get("state"):
         case None:
             return "missing", ""
@@ -130,9 +136,9 @@ def _state(directory: RunDir) -> tuple[str, str]:
         case "FAILED":
             return "failed", str(status.get("why", "no reason was recorded"))
         case "STOPPED":
-            return "stopped", str(status.get("why", at))
+            return "stopped", str(status.get("why", progress))
         case _:
-            return ("running" if directory.is_running() else "cut off"), at
+            return ("running" if directory.is_running() else "cut off"), progress
 
 
 def _finite(value: object) -> float | None:

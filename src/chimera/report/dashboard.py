@@ -1,7 +1,7 @@
 """Build a W&B workspace and report of a table: `make dashboard T=<paper>/<table>`.
 
-Both are built without a network. With a login to W&B they are saved there; without one they are
-written as the JSON that W&B would be sent.
+Building them needs no network. With a login to W&B they are saved there; without a login the JSON
+that W&B would receive is written to the report's folder.
 
     python -m chimera.report.dashboard <paper>/<table> scale=<scale> seed=0,1,2 [out=<folder>]
 """
@@ -24,9 +24,9 @@ from chimera.report.write import report_folder
 from chimera.rundir.atomic import write_json
 from chimera.rundir.identity import identity
 
-#: What Lightning's logger calls the optimiser step.
+#: Name of the optimiser step in Lightning's logger.
 STEP = "trainer/global_step"
-#: Section, panel, and the metrics whose names match it.
+#: Panels by section: title, and a metric or a pattern of metrics.
 SECTIONS = {
     "Learning": {"training loss": "train/loss", "validation loss": "val/loss"},
     "Gradients": {"gradient norm": "train/grad_norm", "by component": "grad_norm/.*"},
@@ -41,7 +41,7 @@ SECTIONS = {
 
 
 def workspace(summary: Summary, entity: str, project: str) -> ws.Workspace:
-    """Charts of a table's runs, a line per row: mean over its seeds and their spread."""
+    """Build the workspace: charts of a table's runs, one line per row, mean and spread of seeds."""
     sections = [
         ws.Section(name=name, panels=[_lines(*panel) for panel in panels.items()], is_open=True)
         for name, panels in SECTIONS.items()
@@ -62,7 +62,7 @@ def workspace(summary: Summary, entity: str, project: str) -> ws.Workspace:
 
 
 def report(summary: Summary, entity: str, project: str) -> wr.Report:
-    """The table as it stands, and charts of its runs."""
+    """Build the report: the table with its current values, and charts of its runs."""
     table = summary.table
     runs = wr.Runset(
         entity=entity,
@@ -89,15 +89,15 @@ def report(summary: Summary, entity: str, project: str) -> wr.Report:
     )
 
 
-def spec(of: ws.Workspace | wr.Report) -> dict[str, Any]:
-    """What W&B would be sent, without the random ids it gives to panels."""
-    model = _without_ids(of._to_model().model_dump(mode="json", by_alias=True, exclude_none=True))
+def spec(view: ws.Workspace | wr.Report) -> dict[str, Any]:
+    """The JSON that W&B would receive, without the random ids of panels."""
+    model = _without_ids(view._to_model().model_dump(mode="json", by_alias=True, exclude_none=True))
     assert isinstance(model, dict)
     return model
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Save both to W&B, or to the report's folder."""
+    """Save both to W&B, or write both to the report's folder; return the exit code."""
     table, overrides, options = parse(arguments)
     summary = summarise(table, overrides, options.seeds)
     project = summary.cells[0].config["logger"]["project"]
@@ -108,24 +108,24 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     folder = options.out or report_folder(summary)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, made in (("workspace", workspace), ("report", report)):
-        write_json(folder / f"wandb_{name}.json", spec(made(summary, "", project)))
+    for name, build in (("workspace", workspace), ("report", report)):
+        write_json(folder / f"wandb_{name}.json", spec(build(summary, "", project)))
     print(
-        f"not logged in to W&B: its workspace and report are in {folder}; to push them:"
-        f" wandb login, then wandb sync {summary.cells[0].directory.parent}/*/wandb/offline-run-*"
+        f"not logged in to W&B: workspace and report are in {folder}; to upload them, run"
+        f" wandb login, wandb sync {summary.cells[0].directory.parent}/*/wandb/offline-run-*"
         " and this command again"
     )
     return 0
 
 
 def _lines(title: str, metrics: str) -> wr.LinePlot:
-    """One chart; with a pattern, a line per row and metric."""
-    several = "*" in metrics
+    """A line chart: one line per row, or per row and metric if `metrics` is a pattern."""
+    is_pattern = "*" in metrics
     return wr.LinePlot(
         title=title,
         x=STEP,
-        y=[] if several else [metrics],
-        metric_regex=metrics if several else None,
+        y=[] if is_pattern else [metrics],
+        metric_regex=metrics if is_pattern else None,
         groupby=wr.Config("row"),
         groupby_aggfunc="mean",
         groupby_rangefunc="stddev",
@@ -134,7 +134,7 @@ def _lines(title: str, metrics: str) -> wr.LinePlot:
 
 
 def _result(summary: Summary) -> list[Any]:
-    """The table's metric by row, with the spread over seeds, and against parameters."""
+    """Charts of the table's metric: by row with the spread over seeds, and against parameters."""
     metric = summary.table.metric
     return [
         wr.BarPlot(
@@ -154,7 +154,7 @@ def _result(summary: Summary) -> list[Any]:
 
 
 def _runs(summary: Summary) -> list[FilterExpr]:
-    """Filter for the runs of this table, including those that another table ran first."""
+    """Filter for the runs of this table, including runs that another table started."""
     identities = [identity(cell.config) for cell in summary.cells]
     return [ws.Config("identity").isin(list(dict.fromkeys(identities)))]
 
@@ -162,7 +162,7 @@ def _runs(summary: Summary) -> list[FilterExpr]:
 def _without_ids(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_ids(v) for k, v in value.items() if k not in ("id", "__id__")}
-    return [_without_ids(one) for one in value] if isinstance(value, list) else value
+    return [_without_ids(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: no digit that the spread makes meaningless."""
+"""Format numbers for a report: a mean ends at the second significant digit of its spread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from chimera.report.stats import Difference, Spread
 
 
 def number(value: float, digits: int = 4) -> str:
-    """So many significant digits, thousands apart, never an exponent for everyday sizes."""
+    """Format with `digits` significant digits and thousands separators.
+
+    Values below 1e-4 or from 1e9 on have an exponent.
+    """
     if value == 0.0:
         return "0"
     if not 1e-4 <= abs(value) < 1e9:
@@ -17,24 +20,27 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def spread(of: Spread, *, sign: bool = False) -> str:
-    """`189.7 ± 2.3`: two significant digits of the spread say where the mean ends."""
-    plus = "+" if sign and of.mean > 0 else ""
-    if of.std is None or of.equal:
-        return plus + number(of.mean) + ("" if of.std is None else " ± 0")
-    decimals = min(8, max(0, 1 - math.floor(math.log10(of.std))))
-    return f"{plus}{of.mean:,.{decimals}f} ± {of.std:,.{decimals}f}"
+def spread(value: Spread, *, sign: bool = False) -> str:
+    """Format mean and standard deviation, as in `189.7 ± 2.3`; only the mean of one value.
+
+    The standard deviation has two significant digits, the mean as many decimals.
+    """
+    plus = "+" if sign and value.mean > 0 else ""
+    if value.std is None or value.equal:
+        return plus + number(value.mean) + ("" if value.std is None else " ± 0")
+    decimals = min(8, max(0, 1 - math.floor(math.log10(value.std))))
+    return f"{plus}{value.mean:,.{decimals}f} ± {value.std:,.{decimals}f}"
 
 
-def p_value(of: Difference) -> str:
-    """Two digits of p; empty for one seed."""
-    if of.p is None:
+def p_value(difference: Difference) -> str:
+    """Format p with two digits; empty for one seed."""
+    if difference.p is None:
         return ""
-    return "<0.001" if of.p < 0.001 else f"{of.p:.2g}"
+    return "<0.001" if difference.p < 0.001 else f"{difference.p:.2g}"
 
 
 def count(value: float) -> str:
-    """`12.8 M`."""
+    """Format a large number with a unit, as in `12.8 M`."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -42,7 +48,7 @@ def count(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`3:14`, with hours where there are any."""
+    """Format a duration as minutes and seconds, `3:14`, from one hour on as `2:03:14`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

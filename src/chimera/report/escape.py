@@ -1,7 +1,7 @@
 """Escape text (names, titles, reasons) so that Markdown, LaTeX and matplotlib show it as written.
 
-Text from outside passes one of these functions where it is put into a file. Those for Markdown
-return `Markdown`, which is not escaped again.
+Every text from outside is escaped by one of these functions before it is written to a file. The
+functions for Markdown return `Markdown`, which is not escaped again.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 import unicodedata
 
-#: What starts inline markup, raw HTML or an entity; a single `_` inside a word does not.
+#: Characters that start inline markup, raw HTML or an entity; a single `_` inside a word does not.
 _INLINE = re.compile(r"[\\`*\[\]|$~]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<!\w)_|_(?!\w)")
-#: What starts a heading, a quotation or a list at the start of a line.
+#: Start of a line that makes it a heading, a quotation or a list item.
 _BLOCK = re.compile(r"^(?:(?=#{1,6}(?:\s|$)|>|[-+](?:\s|$))|\d+(?=[.)](?:\s|$)))")
 
 
 class Markdown(str):
-    """Text that is Markdown already."""
+    """Text that is already Markdown."""
 
 
 def markdown(text: str) -> Markdown:
-    """Text as one line of Markdown without markup."""
+    """Escape text as one line of Markdown without markup."""
     if isinstance(text, Markdown):
         return text
     line = _INLINE.sub(r"\\\g<0>", " ".join(text.split()))
@@ -28,7 +28,7 @@ def markdown(text: str) -> Markdown:
 
 
 def code(text: str) -> Markdown:
-    """Text as an inline code span of Markdown."""
+    """Write text as an inline code span of Markdown."""
     line = " ".join(text.split())
     fence = _fence(line, 1)
     space = " " if "`" in line or not line else ""
@@ -36,31 +36,31 @@ def code(text: str) -> Markdown:
 
 
 def block(text: str, language: str) -> Markdown:
-    """Text as a fenced code block of Markdown."""
+    """Write text as a fenced code block of Markdown."""
     fence = _fence(text, 3)
     return Markdown(f"{fence}{language}\n{text}\n{fence}")
 
 
 def cell(text: str) -> str:
-    """Text as a cell of a Markdown table, where even a code span may hold no bare `|`."""
+    """Escape text as a cell of a Markdown table, where `|` is escaped even in a code span."""
     return re.sub(r"(?<!\\)\|", r"\\|", markdown(text))
 
 
 def _fence(text: str, shortest: int) -> str:
-    """More backticks than any run of them in the text."""
+    """A fence of more backticks than any run of backticks in the text."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     return "`" * max(shortest, longest + 1)
 
 
 def figure(text: str) -> str:
-    """Text for matplotlib, which reads what stands between dollars as a formula."""
+    """Escape text for matplotlib, which reads text between dollar signs as a formula."""
     return text.replace("$", r"\$")
 
 
 def latex(text: str) -> str:
-    """Text for a table or a caption of LaTeX; needs no package.
+    """Escape text for a table or a caption of LaTeX; needs no package.
 
-    A character without a LaTeX name below is shown by its code point.
+    A character without a LaTeX name in `_LATEX` becomes its code point.
     """
     return "".join(map(_latex, unicodedata.normalize("NFC", " ".join(text.split()))))
 
@@ -79,7 +79,7 @@ def _latex(character: str) -> str:
 
 
 def _ascii(code_points: list[str]) -> str:
-    """These ASCII letters and digits; empty if there are others."""
+    """The characters of these code points if all are ASCII letters or digits, else empty."""
     text = "".join(chr(int(point, 16)) for point in code_points)
     return text if text.isascii() and text.isalnum() else ""
 
@@ -99,7 +99,7 @@ _LATEX = {
     **{symbol: f"$\\{name}$" for symbol, name in re.findall(r"(\S) (\w{2,})", _MATH)},
     **{letter: f"\\{letter}" for letter in "{}&%$#_"},
     **{letter: f"${letter}$" for letter in "<>|"},
-    **{letter: f"{{{letter}}}" for letter in "[*"},  # else options of the row's `\\` before
+    **{letter: f"{{{letter}}}" for letter in "[*"},  # bare, they are options of a `\\` before
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",

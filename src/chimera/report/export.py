@@ -1,4 +1,4 @@
-"""report.csv, a line per row for other programs, and report.tex, a booktabs table for a paper."""
+"""Write report.csv, for other programs, and report.tex, a booktabs table for a paper."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ DIFFERENCE = ("difference", "difference_std", "difference_n", "p")
 
 
 def comma_separated(summary: Summary) -> str:
-    """Full precision; a list in one field is separated by semicolons."""
+    """Contents of report.csv: one line per row, full precision, lists joined by semicolons."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    others = [f"published {column}" for column in summary.columns]
-    writer.writerow([*HEAD, *DIFFERENCE, *FACTS, *others, "numerics"])
+    published = [f"published {column}" for column in summary.columns]
+    writer.writerow([*HEAD, *DIFFERENCE, *FACTS, *published, "numerics"])
     for line in summary.lines:
         writer.writerow(["" if field is None else field for field in _fields(summary, line)])
     return out.getvalue()
 
 
 def _fields(summary: Summary, line: Line) -> list[object]:
-    mine, difference = line.ours, line.difference
+    ours, difference = line.ours, line.difference
     return [
         line.name,
         line.title,
         line.published and line.published.value,
         line.published and line.published.unit,
-        mine and mine.mean,
-        mine and mine.std,
-        mine.n if mine else 0,
+        ours and ours.mean,
+        ours and ours.std,
+        ours.n if ours else 0,
         ";".join(map(str, line.values)),
         ";".join(map(repr, line.values.values())),
         ";".join(cell.state for cell in line.cells),
@@ -44,13 +44,16 @@ def _fields(summary: Summary, line: Line) -> list[object]:
             else [""] * 4
         ),
         *line.facts.values(),
-        *(line.others[c].value if c in line.others else None for c in summary.columns),
+        *(
+            line.also_published[column].value if column in line.also_published else None
+            for column in summary.columns
+        ),
         summary.numerics,
     ]
 
 
 def booktabs(summary: Summary) -> str:
-    """A table environment of LaTeX; needs `\\usepackage{booktabs}`."""
+    """Contents of report.tex: a table environment; needs `\\usepackage{booktabs}`."""
     head, body = text.rows(summary)
     table = summary.table
     caption = (
@@ -76,5 +79,5 @@ def booktabs(summary: Summary) -> str:
 
 
 def _label(path: str) -> str:
-    """A name for `\\ref`, of characters that LaTeX allows there."""
+    """Make a label for `\\ref` from the characters that LaTeX allows in labels."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", path)

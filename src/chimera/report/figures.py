@@ -1,4 +1,4 @@
-"""report.png, curves.png and lengths.png: the paper's values beside ours, and how rows learnt."""
+"""Draw report.png (published and measured values), curves.png (loss) and lengths.png."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimera.report import digits, measured
-from chimera.report.escape import figure as shown
+from chimera.report.escape import figure as escaped
 from chimera.report.measured import Family
 from chimera.report.summary import Line, Summary
 from chimera.rundir.steps import read, smooth
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER, OURS = "0.45", "C0"
-#: Families without a panel: perplexity says the same.
+#: Families without a panel: their panel of perplexity has the same information.
 NOT_DRAWN = ("loss",)
-#: Titles of panels whose key says too little.
+#: Titles of panels whose key is not clear enough.
 NAMES = {"rank/layer": "entropy rank of a block's updates, mean"}
 
 
 def bars(summary: Summary) -> Figure:
-    """Published values on the left, ours on the right, each on its own scale, a row a line.
+    """Draw published values on the left and measured ones on the right, one line per row.
 
-    Two axes because at our scale the numbers are of another size: what can be compared is the order
-    of the rows and their distances.
+    Each side has its own axis, because the values at a small scale differ in size from the paper's;
+    comparable are the order of the rows and their distances.
     """
     lines = summary.lines
     figure = _figure(9.5, 1.5 + 0.42 * len(lines))
@@ -37,27 +37,30 @@ def bars(summary: Summary) -> Figure:
         _published(axes[0], lines)
         axes[0].set_title("published", fontsize=10)
     _measured(axes[-1], lines)
-    axes[-1].set_title(shown(f"ours, scale={summary.scale}"), fontsize=10)
-    axes[0].set_yticks(range(len(lines)), [shown(line.title) for line in lines])
+    axes[-1].set_title(escaped(f"ours, scale={summary.scale}"), fontsize=10)
+    axes[0].set_yticks(range(len(lines)), [escaped(line.title) for line in lines])
     axes[0].set_ylim(len(lines) - 0.5, -0.5)
-    metric = shown(f"{summary.table.metric} ({summary.table.better} is better)")
+    metric = escaped(f"{summary.table.metric} ({summary.table.better} is better)")
     for axis in axes:
         axis.set_xlabel(metric, fontsize=9)
         axis.grid(alpha=0.3, axis="x")
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.28)
-    figure.suptitle(shown(summary.table.title), fontsize=11)
+    figure.suptitle(escaped(summary.table.title), fontsize=11)
     return figure
 
 
 def curves(summary: Summary) -> Figure:
-    """Smoothed training loss of every row, mean over its seeds, and validations as points."""
+    """Draw each row's smoothed training loss as a line and its validation loss as points.
+
+    Both are means over the row's seeds.
+    """
     figure = _figure(9, 5.5)
     axis = figure.subplots()
     drawn = [_curve(axis, number, line) for number, line in enumerate(summary.lines)]
-    axis.set_title(shown(f"{summary.table.title}, scale={summary.scale}"), fontsize=10)
+    axis.set_title(escaped(f"{summary.table.title}, scale={summary.scale}"), fontsize=10)
     axis.set_xlabel("optimiser step")
-    axis.set_ylabel("loss: lines in training, points in validation")
+    axis.set_ylabel("loss (lines: training, points: validation)")
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
     if any(drawn):
@@ -68,8 +71,11 @@ def curves(summary: Summary) -> Figure:
 
 
 def lengths(summary: Summary) -> Figure | None:
-    """A panel a family, a line a row, solid for ours and dashed for the paper's; None if none."""
-    families = [one for one in measured.families(summary) if not one.name.endswith(NOT_DRAWN)]
+    """Draw one panel per family and one line per row: solid measured, dashed published.
+
+    None if there are no families.
+    """
+    families = [f for f in measured.families(summary) if not f.name.endswith(NOT_DRAWN)]
     if not families:
         return None
     figure, dashed = _figure(5.2 * len(families), 4.6), False
@@ -78,12 +84,12 @@ def lengths(summary: Summary) -> Figure | None:
         dashed |= _panel(axis, family, summary)
     figure.axes[0].legend(frameon=False, fontsize=8)
     source = f"; dashed: {summary.table.source}" if dashed else ""
-    figure.suptitle(shown(f"{summary.table.title}{source}"), fontsize=10)
+    figure.suptitle(escaped(f"{summary.table.title}{source}"), fontsize=10)
     return figure
 
 
 def png(figure: Figure) -> bytes:
-    """As PNG; nothing in it depends on when it was made."""
+    """Encode a figure as PNG without a time, so that equal figures give equal bytes."""
     out = io.BytesIO()
     figure.savefig(out, dpi=130, format="png", metadata={"Software": None})
     return out.getvalue()
@@ -124,8 +130,8 @@ def _note(axis: Any, x: float, y: int, text: str) -> None:
 
 
 def _curve(axis: Any, number: int, line: Line) -> bool:
-    """Draw the mean of a row's runs; False if none has taken a step."""
-    # A seed that broke off early would cut the mean of the others short.
+    """Draw the mean loss of a row's runs; False if no run has taken a step."""
+    # The mean ends at the shortest log: an unfinished run would shorten it.
     cells = [cell for cell in line.cells if cell.state == "done"] or line.cells
     logs = [log for cell in cells if (log := _losses(cell.directory / "steps.csv"))]
     if not logs:
@@ -133,7 +139,7 @@ def _curve(axis: Any, number: int, line: Line) -> bool:
     length = min(map(len, logs))
     mean = [sum(log[step] for log in logs) / len(logs) for step in range(length)]
     colour, style = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
-    label = shown(_label(line, len(logs)))
+    label = escaped(_label(line, len(logs)))
     axis.plot(range(1, length + 1), smooth(mean), color=colour, linestyle=style, label=label)
     points = _validations(line)
     if points:
@@ -151,7 +157,7 @@ def _losses(log: Path) -> list[float]:
 
 
 def _validations(line: Line) -> list[tuple[float, float]]:
-    """Mean validation loss at the steps that all finished seeds validated at."""
+    """(step, mean validation loss) at the validation steps that all finished seeds share."""
     logs = [dict(c.record["validations"]) for c in line.cells if c.record.get("validations")]
     if not logs:
         return []
@@ -160,18 +166,18 @@ def _validations(line: Line) -> list[tuple[float, float]]:
 
 
 def _panel(axis: Any, family: Family, summary: Summary) -> bool:
-    """Draw a family; whether the paper prints any of it."""
+    """Draw a family; return whether the paper prints any value of it."""
     dashed = False
     for number, line in enumerate(summary.lines):
-        ours = {n: of.mean for n, key in family.keys.items() if (of := line.measured(key))}
-        _line(axis, ours, number, shown(line.name))
-        theirs = {n: measured.published(summary, line, key) for n, key in family.keys.items()}
-        dashed |= _line(axis, theirs, number, None)
+        means = {n: v.mean for n, key in family.keys.items() if (v := line.measured(key))}
+        _line(axis, means, number, escaped(line.name))
+        printed = {n: measured.published(summary, line, key) for n, key in family.keys.items()}
+        dashed |= _line(axis, printed, number, None)
     if family.unit == "tokens":
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
     axis.set_xticks(list(family.keys), family.labels)
-    axis.set_title(shown(NAMES.get(family.name, family.name)), fontsize=10)
+    axis.set_title(escaped(NAMES.get(family.name, family.name)), fontsize=10)
     axis.set_xlabel("trained lengths" if family.multiples else family.unit, fontsize=9)
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
@@ -179,7 +185,7 @@ def _panel(axis: Any, family: Family, summary: Summary) -> bool:
 
 
 def _line(axis: Any, points: Mapping[int, float | None], number: int, label: str | None) -> bool:
-    """Draw the points that have a value; whether any has."""
+    """Draw the points that have a value; return whether there is one."""
     kept = [(n, value) for n, value in points.items() if value]
     if kept:
         style = "-o" if label else "--"

@@ -1,9 +1,9 @@
-"""Metrics of a table's runs besides the table's own, with the paper's numbers in brackets.
+"""Grids of further metrics of a table's runs, with the published numbers in brackets.
 
-A metric `val/perplexity_4x` is that of four times the training length, `cost/latency_ms@1024` that
-of 1024 tokens, `rank/layer_3` that of a block (SAIDL Figures 1, 2, 5 and 8, Table 16): of those
-there is a grid for each quantity, and lengths.png. What else a paper prints and a run has under the
-same name is one grid.
+`val/perplexity_4x` is measured at four times the training length, `cost/latency_ms@1024` at 1024
+tokens, `rank/layer_3` in block 3 (SAIDL Figures 1, 2, 5 and 8, Table 16). The metrics of one such
+quantity are a `Family`: each has a grid of its own and a panel in lengths.png. Other metrics that
+both the paper and the runs have are the columns of one grid.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chimera.report import digits
 from chimera.report.summary import Line, Summary
 
 _TIMES, _AT = re.compile(r"(.+)_(\d+)x"), re.compile(r"(.+)(?:@|(?<=/layer)_)(\d+)")
-#: Accuracy says little by length, and its grids would be as many again.
+#: Families without a grid: accuracy differs little by length, and would double the grids.
 NOT_SHOWN = ("accuracy",)
 
 
@@ -24,8 +24,8 @@ class Family:
     """One quantity at several lengths or layers.
 
     Args:
-        name: of the quantity, such as `val/perplexity`.
-        keys: multiple of the training length, number of tokens or of the layer, to the metric.
+        name: name of the quantity, such as `val/perplexity`.
+        keys: metrics by multiple of the training length, by number of tokens or by layer.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Family:
 
     @property
     def multiples(self) -> bool:
-        """Whether lengths are multiples of the training length: that of 1 has no suffix."""
+        """Whether lengths are multiples of the training length; the key at 1 has no suffix."""
         return self.name in self.keys.values()
 
     @property
     def unit(self) -> str:
-        """What `keys` counts, unless multiples."""
+        """Unit of the numbers in `keys`, unless they are multiples."""
         return "block" if self.name.endswith("/layer") else "tokens"
 
     @property
@@ -47,7 +47,7 @@ class Family:
 
 
 def families(summary: Summary) -> list[Family]:
-    """The quantities that runs or the paper give by length or layer, and runs have."""
+    """Quantities that runs have by length or layer, with the lengths of the runs and the paper."""
     keys = {key for cell in summary.cells for key in cell.record.get("metrics", {})}
     keys |= {p.column for p in summary.table.published}
     by_name: dict[str, dict[int, str]] = {}
@@ -57,42 +57,42 @@ def families(summary: Summary) -> list[Family]:
         elif match := _AT.fullmatch(key):
             by_name.setdefault(match[1], {})[int(match[2])] = key
     return [
-        Family(name, dict(sorted(of.items())))
-        for name, of in by_name.items()
-        if not name.endswith(NOT_SHOWN) and any(_has(summary, key) for key in of.values())
+        Family(name, dict(sorted(metrics.items())))
+        for name, metrics in by_name.items()
+        if not name.endswith(NOT_SHOWN) and any(_has(summary, key) for key in metrics.values())
     ]
 
 
 def columns(summary: Summary) -> list[str]:
-    """What the paper prints of rows or the table adds, and runs have; families are apart."""
+    """Metrics in no family that runs have and that the paper prints or the table's `also` names."""
     in_family = {key for family in families(summary) for key in family.keys.values()}
-    wanted = dict.fromkeys((*summary.columns, *summary.table.also))
-    return [c for c in wanted if c not in in_family and _has(summary, c)]
+    candidates = dict.fromkeys((*summary.columns, *summary.table.also))
+    return [c for c in candidates if c not in in_family and _has(summary, c)]
 
 
-def beside(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the columns: a line for each."""
+def columns_grid(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of the grid of `columns`: a line per metric, a column per row."""
     body = [[c, *(_cell(summary, line, c) for line in summary.lines)] for c in columns(summary)]
     return ["measured", *(line.name for line in summary.lines)], body
 
 
 def grids(summary: Summary) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, head and cells of each family: ours, the paper's number in brackets behind it."""
+    """Title, head and cells of each family: measured values, published ones in brackets."""
     tables = []
     for family in families(summary):
         body = [
             [line.name, *(_cell(summary, line, key) for key in family.keys.values())]
             for line in summary.lines
         ]
-        what = "multiples of the trained length" if family.multiples else family.unit
-        tables.append((f"{family.name}, by {what}", ["row", *family.labels], body))
+        unit = "multiples of the trained length" if family.multiples else family.unit
+        tables.append((f"{family.name}, by {unit}", ["row", *family.labels], body))
     return tables
 
 
 def published(summary: Summary, line: Line, key: str) -> float | None:
-    """The paper's number of a row; None if it prints none."""
-    printed = (p.value for p in summary.table.published if (p.row, p.column) == (line.name, key))
-    return next(printed, None)
+    """The published value of a row and a column; None if the paper prints none."""
+    values = (p.value for p in summary.table.published if (p.row, p.column) == (line.name, key))
+    return next(values, None)
 
 
 def _has(summary: Summary, key: str) -> bool:
@@ -100,6 +100,6 @@ def _has(summary: Summary, key: str) -> bool:
 
 
 def _cell(summary: Summary, line: Line, key: str) -> str:
-    ours, theirs = line.measured(key), published(summary, line, key)
-    shown = "–" if ours is None else digits.spread(ours)
-    return f"{shown} ({theirs:g})" if theirs is not None else shown
+    value, published_value = line.measured(key), published(summary, line, key)
+    text = "–" if value is None else digits.spread(value)
+    return f"{text} ({published_value:g})" if published_value is not None else text

@@ -1,4 +1,4 @@
-"""Where a report's runs came from: commits, machines, and the commands that repeat them."""
+"""Describe the origin of a report's runs: commits, machines, and the commands that repeat them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.report.summary import Summary
 
 
 def commit(environment: dict[str, Any], digits: int = 40) -> str:
-    """Commit of a run's code, and whether files were changed since."""
+    """Commit of a run's code, with a note if the checkout had uncommitted changes."""
     git = environment.get("git") or {}
     if not git.get("commit"):
         return "not in git"
@@ -20,7 +20,7 @@ def commit(environment: dict[str, Any], digits: int = 40) -> str:
 
 
 def machine(environment: dict[str, Any]) -> str:
-    """Processor, cores, GPU, torch."""
+    """Processor, cores, GPU, system, Python and torch of a run, on one line."""
     parts = [
         environment.get("processor"),
         f"{environment['cpus']} cores" if environment.get("cpus") else None,
@@ -37,18 +37,18 @@ def machine(environment: dict[str, Any]) -> str:
 def counted(
     runs: Iterable[Cell], describe: Callable[[dict[str, Any]], str]
 ) -> list[tuple[str, int]]:
-    """Each description of an environment, and the number of started runs that have it."""
+    """Count the started runs by the description of their environment, sorted by description."""
     return sorted(Counter(describe(run.environment) for run in runs if run.environment).items())
 
 
 def train_command(summary: Summary) -> str:
-    """Train the missing runs of the table."""
+    """Command line that trains the missing runs of the table."""
     table = f"+{summary.table.paper}={summary.table.name}"
     return shlex.join(("python", "train.py", "-m", table, *summary.overrides, _seeds(summary)))
 
 
 def report_command(summary: Summary) -> str:
-    """Make the report of the runs that are there."""
+    """Command line that writes the report of the finished runs."""
     command = ("python", "-m", "chimera.report", summary.table.path)
     return shlex.join((*command, *summary.overrides, _seeds(summary)))
 

@@ -1,4 +1,4 @@
-"""Settings of a table's runs: the shared ones, those at the paper's scale, where rows differ."""
+"""Collect the settings of a table's runs: here, at scale=paper, and where rows differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chimera.report.cells import Cell
 from chimera.report.summary import Summary
 from chimera.rundir.identity import NOT_IDENTITY, flatten
 
-#: What is shown of a run whether or not its rows differ in it, in this order.
+#: Settings that every report shows, in this order.
 SHOWN = (
     "choices.task",
     "init_from",
@@ -28,27 +28,27 @@ SHOWN = (
     "optim.lr",
     "precision",
 )
-#: Names of runs and tables, which differ by nature.
+#: Settings that name a run or a table; they always differ and are not compared.
 NAMES = ("name", "seed", "choices.preset", "choices.scale", "table", *NOT_IDENTITY)
 
 
 def shared(summary: Summary) -> list[tuple[str, str, str]]:
-    """(key, here, at the paper's scale); `by row` where rows differ."""
+    """(key, value here, value at scale=paper) of the settings in SHOWN; `by row` if rows differ."""
     here = [flatten(cell.config) for cell in summary.cells]
     paper = list(summary.at_paper_scale.values())
-    return [(_name(key), _one(key, here), _one(key, paper)) for key in SHOWN]
+    return [(_name(key), _common(key, here), _common(key, paper)) for key in SHOWN]
 
 
 def differing(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
-    """Keys that all rows have and not all set alike, and each row's values of them."""
+    """Keys that all rows have with different values, and the values of each row."""
     first: dict[str, Cell] = {}
     for cell in summary.cells:
         first.setdefault(cell.row, cell)
     configs = {row: flatten(cell.config) for row, cell in first.items()}
-    every = [key for key in next(iter(configs.values()), {}) if _counts(key)]
+    candidates = [key for key in next(iter(configs.values()), {}) if _is_compared(key)]
     keys = [
         key
-        for key in every
+        for key in candidates
         if all(key in config for config in configs.values())
         and len({str(config[key]) for config in configs.values()}) > 1
     ]
@@ -58,7 +58,7 @@ def differing(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def trained_on(summary: Summary) -> list[str]:
-    """Size of the training data by the runs' own records, each once."""
+    """Size of the training data by the records of the runs, without duplicates."""
     sizes = []
     for cell in summary.cells:
         train = cell.record.get("data", {}).get("splits", {}).get("train", {})
@@ -68,15 +68,15 @@ def trained_on(summary: Summary) -> list[str]:
     return list(dict.fromkeys(sizes))
 
 
-def _counts(key: str) -> bool:
+def _is_compared(key: str) -> bool:
     parts = key.split(".")
-    above = {".".join(parts[: i + 1]) for i in range(len(parts))}
+    prefixes = {".".join(parts[: i + 1]) for i in range(len(parts))}
     return parts[-1] not in ("_target_", "_partial_") and (
-        (key.startswith("choices.") and key not in NAMES) or above.isdisjoint(NAMES)
+        (key.startswith("choices.") and key not in NAMES) or prefixes.isdisjoint(NAMES)
     )
 
 
-def _one(key: str, configs: list[dict[str, Any]]) -> str:
+def _common(key: str, configs: list[dict[str, Any]]) -> str:
     values = list(dict.fromkeys(_text(config.get(key)) for config in configs))
     return values[0] if len(values) == 1 else "by row" if values else ""
 

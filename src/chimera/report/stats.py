@@ -1,7 +1,7 @@
-"""Statistics of a table: mean and spread over seeds, and a paired t-test of two rows.
+"""Compute the statistics of a table: mean and spread over seeds, paired t-test of two rows.
 
-Rows share seeds, hence data order and, where shapes agree, initial weights: differences are taken
-seed by seed and tested two-sided (`scipy.stats.ttest_rel`).
+Runs of one seed share the data order and, where shapes agree, the initial weights. So differences
+of rows are taken seed by seed and tested two-sided (`scipy.stats.ttest_rel`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: Below this p a difference counts as beyond the spread of the seeds.
+#: Significance level of the paired t-test.
 LEVEL = 0.05
-#: A spread smaller than this part of the mean is the rounding of equal numbers.
+#: Values whose spread is below this share of their mean differ by rounding only.
 EQUAL = 1e-12
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation (None for a single value) of n values."""
+    """Mean and sample standard deviation of n values; `std` is None for a single value."""
 
     mean: float
     std: float | None
@@ -26,24 +26,24 @@ class Spread:
 
     @property
     def equal(self) -> bool:
-        """Whether all values are the same but for rounding."""
+        """Whether the values differ by rounding only."""
         return not self.std or self.std < EQUAL * abs(self.mean)
 
 
 @dataclass(frozen=True)
 class Difference(Spread):
-    """Of two rows over the seeds that both have; `p` of the paired test, None for one seed."""
+    """Difference of two rows over their common seeds; `p` of the paired test, None for one seed."""
 
     p: float | None
 
     @property
-    def beyond(self) -> bool:
-        """Whether the test rejects equal means at LEVEL."""
+    def significant(self) -> bool:
+        """Whether the paired test rejects equal means at LEVEL."""
         return self.p is not None and self.p < LEVEL
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Mean and spread of `values`; None of no values."""
+    """Mean and spread of `values`; None if `values` is empty."""
     if not values:
         return None
     std = statistics.stdev(values) if len(values) > 1 else None
@@ -51,19 +51,23 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
-    """a − b over the seeds of both; None if they share none."""
+    """Mean and spread of a − b over the common seeds, with p; None without common seeds.
+
+    Args:
+        a, b: values by seed.
+    """
     seeds = sorted(a.keys() & b.keys())
-    of = spread([a[seed] - b[seed] for seed in seeds])
-    if of is None:
+    difference = spread([a[seed] - b[seed] for seed in seeds])
+    if difference is None:
         return None
-    p = _p([a[seed] for seed in seeds], [b[seed] for seed in seeds], of)
-    return Difference(of.mean, of.std, of.n, p)
+    p = _p([a[seed] for seed in seeds], [b[seed] for seed in seeds], difference)
+    return Difference(difference.mean, difference.std, difference.n, p)
 
 
 def _p(a: list[float], b: list[float], difference: Spread) -> float | None:
     if difference.std is None:
         return None
-    if difference.equal:  # scipy would warn, and divide by zero
+    if difference.equal:  # scipy warns and divides by zero
         return 1.0 if difference.mean == 0.0 else 0.0
     from scipy.stats import ttest_rel  # takes half a second to import
 

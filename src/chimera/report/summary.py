@@ -1,4 +1,4 @@
-"""A table as numbers: everything that the report's files show, computed once."""
+"""Summarise a table: compute all numbers of the report's files once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chimera.report.cells import Cell, Configs, cells, metric, numerics
 from chimera.report.stats import Difference, Spread, paired, spread
 from chimera.rundir.identity import flatten
 
-#: Columns of our own that each row has a mean of, and where run.json holds them.
+#: Facts of a row (means over its runs), and their dotted keys in run.json.
 FACTS = {
     "parameters": "parameters.total",
     "bytes_packed": "bytes.total.packed",
@@ -29,7 +29,7 @@ FACTS = {
     "tokens_per_second": "tokens_per_second",
     "seconds": "wall_seconds",
 }
-#: How the override that chooses a scale begins.
+#: Start of the override that chooses a scale.
 SCALE = "scale="
 
 
@@ -38,19 +38,20 @@ class Line:
     """One row of the table.
 
     Args:
-        name, title: of the row.
-        published: the paper's value of the table's metric.
-        others: what else the paper prints of it, by column.
-        cells: its runs, a seed each.
-        ours: over the seeds that are done.
-        difference: to the reference row; None for itself and where nothing can be compared.
-        facts: means over the seeds that are done, by the names in FACTS.
+        name, title: name and title of the row.
+        published: published value of the table's metric.
+        also_published: published values of other columns, by column.
+        cells: runs of the row, one per seed.
+        ours: mean and spread of the finished runs.
+        difference: difference to the reference row; None for the reference itself and without
+            common finished seeds.
+        facts: means over the finished runs, by the names in FACTS.
     """
 
     name: str
     title: str
     published: Published | None
-    others: dict[str, Published]
+    also_published: dict[str, Published]
     cells: tuple[Cell, ...]
     ours: Spread | None
     difference: Difference | None
@@ -58,12 +59,12 @@ class Line:
 
     @property
     def values(self) -> dict[int, float]:
-        """Seed to value, of finished runs."""
+        """Values of the finished runs by seed."""
         return _values(self.cells)
 
     @property
     def result(self) -> str:
-        """Mean and spread, or the states of its runs; seeds that are not done are counted."""
+        """Mean and spread with the number of unfinished seeds, or the states of its runs."""
         undone = Counter(cell.state for cell in self.cells if cell.state != "done")
         states = ", ".join(f"{n} {state}" for state, n in undone.items())
         if self.ours is None:
@@ -72,13 +73,13 @@ class Line:
         return f"{text} ({self.ours.n} of {len(self.cells)} seeds; {states})" if undone else text
 
     def measured(self, key: str) -> Spread | None:
-        """Mean and spread of any number of its runs' records; None where no run has it."""
+        """Mean and spread of a metric or number in the runs' records; None if no run has it."""
         return spread([v for cell in self.cells if (v := metric(cell.record, key)) is not None])
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows, `first` the better one in the paper; `difference` is positive where ours agree."""
+    """Two rows, `first` better in the paper; `difference` is positive if our runs agree."""
 
     first: Line
     second: Line
@@ -91,7 +92,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Summary:
-    """A table at one scale: its lines in the paper's order, and which pairs keep that order."""
+    """A table at one scale: its lines in the order of the table, and the pairs the paper ranks."""
 
     table: Table
     overrides: list[str]
@@ -111,13 +112,13 @@ class Summary:
 
     @property
     def columns(self) -> list[str]:
-        """What the paper prints besides the metric, in its order."""
+        """Published columns besides the table's metric, in the paper's order."""
         metric = self.table.metric
         return list(dict.fromkeys(p.column for p in self.table.published if p.column != metric))
 
     @cached_property
     def at_paper_scale(self) -> dict[str, dict[str, Any]]:
-        """Flat configuration of each row at scale=paper; empty where an override fits no part."""
+        """Flat configuration of each row at scale=paper; empty for rows that do not compose."""
         configs: dict[str, dict[str, Any]] = {line.name: {} for line in self.lines}
         if "paper" in groups().get("scale", []):
             overrides = [text for text in self.overrides if not text.startswith(SCALE)]
@@ -130,55 +131,55 @@ class Summary:
 def summarise(
     table: Table | str, overrides: list[str], seeds: list[int], configs: Configs | None = None
 ) -> Summary:
-    """The state of a table now.
+    """Read the runs of a table and summarise them.
 
     Args:
-        table: itself or its name.
-        overrides: of all its jobs, such as `scale=small`.
-        seeds: of its runs.
-        configs: of the runs that are composed already, by row and seed.
+        table: the table or its name.
+        overrides: overrides of all its jobs, such as `scale=small`.
+        seeds: seeds of its runs.
+        configs: configurations that are composed already, by row and seed.
 
     Raises:
-        UserError: no such table, or a row that does not compose.
+        UserError: the table does not exist, or a row does not compose.
     """
     if isinstance(table, str):
         table = load(table)
     by_row: dict[str, list[Cell]] = {row.name: [] for row in table.rows}
-    found = cells(table, overrides, seeds, configs or {})
-    for cell in found:
+    all_cells = cells(table, overrides, seeds, configs or {})
+    for cell in all_cells:
         by_row[cell.row].append(cell)
     reference = _values(by_row.get(table.reference, []))
     lines = tuple(_line(table, row, by_row[row.name], reference) for row in table.rows)
     pairs = _pairs(lines, table.better)
-    return Summary(table, list(overrides), list(seeds), numerics(found), lines, pairs)
+    return Summary(table, list(overrides), list(seeds), numerics(all_cells), lines, pairs)
 
 
-def _line(table: Table, row: Row, of: list[Cell], reference: dict[int, float]) -> Line:
+def _line(table: Table, row: Row, row_cells: list[Cell], reference: dict[int, float]) -> Line:
     published = {p.column: p for p in table.published if p.row == row.name}
-    values = _values(of)
+    values = _values(row_cells)
     return Line(
         name=row.name,
         title=row.title,
         published=published.pop(table.metric, None),
-        others=published,
-        cells=tuple(of),
+        also_published=published,
+        cells=tuple(row_cells),
         ours=spread(list(values.values())),
         difference=None if row.name == table.reference else paired(values, reference),
-        facts={name: _mean(of, key) for name, key in FACTS.items()},
+        facts={name: _mean(row_cells, key) for name, key in FACTS.items()},
     )
 
 
-def _values(of: Sequence[Cell]) -> dict[int, float]:
-    return {cell.seed: cell.value for cell in of if cell.value is not None}
+def _values(row_cells: Sequence[Cell]) -> dict[int, float]:
+    return {cell.seed: cell.value for cell in row_cells if cell.value is not None}
 
 
-def _mean(of: Sequence[Cell], key: str) -> float | None:
-    over = spread([v for cell in of if (v := cell.fact(key)) is not None])
-    return over.mean if over else None
+def _mean(row_cells: Sequence[Cell], key: str) -> float | None:
+    values = spread([v for cell in row_cells if (v := cell.fact(key)) is not None])
+    return values.mean if values else None
 
 
 def _pairs(lines: Sequence[Line], better: str) -> tuple[Pair, ...]:
-    """Every two rows that the paper ranks and that have a finished seed in common."""
+    """All pairs of rows that the paper ranks and that have a common finished seed."""
     sign = -1.0 if better == "lower" else 1.0
     pairs = []
     for a, b in combinations([line for line in lines if line.published], 2):

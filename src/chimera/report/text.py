@@ -1,4 +1,4 @@
-"""report.md: the table, then what a reader must know to trust it."""
+"""Write report.md: the table, order of rows, missing runs, settings, origin of the runs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from chimera.report.escape import Markdown, block, cell, code, markdown
 from chimera.report.stats import LEVEL
 from chimera.report.summary import Line, Pair, Summary
 
-#: So many columns of the paper's own fit into the table; more get one of their own.
-WIDEST = 4
+#: Most columns of published numbers in the main table; more go into a table of their own.
+MAX_PUBLISHED_COLUMNS = 4
 
 
 def report(summary: Summary) -> str:
-    """The whole report; the same runs give the same text."""
+    """Contents of report.md; the same runs give the same text."""
     parts = [
         f"# {markdown(summary.table.title)}",
         _about(summary),
         _sentence(title_of(CONF / "scale" / f"{summary.scale}.yaml")),
         _sentence(summary.table.note),
         table(summary),
-        f"Ours is mean ± sample standard deviation over seeds. Differences are to"
-        f" {code(summary.table.reference)}, seed by seed, with p of a two-sided paired t-test, not"
-        f" corrected for the number of rows. Size counts ternary weights packed five to a byte with"
-        f" their scales, everything else as it is kept in training.",
+        f"«ours» is the mean ± the sample standard deviation over seeds. «difference» is to"
+        f" {code(summary.table.reference)}, seed by seed; p is of a two-sided paired t-test, not"
+        f" corrected for the number of rows. «size» counts ternary weights packed five to a byte"
+        f" with their scales, and all other weights as stored in training.",
         "![published and ours](report.png)",
         "![loss of every row](curves.png)",
         "## Order of rows",
@@ -42,45 +42,48 @@ def report(summary: Summary) -> str:
         "## Runs",
         *_origin(summary),
         grid(["row", "seed", "state", summary.table.metric, "commit", "directory"], _runs(summary)),
-        "## Again",
+        "## Reproduce",
         block(f"{origin.train_command(summary)}\n{origin.report_command(summary)}", "bash"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def table(summary: Summary) -> str:
-    """The table itself, in Markdown."""
+    """The main table in Markdown."""
     head, body = rows(summary)
     labelled = [[_label(line), *row[1:]] for line, row in zip(summary.lines, body, strict=True)]
     return grid(head, labelled)
 
 
 def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the table, as plain text; columns that would be empty are left out."""
+    """Head and cells of the main table as plain text, without empty columns."""
     head = ["row", "published", "ours", "difference", "p", "parameters", "size"]
-    columns = _only_printed(summary)
-    columns = columns if len(columns) <= WIDEST else []
+    columns = _only_published(summary)
+    columns = columns if len(columns) <= MAX_PUBLISHED_COLUMNS else []
     head += ["FLOPs", "tokens/s", "time", *(f"published {c}" for c in columns)]
-    body = [[*_row(summary, line), *(_other(line, c) for c in columns)] for line in summary.lines]
-    always = 3
+    body = [
+        [*_row(summary, line), *(_also_published(line, c) for c in columns)]
+        for line in summary.lines
+    ]
+    always = 3  # row, published, ours
     kept = [i for i in range(len(head)) if i < always or any(row[i] for row in body)]
     return [head[i] for i in kept], [[row[i] for i in kept] for row in body]
 
 
 def order(summary: Summary) -> str:
-    """Where our order of rows differs from the paper's, pair by pair, in Markdown."""
+    """Compare the order of rows with the paper's, pair by pair, in Markdown."""
     published = [line for line in summary.lines if line.published]
     if len(published) < 2:
-        return "The paper prints no values of this metric that could be ranked."
+        return "The paper prints fewer than two values of this metric, so it ranks no rows."
     if not summary.pairs:
-        return "No two ranked rows are done yet."
+        return "No two of the rows that the paper ranks have a common finished seed yet."
     against = [pair for pair in summary.pairs if not pair.agrees]
     agree = [pair for pair in summary.pairs if pair.agrees]
-    firm = sum(pair.difference.beyond for pair in agree)
+    firm = sum(pair.difference.significant for pair in agree)
     text = (
-        f"Of {len(summary.pairs)} pairs of rows that the paper ranks and that are done here,"
-        f" {len(agree)} stand in the paper's order ({firm} of them beyond the paired test at"
-        f" p < {LEVEL:g}), {len(against)} against it."
+        f"Pairs of rows that the paper ranks and that are done here: {len(summary.pairs)}. In the"
+        f" paper's order: {len(agree)} ({firm} of them with a significant difference,"
+        f" p < {LEVEL:g}). Not in its order: {len(against)}."
     )
     return "\n\n".join([text, *(["\n".join(map(_against, against))] if against else [])])
 
@@ -97,27 +100,27 @@ def _against(pair: Pair) -> str:
     assert first.ours is not None
     assert second.ours is not None
     if pair.difference.mean == 0:
-        how = "the same value"
+        result = "both have the same value"
     else:
         worse = digits.spread(pair.difference).removeprefix("-")
         n = pair.difference.n
-        how = f"{code(first.name)} is worse by {worse} over {n} seed{'s' * (n != 1)} of both"
+        result = f"{code(first.name)} is worse by {worse} over {n} common seed{'s' * (n != 1)}"
     p = digits.p_value(pair.difference)
     if p:
         p = f"p {p}" if p.startswith("<") else f"p = {p}"
-    mine = f"{digits.spread(first.ours)} against {digits.spread(second.ours)}"
-    verdict = "beyond the paired test" if pair.difference.beyond else "not beyond the paired test"
+    values = f"{digits.spread(first.ours)} against {digits.spread(second.ours)}"
+    verdict = "significant" if pair.difference.significant else "not significant"
     if not p:
         verdict = "one seed, no test"
     return (
-        f"- The paper has {code(first.name)} ({first.published.value:g}) before"
-        f" {code(second.name)} ({second.published.value:g}); here {how}"
-        f" ({mine}): {verdict}{f', {p}' if p else ''}."
+        f"- In the paper {code(first.name)} ({first.published.value:g}) is better than"
+        f" {code(second.name)} ({second.published.value:g}); here {result}"
+        f" ({values}): {verdict}{f', {p}' if p else ''}."
     )
 
 
 def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; cells that are not `Markdown` yet are escaped."""
+    """Write a Markdown table; escape every cell that is not `Markdown` yet."""
     lines = [head, [Markdown("---")] * len(head), *body]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
@@ -139,19 +142,19 @@ def _row(summary: Summary, line: Line) -> list[str]:
         line.result,
         difference,
         p,
-        _shown(facts["parameters"], digits.count),
-        _shown(facts["bytes_packed"], lambda size: f"{digits.count(size)}B"),
-        _shown(facts["flops"], digits.count),
-        _shown(facts["tokens_per_second"], lambda speed: digits.number(speed, 3)),
-        _shown(facts["seconds"], digits.clock),
+        _formatted(facts["parameters"], digits.count),
+        _formatted(facts["bytes_packed"], lambda size: f"{digits.count(size)}B"),
+        _formatted(facts["flops"], digits.count),
+        _formatted(facts["tokens_per_second"], lambda speed: digits.number(speed, 3)),
+        _formatted(facts["seconds"], digits.clock),
     ]
 
 
 def _measured(summary: Summary) -> list[str]:
-    """Metrics besides the table's own, the paper's numbers in brackets."""
+    """Sections of the further metrics, with the published numbers in brackets."""
     sections = []
     if measured.columns(summary):
-        sections += ["## What else was measured", grid(*measured.beside(summary))]
+        sections += ["## Other measured metrics", grid(*measured.columns_grid(summary))]
     families = measured.families(summary)
     if families:
         name = "layer" if all(family.unit == "block" for family in families) else "length"
@@ -161,61 +164,67 @@ def _measured(summary: Summary) -> list[str]:
     return sections
 
 
-def _only_printed(summary: Summary) -> list[str]:
+def _only_published(summary: Summary) -> list[str]:
     """Columns of the paper that no run has."""
-    ours = measured.columns(summary)
-    return [column for column in summary.columns if column not in ours]
+    measured_columns = measured.columns(summary)
+    return [column for column in summary.columns if column not in measured_columns]
 
 
 def _printed(summary: Summary) -> list[str]:
-    """What else the paper prints, unless it is in the table itself, and notes on it."""
+    """Section of the published numbers that are not in the main table, and of notes on them."""
     parts = []
-    columns = _only_printed(summary)
-    if len(columns) > WIDEST:
-        ours = summary.at_paper_scale
+    columns = _only_published(summary)
+    if len(columns) > MAX_PUBLISHED_COLUMNS:
+        configs = summary.at_paper_scale
         body = [
-            [c, *(_with_ours(_other(line, c), ours[line.name].get(c)) for line in summary.lines)]
-            for c in columns
+            [
+                column,
+                *(
+                    _with_ours(_also_published(line, column), configs[line.name].get(column))
+                    for line in summary.lines
+                ),
+            ]
+            for column in columns
         ]
         parts += [
-            "In brackets what our configuration has at scale=paper, where it has a key of that"
+            "In brackets: the value of our configuration at scale=paper, if it has a key of that"
             " name.",
             grid(["published", *(line.name for line in summary.lines)], body),
         ]
-    noted: dict[str, list[str]] = {}
+    rows_by_note: dict[str, list[str]] = {}
     for p in summary.table.published:
         if p.note:
-            noted.setdefault(f"{p.column}: {p.note}", []).append(p.row)
-    every = {line.name for line in summary.lines}
+            rows_by_note.setdefault(f"{p.column}: {p.note}", []).append(p.row)
+    all_rows = {line.name for line in summary.lines}
     notes = [
         f"- {_sentence(note)}"
-        + ("" if every <= set(of) else f" ({', '.join(map(code, dict.fromkeys(of)))})")
-        for note, of in noted.items()
+        + ("" if all_rows <= set(names) else f" ({', '.join(map(code, dict.fromkeys(names)))})")
+        for note, names in rows_by_note.items()
     ]
     parts += ["\n".join(notes)] if notes else []
-    return ["## What else the paper says", *parts] if parts else []
+    return ["## Other published numbers", *parts] if parts else []
 
 
 def _with_ours(published: str, ours: object) -> str:
     return published if ours is None or not published else f"{published} ({ours})"
 
 
-def _other(line: Line, column: str) -> str:
-    printed = line.others.get(column)
-    return _published(printed.value, printed.unit) if printed else ""
+def _also_published(line: Line, column: str) -> str:
+    published = line.also_published.get(column)
+    return _published(published.value, published.unit) if published else ""
 
 
 def _published(value: float, unit: str) -> str:
-    shown = f"{value:,.0f}" if value.is_integer() and abs(value) >= 1e5 else f"{value:g}"
-    return f"{shown} {unit}".strip()
+    text = f"{value:,.0f}" if value.is_integer() and abs(value) >= 1e5 else f"{value:g}"
+    return f"{text} {unit}".strip()
 
 
-def _shown(value: float | None, how: Callable[[float], str]) -> str:
-    return "" if value is None else how(value)
+def _formatted(value: float | None, format_value: Callable[[float], str]) -> str:
+    return "" if value is None else format_value(value)
 
 
 def _missing(summary: Summary) -> list[str]:
-    """What is not done, and why."""
+    """Section of the runs that are not done, with the reasons."""
     undone = [run for run in summary.cells if run.state != "done"]
     if not undone:
         return []
@@ -224,8 +233,8 @@ def _missing(summary: Summary) -> list[str]:
         + (f": {markdown(run.why)}" if run.why else "")
         for run in undone
     ]
-    text = f"{len(undone)} of {len(summary.cells)} runs:"
-    return ["## Not there yet", text, "\n".join(lines)]
+    text = f"{len(undone)} of {len(summary.cells)} runs are not in the table:"
+    return ["## Missing runs", text, "\n".join(lines)]
 
 
 def _differing(summary: Summary) -> list[str]:
@@ -233,7 +242,7 @@ def _differing(summary: Summary) -> list[str]:
     if not keys:
         return []
     body = [[code(key), *(values[i] for values in by_row.values())] for i, key in enumerate(keys)]
-    return ["Where rows differ:", grid(["setting", *by_row], body)]
+    return ["Settings that differ by row:", grid(["setting", *by_row], body)]
 
 
 def _origin(summary: Summary) -> list[str]:
@@ -242,7 +251,7 @@ def _origin(summary: Summary) -> list[str]:
         *((f"code {commit}", n) for commit, n in origin.counted(runs, origin.commit)),
         *((f"machine {machine}", n) for machine, n in origin.counted(runs, origin.machine)),
     ]
-    return ["\n".join(f"- {markdown(what)}: {n} runs" for what, n in counts)]
+    return ["\n".join(f"- {markdown(description)}: {n} runs" for description, n in counts)]
 
 
 def _runs(summary: Summary) -> list[list[str]]:
@@ -270,7 +279,7 @@ def _about(summary: Summary) -> str:
 
 
 def _unigram(summary: Summary) -> str:
-    """Perplexity of a unigram model, which knows token frequencies only, on the same tokens."""
+    """Sentence on the perplexity of a unigram model (token frequencies only); empty if unknown."""
     records = (metric(run.record, "val/unigram_perplexity") for run in summary.cells)
     values = sorted({value for value in records if value is not None})
     if not values or summary.table.metric != "val/perplexity":
@@ -280,12 +289,12 @@ def _unigram(summary: Summary) -> str:
 
 
 def _state(run: Cell) -> str:
-    """With the number of skipped steps, if there are any."""
+    """State of a run, with the number of skipped steps if there are any."""
     skipped = sum(run.record.get("skipped", {}).values())
-    return f"{run.state}, {skipped} steps left out" if skipped else run.state
+    return f"{run.state}, {skipped} steps skipped" if skipped else run.state
 
 
 def _sentence(text: str) -> str:
-    """Text in Markdown, ended by a full stop."""
+    """Escape text as Markdown and end it with a full stop."""
     line = markdown(text)
     return line if not line or line.endswith(".") else f"{line}."

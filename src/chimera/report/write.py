@@ -1,4 +1,4 @@
-"""Write a report's files, and show its table in a terminal."""
+"""Write a report's files, and print its table in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimera.rundir.atomic import write_atomic
 
 
 def report_folder(summary: Summary) -> Path:
-    """Where a report goes by default; git ignores it."""
+    """Default folder of a report; git ignores it."""
     return ROOT / "reports" / summary.table.path / summary.scale
 
 
@@ -28,17 +28,19 @@ def write(
     out: Path | None = None,
     configs: Configs | None = None,
 ) -> Summary:
-    """Write report.md, .csv, .tex, .png and curves.png of a table as it stands now.
+    """Write report.md, .csv, .tex, .png and curves.png of a table's runs.
+
+    Writes lengths.png too if runs have metrics by length or layer.
 
     Args:
-        table: itself or its name.
-        overrides: of all its jobs, such as `scale=small`.
-        seeds: of its runs.
-        out: folder; None takes `reports/<paper>/<table>/<scale>/`.
-        configs: of the runs that are composed already, by row and seed.
+        table: the table or its name.
+        overrides: overrides of all its jobs, such as `scale=small`.
+        seeds: seeds of its runs.
+        out: folder of the files; None: `reports/<paper>/<table>/<scale>/`.
+        configs: configurations that are composed already, by row and seed.
 
     Raises:
-        UserError: no such table, or a row that does not compose.
+        UserError: the table does not exist, or a row does not compose.
     """
     summary = summarise(table, overrides, seeds, configs)
     folder = out or report_folder(summary)
@@ -54,7 +56,7 @@ def write(
 
 
 def show(summary: Summary, console: Console) -> None:
-    """The table in a terminal, rows by their short names."""
+    """Print the table in a terminal; rows have their short names."""
     head, body = text.rows(summary)
     title = Text(f"{summary.table.title}, scale={summary.scale}")
     grid = Grid(title=title, title_justify="left")

@@ -1,9 +1,10 @@
-"""Sweeps: `python train.py -m …`, each job a process and a run directory of its own.
+"""Run sweeps, `python train.py -m …`: each job has its own process and its own run directory.
 
 main       overrides → Hydra's sweeper → batches of jobs → the table's report
-overrides  what a sweep refuses, what all its jobs share
-plan       compose, check and name a batch before any of it starts
-engine     start the jobs that are not done, wait for those that run elsewhere, report failures
-local      a job as a process of this machine; slurm: as a Slurm job
-display    the sweep in the terminal
+overrides  rejects overrides that a sweep sets itself, finds those that all jobs share
+plan       composes, checks and labels all jobs of a batch before the first one starts
+engine     starts unfinished jobs, waits for runs of other processes, records failures
+local      starts a job as a process of this machine
+slurm      starts a job as a Slurm job
+display    shows the sweep in the terminal
 """

@@ -1,4 +1,4 @@
-"""Show a sweep in the terminal: a line for each change of state, below them the running jobs."""
+"""Show a sweep in the terminal: a line per change of state, and bars for the running jobs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from chimera.sweep.engine import OVER, State, Work
+from chimera.sweep.engine import FINISHED, State, Work
 
 
 class Display:
-    """Lines for every output; in a terminal also step, loss and remaining time of running jobs."""
+    """Print state changes; in a terminal also show step, loss and remaining time of running jobs.
+
+    Args:
+        console: output; default stderr.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
@@ -27,26 +31,26 @@ class Display:
     def showing(self, work: Sequence[Work]) -> Iterator[None]:
         """Show these jobs until the block ends."""
         add = self.progress.add_task
-        self._tasks = {one: add(one.job.label, visible=False, total=None, loss="") for one in work}
+        self._tasks = {w: add(w.job.label, visible=False, total=None, loss="") for w in work}
         self._states = dict.fromkeys(work, State.WAITING)
         with self.progress:
             yield
 
     def update(self) -> None:
         """Print the changes since the last call, and advance the bars."""
-        for one, before in self._states.items():
-            live = one.state in (State.RUNNING, State.ELSEWHERE)
-            if one.state is not before:
-                self._states[one] = one.state
-                self._print(one)
-                self.progress.update(self._tasks[one], visible=live)
-            if live and not self.progress.disable:
-                at = one.status
-                loss = f"{at['loss']:.3f}" if isinstance(at.get("loss"), float) else ""
-                step, total = at.get("step"), at.get("max_steps")
-                self.progress.update(self._tasks[one], completed=step, total=total, loss=loss)
+        for work, before in self._states.items():
+            running = work.state in (State.RUNNING, State.ELSEWHERE)
+            if work.state is not before:
+                self._states[work] = work.state
+                self._print(work)
+                self.progress.update(self._tasks[work], visible=running)
+            if running and not self.progress.disable:
+                status = work.status
+                loss = f"{status['loss']:.3f}" if isinstance(status.get("loss"), float) else ""
+                step, total = status.get("step"), status.get("max_steps")
+                self.progress.update(self._tasks[work], completed=step, total=total, loss=loss)
 
-    def _print(self, one: Work) -> None:
-        count = f"[{sum(work.state in OVER for work in self._tasks)}/{len(self._tasks)}]"
-        line = f"{count} {one.job.label}: {one.state.value}{f': {one.why}' if one.why else ''}"
+    def _print(self, work: Work) -> None:
+        count = f"[{sum(w.state in FINISHED for w in self._tasks)}/{len(self._tasks)}]"
+        line = f"{count} {work.job.label}: {work.state.value}{f': {work.why}' if work.why else ''}"
         self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Run a sweep's unfinished jobs, each in a process of its own; one that fails stops no other."""
+"""Run a sweep's unfinished jobs, each in its own process; a failed job stops no other job."""
 
 from __future__ import annotations
 
@@ -17,26 +17,34 @@ from filelock import FileLock, Timeout
 from chimera.sweep.local import Handle, Launcher
 from chimera.sweep.plan import Job
 
-#: Seconds between looks at the jobs.
+#: Seconds between two polls of the jobs.
 TICK = 0.2
 
 
 class State(StrEnum):
-    """Where a job of the sweep stands."""
+    """State of a job in the sweep."""
 
     WAITING = "waiting"
-    ELSEWHERE = "elsewhere"  # another process is at work on this run
+    ELSEWHERE = "elsewhere"  # another process trains this run
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
 
 
-OVER = {State.DONE, State.FAILED, State.STOPPED}
+#: States in which a job is over.
+FINISHED = {State.DONE, State.FAILED, State.STOPPED}
 
 
 class Work:
-    """A job and its state in this sweep."""
+    """A job and its state in this sweep.
+
+    Attributes:
+        why: reason of the state; the result if DONE.
+        slot: number among the jobs that run at the same time; None without a process.
+        handle: process of the job; None without one.
+        started: whether this sweep has started the job, even if it has failed since.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -44,7 +52,7 @@ class Work:
         self.why = ""
         self.slot: int | None = None
         self.handle: Handle | None = None
-        self.started = False  # by this sweep, whatever came of it
+        self.started = False
         path = job.directory.path.absolute()
         self.log = path / "log.txt"
         self.lock = FileLock(path.parent / ".locks" / f"{path.name}.lock", blocking=False)
@@ -55,12 +63,12 @@ class Work:
         return self.job.directory.status()
 
     def finish(self) -> None:
-        """Become DONE, with the job's result as the reason."""
+        """Change the state to DONE, with the job's result as the reason."""
         value = self.job.directory.record().get("metrics", {}).get(self.job.metric)
         self.become(State.DONE, "" if value is None else f"{self.job.metric} {value:.5g}")
 
     def start(self, launcher: Launcher, slot: int, workers: int) -> None:
-        """Start the job's process as the slot-th of `workers`."""
+        """Start the job's process in slot `slot` of `workers`, its output appended to log.txt."""
         self.job.directory.path.mkdir(parents=True, exist_ok=True)
         with self.log.open("a", encoding="utf-8") as file:
             overrides = " ".join(self.job.overrides)
@@ -72,14 +80,14 @@ class Work:
         self.slot, self.started = slot, True
 
     def become(self, state: State, why: str = "") -> None:
-        """Change state; a state in which this sweep has no process gives up the lock."""
+        """Change the state; release the lock in states without a process of this sweep."""
         self.state, self.why = state, why
-        if state in OVER or state is State.ELSEWHERE:
+        if state in FINISHED or state is State.ELSEWHERE:
             self.handle = self.slot = None
             self.lock.release()
 
     def reason(self, code: int) -> str:
-        """Why the job ended without being done: signal, status.json, or the log's last line."""
+        """Reason why the job ended unfinished: signal, status.json or last line of the log."""
         if code < 0:
             name = signal.Signals(-code).name
             return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
@@ -93,63 +101,65 @@ class Work:
         return "; ".join([*last, f"exit code {code}"])
 
 
-class Shown(Protocol):
-    """Shows the jobs while they are run."""
+class JobDisplay(Protocol):
+    """Interface of a display of running jobs."""
 
     def showing(self, work: Sequence[Work]) -> AbstractContextManager[None]:
         """Show these jobs until the block ends."""
 
     def update(self) -> None:
-        """Show their states as they are now."""
+        """Show the current states of the jobs."""
 
 
 class Engine:
-    """The loop over the jobs of one batch.
+    """Runs the jobs of one batch.
 
     Args:
-        jobs: of the batch; each run once, however often it is among them.
-        launcher: starts them.
-        workers: at a time.
-        display: shows them.
+        jobs: jobs of the batch; duplicates run once.
+        launcher: starts the jobs.
+        workers: number of jobs that run at the same time.
+        display: shows the jobs.
     """
 
-    def __init__(self, jobs: list[Job], launcher: Launcher, workers: int, display: Shown) -> None:
+    def __init__(
+        self, jobs: list[Job], launcher: Launcher, workers: int, display: JobDisplay
+    ) -> None:
         self.work: dict[Path, Work] = {}
         for job in jobs:
             self.work.setdefault(job.key, Work(job))
         self.launcher, self.workers, self.display = launcher, launcher.slots(workers), display
         self.began = datetime.now(UTC)
-        self.stops = 0  # how often it was asked to stop
+        self.stops = 0  # number of stop signals so far
         self._stop_by = float("inf")
 
     def run(self) -> list[Work]:
-        """Run until every job is over, or after Ctrl-C until the running ones are saved."""
-        everything = list(self.work.values())
+        """Run until every job is over; after Ctrl-C until the running jobs are saved."""
+        all_work = list(self.work.values())
         try:
-            with self._signals(), self.display.showing(everything):
-                while not all(work.state in OVER for work in everything):
-                    before = [work.state for work in everything]
-                    for work in everything:
-                        if work.state not in OVER:
-                            self._look(work)
+            with self._signals(), self.display.showing(all_work):
+                while not all(work.state in FINISHED for work in all_work):
+                    before = [work.state for work in all_work]
+                    for work in all_work:
+                        if work.state not in FINISHED:
+                            self._advance(work)
                     self.display.update()
-                    if before == [work.state for work in everything]:
+                    if before == [work.state for work in all_work]:
                         time.sleep(TICK)
         finally:
-            for work in everything:
-                if work.handle:  # only if the loop itself broke
+            for work in all_work:
+                if work.handle:  # only after an exception in the loop
                     work.handle.kill()
                 work.lock.release()
-        return everything
+        return all_work
 
-    def _look(self, work: Work) -> None:
+    def _advance(self, work: Work) -> None:
         if work.handle:
             self._poll(work, work.handle)
         elif self.stops:
             work.become(State.STOPPED, "not started")
         elif self._done(work):
             work.finish()
-        elif why := self._cannot(work):
+        elif why := self._blocked(work):
             work.become(State.FAILED, why)
         elif not self._must_wait(work):
             self._start(work)
@@ -165,7 +175,7 @@ class Engine:
         elif self.stops:
             saved = work.status.get("state") == "STOPPED"
             work.become(State.STOPPED, "saved" if saved else "its last checkpoint is kept")
-        elif code == 2 and work.job.directory.is_running():  # another process took the run first
+        elif code == 2 and work.job.directory.is_running():  # another process started the run first
             work.become(State.ELSEWHERE)
         else:
             work.become(State.FAILED, work.reason(code))
@@ -174,11 +184,14 @@ class Engine:
         again = work.job.config["overwrite"] and not work.started
         return work.status.get("state") == "DONE" and not again
 
-    def _cannot(self, work: Work) -> str:
-        """Why the job will never run: a prerequisite failed, or itself just now elsewhere."""
-        for first in self._prerequisites(work):
-            if first.state is State.FAILED:
-                return f"needs {first.job.label}, which failed"
+    def _blocked(self, work: Work) -> str:
+        """Reason not to start the job; empty if there is none.
+
+        A prerequisite failed, or another process tried this run since the sweep began and failed.
+        """
+        for prerequisite in self._prerequisites(work):
+            if prerequisite.state is State.FAILED:
+                return f"needs {prerequisite.job.label}, which failed"
         status = work.status
         if work.state is not State.ELSEWHERE or status.get("state") != "FAILED":
             return ""
@@ -186,12 +199,12 @@ class Engine:
         return f"elsewhere: {status.get('why', 'failed')}" if since > self.began else ""
 
     def _must_wait(self, work: Work) -> bool:
-        return any(first.state is not State.DONE for first in self._prerequisites(work))
+        return any(p.state is not State.DONE for p in self._prerequisites(work))
 
     def _prerequisites(self, work: Work) -> list[Work]:
-        """The jobs of this sweep that have to be done first."""
+        """The jobs of this sweep that have to be done before this one."""
         identities = work.job.prerequisites
-        return [one for one in self.work.values() if one.job.identity in identities]
+        return [other for other in self.work.values() if other.job.identity in identities]
 
     def _start(self, work: Work) -> None:
         if work.job.directory.is_running():
@@ -205,7 +218,7 @@ class Engine:
         except Timeout:
             work.become(State.ELSEWHERE)
             return
-        # Another sweep may have finished it before we held the lock.
+        # Another sweep may have finished the run before this one acquired the lock.
         if self._done(work):
             work.finish()
         else:
@@ -218,7 +231,7 @@ class Engine:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """On Ctrl-C and SIGTERM ask the jobs once to save; on a second one end them."""
+        """On the first Ctrl-C or SIGTERM ask the jobs to save; on the second end them."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(number, self._stop) for number in numbers]
         try:

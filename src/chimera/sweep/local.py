@@ -17,30 +17,30 @@ from chimera.types import NonNegativeFloat, PositiveInt
 
 
 class Handle(Protocol):
-    """A started job."""
+    """Interface of a started job; `where` names its process or its Slurm job."""
 
     where: str
 
     def poll(self) -> int | None:
-        """Its exit code (below 0: the signal that ended it), None while it runs."""
+        """Exit code, negative for the signal that ended the job; None while the job runs."""
 
     def interrupt(self) -> None:
-        """Ask it once to save and stop."""
+        """Ask the job to save and stop."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the job at once."""
 
 
 class Launcher(Protocol):
-    """Starts jobs; the group `launcher` chooses one."""
+    """Interface of a launcher, which starts jobs; the group `launcher` chooses one."""
 
     grace: float
 
     def check(self) -> None:
-        """Raise a UserError where it cannot work."""
+        """Raise a UserError if the launcher cannot work on this machine."""
 
     def slots(self, workers: int) -> int:
-        """Jobs at a time."""
+        """Number of jobs that run at the same time."""
 
     def start(
         self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
@@ -48,28 +48,28 @@ class Launcher(Protocol):
         """Start `python train.py <overrides>`, its output appended to `log`.
 
         Args:
-            overrides: of the job.
-            log: takes its output.
-            slot: its number among the jobs that run at the same time, from 0.
-            workers: the most jobs that do.
-            gpus: that the job asks for; 0 if it keeps to the CPU.
+            overrides: overrides of the job.
+            log: file for the job's output.
+            slot: number of the job among those that run at the same time, from 0.
+            workers: largest number of jobs that run at the same time.
+            gpus: number of GPUs that the job asks for; 0 on the CPU.
         """
 
 
 @dataclass(frozen=True)
 class Local:
-    """Processes of this machine.
+    """Starts jobs as processes of this machine.
 
     Args:
         threads: CPU threads of a job; None: the cores, shared evenly between the workers.
-        grace: seconds that jobs have for saving after Ctrl-C.
+        grace: seconds that jobs have to save after Ctrl-C.
     """
 
     threads: PositiveInt | None = None
     grace: NonNegativeFloat = 120.0
 
     def check(self) -> None:
-        """Processes can always be started."""
+        """Never raises: processes can always be started."""
 
     def slots(self, workers: int) -> int:
         return workers
@@ -79,7 +79,8 @@ class Local:
     ) -> Handle:
         environment = environment_of(slot, workers, self.threads, gpus)
         with log.open("ab") as file:
-            # A session of its own: Ctrl-C in the terminal reaches the sweep, which passes it on.
+            # In a session of its own, so that Ctrl-C in the terminal reaches only the sweep,
+            # which interrupts each job once.
             process = subprocess.Popen(
                 command(overrides),
                 stdin=subprocess.DEVNULL,
@@ -88,13 +89,13 @@ class Local:
                 env=environment,
                 start_new_session=True,
             )
-        with contextlib.suppress(OSError):  # when memory runs out, a job goes before the sweep
+        with contextlib.suppress(OSError):  # out of memory, the kernel kills a job, not the sweep
             Path(f"/proc/{process.pid}/oom_score_adj").write_text("500")
         return LocalJob(process)
 
 
 class LocalJob:
-    """A child process."""
+    """A job in a child process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -113,15 +114,18 @@ class LocalJob:
 
 
 def command(overrides: Sequence[str]) -> list[str]:
-    """One run's command: Lightning's strategies may start it again, and must not start a sweep."""
+    """Command line of one run.
+
+    It must be of a single run, not of a sweep: Lightning's strategies start sys.argv again.
+    """
     return [sys.executable, str(ROOT / "train.py"), *overrides]
 
 
 def environment_of(slot: int, workers: int, threads: int | None, gpus: int) -> dict[str, str]:
-    """The environment of a job that shares the machine with `workers` − 1 others.
+    """Environment variables of a job that shares the machine with `workers` − 1 others.
 
-    Threads that wait must sleep: a spinning barrier on a core that another job wants costs both
-    up to sixtyfold.
+    Sets OMP_WAIT_POLICY=PASSIVE: OpenMP threads that spin at a barrier, on a core that another job
+    needs, slow both jobs down up to sixtyfold.
     """
     environment = dict(os.environ)
     share = str(threads or max(1, len(os.sched_getaffinity(0)) // workers))
@@ -137,9 +141,9 @@ def environment_of(slot: int, workers: int, threads: int | None, gpus: int) -> d
 
 def visible_gpus() -> list[str]:
     """Names of the GPUs that this process may use, in the order of the machine."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name for name in named.split(",") if name]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
     import torch
 
     return [str(number) for number in range(torch.cuda.device_count())]

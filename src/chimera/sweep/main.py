@@ -1,4 +1,4 @@
-"""`python train.py -m …`: Hydra's sweepers choose the jobs, each runs in a process of its own."""
+"""Run `python train.py -m …`: Hydra's sweepers choose the jobs, each runs in its own process."""
 
 from __future__ import annotations
 
@@ -28,55 +28,55 @@ from chimera.report import report_folder, show, write
 from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine, State, Work
 from chimera.sweep.local import Launcher
-from chimera.sweep.overrides import first_job, refuse, shared
+from chimera.sweep.overrides import check_sweep, first_job, shared
 from chimera.sweep.plan import Composed, Job, plan, prerequisites
 from chimera.train.check import check_settings
 
 
 class JobFailedError(RuntimeError):
-    """A job of a sweep was not done; sweepers that search take it as a failed trial."""
+    """A job of a sweep failed or stopped; sweepers that search count it as a failed trial."""
 
 
-class Stopped(Exception):  # noqa: N818 - a request that was met, no error
-    """The sweep was asked to stop; its jobs are saved."""
+class Stopped(Exception):  # noqa: N818 - a granted request, not an error
+    """The sweep was stopped by a signal; its jobs are saved."""
 
 
 def sweep(overrides: list[str]) -> int:
-    """Run a sweep; returns the exit code: 0, 1 if a job failed, 130 if it was stopped.
+    """Run a sweep; return the exit code: 0, 1 if a job failed, 130 if it was stopped.
 
     Raises:
-        UserError: before anything was written.
+        UserError: the overrides are not valid; nothing has been written then.
     """
     parsed = check_choices(overrides)
-    refuse(parsed)
+    check_sweep(parsed)
     first = first_job(overrides, parsed)
-    config = plain(compose(first))  # errors that all jobs share are told without a job's name
+    config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
     check_settings(config)
     for line in clamped(config, first):
         print(line, file=sys.stderr)
     launcher = instantiate(config["launcher"], _convert_="all")
     launcher.check()
-    same = shared(overrides, parsed)
-    batches = Batches(launcher, config["workers"], same, {tuple(first): config})
+    common = shared(overrides, parsed)
+    batches = Batches(launcher, config["workers"], common, {tuple(first): config})
     try:
-        _multirun(batches, [text for text in overrides if text not in same])
+        _multirun(batches, [text for text in overrides if text not in common])
     except Stopped:
         return _stopped(batches.work)
     except JobFailedError:
         pass
     if not batches.work:
-        raise UserError("the sweep has no jobs: its ranges and globs match nothing")
+        raise UserError("the sweep has no jobs: its ranges and globs match nothing; widen them")
     _report(batches.jobs, overrides, parsed)
     return _failed(batches.work)
 
 
 class Batches:
-    """The jobs that a sweeper asks for, batch by batch, and their results.
+    """Runs the jobs that a sweeper asks for, batch by batch, and collects their results.
 
     Args:
         launcher: starts the jobs.
-        workers: so many at a time.
-        same: overrides of every job that the sweeper does not know of.
+        workers: number of jobs that run at the same time.
+        shared: overrides that every job gets and the sweeper does not see.
         composed: configurations of jobs that are composed already.
     """
 
@@ -84,19 +84,24 @@ class Batches:
         self,
         launcher: Launcher,
         workers: int,
-        same: Sequence[str] = (),
+        shared: Sequence[str] = (),
         composed: Composed | None = None,
     ) -> None:
-        self.launcher, self.workers, self.same = launcher, workers, same
+        self.launcher, self.workers, self.shared = launcher, workers, shared
         self.composed = composed or {}
         self.jobs: list[Job] = []
         self.work: list[Work] = []
 
     def run(self, batch: Sequence[Sequence[str]]) -> Sequence[JobReturn]:
-        """Check all jobs, run those that are not done, return the metric of each."""
+        """Check all jobs, run the unfinished ones, return the metric of each.
+
+        Raises:
+            UserError: a job is not valid; no job has started then.
+            Stopped: a signal stopped the sweep.
+        """
         if not batch:
             return []
-        jobs = plan([[*overrides, *self.same] for overrides in batch], self.composed)
+        jobs = plan([[*overrides, *self.shared] for overrides in batch], self.composed)
         engine = Engine([*prerequisites(jobs), *jobs], self.launcher, self.workers, Display())
         self.jobs += jobs
         self.work += engine.run()
@@ -105,8 +110,8 @@ class Batches:
         return [_return(job, engine.work[job.key]) for job in jobs]
 
 
-class Returned(JobReturn):
-    """The result of a job; Hydra's own class prints a line of its own for a failed one."""
+class QuietJobReturn(JobReturn):
+    """The result of a job for Hydra, whose own class prints a further line for a failed job."""
 
     @property
     def return_value(self) -> Any:
@@ -120,18 +125,18 @@ class Returned(JobReturn):
 
 
 def _return(job: Job, work: Work) -> JobReturn:
-    returned = Returned(overrides=job.overrides, task_name="train")
+    result = QuietJobReturn(overrides=job.overrides, task_name="train")
     if work.state is State.DONE:
-        returned.status = JobStatus.COMPLETED
-        returned.return_value = job.directory.record()["metrics"].get(job.metric, math.nan)
+        result.status = JobStatus.COMPLETED
+        result.return_value = job.directory.record()["metrics"].get(job.metric, math.nan)
     else:
-        returned.status = JobStatus.FAILED
-        returned.return_value = JobFailedError(f"{job.label}: {work.why}")
-    return returned
+        result.status = JobStatus.FAILED
+        result.return_value = JobFailedError(f"{job.label}: {work.why}")
+    return result
 
 
 def _multirun(batches: Batches, overrides: list[str]) -> None:
-    """Let Hydra's sweeper ask `batches` for jobs until it is satisfied.
+    """Run Hydra's sweeper, which calls `batches.run` with each batch of jobs.
 
     Raises:
         UserError: Hydra rejects the overrides.
@@ -144,7 +149,7 @@ def _multirun(batches: Batches, overrides: list[str]) -> None:
                 overrides=[
                     *overrides,
                     "hydra/launcher=chimera",
-                    f"hydra.sweep.dir={scratch}",  # Hydra insists on writing there
+                    f"hydra.sweep.dir={scratch}",  # Hydra always writes to this folder
                     "hydra/job_logging=none",
                     "hydra/hydra_logging=none",
                 ],
@@ -163,7 +168,7 @@ def _hydra() -> Iterator[Any]:
 
 
 def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override]) -> None:
-    """Write and print the report of the table whose rows the jobs are; nothing for other sweeps."""
+    """Write and print the report of a table if all jobs are rows of this table."""
     names = {(job.config.get("table") or {}).get("name") for job in jobs}
     name = names.pop()
     if names or not name:
@@ -173,7 +178,11 @@ def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override
         if override.key_or_group in ("seed", name, paper):
             continue
         if override.is_sweep_override():
-            print(f"no table: {override.key_or_group} varies in this sweep", file=sys.stderr)
+            print(
+                f"no report is written: {override.key_or_group} varies in this sweep; a table's"
+                " sweep varies only rows and seeds",
+                file=sys.stderr,
+            )
             return
         common.append(text)
     configs = {(job.config["table"]["row"], job.config["seed"]): job.config for job in jobs}
@@ -185,18 +194,20 @@ def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override
 
 
 def _failed(work: list[Work]) -> int:
-    """Print a line for each failed job; the exit code."""
-    failed = [one for one in work if one.state is State.FAILED]
-    for one in failed:
-        log = f"; {one.log}" if one.started else ""
-        print(f"failed: {one.job.label}: {one.why}{log}", file=sys.stderr)
+    """Print a line for each failed job; return the exit code."""
+    failed = [w for w in work if w.state is State.FAILED]
+    for w in failed:
+        log = f"; see {w.log}" if w.started else ""
+        print(f"failed: {w.job.label}: {w.why}{log}", file=sys.stderr)
     return int(bool(failed))
 
 
 def _stopped(work: list[Work]) -> int:
-    done = sum(one.state is State.DONE for one in work)
+    """Print failed jobs and the number of finished ones; return the exit code."""
+    done = sum(w.state is State.DONE for w in work)
     _failed(work)
     print(
-        f"stopped with {done} of {len(work)} jobs done; the same command goes on", file=sys.stderr
+        f"stopped with {done} of {len(work)} jobs done; run the same command again to continue",
+        file=sys.stderr,
     )
     return 130

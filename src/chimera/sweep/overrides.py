@@ -1,4 +1,4 @@
-"""The overrides of a sweep: which are allowed, which all jobs share, what the first job has."""
+"""Check the overrides of a sweep, and find those that all jobs share and those of the first job."""
 
 from __future__ import annotations
 
@@ -11,60 +11,67 @@ from chimera.config.groups import groups
 from chimera.errors import UserError
 
 
-def refuse(parsed: Sequence[Override]) -> None:
-    """Reject what a sweep sets itself.
+def check_sweep(parsed: Sequence[Override]) -> None:
+    """Check that no override sets or varies a setting of the sweep itself.
 
     Raises:
-        UserError: naming what to write instead.
+        UserError: an override does; the message names the override to use instead.
     """
     for override in parsed:
         if override.key_or_group == "hydra/launcher":
             raise UserError(
-                "hydra/launcher is ours in a sweep; choose launcher="
+                "hydra/launcher cannot be chosen in a sweep; choose launcher="
                 + " or launcher=".join(groups()["launcher"])
             )
         if override.key_or_group == "hydra.sweeper.max_batch_size":
-            raise UserError("hydra.sweeper.max_batch_size: workers= says how many run at a time")
+            raise UserError(
+                "hydra.sweeper.max_batch_size cannot be set; set workers=, the number of jobs at"
+                " a time"
+            )
         if override.key_or_group in ("workers", "launcher") and override.is_sweep_override():
-            raise UserError(f"{override.key_or_group} is one for the whole sweep")
+            raise UserError(
+                f"{override.key_or_group} cannot vary within a sweep; give it a single value"
+            )
 
 
 def shared(overrides: Sequence[str], parsed: Sequence[Override]) -> list[str]:
-    """Overrides `key=value` of all jobs, which Hydra must not see.
+    """Overrides `key=value` that all jobs have and that Hydra must not see.
 
-    Hydra would check them against a configuration without the rows, which may lack such keys.
+    Hydra checks overrides against a configuration without the rows, which may not have these keys.
     """
-    return [text for text, of in zip(overrides, parsed, strict=True) if _is_value(of)]
+    return [
+        text for text, override in zip(overrides, parsed, strict=True) if _is_single_value(override)
+    ]
 
 
 def first_job(overrides: Sequence[str], parsed: Sequence[Override]) -> list[str]:
-    """The overrides of the first job, in the order of `Batches`: rows, Hydra's, shared ones.
+    """Overrides of the first job, in the order of `Batches`: rows, Hydra's, shared overrides.
 
     Raises:
         UserError: a range or a glob matches nothing.
     """
-    rows, others = [], []
+    rows, swept = [], []
     for text, override in zip(overrides, parsed, strict=True):
         name, value = override.key_or_group, override.value()
-        if _is_hydra(name) or _is_value(override):
+        if _is_hydra(name) or _is_single_value(override):
             continue
         if override.is_add() and "/" not in name and f"{name}/{value}" in groups():
             rows.append(f"+{name}/{value}={groups()[f'{name}/{value}'][0]}")
         if override.is_sweep_override():
             text = f"{override.get_key_element()}={_first_value(override)}"
-        others.append(text)
-    return [*rows, *others, *shared(overrides, parsed)]
+        swept.append(text)
+    return [*rows, *swept, *shared(overrides, parsed)]
 
 
 def _is_hydra(name: str) -> bool:
     return name.partition(".")[0].partition("/")[0] == "hydra"
 
 
-def _is_value(override: Override) -> bool:
-    """Whether it is `key=value`, and neither a choice nor swept nor Hydra's own."""
+def _is_single_value(override: Override) -> bool:
+    """Whether the override is `key=value`: no choice, no sweep, no setting of Hydra."""
     name = override.key_or_group
-    marked = (override.is_add(), override.is_force_add(), override.is_delete())
-    if any(marked) or override.is_sweep_override() or name in groups():
+    prefixed = (override.is_add(), override.is_force_add(), override.is_delete())
+    if any(prefixed) or override.is_sweep_override() or name in groups():
         return False
     return not _is_hydra(name)
 
@@ -78,5 +85,5 @@ def _first_value(override: Override) -> str:
     else:
         options = [str(v) for v in override.sweep_string_iterator()]
     if not options:
-        raise UserError(f"the sweep has no jobs: {override.input_line} matches nothing")
+        raise UserError(f"the sweep has no jobs: {override.input_line} matches nothing; widen it")
     return options[0]

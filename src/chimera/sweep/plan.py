@@ -1,4 +1,4 @@
-"""Compose and check all jobs of a sweep before the first of them starts."""
+"""Compose and check all jobs of a sweep before the first one starts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from chimera.train.check import check_parts, check_settings
 from chimera.train.prerequisites import identities as identities_of
 from chimera.train.prerequisites import teacher_directory, wait_for_all
 
-#: Metric of a job that is in no table; sweepers that search minimise it.
+#: Metric of a job outside tables; sweepers that search minimise it.
 METRIC = "val/perplexity"
-#: Overrides of a job, to its resolved configuration.
+#: Resolved configurations by the overrides of a job.
 Composed = Mapping[tuple[str, ...], dict[str, Any]]
 
 
@@ -27,10 +27,10 @@ class Job:
     """One run of a sweep.
 
     Args:
-        overrides: the command line after `python train.py`.
-        label: the overrides that not all jobs of the sweep share.
+        overrides: arguments of `python train.py`.
+        label: the overrides in which jobs of the sweep differ.
         config: the resolved configuration.
-        directory: of the run, whether it exists or not.
+        directory: directory of the run; it need not exist.
         identity: hash of the configuration.
     """
 
@@ -42,29 +42,29 @@ class Job:
 
     @property
     def key(self) -> Path:
-        """The same for two jobs that are one run."""
+        """Path of the run directory, equal for jobs that are the same run."""
         return self.directory.path.resolve()
 
     @property
     def prerequisites(self) -> tuple[str, ...]:
-        """Identities of the runs that have to be done first: a teacher, a model to start from."""
+        """Identities of the runs that must be done first: the teacher, the model to start from."""
         return identities_of(self.config)
 
     @property
     def metric(self) -> str:
-        """Key of the job's result among its metrics."""
+        """Key of the job's result in `metrics` of run.json."""
         return str((self.config.get("table") or {}).get("metric") or METRIC)
 
 
 def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> list[Job]:
-    """The jobs of a batch in its order, duplicates among them.
+    """Compose and check the jobs of a batch, in its order, with duplicates.
 
     Args:
         batch: the overrides of each job.
         composed: configurations that are composed already.
 
     Raises:
-        UserError: a line for each kind of mistake, naming the first job that makes it.
+        UserError: jobs are not valid; one line per different error, with the first job that has it.
     """
     checks = Checks(label(batch))
     jobs = _jobs([tuple(overrides) for overrides in batch], checks, composed or {})
@@ -76,18 +76,18 @@ def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> li
 
 
 def prerequisites(jobs: Sequence[Job]) -> list[Job]:
-    """Rows that jobs of a sweep start from and that are not done: they are trained first.
+    """Jobs to train first: unfinished rows that jobs of the sweep start from (`init_from=row:…`).
 
     Raises:
         UserError: one of them cannot be trained.
     """
     identities = {job.identity for job in jobs}
-    wanted = {
+    by_identity = {
         str(job.config["init_run"]): tuple(row_overrides(job.config["init_from"], job.overrides))
         for job in jobs
         if pending(job.config) is not None and job.config["init_run"] not in identities
     }
-    rows = list(wanted.values())
+    rows = list(by_identity.values())
     checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])
     first = _jobs(rows, checks, {})
     checks.each(first, lambda job: check_parts(job.config))
@@ -95,7 +95,7 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, composed: Composed) -> list[Job]:
-    """The jobs of these overrides, their settings checked."""
+    """Compose the jobs of these overrides and check their settings."""
     configs = checks.each(
         batch, lambda overrides: composed.get(overrides) or plain(compose(list(overrides)))
     )
@@ -111,10 +111,10 @@ Result = TypeVar("Result")
 
 
 class Checks:
-    """Check all jobs, then raise once for all errors.
+    """Runs a check on all jobs, then raises once for all errors.
 
     Args:
-        labels: of the jobs.
+        labels: labels of the jobs, in the order of the subjects.
     """
 
     def __init__(self, labels: list[str]) -> None:
@@ -124,7 +124,7 @@ class Checks:
         """The result of the check for each job's subject.
 
         Raises:
-            UserError: a line for each error, with the first job that has it.
+            UserError: one line per different error, with the first job that has it.
         """
         results, errors = list[Result](), dict[str, list[str]]()
         for subject, name in zip(subjects, self.labels, strict=True):
@@ -139,7 +139,7 @@ class Checks:
 
 
 def label(batch: Sequence[Sequence[str]]) -> list[str]:
-    """The overrides of each job that not all have, rows of tables by their names alone."""
+    """Labels of the jobs: the overrides that not all jobs have, rows of tables by name only."""
     common = set.intersection(*map(set, batch)) if len(batch) > 1 else set()
     varying = [[text for text in overrides if text not in common] for overrides in batch]
     return [" ".join(map(_short, overrides)) or "the run" for overrides in varying]
@@ -151,10 +151,10 @@ def _short(override: str) -> str:
 
 
 def _check_teacher(job: Job, identities: set[str]) -> None:
-    """Refuse a job whose teacher is neither trained, nor in training, nor a job of the sweep."""
+    """Raise if the job's teacher is neither trained, nor in training, nor a job of the sweep."""
     teacher = teacher_directory(job.config)
-    taught = job.config["task"].get("teacher_run") in identities
-    if teacher is not None and not taught and not teacher.is_running():
+    in_sweep = job.config["task"].get("teacher_run") in identities
+    if teacher is not None and not in_sweep and not teacher.is_running():
         wait_for_all({**job.config, "init_from": None}, list(job.overrides))
 
 
@@ -164,11 +164,11 @@ def _line(error: str, names: list[str]) -> str:
 
 
 def _one_run_a_directory(jobs: list[Job]) -> None:
-    """Refuse a `run_dir=` that several different runs would share."""
+    """Raise if several different runs have the same `run_dir=`."""
     identities: dict[Path, str] = {}
     for job in jobs:
         if identities.setdefault(job.key, job.identity) != job.identity:
             raise UserError(
-                f"run_dir={job.config['run_dir']} would hold several jobs of the sweep; leave it"
-                " out, or name what varies in it, as in run_dir='runs/lr-${optim.lr}'"
+                f"run_dir={job.config['run_dir']} is the same for several jobs of the sweep; leave"
+                " it out, or use a setting that varies, as in run_dir='runs/lr-${optim.lr}'"
             )

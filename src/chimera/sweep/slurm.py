@@ -1,7 +1,7 @@
 """Start jobs as Slurm jobs with the submitit library (extra `slurm`). Does not import torch.
 
-The directories of the checkout and of the runs have to be on a file system that the nodes share.
-A job that reaches its time limit or is preempted saves, is put back into the queue and goes on.
+The checkout and the runs must be on a file system that the nodes share. A job that reaches its time
+limit or is preempted saves its state, is queued again and continues.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from chimera.errors import UserError
 from chimera.sweep.local import Handle, command
 from chimera.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-#: States of a Slurm job that is not over.
+#: States of an unfinished Slurm job.
 QUEUED = {"PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "CONFIGURING"}
 
 
 @dataclass(frozen=True)
 class Submitit:
-    """Allocations of a Slurm cluster.
+    """Starts each job in an allocation of a Slurm cluster.
 
     Args:
-        cluster: slurm; `local` runs the same path as processes of this machine.
-        partition: to queue in; None: the cluster's default, as for the two below.
-        account: to charge.
+        cluster: slurm; `local` runs the same code as processes of this machine.
+        partition: Slurm partition; None: the cluster's default, also for `account` and `qos`.
+        account: account to charge.
         qos: quality of service.
-        timeout_min: minutes of an allocation; a run that needs more goes on in the next one.
+        timeout_min: minutes of an allocation; a longer run continues in the next allocation.
         cpus: cores of a job.
-        gpus: of a job; None: trainer.devices, and none under trainer.accelerator=cpu.
-        mem_gb: memory of a job; None: the cluster's default.
-        setup: shell lines before the job, such as `module load cuda`.
-        parameters: further ones of submitit, such as slurm_constraint.
-        at_once: jobs in the queue at a time; stands for `workers`.
-        requeues: allocations after the first that one job may take.
+        gpus: GPUs of a job; None: trainer.devices, and 0 with trainer.accelerator=cpu.
+        mem_gb: memory of a job in GB; None: the cluster's default.
+        setup: shell lines to run before the job, such as `module load cuda`.
+        parameters: further parameters of submitit, such as slurm_constraint.
+        at_once: number of jobs in the queue at a time; replaces `workers`.
+        requeues: largest number of allocations of a job after the first.
         grace: seconds before the end of an allocation at which a job is asked to save.
     """
 
@@ -61,16 +61,16 @@ class Submitit:
     grace: NonNegativeFloat = 180.0
 
     def check(self) -> None:
-        """Whether this machine can submit.
+        """Check that this machine can submit jobs.
 
         Raises:
-            UserError: the library or Slurm's commands are not there.
+            UserError: the submitit library or Slurm's commands are missing.
         """
         _library()
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
             raise UserError(
-                "launcher=submitit finds no sbatch here; start it on a machine of the cluster, or"
-                " choose launcher=local"
+                "launcher=submitit finds no sbatch here; run the command on a machine of the"
+                " cluster, or choose launcher=local"
             )
 
     def slots(self, workers: int) -> int:
@@ -84,17 +84,17 @@ class Submitit:
             folder, self.cluster, slurm_max_num_timeout=self.requeues
         )
         executor.update_parameters(**self._allocation(gpus), **self.parameters)
-        last = folder / "job_id"
-        if last.exists():  # queued by a sweep that was killed since
-            before = executor.job_class(folder, last.read_text())
-            if before.state in QUEUED:
-                return SlurmJob(before, log)
+        job_id = folder / "job_id"
+        if job_id.exists():  # a killed sweep may have left its job in the queue
+            previous = executor.job_class(folder, job_id.read_text())
+            if previous.state in QUEUED:
+                return SlurmJob(previous, log)
         job = executor.submit(Command(tuple(overrides), log, self.cpus, self.grace * 0.8))
-        last.write_text(job.job_id)
+        job_id.write_text(job.job_id)
         return SlurmJob(job, log)
 
     def _allocation(self, gpus: int) -> dict[str, Any]:
-        """Parameters of submitit; what is null is left to the cluster."""
+        """Parameters for submitit without those that are None, which the cluster decides."""
         parameters = {
             "name": "chimera",
             "timeout_min": self.timeout_min,
@@ -111,38 +111,39 @@ class Submitit:
 
 
 class Command:
-    """The function that submitit calls in the allocation: the run's command as a child process.
+    """The function that submitit calls in the allocation: runs the command in a child process.
 
     Args:
-        overrides: of the run.
-        log: takes its output.
+        overrides: overrides of the run.
+        log: file for its output.
         cpus: threads of the process.
-        grace: seconds that it has for saving at the end of the allocation.
+        grace: seconds that the run has to save at the end of the allocation.
     """
 
     def __init__(self, overrides: tuple[str, ...], log: Path, cpus: int, grace: float) -> None:
         self.overrides, self.log, self.cpus, self.grace = overrides, log, cpus, grace
 
     def __call__(self) -> int:
-        # Lightning would take the allocation's tasks for its ranks and requeue on its own.
-        alone = {"SLURM_JOB_NAME": "interactive", "OMP_NUM_THREADS": str(self.cpus)}
+        # With this job name Lightning neither uses Slurm's tasks as its ranks nor requeues the job.
+        variables = {"SLURM_JOB_NAME": "interactive", "OMP_NUM_THREADS": str(self.cpus)}
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(
-                command(self.overrides), stdout=file, stderr=file, env=os.environ | alone
+                command(self.overrides), stdout=file, stderr=file, env=os.environ | variables
             )
-        while self.process.poll() is None:  # not wait: `checkpoint` asks from a signal handler
+        # Not `wait`: the signal handler `checkpoint` polls the same process.
+        while self.process.poll() is None:
             time.sleep(0.2)
         return self.process.returncode
 
     def checkpoint(self) -> Any:
-        """At the end of the allocation: let the run save, and queue the same command again."""
+        """At the end of the allocation: ask the run to save, and queue the same command again."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
-        until = time.monotonic() + self.grace
-        while self.process.poll() is None and time.monotonic() < until:
+        deadline = time.monotonic() + self.grace
+        while self.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
-        again = Command(self.overrides, self.log, self.cpus, self.grace)
-        return _library().helpers.DelayedSubmission(again)
+        same_command = Command(self.overrides, self.log, self.cpus, self.grace)
+        return _library().helpers.DelayedSubmission(same_command)
 
 
 class SlurmJob:
@@ -163,7 +164,7 @@ class SlurmJob:
         return 1
 
     def interrupt(self) -> None:
-        self.job.cancel(check=False)  # Slurm sends SIGTERM, on which the run saves
+        self.job.cancel(check=False)  # Slurm sends SIGTERM; the run then saves
 
     def kill(self) -> None:
         self.job.cancel(check=False)
@@ -174,7 +175,8 @@ def _library() -> ModuleType:
         import submitit
     except ModuleNotFoundError as error:
         raise UserError(
-            "launcher=submitit needs the submitit library; pip install 'chimera[slurm]'"
+            "launcher=submitit needs the submitit library; install it: pip install"
+            " 'chimera[slurm]', or choose launcher=local"
         ) from error
     assert isinstance(submitit, ModuleType)
     return submitit

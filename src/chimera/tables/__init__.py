@@ -1,1 +1,1 @@
-"""Tables of the papers that are computed rather than trained: `python -m chimera.tables.<name>`."""
+"""Compute tables of the papers that need no training: `python -m chimera.tables.<name>`."""

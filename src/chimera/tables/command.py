@@ -1,4 +1,4 @@
-"""The command line of a computed table."""
+"""Shared parts of the command lines of computed tables."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from chimera.errors import UserError
 
 @dataclass(frozen=True)
 class Folder:
-    """Where a table is written.
+    """Options of a command that computes a table.
 
     Args:
-        to: folder of the table's files; it is only printed if this is left out.
+        to: folder for the table's files; None: only print the table.
     """
 
     to: Path | None = None
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
-    """Run `main` on the command line's arguments; bad ones are one line and exit code 2."""
+    """Run `main` on the command line's arguments; for bad ones print one line and exit with 2."""
     try:
         main(sys.argv[1:])
     except UserError as error:
@@ -34,7 +34,7 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
 
 
 def show(head: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Print a table."""
+    """Print a table in the terminal."""
     table = Table(*head, title=title, title_justify="left")
     for row in rows:
         table.add_row(*row)

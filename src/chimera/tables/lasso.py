@@ -1,13 +1,14 @@
-"""The zeros that each update of gates finds in a small LASSO problem (SAIDL Table 9).
+"""Count the zeros that each gate update finds in a small LASSO problem (SAIDL Table 9).
 
     min_g ½‖A g − b‖² + λ‖g‖₁,   A [20 10] normal,   b = A g_true,   5 of 10 in g_true are zero
 
     python -m chimera.tables.lasso [to=<folder>]
 
-λ = 0.1, η = 0.01, 500 steps, from g normal. The paper gives no seed and no size of g_true: ours has
-|g| in [0.5, 1] where it is not zero. How many of its zeros the minimiser has depends on A: the
-table is of the first seed whose minimiser has all five, as the paper's. Ten seeds are counted
-besides; there the proximal update has the zeros of the minimiser, whether 3, 4 or 5.
+λ = 0.1, η = 0.01, 500 steps from a normal g. The paper states neither a seed nor the size of
+g_true: here |g_true| is in [0.5, 1] where it is not zero. The number of zeros of the minimiser
+depends on A. The table uses the first seed whose minimiser has all five zeros, as in the paper. The
+zeros of ten seeds are printed below it: the proximal update has the zeros of the minimiser in all
+of them, whether 3, 4 or 5.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ USAGE = "python -m chimera.tables.lasso [to=<folder>]"
 
 
 class Problem(NamedTuple):
-    """A [n d], b [n], the sparse solution behind them [d], and where to begin [d]."""
+    """A [n d], b [n], the sparse g_true [d] that gives b, and the initial g [d]."""
 
     A: Array
     b: Array
@@ -42,7 +43,7 @@ class Problem(NamedTuple):
 
 
 def problem(seed: int) -> Problem:
-    """The problem of a seed."""
+    """Draw the problem of a seed."""
     random = np.random.default_rng(seed)
     A = random.normal(size=(N, D))
     truth = random.uniform(0.5, 1.0, D) * random.choice([-1.0, 1.0], D)
@@ -51,7 +52,7 @@ def problem(seed: int) -> Problem:
 
 
 def by_numpy(p: Problem, update: Update) -> Array:
-    """The last g, by the formulas."""
+    """Minimise by the formulas in NumPy; return the last g [d]."""
     g = p.start.copy()
     for _ in range(STEPS):
         gradient = p.A.T @ (p.A @ g - p.b)
@@ -64,7 +65,7 @@ def by_numpy(p: Problem, update: Update) -> Array:
 
 
 def by_torch(p: Problem, update: Update) -> Array:
-    """The last g, as gates of an adapter under torch's SGD and autograd."""
+    """Minimise with an adapter's `Gate`, torch's SGD and autograd; return the last g [d]."""
     A, b = torch.from_numpy(p.A), torch.from_numpy(p.b)
     gate = Gate(
         torch.from_numpy(p.start.copy()),
@@ -81,30 +82,30 @@ def by_torch(p: Problem, update: Update) -> Array:
 
 
 def loss(p: Problem, g: Array) -> float:
-    """½‖A g − b‖² + λ‖g‖₁."""
+    """The objective ½‖A g − b‖² + λ‖g‖₁ at g [d]."""
     return float(0.5 * np.square(p.A @ g - p.b).sum() + L1 * np.abs(g).sum())
 
 
 def zeros_found(p: Problem, g: Array) -> int:
-    """The number of the solution's zeros that are exactly zero in g."""
+    """Number of zeros of g_true that are exactly zero in g [d]."""
     return int(((g == 0) & (p.truth == 0)).sum())
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table, and write it if a folder is named."""
+    """Print the table; write it to `to=` if given."""
     to = read(Folder, arguments, USAGE).to
     head = ("update", "by", "exact zeros", "|g| < 1e-6", "loss", "‖numpy − torch‖∞")
-    one, rows = problem(SHOWN), []
+    shown, rows = problem(SHOWN), []
     for update in UPDATES:
-        reference = by_numpy(one, update)
-        for name, g in (("NumPy", reference), ("torch", by_torch(one, update))):
+        reference = by_numpy(shown, update)
+        for name, g in (("NumPy", reference), ("torch", by_torch(shown, update))):
             gap = "ref" if g is reference else f"{np.abs(g - reference).max():.2e}"
             exact, near = int((g == 0).sum()), int((np.abs(g) < 1e-6).sum())
-            rows.append((update, name, str(exact), str(near), f"{loss(one, g):.4e}", gap))
+            rows.append((update, name, str(exact), str(near), f"{loss(shown, g):.4e}", gap))
     show(head, rows, f"n={N}, d={D}, λ={L1}, η={LR}, {STEPS} steps, seed {SHOWN}")
     for update in UPDATES:
         counts = [zeros_found(p, by_torch(p, update)) for p in map(problem, range(SEEDS))]
-        print(f"{update}: zeros found of {ZEROS}, seeds 0 to {SEEDS - 1}: {counts}")
+        print(f"{update}: zeros found, of {ZEROS}, for seeds 0 to {SEEDS - 1}: {counts}")
     if to:
         to.mkdir(parents=True, exist_ok=True)
         with (to / "lasso.csv").open("w", newline="", encoding="utf-8") as file:

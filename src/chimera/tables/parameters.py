@@ -1,10 +1,10 @@
-"""Parameters of a model by part, counted on the meta device, beside a paper's numbers.
+"""Count a model's parameters by part, on the meta device, and compare them with a paper's numbers.
 
     python -m chimera.tables.parameters preset=titan_bert_ultra [out=<file>.md]
 
-TITAN eq. 53 at d = 1024, V = 50000, which Table 6 makes up part by part (SPEC E3):
+TITAN eq. 53 at d = 1024, V = 50000, with the parts of its Table 6 (SPEC E3):
     12·(4d² mixer + 16d² experts + 4d gating + 3d norm) + V·d = 302.9 M ≈ 303 M
-The published numbers are those of `experiments/titan/parameters.csv`.
+The published numbers come from `experiments/titan/parameters.csv`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chimera.model.language import LanguageModel
 from chimera.rundir.atomic import write_atomic
 from chimera.tables.command import run, show
 
-#: Vocabulary of pretrained tokenizers; that of others is in their settings.
+#: Vocabulary sizes of pretrained tokenizers; other tokenizers have a setting `vocab_size`.
 VOCABULARY = {"bert": 30522, "gpt2": 50257}
 #: Parts of a layer, in the order of TITAN Table 6.
 PARTS = ("mixer", "experts", "gating", "norm")
@@ -38,10 +38,10 @@ USAGE = "python -m chimera.tables.parameters preset=<name> [key=value ...] [out=
 
 @dataclass(frozen=True)
 class Options:
-    """Where the tables are written.
+    """Options of the command line.
 
     Args:
-        out: Markdown file; they are only printed if this is left out.
+        out: Markdown file for the tables; None: only print them.
     """
 
     out: Path | None = None
@@ -49,7 +49,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Count:
-    """A model's parameters: of each layer (kind of mixer, and part), and outside of layers."""
+    """Parameter counts of a model.
+
+    Args:
+        dim: model width d.
+        layers: for each layer the name of its mixer, and counts by part.
+        outside: counts of the parts outside layers.
+    """
 
     dim: int
     layers: list[tuple[str, dict[str, int]]]
@@ -57,7 +63,7 @@ class Count:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Over all layers."""
+        """Counts by part, summed over all layers."""
         return {part: sum(layer[part] for _, layer in self.layers) for part in PARTS}
 
     @property
@@ -66,10 +72,11 @@ class Count:
 
 
 def count(overrides: list[str]) -> Count:
-    """Count the model of these overrides.
+    """Count the parameters of the model that these overrides choose.
 
     Raises:
-        UserError: they do not compose, or the tokenizer has to be there to know its vocabulary.
+        UserError: the overrides do not compose, or the size of the vocabulary is known only from
+            the tokenizer's files.
     """
     config = plain(compose(overrides))
     settings = instantiate(config["model"], _convert_="all")
@@ -77,7 +84,7 @@ def count(overrides: list[str]) -> Count:
     vocabulary = config["tokenizer"].get("vocab_size") or VOCABULARY.get(tokenizer)
     if vocabulary is None:
         known = ", ".join(("sentencepiece", *VOCABULARY))
-        raise UserError(f"tokenizer={tokenizer} has no vocab_size to count with; use {known}")
+        raise UserError(f"tokenizer={tokenizer} has no setting vocab_size; choose one of {known}")
     with torch.device("meta"):
         model = build_model(settings, choose(config), vocab_size=vocabulary, causal=False)
     layers = [_layer(block) for block in model.backbone.blocks if isinstance(block, Block)]
@@ -98,58 +105,66 @@ def _layer(block: Block) -> tuple[str, dict[str, int]]:
 
 
 def _outside(model: LanguageModel) -> dict[str, int]:
-    """Parameters outside of layers; an embedding that the head shares is counted once."""
+    """Parameter counts outside layers; an embedding that is also the head counts once."""
     body = model.backbone
     embedding = _size([body.embedding])
     scale = _size([body.scale] if body.scale is not None else [])
-    parts = {"embeddings": embedding, "their scale": scale, "positions": _size([body.position])}
-    everything = sum(p.numel() for p in model.parameters())
-    rest = everything - _size([body])
-    return parts | {"last norm": _size([body.norm]), "head": rest}
+    parts = {
+        "embeddings": embedding,
+        "embedding scale": scale,
+        "positions": _size([body.position]),
+    }
+    total = sum(p.numel() for p in model.parameters())
+    head = total - _size([body])
+    return parts | {"last norm": _size([body.norm]), "head": head}
 
 
 def _size(modules: Iterable[nn.Module]) -> int:
     return sum(p.numel() for module in modules for p in module.parameters())
 
 
-def layers_table(of: Count) -> list[list[str]]:
-    """A row per kind of layer, in d²."""
-    kinds = Counter(kind for kind, _ in of.layers)
-    first = dict(reversed(of.layers))
-    square = of.dim**2
-    rows = [["layer", "how many", *(f"{part} /d²" for part in PARTS), "in all"]]
-    for kind, many in kinds.items():
-        layer = first[kind]
-        sizes = [f"{layer[part] / square:.3f}" for part in PARTS]
-        rows.append([kind, str(many), *sizes, f"{sum(layer.values()):,}"])
+def layers_table(counted: Count) -> list[list[str]]:
+    """Head and rows: per mixer, the number of layers and the parameters of a layer in d²."""
+    layers = Counter(mixer for mixer, _ in counted.layers)
+    first = dict(reversed(counted.layers))
+    square = counted.dim**2
+    rows = [["mixer", "layers", *(f"{part} /d²" for part in PARTS), "parameters of a layer"]]
+    for mixer, number in layers.items():
+        sizes = first[mixer]
+        shares = [f"{sizes[part] / square:.3f}" for part in PARTS]
+        rows.append([mixer, str(number), *shares, f"{sum(sizes.values()):,}"])
     return rows
 
 
-def parts_table(of: Count, published: dict[str, float]) -> list[list[str]]:
-    """A row per part of the model: ours, the formula's, the difference as a share of its total."""
-    layers = len(of.layers)
+def parts_table(counted: Count, published: dict[str, float]) -> list[list[str]]:
+    """Head and rows: per part, our count, the formula's, and the difference to it.
+
+    Args:
+        counted: counts of the model.
+        published: the paper's parameters per layer, by part.
+    """
+    layers = len(counted.layers)
     paper = {part: round(published[part] * layers) for part in PARTS if part in published}
     if paper:
-        paper["embeddings"] = of.outside["embeddings"]
-    whole = sum(paper.values())
-    rows = [["part", "ours", "formula", "difference", "of the total"]]
-    for part, ours in (of.parts | of.outside).items():
-        theirs = paper.get(part, 0)
-        rows.append([part, f"{ours:,}", *_against(ours, theirs, whole)])
-    return [*rows, ["total", f"{of.total:,}", *_against(of.total, whole, whole)]]
+        paper["embeddings"] = counted.outside["embeddings"]
+    total = sum(paper.values())
+    rows = [["part", "ours", "formula", "difference", "difference / total"]]
+    for part, ours in (counted.parts | counted.outside).items():
+        rows.append([part, f"{ours:,}", *_difference(ours, paper.get(part, 0), total)])
+    return [*rows, ["total", f"{counted.total:,}", *_difference(counted.total, total, total)]]
 
 
-def _against(ours: int, theirs: int, whole: int) -> list[str]:
-    if not whole:
+def _difference(ours: int, formula: int, total: int) -> list[str]:
+    if not total:
         return ["", "", ""]
-    return [f"{theirs:,}", f"{ours - theirs:+,}", f"{(ours - theirs) / whole:+.2%}"]
+    return [f"{formula:,}", f"{ours - formula:+,}", f"{(ours - formula) / total:+.2%}"]
 
 
 def published(overrides: Sequence[str]) -> tuple[dict[str, float], list[str]]:
-    """The paper's numbers per layer of a preset, and its notes; both empty where it has none."""
-    mine = [p for p in load(TABLE).published if f"preset={p.row}" in overrides]
-    numbers = {p.column: p.value for p in mine}
-    return numbers, [f"{p.column}: {p.note}" for p in mine if p.note]
+    """The paper's parameters per layer of a preset by part, and notes; empty if it has none."""
+    of_preset = [p for p in load(TABLE).published if f"preset={p.row}" in overrides]
+    numbers = {p.column: p.value for p in of_preset}
+    return numbers, [f"{p.column}: {p.note}" for p in of_preset if p.note]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -157,7 +172,8 @@ def main(arguments: Sequence[str]) -> None:
     overrides: list[str] = []
     out = read(Options, arguments, USAGE, unread=overrides).out
     if any("=" not in text for text in overrides):
-        raise UserError(f"write {USAGE}")
+        wrong = next(text for text in overrides if "=" not in text)
+        raise UserError(f"{wrong} is not key=value; write {USAGE}")
     counted = count(overrides)
     numbers, notes = published(overrides)
     tables = [layers_table(counted), parts_table(counted, numbers)]

@@ -1,10 +1,11 @@
-"""Proximal against SGD-L1 updates of gates, with no gradient from a task (SAIDL Table 8, Figure 9).
+"""Compare proximal and SGD-L1 updates of gates without a task gradient (SAIDL Table 8, Figure 9).
 
     python -m chimera.tables.proximal [to=<folder>]
 
-r = 8 gates start at 1, η = 0.1, λ = 0.15, 200 steps. Each proximal step takes ηλ = 0.015 off, so
-that all are zero after ⌈1/0.015⌉ = 67 steps; the subgradient step oscillates about zero for ever.
-The torch side is the adapter's gate under torch's SGD; the NumPy side shares no code with it.
+r = 8 gates start at 1, η = 0.1, λ = 0.15, 200 steps. Each proximal step subtracts ηλ = 0.015 from
+every gate, so all gates are zero after ⌈1/0.015⌉ = 67 steps. The subgradient step oscillates about
+zero for ever. The torch version is the adapter's gate under torch's SGD; the NumPy version shares
+no code with it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from chimera.adapter.sora import Gate
 from chimera.config.arguments import read
 from chimera.tables.command import Folder, run, show
 
-Path_ = NDArray[np.float64]  # [steps + 1, r], the start first
+Path_ = NDArray[np.float64]  # [steps + 1, r], starting with the initial gates
 R, LR, L1, STEPS = 8, 0.1, 0.15, 200
 USAGE = "python -m chimera.tables.proximal [to=<folder>]"
 
 
 def numpy_gates(update: Literal["proximal", "sgd_l1"], start: Path_) -> Path_:
-    """The gates after each step, by the formulas."""
+    """Gates after each step [steps + 1, r], by the formulas in NumPy, from `start` [r]."""
     g, path = start.copy(), [start.copy()]
     for _ in range(STEPS):
         z = g - LR * np.zeros_like(g)
@@ -41,7 +42,7 @@ def numpy_gates(update: Literal["proximal", "sgd_l1"], start: Path_) -> Path_:
 
 
 def torch_gates(update: Literal["proximal", "sgd_l1"], start: Path_) -> Path_:
-    """The gates after each step, as an adapter's."""
+    """Gates after each step [steps + 1, r], with an adapter's `Gate`, from `start` [r]."""
     gate = Gate(
         torch.from_numpy(start.copy()),
         update=update, threshold="lr_lambda", l1=L1, xi=0.0, penalty=0.0,
@@ -58,13 +59,13 @@ def torch_gates(update: Literal["proximal", "sgd_l1"], start: Path_) -> Path_:
 
 
 def first_all_zero(path: Path_) -> int | None:
-    """The step after which all gates are zero; None if they never are."""
-    dead = np.flatnonzero((path == 0).all(axis=1))
-    return int(dead[0]) if len(dead) else None
+    """First step after which all gates are zero; None if there is none."""
+    all_zero = np.flatnonzero((path == 0).all(axis=1))
+    return int(all_zero[0]) if len(all_zero) else None
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table, and write the curves if a folder is named."""
+    """Print the table; write the curves to `to=` if given."""
     to = read(Folder, arguments, USAGE).to
     head, rows = ("update", "all zero at step", "gates left", "max |numpy − torch|"), []
     paths: dict[str, Path_] = {}
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def draw(paths: dict[str, Path_], file: Path) -> None:
-    """Figure 9: the largest gate against steps."""
+    """Draw the largest gate against steps (SAIDL Figure 9)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
