@@ -59,8 +59,8 @@ def _ceiling(rows: Rows) -> str:
         for name in ("naive softmax", "naive retention", "naive linear")
     )
     return (
-        f"The four projections of a layer alone take {1e3 * projections:.0f} ms at {AT} tokens, so no"
-        f" layer of this width can gain more than {bounds}. The column *mixing alone* subtracts"
+        f"The four projections of a layer alone take {1e3 * projections:.0f} ms at {AT} tokens, so"
+        f" no layer of this width can gain more than {bounds}. The column *mixing alone* subtracts"
         " them on both sides. Retention has a fifth projection, for its gate, and a norm per head."
         " The layers of Mamba and mLSTM are twice as wide inside; their projections count on both"
         " sides of the ratio."
