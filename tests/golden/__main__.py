@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden import lanes
-from tests.golden.combinations import ALL, ROOT, Combination, units
+from tests.golden.combinations import ALL, ROOT, Combination, components, units
 from tests.golden.compare import differences, interruptions, recorded
 
 LOSSES = Path(__file__).with_name("losses.json")
@@ -114,7 +114,7 @@ def show(base: Results, now: Results) -> int:
 def write(base: Results, commit: str) -> None:
     """Record the base's numbers for machines like this one."""
     runs = {name: recorded(base[name]) for name in ALL if name in base}
-    head = {"commit": commit, **lanes.machine()}
+    head = {"commit": commit, "components": components(lanes.worktree(commit)), **lanes.machine()}
     text = json.dumps({**head, "runs": runs}, indent=1)
     LOSSES.write_text(text + "\n", encoding="utf-8")
 

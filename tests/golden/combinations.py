@@ -1,7 +1,7 @@
 """The golden runs: command lines of twenty steps that together choose every component.
 
 Each is trained by the code of before and by the code of now, and has to give the same numbers.
-A new component belongs into one of them; `missing` says which are not in any.
+Every component of the base commit is in one of them; a later one has nothing to agree with.
 """
 
 from __future__ import annotations
@@ -220,8 +220,12 @@ def choices(line: tuple[str, ...]) -> dict[str, str]:
     return found | {group: choice for group, _, choice in words if group in found}
 
 
-def missing() -> set[tuple[str, str]]:
-    """Choices of the groups in `COVERED` that no golden run makes."""
+def components(tree: Path) -> dict[str, list[str]]:
+    """The choices of the groups in `COVERED` that a tree has."""
+    return {g: sorted(file.stem for file in (tree / "conf" / g).glob("*.yaml")) for g in COVERED}
+
+
+def missing(known: dict[str, list[str]]) -> set[tuple[str, str]]:
+    """Those of these components that are in no golden run."""
     made = {pair for one in ALL.values() for pair in choices(one.line).items()}
-    there = {(g, file.stem) for g in COVERED for file in (ROOT / "conf" / g).glob("*.yaml")}
-    return there - made
+    return {(group, name) for group, names in known.items() for name in names} - made
