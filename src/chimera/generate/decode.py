@@ -17,7 +17,7 @@ from chimera.model.language import LanguageModel
 def decode(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
-    how: Generation,
+    settings: Generation,
     *,
     pad_id: int,
     end_id: int | None,
@@ -28,13 +28,15 @@ def decode(
     Args:
         model: in evaluation mode.
         prompts: ids, at least one each.
-        how: settings.
+        settings: of the generation.
         pad_id, end_id: as of `chimera.model.decode.decode`.
         first: number of the first prompt among all, for the seed.
 
     Raises:
         UserError: the model knows fewer positions than the longest prompt and its continuation.
     """
-    model.check_reach(max(map(len, prompts)) + how.max_new - 1)
-    sample = partial(choose, how=how, generators=generators(how.seed, first, len(prompts)))
-    return decode_with(model, prompts, sample, most=how.max_new, pad_id=pad_id, end_id=end_id)
+    model.check_reach(max(map(len, prompts)) + settings.max_new - 1)
+    sample = partial(
+        choose, settings=settings, generators=generators(settings.seed, first, len(prompts))
+    )
+    return decode_with(model, prompts, sample, most=settings.max_new, pad_id=pad_id, end_id=end_id)

@@ -1,10 +1,10 @@
-"""The next token from its logits: the likeliest, or drawn from the likelier ones.
+"""Choose the next token from its logits: the likeliest, or a draw by top-k and top-p.
 
     p = softmax(z / T);  top-k keeps the k largest;  top-p (nucleus, arXiv 1904.09751) the smallest
-    set of largest ones whose sum reaches p;  what is kept is drawn in proportion
+    set of largest ones whose sum reaches p;  the rest is set to 0 and the sum back to 1
 
-A draw takes one uniform number per sequence from a generator of that sequence's own, so that what
-is written does not depend on what else is in the batch. z [b v] to ids [b].
+A draw takes one uniform number per sequence from that sequence's own generator, so the text does
+not depend on the rest of the batch. z [b v] to ids [b].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chimera.generate.settings import Generation
 def probabilities(
     logits: Float[Tensor, "b v"], *, temperature: float, top_k: int | None, top_p: float
 ) -> Float[Tensor, "b v"]:
-    """What a token is drawn from."""
+    """The distribution that a token is drawn from."""
     # Subtracted first, or a tiny temperature would overflow.
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     wide = (wide - wide.amax(-1, keepdim=True)) / temperature
@@ -30,28 +30,28 @@ def probabilities(
     if top_k is not None:
         p[:, top_k:] = 0
         p = p / p.sum(-1, keepdim=True)
-    # The first one that reaches top_p stays, so that there always is one.
+    # The first token whose sum reaches top_p stays, so at least one does.
     p = p.masked_fill(p.cumsum(-1) - p >= top_p, 0)
     p[:, 0] = p[:, 0].clamp(min=torch.finfo(p.dtype).tiny)
     return torch.zeros_like(p).scatter_(-1, order, p / p.sum(-1, keepdim=True))
 
 
 def choose(
-    logits: Float[Tensor, "b v"], how: Generation, generators: Sequence[torch.Generator]
+    logits: Float[Tensor, "b v"], settings: Generation, generators: Sequence[torch.Generator]
 ) -> Int[Tensor, " b"]:
     """The next token of each sequence."""
-    if how.greedy:
+    if settings.greedy:
         return logits.argmax(-1)
     p = probabilities(
-        logits, temperature=how.temperature, top_k=how.top_k, top_p=how.top_p
+        logits, temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
     ).double()
     u = torch.cat([torch.rand(1, generator=g, dtype=torch.float64) for g in generators])
     edges = p.cumsum(-1)
-    # Scaled by the sum, which rounding keeps from being 1: no draw falls beyond the last token.
+    # Scaled by the sum, which is not exactly 1: no draw falls beyond the last token.
     drawn = torch.searchsorted(edges, u.to(p.device)[:, None] * edges[:, -1:], right=True)
     return drawn[:, 0].clamp(max=p.shape[-1] - 1)
 
 
 def generators(seed: int, first: int, count: int) -> list[torch.Generator]:
-    """One per sequence, by its number among all prompts."""
+    """A generator per sequence, seeded by its number among all prompts."""
     return [torch.Generator().manual_seed((seed << 20) + first + i) for i in range(count)]

@@ -1,4 +1,4 @@
-"""What can be asked of generation, checked before torch is loaded."""
+"""Settings of text generation, checked without importing torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ USAGE = (
 
 @dataclass(frozen=True)
 class Generation:
-    """How text is continued.
+    """Settings of a generation.
 
     Args:
         run: directory of a finished or interrupted run of task=causal_lm.
-        prompt: what is continued; empty starts a document.
+        prompt: text to continue; empty starts a document.
         prompts: a file with a prompt a line, in place of `prompt`.
         max_new: tokens at most.
         greedy: always the likeliest token; the next three then have no effect.
@@ -66,7 +66,7 @@ class Generation:
         return lines
 
     def check(self) -> None:
-        """Find out in milliseconds whether there is anything to continue, and with what.
+        """Check that the run and the prompts are there and that the run's task generates text.
 
         Raises:
             UserError: no run, no prompts, or a run of another task.

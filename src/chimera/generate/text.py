@@ -1,4 +1,4 @@
-"""From prompts to text on the screen, with a run's own model and tokenizer."""
+"""Write the continuation of prompts, with a run's model and tokenizer."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from chimera.model.language import LanguageModel
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 
-#: What stands where bytes are no whole character yet.
+#: A tokenizer decodes the bytes of an unfinished character to this.
 UNFINISHED = "\ufffd"
 
 
-def write(how: Generation, out: Callable[[str], object] = sys.stdout.write) -> int:
+def write(settings: Generation, out: Callable[[str], object] = sys.stdout.write) -> int:
     """Continue every prompt: a single one as its tokens come, several when a batch has ended.
 
     Raises:
         UserError: no checkpoint.
     """
-    texts = how.texts()
-    run = restore(RunDir(Path(how.run)), how.checkpoint)
+    texts = settings.texts()
+    run = restore(RunDir(Path(settings.run)), settings.checkpoint)
     gpu = torch.cuda.is_available() and run.settings.accelerator != "cpu"
     model = cast(LanguageModel, run.task.model.to("cuda" if gpu else "cpu").eval())
     tokenizer = run.tokenizer
     # A document begins after another one's end.
     prompts = [[tokenizer.sep_id, *map(int, ids)] for ids in tokenizer.encode(texts)]
-    for start in range(0, len(prompts), how.batch):
-        batch = prompts[start : start + how.batch]
+    for start in range(0, len(prompts), settings.batch):
+        batch = prompts[start : start + settings.batch]
         tokens = decode(
             model,
             batch,
-            how,
+            settings,
             pad_id=tokenizer.pad_id,
             end_id=tokenizer.sep_id,
             first=start,
@@ -56,7 +56,7 @@ def write(how: Generation, out: Callable[[str], object] = sys.stdout.write) -> i
 def _stream(
     tokenizer: Tokenizer, ids: list[int], tokens: Iterable[Tensor], out: Callable[[str], object]
 ) -> None:
-    """Write what each token adds; a character in several tokens waits for its last one."""
+    """Write what each token adds; a character of several tokens is written with the last one."""
     shown = tokenizer.decode(ids)
     out(shown)
     for token in tokens:

@@ -1,4 +1,4 @@
-"""From a configuration to the data module, and to the task: model, head, adapter, start weights."""
+"""Build the data module and the task (model, start weights, head, adapter) of a configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.task.base import Task
 
 
 def make_data(config: dict[str, Any]) -> DataModule:
-    """The data module of the task's batches. Reads nothing yet; `setup` does.
+    """The data module of the task's batches; its `setup` reads the data.
 
     Args:
         config: checked.
@@ -29,12 +29,12 @@ def make_data(config: dict[str, Any]) -> DataModule:
 def make_task(
     config: dict[str, Any], vocab_size: int, *, start: bool = False, adapter: bool = True
 ) -> Task:
-    """The task with its model built in it: the body, its weights, the head, the adapter.
+    """The task with its model: body, start weights, head, adapter.
 
     Args:
         config: checked.
         vocab_size: of the tokenizer.
-        start: take the weights of `init_from`; whoever loads a checkpoint next need not.
+        start: load the weights of `init_from`; not needed where a checkpoint is loaded next.
         adapter: False builds the model without the adapter that the configuration names.
     """
     choices = choose(config, adapter=adapter)

@@ -1,4 +1,4 @@
-"""Pictures of one run. Free of torch until one is drawn."""
+"""Draw the curves of one run. Does not import torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from chimera.rundir.steps import read, smooth
 
 
 def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: str) -> None:
-    """Loss and learning rate against optimiser steps, as PNG.
+    """Draw loss and learning rate against optimiser steps, as PNG.
 
     Args:
         steps: the step log.
         validations: (step, loss) pairs.
-        to: the picture.
-        title: what it says above.
+        to: file of the picture.
+        title: of the picture.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -17,15 +17,15 @@ from typing import Any
 from chimera.errors import NotFiniteError, UserError
 from chimera.rundir.directory import RunDir
 
-#: What has to be the same for the step to count as reproduced.
+#: Facts of two reports that are equal if the step is reproduced to the bit.
 SAME = ("kind", "what", "losses", "gradients_not_finite", "weights_not_finite")
 
 
 def find(name: str) -> Path:
-    """The report of this name, with all that a replay needs beside it.
+    """The file of the report, checked for the files that a replay needs.
 
     Raises:
-        UserError: what is missing.
+        UserError: one is missing.
     """
     file = Path(name)
     if file.suffix == ".md":
@@ -49,7 +49,7 @@ def read(file: Path) -> dict[str, Any]:
     """The facts of a report.
 
     Raises:
-        UserError: it is none.
+        UserError: the file is no report.
     """
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 class Recorded:
-    """Hands out the recorded micro-batches; of the length of the loader that it stands for."""
+    """A loader of the recorded micro-batches, as long as the run's own loader."""
 
     def __init__(self, batches: list[dict[str, Any]], length: int) -> None:
         self.batches, self.length = batches, length
@@ -73,15 +73,19 @@ class Recorded:
         yield from self.batches
 
     def state_dict(self) -> dict[str, int]:
-        """None: the checkpoint holds another loader's."""
+        """Empty: the checkpoint holds the state of the run's own loader."""
         return {}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The recorded batches are where that loader was."""
+        """Nothing to do: the recorded batches are those after that state."""
 
 
 def replay(file: Path) -> int:
-    """Print what the step did this time; 0 if the same quantity is not finite again, else 1."""
+    """Repeat the step and print its report.
+
+    Returns:
+        Exit code: 0 if the same kind of quantity is not finite again, else 1.
+    """
     from chimera.callback.state import nan_report
     from chimera.callback.state.checkpoint import Checkpoints
     from chimera.callback.state.guard import NanGuard

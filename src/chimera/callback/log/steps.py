@@ -74,12 +74,12 @@ class Steps(Callback):
 
     @property
     def tokens_per_second(self) -> float:
-        """Validation left out and the first step of each process; NaN before there is another."""
+        """Without validation and the first step of each process; NaN until there is a second."""
         return self.tokens / self.seconds if self.seconds else math.nan
 
     @property
     def wall_seconds(self) -> float:
-        """Of this process since it began and of those before it up to their last checkpoint."""
+        """Of this process, and of those before it up to the checkpoint resumed from."""
         return self._wall_before + time.perf_counter() - self._began
 
     def state_dict(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ class Steps(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self._before = trainer.global_step
-        # The schedule moves on right after the step: the rates that it uses are those of now.
+        # The schedule changes the rates right after the step: read them before.
         self._rates = {g["name"]: g["lr"] for g in trainer.optimizers[0].param_groups}
 
     def on_train_batch_end(

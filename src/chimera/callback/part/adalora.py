@@ -1,11 +1,10 @@
-"""AdaLoRA's budget: importance, a cubic schedule, one choice over all layers (SPEC A2).
+"""AdaLoRA's rank budget: importance, a cubic schedule, pruning over all layers (SPEC A2).
 
     b(t) = b₀                                          t ≤ tᵢ
            b_T + (b₀ − b_T)(1 − (t − tᵢ)/(T − t_f − tᵢ))³      between
-           b_T                                         t ≥ T − t_f, and the choice stays
+           b_T                                         t ≥ T − t_f, and the ranks are fixed
 
-t counts optimiser steps from 0, T is the length of the run. The adapter brings this along: nobody
-has to call it.
+t counts optimiser steps from 0, T is the length of the run. The adapter's YAML names this callback.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from chimera.types import NonNegativeFloat, PositiveInt, ProperFraction
 
 @runtime_checkable
 class Budgeted(Protocol):
-    """An update whose directions can be scored and given up."""
+    """An update whose rank-one directions can be scored and pruned."""
 
     r: int
     kept: Tensor
@@ -41,18 +40,18 @@ class Budgeted(Protocol):
 
 
 class RankBudget(Callback):
-    """Shares the rank out among the layers while it shrinks.
+    """Prunes directions over all layers until the budget is reached.
 
-    The penalty counts in the gradient norm and its clipping, as a term of the loss would.
+    The penalty's gradient is part of the gradient norm and of clipping, as that of a loss term is.
 
     Args:
-        target_r: what is left per layer on average.
+        target_r: rank left per layer, on average.
         initial: share of the run's steps before the budget shrinks, tᵢ/T.
-        final: share of the steps after those that train what is left, t_f/(T − tᵢ).
-        every: steps between choices.
-        beta1, beta2: memory of the sensitivity and of its variation.
-        orth: γ, weight of the penalty, which is the mean over all P and Q: where the paper has
-            their sum, γ would depend on how many there are.
+        final: share of the steps after those that train with fixed ranks, t_f/(T − tᵢ).
+        every: steps between prunings.
+        beta1, beta2: decay of the means of the sensitivity and of its variation.
+        orth: γ, weight of the penalty, which is the mean over all P and Q. With the paper's sum γ
+            would depend on their number.
         penalty: `squared` norms, as in the paper, or the `norm` itself, as in the authors' code.
     """
 
@@ -75,7 +74,7 @@ class RankBudget(Callback):
         self._penalty: Tensor | None = None
 
     def begin(self, model: nn.Module, steps: int) -> None:
-        """Find the updates and lay the schedule out over this many optimiser steps."""
+        """Find the updates, and compute the schedule for this many optimiser steps."""
         self.updates = [m for m in model.modules() if isinstance(m, Budgeted)]
         most = min((u.r for u in self.updates), default=self.target_r)
         if self.target_r > most:
@@ -88,21 +87,21 @@ class RankBudget(Callback):
         self.last = self.target_r * len(self.updates)
 
     def budget(self, step: int) -> int:
-        """How many directions there may be at this step."""
+        """Number of directions, over all layers, that may stay at this step."""
         if step <= self.start:
             return self.first
         left = max(0.0, 1 - (step - self.start) / (self.stop - self.start))
         return int((self.first - self.last) * left**3 + self.last)
 
     def penalise(self) -> None:
-        """Before the optimiser's step: the gradient of the penalty."""
+        """Add the gradient of the penalty; called before the optimiser's step."""
         weight = self.orth / (2 * len(self.updates)) if self.updates else 0.0
         if weight:
             penalties = [u.add_penalty(weight, self.penalty) for u in self.updates]
             self._penalty = torch.stack(penalties).sum() / (2 * len(penalties))
 
     def allocate(self, step: int) -> None:
-        """After the optimiser's step, its gradients still there: follow, choose, give up."""
+        """Update the importance and prune; called after the step, with its gradients."""
         if step > self.stop:
             for update in self.updates:
                 update.keep()
@@ -117,7 +116,7 @@ class RankBudget(Callback):
                 update.forget()
 
     def _choose(self, less: int) -> None:
-        """Give up the `less` directions of lowest importance, over all layers."""
+        """Prune the `less` directions of lowest importance, over all layers."""
         scores = [update.scores() for update in self.updates]
         if less:
             limit = torch.cat(scores).kthvalue(less).values

@@ -1,6 +1,6 @@
-"""What an adapter shows and leaves: effective ranks at validation, its own files at the end (A5).
+"""Log an adapter's effective ranks at validation, and save it alone at the end (SPEC A5).
 
-Layers with an update are known by what they can do, not by class.
+Updates are found by the protocol `Ranked`, not by class.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from chimera.adapter.shared.low_rank import adapted
 
 @runtime_checkable
 class Ranked(Protocol):
-    """An update of a linear layer that can say how many directions it uses."""
+    """An update of a linear layer that reports how many directions it uses."""
 
     def effective_rank(self) -> Tensor: ...
 
@@ -31,10 +31,10 @@ class Ranked(Protocol):
 class AdapterLog(Callback):
     """Logs the rank of each update, and saves the adapter alone.
 
-    At each validation: `val/adapted`, how many layers are, `val/entropy_rank` and `val/rank`, the
-    means over them of the entropy rank and of the directions that are not zero; `rank/<layer>` and
-    `alive/<layer>` of each one, `rank/layer_<n>` the mean of a block. After the final test:
-    `adapter/` in the run's directory, as it was tested.
+    At each validation it logs `val/adapted`, the number of adapted layers; `val/entropy_rank` and
+    `val/rank`, the means over them of the entropy rank and of the number of nonzero directions;
+    `rank/<layer>` and `alive/<layer>` of each, and `rank/layer_<n>`, the mean of a block. After the
+    final test it writes `adapter/` in the run's directory.
 
     Args:
         save: write the files.
@@ -76,6 +76,6 @@ def ranks(model: nn.Module) -> dict[str, float]:
 
 
 def add_stats(outputs: Any, stats: dict[str, Tensor]) -> None:
-    """Put numbers among those that a training step gives to the metrics."""
+    """Add scalars to the `stats` that a training step returned."""
     if isinstance(outputs, dict) and "stats" in outputs:
         outputs["stats"] |= stats

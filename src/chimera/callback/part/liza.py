@@ -4,9 +4,9 @@
     gradual     α(s) = start + (end − start)·min(s/steps, 1)
     cyclic      α(s) = values[s mod n]
 
-s is the optimiser step, so that a resumed run has the same α, and the weight itself is a buffer:
-each checkpoint holds the one that it was trained with last. A component's own YAML brings this
-callback along. It knows its modules by what they can do, not by class.
+s is the optimiser step, so a resumed run has the same α. The weight is a buffer: a checkpoint holds
+the last one trained with. The component's YAML names this callback, which finds its modules by the
+protocol `Mixed`, not by class.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chimera.types import Fraction, PositiveInt
 
 @runtime_checkable
 class Mixed(Protocol):
-    """A module that mixes two branches by a weight that is set from outside."""
+    """A module that mixes two branches by a weight which a schedule may set."""
 
     mag_weight: Tensor
 
@@ -35,10 +35,10 @@ class MagSchedule(Callback):
     Args:
         schedule: see above.
         start: α of the gradual schedule at step 0.
-        end: α that it arrives at.
-        steps: optimiser steps until it does; half of the run's, if that is shorter.
+        end: α that it ends at.
+        steps: optimiser steps of the ramp; half of the run's, if that is shorter.
         values: α of the cyclic schedule, one a step.
-        evaluate: α in validation, test and checkpoints after training; null: that of the last step.
+        evaluate: α in validation, test and the final checkpoint; null: that of the last step.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MagSchedule(Callback):
         self._modules: list[Mixed] = []
 
     def weight(self, step: int, total: int) -> float | None:
-        """α at an optimiser step of a run of `total`; None leaves it as it is."""
+        """α at an optimiser step of a run of `total` steps; None leaves it as it is."""
         if self.schedule == "gradual":
             length = min(self.steps, max(1, total // 2))
             return self.start + (self.end - self.start) * min(step / length, 1.0)

@@ -1,6 +1,6 @@
-"""What QDyT asks of training (SPEC N3, T7; QDYT 3.3): warm-up of α, one calibration of γ.
+"""QDyT in training (SPEC N3, T7; QDYT 3.3): warm-up of α, one calibration of γ.
 
-A component's own YAML brings this callback along. It knows norms by what they can do, not by class.
+The norm's YAML names this callback, which finds norms by the protocol `Scheduled`, not by class.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class Scheduled(Protocol):
 
 
 class QDyTSchedule(Callback):
-    """Sets α by the step, lets γ be calibrated once.
+    """Sets α during its warm-up, and has γ calibrated once.
 
-    α(step) = start + (end − start)·min(step / length, 1), of `trainer.global_step` alone, so that a
-    resumed run has the same. Until it arrives its gradient is dropped before the optimiser sees
-    it, which therefore holds no state for it; from then on α is learned. The length is
-    min(warmup_steps, half of the run's steps), or a short run would never get through it.
+    α(step) = start + (end − start)·min(step / length, 1), of `trainer.global_step` alone, so a
+    resumed run has the same α. During the warm-up its gradient is dropped before the optimiser's
+    step, so the optimiser holds no state for it; afterwards α is learned. The length is
+    min(warmup_steps, half of the run's steps), so a short run gets through it.
 
     γ is calibrated at the first optimiser step by which `sequences` have been seen, counted over
-    the micro-batches of gradient accumulation and over all processes; never in the middle of an
-    accumulation. A norm whose state says that it is warm or calibrated is left alone: fine-tuning
-    does not start over.
+    the micro-batches of gradient accumulation and over all processes; never within an
+    accumulation. A norm that is warm or calibrated according to its state is left alone, so
+    fine-tuning does not start over.
 
     Args:
         warmup_steps: steps of the warm-up.
         start: α at step 0.
-        end: α where it is let go, and where γ is calibrated.
-        sequences: how many make a representative batch.
+        end: α at the end of the warm-up, and for the calibration of γ.
+        sequences: number in the calibration batch.
     """
 
     def __init__(

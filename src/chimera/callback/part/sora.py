@@ -1,4 +1,4 @@
-"""What SoRA asks of training: a subgradient before a step, a proximal step after it (SPEC A3)."""
+"""SoRA in training: a subgradient before a step, a proximal step after it (SPEC A3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.callback.part.adapter import add_stats
 
 @runtime_checkable
 class Sparse(Protocol):
-    """Gates that know their own update."""
+    """Gates that update themselves around the optimiser's step."""
 
     g: Tensor
 
@@ -24,14 +24,14 @@ class Sparse(Protocol):
 
 
 class GateUpdate(Callback):
-    """Runs the gates' own update around the optimiser's, with the rate of that very step.
+    """Runs the gates' own updates before and after each optimiser step, at that step's rate.
 
-    What is done before a step counts in the gradient norm and its clipping, as a term of the loss
-    would. Shows `gate_sparsity`, the share of zeros, and `gates_alive`, the mean number of others
-    per layer. Holds no state: a resumed run goes on from the gates alone.
+    The subgradient is part of the gradient norm and of clipping, as that of a loss term is. Logs
+    `gate_sparsity`, the share of zeros, and `gates_alive`, the mean number of nonzero gates per
+    layer. It has no state: a resumed run needs the gates alone.
 
     Args:
-        show: put these numbers among the step's.
+        show: log these two numbers.
     """
 
     def __init__(self, *, show: bool = True) -> None:
@@ -49,7 +49,7 @@ class GateUpdate(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self._before = trainer.global_step
-        # The schedule moves on right after the step: the rates that it uses are those of now.
+        # The schedule changes the rates right after the step: read them before.
         self._rates = [group["lr"] for group in self._groups]
 
     def on_before_optimizer_step(

@@ -19,7 +19,7 @@ from torch import Tensor
 from chimera.rundir.atomic import write_atomic, write_json
 
 LARGE = 1000.0
-#: Nodes of the configuration that decide whether numbers stay finite.
+#: Groups of the configuration that affect whether numbers stay finite.
 STABILITY = ("quant", "norm", "mixer", "ffn", "optim", "precision")
 
 
@@ -31,7 +31,16 @@ def collect(
     grad_norm: float,
     config: dict[str, Any],
 ) -> dict[str, Any]:
-    """The report as plain values."""
+    """Collect the report as plain values.
+
+    Args:
+        trainer: of the run, before the update.
+        task: with the gradients of the step.
+        batches: micro-batches of the step.
+        losses: of the micro-batches.
+        grad_norm: L2 norm of all gradients.
+        config: of the run; `{}` leaves it out of the report.
+    """
     gradients = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
     weights = {**dict(task.named_parameters()), **dict(task.named_buffers())}
     facts: dict[str, Any] = {
@@ -65,7 +74,7 @@ def collect(
 
 
 def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, Any]]) -> Path:
-    """Write the three files; returns the JSON."""
+    """Write the three files; returns the path of the JSON."""
     file = directory / f"nan_report-{facts['step']}.json"
     arrays = {
         f"{number}/{key}": _array(value)
@@ -80,7 +89,7 @@ def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, An
 
 
 def read_batches(report: Path) -> list[dict[str, Any]]:
-    """The micro-batches beside a report."""
+    """Read the micro-batches that were saved with a report."""
     absent = json.loads(report.read_text(encoding="utf-8"))["absent"]
     batches: list[dict[str, Any]] = [dict.fromkeys(keys) for keys in absent]
     with np.load(report.with_suffix(".npz")) as stored:
@@ -91,7 +100,7 @@ def read_batches(report: Path) -> list[dict[str, Any]]:
 
 
 def markdown(facts: dict[str, Any], file: Path) -> str:
-    """The whole report, to be read."""
+    """The whole report as Markdown."""
     memory, random = facts["memory"], facts["random"]
     parts: list[tuple[str, list[str]]] = [
         ("Learning rates", [f"{k}: {v:.3e}" for k, v in facts["learning_rates"].items()]),
@@ -134,7 +143,7 @@ def markdown(facts: dict[str, Any], file: Path) -> str:
 
 
 def shortened(facts: dict[str, Any], file: Path) -> str:
-    """What a terminal shows of it."""
+    """The report in a few lines, for a terminal."""
 
     def few(names: dict[str, Any]) -> str:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -157,7 +166,7 @@ def shortened(facts: dict[str, Any], file: Path) -> str:
 
 
 def _verdict(facts: dict[str, Any], losses: list[float]) -> tuple[str, str]:
-    """Which quantity was the first to be not finite, and a line that says so."""
+    """The kind of the first quantity that is not finite, and a line that names it."""
     if bad := facts["weights_not_finite"]:
         return "weight", f"{_first(bad)} is not finite in the model's weights"
     floats = [
@@ -186,7 +195,7 @@ def _first(names: dict[str, int]) -> str:
 
 
 def _not_finite(tensors: dict[str, Tensor]) -> dict[str, int]:
-    """How many values of each are NaN or infinite, of those that have any."""
+    """Number of NaN or infinite values, of the tensors that have any."""
     counts = {
         n: int((~torch.isfinite(t)).sum()) for n, t in tensors.items() if t.is_floating_point()
     }
@@ -233,7 +242,7 @@ def _scale(trainer: Any) -> float:
 
 
 def _plain(value: float) -> float | str:
-    """JSON knows no NaN."""
+    """JSON has no NaN: a text stands for it."""
     return value if math.isfinite(value) else str(value)
 
 

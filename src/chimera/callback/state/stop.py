@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after the step it is in; it is saved and can go on later."""
+"""Stop a run after its current step on Ctrl-C or SIGTERM, saved, to be resumed later."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class GracefulStop(Callback):
 
 
 class Until(Callback):
-    """Stops after an optimiser step, whatever the run's own length, which decides its schedules."""
+    """Stops after an optimiser step; `max_steps`, which the schedules depend on, stays as it is."""
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -1,4 +1,4 @@
-"""The model card, from what the run recorded."""
+"""The model card, from the run's record."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def card(about: dict[str, Any], record: dict[str, Any], sizes: Bytes) -> str:
     """README.md of an exported folder.
 
     Args:
-        about: what config.json says.
-        record: the run's.
-        sizes: of the model as it was trained.
+        about: contents of config.json.
+        record: contents of the run's run.json.
+        sizes: of the trained model.
     """
     config = about["chimera"]
     front = {
