@@ -15,7 +15,7 @@ MOST = 6  # files for one mutant, without the contract
 
 
 @cache
-def tests_of(file: str) -> tuple[tuple[str, ...], str]:
+def concerning(file: str) -> tuple[tuple[str, ...], str]:
     """Test files in the order in which they run, and a `-k` for the mixers' contract, or "".
 
     Args:

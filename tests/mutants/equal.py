@@ -10,17 +10,21 @@ EQUAL = (
     ("mixer/shared/ssm.py", "self.sizes[1],", "1", "2", "sizes are (rank, state, state)"),
     (
         "ops/attention.py",
-        "if room is None or room.taken != start or end > room.buffers[2].shape[1]:",
+        "if buffers is None or buffers.used != start or end > buffers.tensors[2].shape[1]:",
         "2", "3", "positions and masks have as many places",
     ),
     (
-        "ops/attention.py", "return _Room(tuple(buffers), self.pos.shape[1])",
+        "ops/attention.py", "return _Buffers(tuple(tensors), self.pos.shape[1])",
         "1", "", "the caller sets the number of taken places itself",
     ),
     (
         "mixer/routed.py", "y = y + routing.touch(p for m in idle for p in m.parameters())",
         "y + routing.touch((p for m in idle for p in m.parameters()))", "",
         "the term is zero, and so are its gradients",
+    ),
+    (
+        "ops/delta.py", "return chunkwise(q, k, v, beta, decay, state, chunk=q.shape[2])",
+        "2", "", "tokens of a chunk; any number is right",
     ),
     (
         "ops/cross_entropy.py", "if len(x) <= rows:", "len(x) <= rows", "len(x) < rows",

@@ -29,6 +29,9 @@ def test_rates_of_titan_table_3() -> None:
     assert found["norm"].weight_decay == 0.001
     assert found["retnet"].lr == pytest.approx(1.5e-4)
     assert found["retnet"].weight_decay == 0.01
+    others = set(found) - set(optim.rates)
+    assert others
+    assert all(found[name].lr == pytest.approx(1e-4) for name in others)
     assert optim.rates["ode"] * optim.lr == pytest.approx(5e-5)
     assert optim.rates["mamba"] * optim.lr == pytest.approx(1e-4)
     assert optim.rates["attention"] * optim.lr == pytest.approx(1e-4)
