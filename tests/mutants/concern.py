@@ -27,6 +27,9 @@ def concerning(file: str) -> tuple[tuple[str, ...], str]:
     for module in sorted(above, key=lambda name: (above[name], name)):
         path = module.removeprefix("chimera.").replace(".", "/") + ".py"
         found += [*_mirrored(path), *(_testing(module) if len(set(found)) < 2 else ())]
+    if not found:  # known to its tests by its YAML only
+        paths = (ROOT / "tests" / Path(file).parts[0]).glob("test_*.py")
+        found = [path.relative_to(ROOT).as_posix() for path in sorted(paths)]
     mixers = _mixers({own, *above})
     return (*tuple(dict.fromkeys(found))[:MOST], DEFAULTS), " or ".join(mixers)
 
