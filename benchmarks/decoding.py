@@ -27,7 +27,7 @@ from chimera.config.tables import load
 from chimera.model.assemble import build_model
 from chimera.model.language import LanguageModel
 from chimera.ops.attention import KVCache
-from chimera.task.cost import work
+from chimera.task.cost import step_and_forward
 
 DIM, DEPTH, HEADS = 256, 6, 8
 CONTEXTS, LENGTHS = (256, 1024, 4096, 8192), (256, 1024, 4096)
@@ -134,7 +134,7 @@ def training(lengths: tuple[int, ...] = LENGTHS, entries: int = 2) -> dict[str, 
         steps = {}
         for name, (mixer, *overrides) in VARIANTS.items():
             model = decoder(mixer, *overrides, vocab_size=entries, max_len=length)
-            steps[name], _ = work(model, length, entries, 1 << 25)
+            steps[name], _ = step_and_forward(model, length, entries, 1 << 25)
         if _free_memory() > 8 * 4 * HEADS * DEPTH * length**2:
             steps[WRITTEN] = _with_stored_scores(steps["standard"])
         for name, seconds in turns(steps, rounds=3, warmup=1).items():

@@ -22,7 +22,7 @@ from chimera.evaluate.mmlu import main as mmlu
 from chimera.model.hf import HuggingFaceModel
 from chimera.paths import CONF, EXPERIMENTS, ROOT
 from chimera.task.mmlu.answer import answer, greedy
-from chimera.task.mmlu.questions import Question, made_of
+from chimera.task.mmlu.questions import Question, from_records
 from chimera.train.check import check_settings
 from tests.adapter.graft.kit import causal_model
 
@@ -213,7 +213,7 @@ def test_questions_out_of_nothing() -> None:
         def __init__(self, i: int) -> None:
             self.prompt, self.answer = f"p{i}", f"a{i}"
 
-    asked = made_of([Record(i) for i in range(9)])  # type: ignore[misc]
+    asked = from_records([Record(i) for i in range(9)])  # type: ignore[misc]
     assert len(asked) == 8
     for i, (question, example) in enumerate(asked):
         assert question.choices["ABCD".index(question.gold)] == f"a{i}"

@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said(folder: Path) -> None:
     with pytest.raises(UserError, match="holds no val/"):
         read(str(folder), "val", None, None)
     (folder / "test/fine_art_test.csv").write_text("q,a,b,c,d,E\n")
-    with pytest.raises(UserError, match="row 1 is no question"):
+    with pytest.raises(UserError, match="row 1 is not a question"):
         read(str(folder), "test", None, None)
 
 

@@ -52,29 +52,29 @@ def _command(arguments: list[str]) -> int:
 
 
 def _with_folders(arguments: list[str]) -> list[str]:
-    """The arguments without those that name more folders of configuration, which are then read.
+    """Register further folders of configuration; return the other arguments.
 
     `--config-dir DIR`, `-cd DIR`, `--config-dir=DIR`, `hydra.searchpath=[file://DIR,pkg://package]`.
 
     Raises:
-        UserError: a folder that is not there.
+        UserError: no such folder.
     """
-    left, folders = list[str](), list[str]()
-    remaining = iter(arguments)
-    for argument in remaining:
+    others, folders = list[str](), list[str]()
+    iterator = iter(arguments)
+    for argument in iterator:
         flag, equals, value = argument.partition("=")
         if flag in ("--config-dir", "-cd"):
-            folders.append(value if equals else next(remaining, ""))
+            folders.append(value if equals else next(iterator, ""))
         elif flag == "hydra.searchpath":
             folders += [part.strip(" '\"") for part in value.strip("[]").split(",") if part.strip()]
         else:
-            left.append(argument)
+            others.append(argument)
     if folders:
         from chimera.config import roots
 
         for folder in folders:
             roots.add(folder)
-    return left
+    return others
 
 
 def _run(overrides: list[str]) -> int:

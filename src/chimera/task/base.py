@@ -23,17 +23,27 @@ Stage = Literal["val", "test"]
 
 
 class Guard(Protocol):
-    """Decides on a step before its update."""
+    """Checks an optimiser step before its update."""
 
     def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
-        """Raise, take the gradients away so that the update does nothing, or let it pass."""
+        """Raise, remove the gradients so that the update does nothing, or accept the step.
+
+        Args:
+            task: the module that is trained.
+            grad_norm: global norm of the gradients, before clipping.
+            losses: total losses of the step's micro-batches.
+        """
 
 
 class RaiseIfNotFinite:
-    """The guard of a task that was given none."""
+    """Default guard of a task."""
 
     def check(self, task: Any, grad_norm: float, losses: list[float]) -> None:
-        """Raise if a number is not finite."""
+        """Raise if the norm or a loss is not finite.
+
+        Raises:
+            NotFiniteError: with the numbers.
+        """
         if not all(map(math.isfinite, (grad_norm, *losses))):
             raise NotFiniteError(f"losses {losses}, gradient norm {grad_norm}")
 
@@ -44,17 +54,18 @@ class Task(pl.LightningModule):
     `Trainer.fit(task, datamodule=…)` trains it with the data module that `data_module` makes.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         optim: rates, decays, schedule.
         total_steps: optimiser steps of the whole run; the schedule's length.
-        weights: factor on each auxiliary loss by key (TITAN eq. 51); 0 where it has none.
+        weights: factor on each auxiliary loss by key (TITAN eq. 51); 0 for other keys.
     """
 
     causal: ClassVar[bool | None]  # None: as the model does
-    #: Whether any corpus will do. If not, `wants` names the function that checks a corpus.
+    #: Whether the task accepts any corpus. If not, `corpus_check` is the dotted path of the
+    #: function that checks a corpus.
     plain_text = True
-    #: The metric that the best checkpoint is best in, whether lower or higher is better, and which
-    #: checkpoint (last or best) the final test is made with.
+    #: Metric that chooses the best checkpoint, whether lower or higher is better, and the
+    #: checkpoint (last or best) of the final test.
     monitor, better, final = "val/loss", "lower", "last"
 
     def __init__(
@@ -63,15 +74,15 @@ class Task(pl.LightningModule):
         super().__init__()
         self.model, self.optim, self.total_steps = model, optim, total_steps
         self.weights = weights
-        self.grad_norm = float("nan")  # before clipping, of the last step
+        self.grad_norm = float("nan")  # of the last step, before clipping
         self.guard: Guard = RaiseIfNotFinite()
-        self._losses: list[Tensor] = []  # of the micro-batches of the step under way
+        self._losses: list[Tensor] = []  # of the micro-batches of the current step
 
     @classmethod
     def data_module(
         cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
     ) -> DataModule:
-        """The data module that makes this task's batches.
+        """Make the data module of this task's batches.
 
         Args:
             corpus: a choice of `data=`.
@@ -82,17 +93,20 @@ class Task(pl.LightningModule):
         raise NotImplementedError
 
     def configure_head(self, corpus: Any) -> None:
-        """Put on the head that the corpus needs, before an adapter is injected."""
+        """Add the head that the corpus needs to the model, before an adapter is injected."""
 
     def configure_for(self, data: DataModule, stage: str) -> None:
-        """Read from the data module what loss and metrics need; refuse what the model cannot do.
+        """Configure loss and metrics from the data module; refuse data that do not fit the model.
 
-        Lightning's `setup` calls this with the Trainer's data module; so does a run before it
-        writes anything. Calling it twice changes nothing.
+        Lightning's `setup` calls this with the Trainer's data module. A run also calls it before it
+        writes files. A second call changes nothing.
 
         Args:
             data: the data module.
             stage: fit, validate or test.
+
+        Raises:
+            UserError: the model cannot be trained or tested on these data.
         """
 
     def setup(self, stage: str) -> None:
@@ -101,10 +115,10 @@ class Task(pl.LightningModule):
             self.configure_for(data, stage)
 
     def write_predictions(self, directory: Path) -> None:
-        """Write the predictions of the final test, if the task has any to hand in."""
+        """Write the predictions of the final test to files, if the task has a submission."""
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
-        """Metrics of a trivial predictor on the first `batches` (None: all) of validation."""
+        """Metrics of a trivial predictor on `batches` batches of validation (None: all)."""
         return {}
 
     def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
@@ -112,7 +126,12 @@ class Task(pl.LightningModule):
         return {}
 
     def total_loss(self, loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
-        """Task loss plus weighted auxiliary losses; kept for the guard, which checks the step."""
+        """Total loss: task loss plus weighted auxiliary losses; it is also stored for the guard.
+
+        Args:
+            loss: of the task.
+            aux: auxiliary losses by key, unweighted.
+        """
         for key, value in aux.items():
             if self.weights.get(key):
                 loss = loss + self.weights[key] * value
@@ -128,14 +147,14 @@ class Task(pl.LightningModule):
         *,
         objective: Tensor | None = None,
     ) -> dict[str, Any]:
-        """The dict that a training step returns; callbacks log it.
+        """Make the dict that a training step returns; callbacks log it.
 
         Args:
-            loss: task loss, as it is logged.
+            loss: task loss to log.
             accuracy: of the batch.
             aux: auxiliary losses, unweighted.
             stats: scalars for charts.
-            objective: the loss that is minimised, before auxiliary losses, if it is not `loss`.
+            objective: task loss to minimise, if it differs from `loss`.
         """
         return {
             "loss": self.total_loss(loss if objective is None else objective, aux),
@@ -150,7 +169,7 @@ class Task(pl.LightningModule):
         raise NotImplementedError
 
     def compute_metrics(self, stage: Stage) -> dict[str, float]:
-        """Values of the metrics of a stage, which are then reset."""
+        """Compute the metrics of a stage and reset them."""
         raise NotImplementedError
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -170,7 +189,7 @@ class Task(pl.LightningModule):
         self.log_dict({f"{stage}/{key}": value for key, value in metrics.items()})
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        # The fused step cannot unscale fp16 gradients itself before Lightning clips them.
+        # In fp16 gradients are unscaled before they are clipped; the fused step cannot do that.
         fused = self.trainer.precision != "16-mixed"
         optimizer, schedule = build(
             self.optim, groups(self.model, self.optim), self.total_steps, fused=fused
@@ -186,9 +205,9 @@ class Task(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by the global norm, after the guard has checked it and the step's losses.
+        """Clip by the global norm, after the guard has checked the norm and the step's losses.
 
-        The norm and the micro-batches' losses leave the device in one transfer.
+        Norm and losses are copied from the device in one transfer.
         """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)

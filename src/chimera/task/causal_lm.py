@@ -24,16 +24,17 @@ from chimera.types import NonNegativeFloat, PositiveInt
 
 
 class CausalLM(LanguageTask):
-    """Cross entropy of the next token, everywhere; perplexity is its exponential.
+    """Cross entropy of the next token at all positions; perplexity is its exponential.
 
     Args:
-        name: of the task, in names and records.
+        name: of the task, in run names and records.
         weights: factor on each auxiliary loss by key (TITAN eq. 51).
-        logits_at_once: logits held at one time; more are computed in parts, twice.
-        longer: multiples of data.seq_len at which the trained model is validated, too, on the same
+        logits_at_once: largest number of logits in memory; more are computed in parts, once in the
+            forward and again in the backward pass.
+        longer: multiples of data.seq_len at which the trained model is also validated, on the same
             tokens (SAIDL Fig. 5): `val/loss_2x`, `val/perplexity_2x`.
-        cost_at: lengths at which a training step and a pass of the trained model are timed, batch 1
-            (SAIDL Table 16): `cost/tokens_per_second@4096`, `latency_ms`, `peak_mb`.
+        cost_at: lengths at which a training step and a forward pass of the trained model are timed,
+            batch 1 (SAIDL Table 16): `cost/tokens_per_second@4096`, `latency_ms`, `peak_mb`.
     """
 
     causal = True
@@ -54,7 +55,7 @@ class CausalLM(LanguageTask):
         super().__init__(model, optim, total_steps, weights or {}, vocab_size, MeanMetric)
         self.name, self.logits_at_once = name, logits_at_once
         self.longer, self.cost_at = longer or [], cost_at or []
-        self._reach = 0  # the longest sequence that the model is known to take
+        self._reach = 0  # longest sequence for which the model was checked
 
     @classmethod
     def data_module(
@@ -63,11 +64,15 @@ class CausalLM(LanguageTask):
         return CausalDataModule(corpus, tokenizer, seed)
 
     def configure_for(self, data: DataModule, stage: str) -> None:
-        """Before training, refuse lengths that the model would only fail at after it."""
+        """Refuse lengths that the model cannot process, before training starts.
+
+        Raises:
+            UserError: a length of `longer` or `cost_at` is out of the model's reach.
+        """
         if stage == "fit":
             seq_len = data.corpus.seq_len
             lengths = [seq_len, *(seq_len * factor for factor in self.longer), *self.cost_at]
-            if max(lengths) > self._reach:  # once: a compiled model would be traced again
+            if max(lengths) > self._reach:  # only once: a compiled model would be compiled again
                 cast(LanguageModel, self.model).check_reach(max(lengths))
                 self._reach = max(lengths)
 
@@ -75,7 +80,7 @@ class CausalLM(LanguageTask):
         """Validation at longer lengths; speed and memory at given lengths."""
         metrics: dict[str, float] = {}
         for factor in self.longer:
-            # As many tokens a batch, so that a limit on batches reaches as far in the text.
+            # Batches have as many tokens as before, so a limit on batches covers the same text.
             longer = data.lengthened(data.corpus.seq_len * factor)
             values = trainer.validate(self, longer.val_dataloader(), verbose=False)[0]
             metrics |= {f"{key}_{factor}x": value for key, value in values.items()}

@@ -1,8 +1,9 @@
-"""What a model costs at one length: speed of training steps, latency of a pass, peak memory.
+"""Measure a model's cost at one length: speed of training, latency of a forward pass, peak memory.
 
-SAIDL Table 16: batch 1, five steps. Its latency column times a forward pass and its throughput a
-whole step (1260 ms and 4096/803 s at 4096 tokens). On a GPU memory is what its allocator held and
-reserved; on a CPU the resident set of the process, weights and optimiser state included.
+SAIDL Table 16: batch 1, five steps. Its latency is that of a forward pass, its throughput that of a
+whole training step (1260 ms and 4096/803 s at 4096 tokens). Memory on a GPU is the allocator's
+allocated and reserved memory. On a CPU it is the resident set of the process, which includes
+weights and optimiser state.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ from torch import nn
 STEPS = 5
 
 
-def work(
+def step_and_forward(
     model: nn.Module, length: int, vocab_size: int, at_once: int
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """A training step on random tokens, and a pass without gradients.
+    """Make a training step on random tokens, and a forward pass without gradients.
 
-    The rate of the steps is 0: a model that was trained stays what it is.
+    The learning rate is 0, so the weights do not change.
+
+    Args:
+        model: a language model.
+        length: tokens of the sequence; the batch is 1.
+        vocab_size: V.
+        at_once: largest number of logits in memory.
     """
     device = next(model.parameters()).device
     ids, targets = torch.randint(vocab_size, (2, 1, length), device=device)
@@ -47,26 +54,31 @@ def work(
 
 
 def cost(model: nn.Module, length: int, vocab_size: int, at_once: int) -> dict[str, float]:
-    """`tokens_per_second` of training, `latency_ms` of a pass without gradients, `peak_mb`."""
+    """Measure `tokens_per_second` of training, `latency_ms` of a forward pass, and `peak_mb`.
+
+    Args:
+        model, length, vocab_size, at_once: as of `step_and_forward`.
+    """
     device, training = next(model.parameters()).device, model.training
-    step, forward = work(model, length, vocab_size, at_once)
+    step, forward = step_and_forward(model, length, vocab_size, at_once)
     _reset_peak(device)
-    of_step = _median(step, device)
+    step_seconds = _median(step, device)
     memory = _peak(device)
-    of_pass = _median(forward, device)
+    forward_seconds = _median(forward, device)
     model.train(training)
-    return {"tokens_per_second": length / of_step, "latency_ms": 1e3 * of_pass, **memory}
+    latency = 1e3 * forward_seconds
+    return {"tokens_per_second": length / step_seconds, "latency_ms": latency, **memory}
 
 
-def _median(once: Callable[[], None], device: torch.device) -> float:
-    """Median seconds of `STEPS` runs after one that warms up."""
+def _median(function: Callable[[], None], device: torch.device) -> float:
+    """Median seconds of `STEPS` calls, after one warm-up call."""
     seconds = []
     for _ in range(STEPS + 1):
-        began = time.perf_counter()
-        once()
+        start = time.perf_counter()
+        function()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])
 
 
@@ -75,9 +87,9 @@ def _reset_peak(device: torch.device) -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # what the C library keeps for later
+        with contextlib.suppress(OSError, AttributeError):  # return the C library's free memory
             ctypes.CDLL(None).malloc_trim(0)
-        with contextlib.suppress(OSError):  # forget the highest resident set so far
+        with contextlib.suppress(OSError):  # reset the peak of the resident set
             Path("/proc/self/clear_refs").write_text("5")
 
 

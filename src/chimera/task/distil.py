@@ -2,9 +2,9 @@
 
     L = Σ_l MSE(H_l student, H_l teacher) + T²·CE(softmax(z teacher/T), softmax(z student/T))
 
-after TernaryBERT (arXiv 2009.12812): H_l are the embeddings and each block's output, z the logits
-at the masked positions. Its third term, the MSE of attention scores, is left out: fused attention
-does not form them, and mixers without scores have none. T is 1 there. H [b t d], z [n v].
+This follows TernaryBERT (arXiv 2009.12812), where T is 1. H_l [b t d] are the embeddings and the
+output of each block, z [n v] the logits at the masked positions. The paper's third term, the MSE of
+attention scores, is left out: fused attention does not compute scores, and some mixers have none.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from chimera.rundir.directory import RunDir
 
 
 class Teacher:
-    """A finished run's model, frozen, in evaluation mode.
+    """Frozen model of a finished run, in evaluation mode.
 
-    It is no `nn.Module`, so that the student's checkpoints do not hold it.
+    This class is no `nn.Module`, so the student's checkpoints do not contain the teacher.
 
     Args:
         directory: of the run.
-        student: its depth and width have to be the teacher's.
+        student: model with the same depth and width.
         vocab_size: V of the student.
 
     Raises:
-        UserError: another vocabulary, depth or width.
+        UserError: the teacher has another vocabulary, depth or width.
     """
 
     def __init__(self, directory: RunDir, student: LanguageModel, vocab_size: int) -> None:
@@ -46,8 +46,8 @@ class Teacher:
         teacher_vocab = record.get("tokenizer", {}).get("vocab_size")
         if teacher_vocab != vocab_size:
             raise UserError(
-                f"task.teacher={self.name} has a vocabulary of {teacher_vocab}, this run has"
-                f" {vocab_size}"
+                f"task.teacher={self.name} has a vocabulary of {teacher_vocab}, this run one of"
+                f" {vocab_size}; train both with the same tokenizer"
             )
         settings = instantiate(config["model"], _convert_="all")
         self.model = build_model(settings, choose(config), vocab_size=vocab_size, causal=False)
@@ -58,7 +58,7 @@ class Teacher:
         if (layers, width) != (teacher_layers, teacher_width):
             raise UserError(
                 f"task.teacher={self.name} has {teacher_layers} layers of width {teacher_width},"
-                f" this model {layers} of width {width}; distillation compares them layer by layer"
+                f" this model {layers} of width {width}; distillation needs equal depth and width"
             )
 
     @torch.no_grad()
@@ -72,14 +72,14 @@ class Teacher:
         for name, parameter in student.named_parameters():
             if name not in weights or weights[name].shape != parameter.shape:
                 raise UserError(
-                    f"task.teacher={self.name} has no weights for {name}; to start from others,"
-                    " task.teacher_init=false"
+                    f"task.teacher={self.name} has no weights for {name}; set"
+                    " task.teacher_init=false to start from fresh weights"
                 )
             parameter.copy_(weights[name])
 
     @torch.no_grad()
     def hidden_and_logits(self, batch: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
-        """The teacher's hidden states [b t d] of each layer and its logits [n v] on a batch."""
+        """Compute the teacher's hidden states [b t d] of each layer and its logits [n v]."""
         with hidden_states(self.model) as states:
             out = self.model(batch["ids"], batch["mask"], index=batch["index"])
         return states, out.logits
@@ -107,10 +107,16 @@ def hidden_states(model: LanguageModel) -> Iterator[list[Tensor]]:
 def hidden_loss(
     student: list[Tensor], teacher: list[Tensor], mask: Bool[Tensor, "b t"] | None
 ) -> Tensor:
-    """Σ over layers of the mean squared difference at real tokens."""
+    """Sum over layers of the mean squared difference at real tokens.
+
+    Args:
+        student: hidden states [b t d] of each layer.
+        teacher: likewise.
+        mask: True where a token is real; None if all are.
+    """
     losses = []
-    for ours, theirs in zip(student, teacher, strict=True):
-        squared = (ours.float() - theirs.float()).square().mean(-1)
+    for student_state, teacher_state in zip(student, teacher, strict=True):
+        squared = (student_state.float() - teacher_state.float()).square().mean(-1)
         losses.append(squared.mean() if mask is None else squared[mask].mean())
     return torch.stack(losses).sum()
 
@@ -118,12 +124,13 @@ def hidden_loss(
 def logit_loss(
     student: Float[Tensor, "n v"], teacher: Float[Tensor, "n v"], temperature: float
 ) -> Tensor:
-    """Cross entropy of the student's distribution under the teacher's, T² for T's gradient."""
+    """Cross entropy between softened distributions; the factor T² keeps the gradients' size."""
     soft_targets = torch.softmax(teacher.float() / temperature, -1)
     return F.cross_entropy(student.float() / temperature, soft_targets) * temperature**2
 
 
 def _shape(model: LanguageModel) -> tuple[int, int]:
+    """Number of logical layers, and width."""
     backbone = model.backbone
     table = cast(Tensor, backbone.embedding.table())  # type: ignore[operator]
     return len(backbone.blocks) * backbone.loops, table.shape[1]

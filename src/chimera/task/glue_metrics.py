@@ -1,8 +1,8 @@
-"""GLUE's official metrics by torchmetrics (SPEC D2; arXiv 1804.07461), a set for each part.
+"""GLUE's official metrics by torchmetrics (SPEC D2; arXiv 1804.07461), one set for each part.
 
     MCC = (TP·TN − FP·FN) / √((TP+FP)(TP+FN)(TN+FP)(TN+FN)),   F1 = 2·TP / (2·TP + FP + FN)
 
-F1 is that of class 1. A correlation with a constant is undefined; it counts as 0, as MCC's does.
+F1 is that of class 1. A correlation with a constant is undefined and counts as 0, as does MCC.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
 
 class Matthews(MulticlassMatthewsCorrCoef):
-    """MCC that is 0 where one class is all that is predicted, or all that there is.
+    """MCC that is 0 if all predictions or all labels are of one class.
 
-    torchmetrics' own is √ε·(TP − FP)/√(…) there, which grows with the imbalance: always saying
-    «acceptable» would reach 0.026 on CoLA. The benchmark's, scikit-learn's, is 0.
+    In this case torchmetrics computes √ε·(TP − FP)/√(…), which grows with the imbalance: predicting
+    «acceptable» for all of CoLA would reach 0.026. The benchmark uses scikit-learn, which gives 0.
     """
 
     def compute(self) -> Tensor:
@@ -36,7 +36,7 @@ class Matthews(MulticlassMatthewsCorrCoef):
         return super().compute()
 
 
-#: Metric to its torchmetrics form, given the number of classes.
+#: Name of a metric to a function that makes it from the number of classes.
 METRICS: dict[str, Callable[[int], Metric]] = {
     "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro", validate_args=False),
     "f1": lambda classes: BinaryF1Score(validate_args=False),
@@ -50,18 +50,18 @@ class Scores(nn.Module):
     """Loss and metrics of one part.
 
     Args:
-        metrics: names of the official ones.
-        classes: how many, 0 for a regression.
+        metrics: names of the official metrics.
+        classes: number of classes; 0 for a regression.
     """
 
     def __init__(self, metrics: Sequence[str], classes: int) -> None:
         super().__init__()
         names = dict.fromkeys((*metrics, *(("accuracy",) if classes else ())))
         self.official = tuple(metrics)
-        with warnings.catch_warnings():  # of Spearman's memory: a few thousand numbers
+        with warnings.catch_warnings():  # Spearman's memory is only a few thousand numbers
             warnings.simplefilter("ignore", UserWarning)
             self.metrics = nn.ModuleDict({name: METRICS[name](classes) for name in names})
-        # Sums of squares of thousands of scores lose digits in float32.
+        # In float32, sums of squares of thousands of scores lose digits.
         for metric in self.metrics.values():
             if isinstance(metric, PearsonCorrCoef | SpearmanCorrCoef):
                 metric.set_dtype(torch.float64)
@@ -69,7 +69,13 @@ class Scores(nn.Module):
         self.count = 0
 
     def update(self, loss: Tensor, predicted: Tensor, targets: Tensor) -> None:
-        """Add predictions, classes or scores, and what they should have been."""
+        """Add a batch of predictions.
+
+        Args:
+            loss: mean loss of the batch.
+            predicted: classes or scores [b].
+            targets: true classes or scores [b].
+        """
         self.loss.update(loss, weight=len(targets))
         for metric in self.metrics.values():
             assert isinstance(metric, Metric)
@@ -80,7 +86,10 @@ class Scores(nn.Module):
         self.count += len(targets)
 
     def compute_and_reset(self) -> dict[str, float]:
-        """The numbers by name, the official ones' mean as `score`; empty if nothing was added."""
+        """Compute all metrics and reset them; `{}` without predictions.
+
+        `score` is the mean of the official metrics.
+        """
         values: dict[str, float] = {}
         if self.count:
             values = {name: _number(metric) for name, metric in self.metrics.items()}
@@ -95,19 +104,19 @@ class Scores(nn.Module):
 
 def _number(metric: nn.Module) -> float:
     assert isinstance(metric, Metric)
-    with warnings.catch_warnings():  # of a correlation with a constant
+    with warnings.catch_warnings():  # torchmetrics warns of a correlation with a constant
         warnings.simplefilter("ignore", UserWarning)
         value = float(metric.compute())
     return 0.0 if math.isnan(value) else value
 
 
 def labelled(labels: Float[Tensor, " b"]) -> Bool[Tensor, " b"]:
-    """Which examples have a label."""
+    """Whether each example has a label [b]."""
     return ~labels.isnan()
 
 
 def targets_of(
     labels: Float[Tensor, " b"], classes: int
 ) -> Int[Tensor, " b"] | Float[Tensor, " b"]:
-    """Classes as integers, scores as they are."""
+    """Convert labels to integers for classes; leave scores unchanged."""
     return labels.long() if classes else labels

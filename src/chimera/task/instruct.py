@@ -1,11 +1,11 @@
-"""Instruction tuning (SPEC D1, D5; TPTT 5.1): the next token, in the answers only.
+"""Instruction tuning (SPEC D1, D5; TPTT 5.1): predict the next token, in the answers only.
 
     L = −(1/n) Σ_i log p(a_i | prompt, a_<i)
 
-Besides loss and perplexity of held-out answers it measures the columns of TPTT's Table 2: the mean
-loss of the last epoch, seconds spent in training steps, samples and steps a second, the gradient's
-norm at the last step, and floating-point operations as transformers counts them, 6·N·tokens with N
-the parameters outside embeddings.
+The task measures loss and perplexity of held-out answers, and the columns of TPTT's Table 2: mean
+loss of the last epoch, seconds of training steps, samples and steps per second, gradient norm of
+the last step, and floating-point operations as counted by transformers: 6·N·tokens, where N is the
+number of parameters outside embeddings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.task.causal_lm import CausalLM
 from chimera.task.mmlu.answer import answer
 from chimera.task.mmlu.metrics import summary
-from chimera.task.mmlu.questions import Question, made_of, read
+from chimera.task.mmlu.questions import Question, from_records, read
 from chimera.types import NonNegativeFloat, PositiveInt
 
 
@@ -35,9 +35,9 @@ class Totals:
     """Sums over the training steps of a run.
 
     Args:
-        seconds: spent in training steps.
-        samples, tokens: trained on, padding included.
-        losses: how many there are of the epoch under way.
+        seconds: of training steps.
+        samples, tokens: number of both, padding included.
+        losses: number of losses of the current epoch.
     """
 
     seconds: float = 0.0
@@ -50,17 +50,19 @@ class Instruct(CausalLM):
     """Cross entropy of the answers' tokens.
 
     Args:
-        name: of the task, in names and records.
+        name: of the task, in run names and records.
         weights: factor on each auxiliary loss by key.
-        logits_at_once: logits held at one time; more are computed in parts, twice.
-        mmlu: where MMLU's questions are, asked one-shot before training and after: a folder,
-            `cais/mmlu` on the hub, or `held_out`, questions made of the test's records.
-        mmlu_limit: questions of each subject; null for all.
+        logits_at_once: largest number of logits in memory; more are computed in parts, once in the
+            forward and again in the backward pass.
+        mmlu: source of MMLU's questions, which the model answers one-shot before and after
+            training: a folder, `cais/mmlu` on the hub, or `held_out` for questions made from the
+            test records.
+        mmlu_limit: number of questions of each subject; null for all.
     """
 
     causal = True
     plain_text = False
-    wants = "chimera.data.corpus.instruct.check_instructions"
+    corpus_check = "chimera.data.corpus.instruct.check_instructions"
 
     def __init__(
         self,
@@ -88,11 +90,11 @@ class Instruct(CausalLM):
         self._questions: list[tuple[Question, Question | None]] | None = None
         self._base_metrics: dict[str, float] = {}  # MMLU of the model before training
         self._totals = Totals()
-        self._before_step = Totals()  # a step that fails is not in its emergency checkpoint
+        self._before_step = Totals()  # for emergency checkpoints, which exclude the failed step
         self._step = -1
         self._batch_began: float | None = None
         self._epoch_losses: list[float] = []
-        self._pending_losses: list[Tensor] = []  # still on their device
+        self._pending_losses: list[Tensor] = []  # not yet copied from their device
 
     @classmethod
     def data_module(
@@ -101,13 +103,17 @@ class Instruct(CausalLM):
         return InstructDataModule(corpus, tokenizer, seed)
 
     def configure_for(self, data: DataModule, stage: str) -> None:
-        """Read MMLU's questions before training, so that a missing folder is refused then."""
+        """Read MMLU's questions before training, so that a missing folder fails early.
+
+        Raises:
+            UserError: the questions are not available.
+        """
         if stage != "fit" or self.mmlu is None or self._questions is not None:
             return
         self._tokenizer, self._length = data.prepared.tokenizer, data.corpus.seq_len
         if self.mmlu == "held_out":
             records = cast(InstructDataModule, data).records["test"]
-            self._questions = made_of(records)[: self.mmlu_limit]
+            self._questions = from_records(records)[: self.mmlu_limit]
         else:
             self._questions = read(self.mmlu, "test", None, self.mmlu_limit)
 
@@ -119,7 +125,7 @@ class Instruct(CausalLM):
             "train/seconds": totals.seconds,
             "train/samples_per_second": totals.samples / seconds,
             "train/steps_per_second": steps / seconds,
-            "train/flops": 6.0 * outside_embeddings(self.model) * totals.tokens,
+            "train/flops": 6.0 * non_embedding_parameters(self.model) * totals.tokens,
             "train/grad_norm": self.grad_norm,
         }
         # The first release's checkpoints hold no losses.
@@ -127,7 +133,7 @@ class Instruct(CausalLM):
         return metrics | self._base_metrics | self._mmlu_metrics("mmlu")
 
     def on_fit_start(self) -> None:
-        """Measure the model before training: without its memory; LoRA's update is still zero."""
+        """Measure MMLU of the base model: with MaG weights 0; LoRA's update is still zero."""
         if self._questions and not self._base_metrics:
             mixed: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_mag_weight")]
             weights = [float(m.mag_weight) for m in mixed]
@@ -138,7 +144,7 @@ class Instruct(CausalLM):
                 module.set_mag_weight(weight)
 
     def _mmlu_metrics(self, prefix: str) -> dict[str, float]:
-        """Means and bootstrap deviations of MMLU's metrics."""
+        """Means and bootstrap standard deviations of MMLU's metrics."""
         if not self._questions:
             return {}
         training = self.model.training
@@ -159,7 +165,7 @@ class Instruct(CausalLM):
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         output = super().training_step(batch, batch_idx)
-        # Here and not at the batch's end: callbacks save checkpoints before that hook runs.
+        # Not in on_train_batch_end: callbacks save checkpoints before that hook runs.
         self._totals = replace(
             self._totals,
             samples=self._totals.samples + len(batch["ids"]),
@@ -187,7 +193,7 @@ class Instruct(CausalLM):
         self._totals = Totals(**saved, losses=len(self._epoch_losses))
 
     def _losses_of_epoch(self) -> list[float]:
-        """Losses of the micro-batches of the epoch under way."""
+        """Losses of the micro-batches of the current epoch."""
         if self._pending_losses:
             self._epoch_losses += torch.stack(self._pending_losses).tolist()
             self._pending_losses = []
@@ -199,8 +205,8 @@ class Instruct(CausalLM):
             self._totals, self._batch_began = replace(self._totals, seconds=seconds), None
 
 
-def outside_embeddings(model: nn.Module) -> int:
-    """Parameters but those of tables that are looked up."""
+def non_embedding_parameters(model: nn.Module) -> int:
+    """Number of parameters without those of embedding tables."""
     tables = {
         id(parameter)
         for module in model.modules()

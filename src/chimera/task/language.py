@@ -20,13 +20,13 @@ Batch = dict[str, Any]
 
 
 class Meter(nn.Module):
-    """Loss per predicted token, its exponential, and the share of tokens that were guessed.
+    """Loss per predicted token, perplexity (its exponential), and accuracy.
 
-    Perplexity comes from the mean loss and not from torchmetrics' own metric, which would take the
-    softmax over the vocabulary a second time.
+    Perplexity is computed from the mean loss. The metric of torchmetrics would compute the softmax
+    over the vocabulary a second time.
 
     Args:
-        accuracy: a metric that the task updates with what its model returns.
+        accuracy: a metric that the task updates.
     """
 
     def __init__(self, accuracy: Metric) -> None:
@@ -34,6 +34,7 @@ class Meter(nn.Module):
         self.loss, self.accuracy = MeanMetric(), accuracy
 
     def compute_and_reset(self) -> dict[str, float]:
+        """Values of `loss`, `perplexity` and `accuracy`, which are then reset."""
         loss, accuracy = float(self.loss.compute()), float(self.accuracy.compute())
         self.loss.reset()
         self.accuracy.reset()
@@ -41,11 +42,12 @@ class Meter(nn.Module):
 
 
 class LanguageTask(Task):
-    """Cross entropy of tokens, with a meter each for validation and test.
+    """Cross entropy of tokens, with one meter for validation and one for test.
 
     Args:
+        model, optim, total_steps, weights: as of `Task`.
         vocab_size: V.
-        accuracy: makes a meter's metric.
+        accuracy: makes the accuracy metric of a meter.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class LanguageTask(Task):
         self.meters = nn.ModuleDict({stage: Meter(accuracy()) for stage in ("val", "test")})
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
-        """Perplexity of a unigram model on the same tokens that validation predicts."""
+        """Perplexity of a unigram model on the tokens that validation predicts."""
         valid = islice(data.val_dataloader(), batches)
         targets = torch.cat([batch["targets"] for batch in valid]).numpy()
         train_ids = data.prepared.splits["train"].ids

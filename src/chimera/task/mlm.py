@@ -1,4 +1,4 @@
-"""Masked language modelling (SPEC D1; arXiv 1810.04805): predict the tokens that were hidden."""
+"""Masked language modelling (SPEC D1; arXiv 1810.04805): predict the masked tokens."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class MaskedLM(LanguageTask):
     With a teacher the loss is (1 − w)·cross entropy + w·distillation (`chimera.task.distil`).
 
     Args:
-        name: of the task, in names and records.
-        mask_ratio: share of the tokens that are hidden.
+        name: of the task, in run names and records.
+        mask_ratio: share of the tokens that are predicted.
         weights: factor on each auxiliary loss by key (TITAN eq. 51).
         vocab_size: V.
-        teacher: a finished run to learn from: its directory or `row:<paper>/<table>/<row>`.
-        teacher_run: its identity, which the composition of the configuration fills in.
+        teacher: finished run to distil from: its directory or `row:<paper>/<table>/<row>`.
+        teacher_run: identity of the teacher's run; set by the composition of the configuration.
         teacher_init: start from the teacher's weights.
-        distil_weight: w; 1 is TernaryBERT's loss, which knows no labels.
+        distil_weight: w; 1 is TernaryBERT's loss, which does not use labels.
         distil_temperature: T of the softened distributions.
     """
 
@@ -72,7 +72,7 @@ class MaskedLM(LanguageTask):
         return MLMDataModule(corpus, tokenizer, seed, mask_ratio=settings["mask_ratio"])
 
     def setup(self, stage: str) -> None:
-        """Load the teacher, for training only; Lightning loads a checkpoint after this."""
+        """Load the teacher, for training only; Lightning loads checkpoints after this."""
         super().setup(stage)
         if stage == "fit" and self.teacher_dir is not None:
             model = cast(LanguageModel, self.model)

@@ -1,8 +1,9 @@
 """Classification and regression of texts and pairs of texts (SPEC D1, D2; arXiv 1804.07461).
 
-The loss is cross entropy over classes, or the squared error of a score. The data set names labels
-and metrics (`data=glue data.task=cola`); the model's body comes from scratch, from a run
-(`init_from=`) or from Hugging Face (`model=hf`). The final test uses the epoch with the best score.
+The loss is cross entropy over classes, or the squared error of a score. The data set defines labels
+and metrics (`data=glue data.task=cola`). The model's backbone is new, or that of a run
+(`init_from=`) or of a Hugging Face model (`model=hf`). The final test uses the epoch with the best
+score.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ class SequenceClassification(Task):
     """Classification or regression of texts.
 
     Args:
-        name: of the task, in names and records.
+        name: of the task, in run names and records.
         pool: how hidden states become one vector; `auto`: the mean for our models, the first token
             for a Hugging Face encoder, the last for a decoder.
         dropout: in the head.
-        hidden: whether the head has a dense layer with tanh.
-        class_weights: `balanced` weighs a class by n / (classes · its examples).
-        causal: read from left to right; null: as `init_from`'s or the Hugging Face model does.
+        hidden: put a dense layer with tanh into the head.
+        class_weights: `balanced` weighs a class by n / (classes · number of its examples).
+        causal: read from left to right; null: as the model of `init_from` or the Hugging Face model
+            does.
         weights: factor on each auxiliary loss by key (TITAN eq. 51).
     """
 
     causal = None
     plain_text = False
-    wants = "chimera.data.corpus.labelled.check_labelled"
+    corpus_check = "chimera.data.corpus.labelled.check_labelled"
     monitor, better, final = "val/score", "higher", "best"
 
     def __init__(
@@ -69,7 +71,7 @@ class SequenceClassification(Task):
         super().__init__(model, optim, total_steps, weights or {})
         self.name, self.balanced = name, class_weights == "balanced"
         self.head: dict[str, Any] = {"pool": pool, "dropout": dropout, "hidden": hidden}
-        self.labels: tuple[str, ...] | None = None  # known once there is a head
+        self.labels: tuple[str, ...] | None = None  # None before `configure_head`
 
     @classmethod
     def data_module(
@@ -78,24 +80,28 @@ class SequenceClassification(Task):
         return LabelledDataModule(corpus, tokenizer, seed)
 
     def configure_head(self, corpus: Any) -> None:
-        """Set the number of classes and the metrics from the data set."""
-        about = check_labelled(corpus)
-        self.labels = tuple(about["labels"])
-        self.submission: Mapping[str, str] = about["submission"]
+        """Set the number of classes and the metrics from the data set; add the head.
+
+        Raises:
+            UserError: the corpus has no labels.
+        """
+        labelling = check_labelled(corpus)
+        self.labels = tuple(labelling["labels"])
+        self.submission: Mapping[str, str] = labelling["submission"]
         self.classes = len(self.labels)
-        body = getattr(self.model, "backbone")  # noqa: B009 - of whatever kind of model
-        self.model = Classifier(body, self.classes or 1, **self.head)
+        backbone = getattr(self.model, "backbone")  # noqa: B009 - models share no base class
+        self.model = Classifier(backbone, self.classes or 1, **self.head)
         self.scores = nn.ModuleDict()
-        self.metric_names = about["metrics"]
+        self.metric_names = labelling["metrics"]
         self.register_buffer("class_weights", torch.ones(max(1, self.classes)))
         self.parts: dict[str, list[str]] = {"val": [], "test": []}
         self.test_parts: dict[str, Encoded] = {}
         self.predictions: dict[int, float] = {}
 
     def configure_for(self, data: DataModule, stage: str) -> None:
-        """Read class weights and the parts that are scored apart; put on a head if there is none.
+        """Compute class weights, make metrics for each part, and add the head if it is missing.
 
-        A head after an adapter was injected would stay without one, so a run puts it on before.
+        A run adds the head earlier, before the adapter is injected, so that the head gets one too.
         """
         data = cast(LabelledDataModule, data)
         if self.labels is None:
@@ -114,24 +120,24 @@ class SequenceClassification(Task):
         super().setup(stage)
         if self.labels is None:
             raise UserError(
-                "a classifier needs its data set's classes: call task.configure_head(corpus), or"
-                " give the Trainer a data module (datamodule=)"
+                "a classifier needs the classes of its data set; call task.configure_head(corpus),"
+                " or give the Trainer a data module (datamodule=)"
             )
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
-        """Accuracy of always giving the most frequent class of train."""
+        """Accuracy of always predicting the most frequent class of train."""
         if not self.classes:
             return {}
         parts = data.prepared.splits
-        most = int(class_counts(parts["train"], self.classes).argmax())
-        return {"val/majority_accuracy": float((parts["valid"].labels == most).mean())}
+        majority = int(class_counts(parts["train"], self.classes).argmax())
+        return {"val/majority_accuracy": float((parts["valid"].labels == majority).mean())}
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
         targets = targets_of(batch["labels"], self.classes)
         loss = self._loss(out.logits, targets)
         predicted = self._predict(out.logits.detach())
-        # A score counts as right within half a point.
+        # A predicted score counts as correct if its error is at most half a point.
         near = predicted == targets if self.classes else (predicted - targets).abs() <= 0.5
         return self.step_output(loss, near.float().mean(), out.aux, out.stats)
 
@@ -143,7 +149,11 @@ class SequenceClassification(Task):
         self.predictions = {}
 
     def write_predictions(self, directory: Path) -> None:
-        """Write the predictions of the last test, a file per part, as GLUE's server takes them."""
+        """Write the predictions of the last test, one file per part, in GLUE's format.
+
+        Args:
+            directory: of the run; the files are in its folder `predictions`.
+        """
         start = 0
         for part, examples in self.test_parts.items():
             predicted = [self.predictions.get(start + i) for i in range(len(examples))]
@@ -164,7 +174,7 @@ class SequenceClassification(Task):
                 self.scores[f"{stage}-{part}"] = Scores(self.metric_names, self.classes)
 
     def _predict(self, logits: Tensor) -> Tensor:
-        """Classes [b], or scores [b]."""
+        """Predicted classes [b] or scores [b]."""
         return logits.argmax(-1) if self.classes else logits[:, 0].float() + MIDDLE
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -175,18 +185,18 @@ class SequenceClassification(Task):
 
     def update_metrics(self, batch: Batch, stage: Stage) -> Tensor:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
-        predicted, known = self._predict(out.logits), labelled(batch["labels"])
+        predicted, has_label = self._predict(out.logits), labelled(batch["labels"])
         for number, part in enumerate(self.parts[stage]):
-            here = known & (batch["parts"] == number)
-            if here.any():
-                targets = targets_of(batch["labels"][here], self.classes)
+            rows = has_label & (batch["parts"] == number)
+            if rows.any():
+                targets = targets_of(batch["labels"][rows], self.classes)
                 scores = self.scores[f"{stage}-{part}"]
                 assert isinstance(scores, Scores)
-                scores.update(self._loss(out.logits[here], targets), predicted[here], targets)
+                scores.update(self._loss(out.logits[rows], targets), predicted[rows], targets)
         return predicted
 
     def compute_metrics(self, stage: Stage) -> dict[str, float]:
-        """Each part's metrics; `score` is the mean over the parts, as GLUE defines it for MNLI."""
+        """Metrics of each part; `score` is the mean over the parts, as GLUE defines it for MNLI."""
         metrics: dict[str, float] = {}
         part_scores = []
         for part in self.parts[stage]:

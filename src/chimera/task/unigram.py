@@ -1,4 +1,4 @@
-"""What a model must beat: guessing by word frequency alone.
+"""Unigram baseline: predict each token by its frequency in train.
 
 p(w) = (count of w in train + 1) / (N + V),   perplexity = exp(−mean log p(target))
 """
@@ -16,9 +16,15 @@ _AT_ONCE = 1 << 22
 def unigram_perplexity(
     train_ids: npt.NDArray[np.integer], targets: npt.NDArray[np.integer], vocab_size: int
 ) -> float:
-    """Perplexity of an add-one smoothed unigram model of `train_ids` on `targets`."""
+    """Perplexity of a unigram model with add-one smoothing.
+
+    Args:
+        train_ids: [N] ids from which frequencies are counted.
+        targets: [n] ids to predict.
+        vocab_size: V.
+    """
     counts = np.zeros(vocab_size)
-    for start in range(0, len(train_ids), _AT_ONCE):  # the ids may be a file larger than memory
+    for start in range(0, len(train_ids), _AT_ONCE):  # a mapped file may be larger than memory
         part = np.asarray(train_ids[start : start + _AT_ONCE], dtype=np.int64)
         counts += np.bincount(part, minlength=vocab_size)
     log_p = np.log(counts + 1) - math.log(len(train_ids) + vocab_size)

@@ -123,8 +123,8 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
 
 def _check_corpus(config: dict[str, Any]) -> None:
     labelled = "chimera.data.corpus.labelled.check_labelled"
-    wants = static.attribute(config["task"]["_target_"], "wants", labelled)
-    get_object(wants)(_instantiate(config["data"]))
+    corpus_check = static.attribute(config["task"]["_target_"], "corpus_check", labelled)
+    get_object(corpus_check)(_instantiate(config["data"]))
 
 
 def _instantiate(node: dict[str, Any]) -> Any:

@@ -1,1 +1,1 @@
-"""MMLU, one-shot, answered by generating (SPEC D5, E4; TPTT 5.4); run by `evaluate.mmlu`."""
+"""MMLU, one-shot, with generated answers (SPEC D5, E4; TPTT 5.4); run by `evaluate.mmlu`."""

@@ -1,4 +1,4 @@
-"""Let a model answer questions greedily, and score its answers."""
+"""Generate a model's answers to MMLU's questions greedily, and score them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Answers:
     """A model's answers with their scores, in the order of the questions.
 
     Args:
-        texts: the answers, each up to the end of the line.
+        texts: the answers, each up to the end of its first line.
         scores: metrics of each answer.
-        shortened: prompts whose beginning was cut off to fit.
+        shortened: number of prompts whose beginning was cut off to fit.
     """
 
     texts: list[str]
@@ -39,15 +39,15 @@ def answer(
     new: int = 8,
     batch: int = 8,
 ) -> Answers:
-    """Answer questions greedily.
+    """Answer questions greedily and score the answers.
 
     Args:
-        model: a causal one of ours or of `chimera.model.hf`, in evaluation mode.
-        tokenizer: the model's.
-        questions: each with a solved question to show before it.
-        length: tokens that a prompt may have.
-        new: tokens of an answer.
-        batch: prompts at a time.
+        model: a causal language model of Chimera or of `chimera.model.hf`, in evaluation mode.
+        tokenizer: of the model.
+        questions: each with a solved example question, or None.
+        length: largest number of tokens of a prompt.
+        new: number of tokens of an answer.
+        batch: prompts per batch.
     """
     start = list(tokenizer.template.start)
     prompts = [
@@ -57,7 +57,7 @@ def answer(
     prompts = [
         [*start, *ids[len(start) - length :]] if len(ids) > length else ids for ids in prompts
     ]
-    # Of like length together: less padding.
+    # Batches of prompts with similar lengths need less padding.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     texts = [""] * len(prompts)
     for first in range(0, len(order), batch):
@@ -73,7 +73,14 @@ def answer(
 def greedy(
     model: Any, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, new: int
 ) -> list[list[int]]:
-    """The likeliest continuations, each up to the end token."""
+    """Most likely continuation of each prompt, token by token, up to the end token.
+
+    Args:
+        model: as of `answer`.
+        prompts: token ids.
+        tokenizer: of the model.
+        new: number of tokens.
+    """
     end = tokenizer.sep_id
     tokens = decode(
         model,

@@ -1,12 +1,11 @@
-"""How an answer is held against the right one (SPEC E4; TPTT 5.4, after lighteval and HELM).
+"""Exact-match metrics of an answer against the gold answer (SPEC E4; TPTT 5.4; lighteval, HELM).
 
-    EM    the answer is the gold                     PEM   it begins with the gold
-    QEM   so does it, both normalised                PQEM  it begins so, both normalised
+    EM    the answer equals the gold                 PEM   the answer begins with the gold
+    QEM   EM after both are normalised               PQEM  PEM after both are normalised
 
-«Partial» is the beginning, not any part. HELM normalises by taking out case, punctuation and
-articles, and the gold «A» is an article: of it nothing is left, and every answer begins with
-nothing. So QEM and PQEM come in two ways, with articles taken out, as published, and with articles
-kept, where «A» stays a letter. Does not import torch.
+HELM's normalisation removes case, punctuation and articles. The gold «A» is an article, so it
+becomes an empty text, with which every answer begins. So QEM and PQEM are computed twice: without
+articles, as published, and with articles kept, where «A» stays a letter. Does not import torch.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalise(text: str, *, keep_articles: bool = False) -> str:
-    """Lower case, no punctuation, single blanks, and no articles unless they are kept."""
+    """Convert to lower case; remove punctuation, extra blanks and, unless kept, articles."""
     text = text.lower().translate(_PUNCTUATION)
     if not keep_articles:
         text = _ARTICLES.sub(" ", text)
@@ -31,7 +30,7 @@ def normalise(text: str, *, keep_articles: bool = False) -> str:
 
 
 def score(gold: str, answer: str) -> dict[str, float]:
-    """All metrics of one answer, each 0 or 1."""
+    """Compute all metrics of one answer, each 0 or 1."""
     gold, answer = gold.strip(), answer.strip()
     values = {"em": answer == gold, "pem": answer.startswith(gold)}
     for ending, keep in (("", False), ("_articles_kept", True)):
@@ -43,15 +42,15 @@ def score(gold: str, answer: str) -> dict[str, float]:
 def summary(
     scores: Sequence[dict[str, float]], *, resamples: int = 1000, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
-    """Mean and bootstrap deviation of each metric.
+    """Mean and bootstrap standard deviation of each metric.
 
     Args:
-        scores: of each question.
-        resamples: draws of as many questions, with replacement.
-        seed: of the draws.
+        scores: metrics of each question.
+        resamples: number of bootstrap samples, each as large as `scores`.
+        seed: of the samples.
     """
     rng = np.random.default_rng(seed)
-    values = np.array([[one[name] for name in METRICS] for one in scores])
+    values = np.array([[answer[name] for name in METRICS] for answer in scores])
     counts = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=resamples)
     means = counts @ values / len(values)
     deviations = means.std(axis=0, ddof=1)

@@ -1,7 +1,7 @@
-"""Questions of MMLU (arXiv 2009.03300) and how they are put, with one solved before them.
+"""Read MMLU's questions (arXiv 2009.03300) and make one-shot prompts of them.
 
-From a folder with `dev/<subject>_dev.csv` and `test/<subject>_test.csv` (no header: question, four
-choices, the letter), or from the hub's `cais/mmlu`. Does not import torch.
+They are read from a folder with `dev/<subject>_dev.csv` and `test/<subject>_test.csv` (no header;
+columns: question, four choices, letter) or from `cais/mmlu` on the hub. Does not import torch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ HUB, _INSTEAD = "cais/mmlu", "data=<a folder with dev/ and test/ of MMLU's CSV f
 
 @dataclass(frozen=True)
 class Question:
-    """One question; `gold` is its letter."""
+    """One question with four choices; `gold` is the letter of the correct choice."""
 
     subject: str
     text: str
     choices: tuple[str, ...]
     gold: str
 
-    def put(self, *, solved: bool = False) -> str:
-        """As the model reads it, with its answer or ending where that is due."""
+    def as_text(self, *, solved: bool = False) -> str:
+        """Text of the question, with the answer if `solved`, else ending before the answer."""
         choices = "".join(
             f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, self.choices, strict=True)
         )
@@ -38,51 +38,52 @@ class Question:
 
 
 def prompt(question: Question, example: Question | None) -> str:
-    """The benchmark's words, an example with its answer, the question."""
+    """Prompt of the benchmark: introduction, a solved example if there is one, the question."""
     subject = question.subject.replace("_", " ")
     head = f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-    return head + (example.put(solved=True) if example else "") + question.put()
+    return head + (example.as_text(solved=True) if example else "") + question.as_text()
 
 
 def read(
     data: str | None, split: str, subjects: Iterable[str] | None, limit: int | None
 ) -> list[tuple[Question, Question | None]]:
-    """Questions, each with the first solved one of its subject.
+    """Read questions, each with the first solved question of its subject.
 
     Args:
-        data: a folder; None for the hub.
+        data: a folder or `cais/mmlu`; None for the hub.
         split: val or test.
-        subjects: which; None for all there are.
-        limit: the first few of each subject; None for all.
+        subjects: names of subjects; None for all.
+        limit: read only the first questions of each subject; None reads all.
 
     Raises:
-        UserError: no such folder, subject or row.
+        UserError: no such folder or subject, or a row that is not a question.
     """
     on_hub = data is None or (hub.is_id(data) and not Path(data).is_dir())
     by_subject, solved = _from_hub(split) if on_hub else _from_folder(Path(str(data)), split)
-    wanted = list(subjects) if subjects is not None else sorted(by_subject)
-    for subject in wanted:
+    chosen = list(subjects) if subjects is not None else sorted(by_subject)
+    for subject in chosen:
         if subject not in by_subject:
             close = nearest(subject, by_subject)
             names = ", ".join(by_subject)
-            raise UserError(f"subjects={subject} is not there{close}; one of {names}")
+            raise UserError(f"subjects={subject} is not known{close}; choose from {names}")
     return [
         (question, next(iter(solved.get(subject, [])), None))
-        for subject in wanted
+        for subject in chosen
         for question in by_subject[subject][:limit]
     ]
 
 
-def made_of(records: Sequence[Record]) -> list[tuple[Question, Question | None]]:
-    """Questions where there is nothing: which of four answers belongs to a prompt, one solved.
+def from_records(records: Sequence[Record]) -> list[tuple[Question, Question | None]]:
+    """Make questions from instructions: which of four answers belongs to a prompt?
 
-    Of n records the i-th goes with the answers of the three after it; the gold letter turns.
+    The wrong choices of the i-th record are the answers of the next three; the gold letter cycles
+    through A to D. The last question is the solved example of the others.
     """
     questions = []
     for i, record in enumerate(records):
-        others = [records[(i + j) % len(records)].answer for j in (1, 2, 3)]
+        wrong = [records[(i + j) % len(records)].answer for j in (1, 2, 3)]
         at = i % len(LETTERS)
-        choices = (*others[:at], record.answer, *others[at:])
+        choices = (*wrong[:at], record.answer, *wrong[at:])
         questions.append(Question("answers", record.prompt.strip(), choices, LETTERS[at]))
     return [(question, questions[-1]) for question in questions[:-1]]
 
@@ -107,7 +108,8 @@ def _read(file: Path, part: str) -> list[Question]:
         for number, row in enumerate(csv.reader(opened), 1):
             if len(row) != 6 or row[5].strip() not in LETTERS:
                 raise UserError(
-                    f"{file}: row {number} is no question, four choices and one of {LETTERS}"
+                    f"{file}: row {number} is not a question, four choices and one of {LETTERS};"
+                    " correct it"
                 )
             rows.append(Question(subject, row[0].strip(), tuple(row[1:5]), row[5].strip()))
     return rows
@@ -119,12 +121,12 @@ def _from_hub(split: str) -> tuple[_Questions, _Questions]:
     for part in ({"val": "validation"}.get(split, split), "dev"):
         by_subject: _Questions = {}
         for row in splits[part]:
-            one = Question(
+            question = Question(
                 row["subject"],
                 row["question"].strip(),
                 tuple(row["choices"]),
                 LETTERS[row["answer"]],
             )
-            by_subject.setdefault(one.subject, []).append(one)
+            by_subject.setdefault(question.subject, []).append(question)
         parts.append(by_subject)
     return parts[0], parts[1]
