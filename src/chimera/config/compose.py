@@ -57,20 +57,20 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
     """
     parsed = check_choices(overrides)
     settings: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
-    choices = [line for line, o in zip(overrides, parsed, strict=True) if is_choice(o)]
-    start = settings.get("init_from", UNSET)
-    if start is UNSET:
-        start = init_from_of(select(tuple(choices), conf), choices)
-    source = source_of(start, overrides) if start else None
-    implied = init_from.source_choices(source, start, settings)
+    choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
+    start_model = settings.get("init_from", UNSET)
+    if start_model is UNSET:
+        start_model = init_from_of(select(tuple(choices), conf), choices)
+    source = source_of(start_model, overrides) if start_model else None
+    implied = init_from.source_choices(source, start_model, settings)
     cfg, final = _with_choices([*implied, *choices], settings.get("mixer.cycle", UNSET), conf)
-    known = frozenset(final.keys())
+    known_keys = frozenset(final.keys())
     for override in parsed:
         if not is_choice(override):
-            _set(cfg, override, known)
+            _set(cfg, override, known_keys)
     preset = final.options["preset"]
-    drop_unused_preset_keys(cfg, preset, known, conf)
-    _refuse_unknown(cfg, known)
+    drop_unused_preset_keys(cfg, preset, known_keys, conf)
+    _refuse_unknown(cfg, known_keys)
     with open_dict(cfg):
         del cfg["hydra"]
         options = final.options.items()
@@ -78,7 +78,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         cfg.table = _table(final.options, cfg.table)
         cfg.numerics = NUMERICS
     apply_scale(cfg, set(settings))
-    cfg.init_from = start
+    cfg.init_from = start_model
     init_from.apply_source(cfg, source, settings)
     if cfg.task.get("teacher"):
         cfg.task.teacher_run = teacher_identity(cfg.task.teacher, overrides)
@@ -99,19 +99,19 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in config.items()}
 
 
-def source_of(start: str, overrides: Iterable[str] = ()) -> init_from.Source | None:
+def source_of(start_model: str, overrides: Iterable[str] = ()) -> init_from.Source | None:
     """Find the Chimera model that `init_from` names; None if it names a Hugging Face model.
 
     Args:
-        start: value of `init_from`.
+        start_model: value of `init_from`.
         overrides: of the run; a row named by `init_from` shares some of them.
 
     Raises:
         UserError: no such model, or a run that has not finished.
     """
-    if not start.startswith(tables.ROW):
-        return init_from.source(start)
-    config = _row(tuple(row_overrides(start, overrides)))
+    if not start_model.startswith(tables.ROW):
+        return init_from.source(start_model)
+    config = _row(tuple(row_overrides(start_model, overrides)))
     run = RunDir.of(config)
     return init_from.Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
 
@@ -179,11 +179,11 @@ def _with_choices(choices: list[str], cycle: Any, conf: Path) -> tuple[DictConfi
     return configuration(final, conf), select(final, conf)
 
 
-def _set(cfg: DictConfig, override: Override, known: frozenset[str]) -> None:
+def _set(cfg: DictConfig, override: Override, known_keys: frozenset[str]) -> None:
     key = override.key_or_group
     if key.partition(".")[0] == "hydra":  # only a sweep has keys of Hydra's own
         return
-    check_key(override, known)
+    check_key(override, known_keys)
     if override.is_sweep_override():
         raise UserError(
             f"{override.input_line} gives several values; start a sweep with train.py -m …"
@@ -195,11 +195,12 @@ def _set(cfg: DictConfig, override: Override, known: frozenset[str]) -> None:
         raise UserError(" ".join(str(error).split())) from error
 
 
-def _refuse_unknown(cfg: DictConfig, known: frozenset[str]) -> None:
-    for key in sorted(set(keys_of(cfg)) - known):
+def _refuse_unknown(cfg: DictConfig, known_keys: frozenset[str]) -> None:
+    for key in sorted(set(keys_of(cfg)) - known_keys):
         if not key.startswith(("table.", "mixer.members", "callbacks.")):
             raise UserError(
-                f"an experiment or preset sets {key}, which no chosen part has{hint(key, known)}"
+                f"an experiment or preset sets {key}, which no chosen part has"
+                f"{hint(key, known_keys)}"
             )
 
 

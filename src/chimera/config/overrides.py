@@ -72,12 +72,12 @@ def _check_choice(override: Override) -> None:
         raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
 
 
-def check_key(override: Override, known: Set[str]) -> None:
+def check_key(override: Override, known_keys: Set[str]) -> None:
     """Refuse `key=value` for an unknown key and `+key=value` for a known one.
 
     Args:
         override: a `key=value`.
-        known: dotted keys of the configuration.
+        known_keys: dotted keys of the configuration.
 
     Raises:
         UserError: naming the key, and near keys.
@@ -85,27 +85,29 @@ def check_key(override: Override, known: Set[str]) -> None:
     key = override.key_or_group
     if override.is_add() and key.startswith("callbacks."):  # the user's own callback
         return
-    if key not in known and not key.startswith("hydra"):
-        raise UserError(f"{key} is no key of this configuration{hint(key, known)}")
+    if key not in known_keys and not key.startswith("hydra"):
+        raise UserError(f"{key} is no key of this configuration{hint(key, known_keys)}")
     if override.is_add() and not override.is_force_add():
         raise UserError(f"+{key}: {key} exists already; drop the +")
 
 
-def hint(key: str, known: Set[str]) -> str:
+def hint(key: str, known_keys: Set[str]) -> str:
     """End of an error message about an unknown key.
 
     Suggests the same leaf under another parent, else a near spelling, else lists the parent's keys.
     """
     parent, _, leaf = key.rpartition(".")
-    same_leaf = sorted(k for k in known if k.rpartition(".")[2] == leaf)
+    same_leaf = sorted(k for k in known_keys if k.rpartition(".")[2] == leaf)
     if same_leaf:
         return f"; did you mean '{same_leaf[0]}'?"
-    siblings = sorted(k for k in known if k.rpartition(".")[0] == parent and "_target_" not in k)
+    siblings = sorted(
+        k for k in known_keys if k.rpartition(".")[0] == parent and "_target_" not in k
+    )
     if not parent:
-        return nearest(key, {*known, *groups()}) or f" (top level has {', '.join(siblings)})"
+        return nearest(key, {*known_keys, *groups()}) or f" (top level has {', '.join(siblings)})"
     leaves = ", ".join(k.rpartition(".")[2] for k in siblings)
     listed = f" ({parent} has {leaves})" if leaves else ""
-    return nearest(key, siblings) or nearest(key, known) or listed
+    return nearest(key, siblings) or nearest(key, known_keys) or listed
 
 
 def _shown(value: object) -> str:

@@ -13,7 +13,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 
-def drop_unused_preset_keys(cfg: DictConfig, preset: str, known: Set[str], conf: Path) -> None:
+def drop_unused_preset_keys(cfg: DictConfig, preset: str, known_keys: Set[str], conf: Path) -> None:
     """Remove preset keys of a part for which another option was chosen.
 
     Example: `preset=bert_base mixer=mamba` drops the preset's `mixer.bias`, an option of attention.
@@ -22,7 +22,7 @@ def drop_unused_preset_keys(cfg: DictConfig, preset: str, known: Set[str], conf:
     Args:
         cfg: composed; changed in place.
         preset: name of the chosen preset.
-        known: dotted keys of the chosen parts.
+        known_keys: dotted keys of the chosen parts.
         conf: folder of the configuration.
     """
     preset_options, keys = _preset(preset, conf)
@@ -30,7 +30,7 @@ def drop_unused_preset_keys(cfg: DictConfig, preset: str, known: Set[str], conf:
         group, _, rest = key.partition(".")
         chosen = cfg.hydra.runtime.choices
         replaced = group in preset_options and chosen[group] != preset_options[group]
-        if not rest or not replaced or key in known:
+        if not rest or not replaced or key in known_keys:
             continue
         parent, _, leaf = key.rpartition(".")
         holder = OmegaConf.select(cfg, parent)

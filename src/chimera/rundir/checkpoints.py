@@ -61,7 +61,7 @@ class ResumePoint:
 
     def __str__(self) -> str:
         start = f"resuming from {self.path} at step {self.step}" if self.path else "no checkpoint"
-        rejected = (f"rejected {name} ({why})" for name, why in sorted(self.rejected.items()))
+        rejected = (f"rejected {name} ({reason})" for name, reason in sorted(self.rejected.items()))
         return "; ".join([start, *rejected])
 
 
