@@ -1,4 +1,4 @@
-"""A tiny Hugging Face encoder, the same for ours and for peft."""
+"""Tiny Hugging Face encoder for comparisons with peft."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bert() -> BertForSequenceClassification:
 
 
 def batches(count: int, seed: int = 1) -> Iterator[dict[str, Tensor]]:
-    """Tokens whose label can be learned: is the first one below 20?"""
+    """Tokens with a learnable label: the first token is below 20."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         ids = torch.randint(40, (8, 6), generator=generator)
@@ -34,7 +34,7 @@ def batches(count: int, seed: int = 1) -> Iterator[dict[str, Tensor]]:
 
 
 def stir(model: nn.Module, scale: float = 0.3) -> None:
-    """Updates that start at zero would hide what they do."""
+    """Randomise updates, which are initially zero, so that errors show."""
     torch.manual_seed(5)
     with torch.no_grad():
         for update in updates(model).values():
@@ -47,6 +47,6 @@ def updates(model: nn.Module) -> dict[str, LowRank]:
 
 
 def theirs(model: nn.Module, name: str, part: str) -> Any:
-    """peft's parameter: its A, B or E of the layer that we call `name`."""
+    """peft's parameter A, B or E of the layer `name`."""
     found = getattr(model.get_submodule(f"base_model.model.{name}"), f"lora_{part}")["default"]
     return getattr(found, "weight", found)

@@ -1,4 +1,4 @@
-"""AdaLoRA's importance, masks and rank pattern are peft's over 200 steps (SPEC A2, E9)."""
+"""AdaLoRA's importance, masks and rank pattern equal peft's over 200 steps (SPEC A2, E9)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def budget(model: nn.Module) -> RankBudget:
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
-    """On all that is trained but peft's `ranknum`, a constant that it leaves trainable."""
+    """Optimiser of all trained parameters but peft's `ranknum`, a constant with requires_grad."""
     trained = [p for n, p in model.named_parameters() if p.requires_grad and "ranknum" not in n]
     return torch.optim.AdamW(trained, lr=5e-3)
 
@@ -57,8 +57,8 @@ def test_200_steps_equal_pefts() -> None:
     for step, batch in enumerate(batches(STEPS)):
         for model, optimizer in zip((ours, other), optimizers, strict=True):
             optimizer.zero_grad()
-            # Its penalty is in the forward pass of what is inside, which without a task type is
-            # passed over.
+            # peft adds its penalty in the forward pass of the inner model, which it does not call
+            # without a task type.
             (model if model is ours else other.base_model)(**batch).loss.backward()
             if model is ours:
                 callback.penalise()
@@ -81,7 +81,7 @@ def test_200_steps_equal_pefts() -> None:
                 assert update.kept.tolist() == torch.tensor(its_mask).flatten().tolist()
     ranks = [int(u.kept.sum()) for u in updates(ours).values()]
     assert sum(ranks) == 4 * 3
-    assert len(set(ranks)) > 1  # reallocated: the layers differ
+    assert len(set(ranks)) > 1  # ranks differ between layers
     assert budgets[START] == 24
     assert budgets[STOP] == 12
     close(ours(**batch).logits, other(**batch).logits, 1e-9)
@@ -89,7 +89,7 @@ def test_200_steps_equal_pefts() -> None:
 
 @pytest.mark.parametrize("form", ["squared", "norm"])
 def test_the_gradient_of_the_penalty(form: str) -> None:
-    """Squared as the paper writes it, where the authors' code takes the norm (SPEC E9)."""
+    """Squared norm as in the paper; the authors' code uses the norm (SPEC E9)."""
     torch.manual_seed(0)
     update = SVDLike(nn.Linear(7, 5).double(), 4, 8.0, 0.0)
     nn.init.normal_(update.A)
@@ -150,8 +150,8 @@ def test_even_a_short_run_arrives_at_its_budget(steps: int) -> None:
         callback.penalise()
         optimizer.step()
         callback.allocate(step)
-    if steps > 1:  # with one there is nothing to choose by
-        assert sum(int(u.alive().sum()) for u in updates(model).values()) == 8
+    if steps > 1:  # with one direction there is no choice
+        assert sum(int(u.nonzero_directions().sum()) for u in updates(model).values()) == 8
 
 
 def test_both_factors_start_normal_and_the_values_at_zero() -> None:

@@ -1,4 +1,4 @@
-"""What adapters ask of training, in Lightning's own loop: order, rates, resume, what is logged."""
+"""Callbacks of adapters in Lightning's loop: order, learning rates, resume, logged values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.kit import close
 
 
 class Module(pl.LightningModule):
-    """A classifier with an adapter, and a rate that halves from step to step."""
+    """Classifier with an adapter, and a learning rate that halves at each step."""
 
     def __init__(self, adapter: Any, **options: Any) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Module(pl.LightningModule):
 
 
 class Watch(Callback):
-    """Gates and their gradient right before each step, and the stats after it."""
+    """Record gates and their gradient before each step, and statistics after it."""
 
     def __init__(self) -> None:
         self.before: list[list[tuple[Tensor, Tensor]]] = []
@@ -102,7 +102,7 @@ def test_one_threshold_per_step_however_many_batches_it_has(tmp_path: Path) -> N
 
 
 def test_xi_reaches_sparsity_where_lr_lambda_does_not(tmp_path: Path) -> None:
-    """SPEC E5: at the paper's λ no gate dies; the authors' own threshold does what it is for."""
+    """SPEC E5: no gate becomes zero with the paper's λ; gates do with the authors' threshold."""
     alive = {}
     for threshold in ("lr_lambda", "xi"):
         module, watch = Module(sora, threshold=threshold, l1=0.01, xi=0.05), Watch()
@@ -118,7 +118,7 @@ def test_the_budget_counts_steps_and_is_reached(tmp_path: Path) -> None:
     options = {"accumulate_grad_batches": 2}
     trainer(tmp_path, 10, [callback], **options).fit(module, loader(20))
     assert (callback.start, callback.stop) == (2, 8)
-    assert sum(int(u.alive().sum()) for u in updates(module.model).values()) == 8
+    assert sum(int(u.nonzero_directions().sum()) for u in updates(module.model).values()) == 8
 
 
 def test_a_resumed_budget_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_resumed_budget_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
         torch.manual_seed(3)
         return Module(adalora)
 
-    # The same batch each time: where a loader goes on is not what this is about.
+    # Equal batches, so that the position in the data after a resume has no effect.
     data: Any = DataLoader(list(batches(1)) * 12, batch_size=None)
     whole, half, again = module(), module(), module()
     trainer(tmp_path, 24, [RankBudget(target_r=2)]).fit(whole, data)

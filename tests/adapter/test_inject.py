@@ -1,4 +1,4 @@
-"""Which layers are adapted, in whose models, and what stays trainable."""
+"""Selection of adapted layers and of trained parameters, in Chimera's and other models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_update_stands_beside_every_quantiser(quant: str) -> None:
     model = zoo.model(quant=quant).double().train()
     plain = model.backbone.blocks[0].ffn.up
     x = torch.randn(3, 5, 32, dtype=torch.float64)
-    model(zoo.tokens())  # what learns its scale from the first batch has seen one
+    model(zoo.tokens())  # layers that initialise scales from the first batch have seen one
     model.eval()
     before = plain(x)
     lora(model, targets=["*.up"])
@@ -51,9 +51,9 @@ def test_the_update_stands_beside_every_quantiser(quant: str) -> None:
     close(model.backbone.blocks[0].ffn.up(x), before + x @ update.delta().T, 1e-10)
     logits = model(zoo.tokens()).logits
     done = merge(model)
-    close(model(zoo.tokens()).logits, logits, 1e-10)  # merged or kept: the numbers stay
+    close(model(zoo.tokens()).logits, logits, 1e-10)  # merged or separate, outputs are equal
     assert (len(done.merged), len(done.kept)) == ((2, 0) if quant == "none" else (0, 2))
-    assert quant == "none" or "cannot take it up exactly" in str(done)
+    assert quant == "none" or "is not exact" in str(done)
 
 
 def test_packing_keeps_the_update() -> None:
@@ -147,7 +147,7 @@ def test_a_glob_that_matches_nothing(
 
 
 def test_one_adapter_at_a_time() -> None:
-    with pytest.raises(UserError, match="has one already"):
+    with pytest.raises(UserError, match="has an adapter already"):
         lora(lora(zoo.model(), targets=["*.q_proj"]), targets=["*.q_proj"])
 
 

@@ -1,4 +1,4 @@
-"""LoRA is peft's LoRA to 1e-9, in numbers and in files (SPEC A1)."""
+"""LoRA equals peft's LoRA to 1e-9, in outputs and files (SPEC A1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from chimera.adapter.adalora import adalora
 from chimera.adapter.lora import lora
-from chimera.adapter.shared.files import TENSORS, kinds, load, save
+from chimera.adapter.shared.files import TENSORS, load, save, update_classes
 from chimera.adapter.shared.low_rank import LowRank, adapted
 from chimera.adapter.shared.merge import merge, prune
 from chimera.adapter.sora import sora
@@ -26,7 +26,7 @@ from tests.kit import close, uniform
 
 
 def pair() -> tuple[nn.Module, nn.Module]:
-    """Ours and peft's with the same weights."""
+    """Chimera's and peft's model with equal weights."""
     ours = lora(bert(), r=4, alpha=6.0, targets=TARGETS, train=["classifier"])
     stir(ours)
     config = peft.LoraConfig(
@@ -70,7 +70,7 @@ def test_trains_what_peft_trains_and_starts_from_the_model_itself() -> None:
 
 
 def test_a_starts_as_a_linear_layer_and_b_at_zero() -> None:
-    """Kaiming's bound with a = √5 is 1/√d_in, whatever the rank and the output width are."""
+    """Kaiming's bound with a = √5 is 1/√d_in, for any rank and output width."""
     update = LowRank(nn.Linear(25, 3), 4000, 1.0, 0.0)
     uniform(update.A, -1 / 5, 1 / 5)
     assert not update.B.any()
@@ -162,7 +162,7 @@ def test_a_pruned_adapter_is_smaller_equal_and_a_lora_to_peft(
     ranks = [8, 5, 0, 1]
     with torch.no_grad():
         for rank, update in zip(ranks, updates(model).values(), strict=True):
-            update.middle()[rank:] = 0.0
+            update.diagonal()[rank:] = 0.0
     batch = next(batches(1))
     before = model.eval()(**batch).logits
     size = sum(p.numel() for p in model.parameters())
@@ -192,12 +192,12 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"adapter_config\.json is missing"):
         load(bert(), tmp_path)
     save(lora(bert(), targets=["*.query"]), tmp_path)
-    with pytest.raises(UserError, match=r"is for bert\.encoder.*, which the model has not"):
+    with pytest.raises(UserError, match=r"is for bert\.encoder.*, which the model does not have"):
         load(nn.ModuleDict({"query": nn.Linear(16, 16)}), tmp_path)
 
 
 def test_every_update_is_known_by_the_kind_in_its_file() -> None:
     for name in zoo.names("adapter"):
-        with suppress(UserError):  # one that takes no model of ours
+        with suppress(UserError):  # an adapter that rejects Chimera's models
             for layer in adapted(zoo.model(adapter=name)).values():
-                assert kinds()[layer.update.kind] is type(layer.update)
+                assert update_classes()[layer.update.peft_type] is type(layer.update)

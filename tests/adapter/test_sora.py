@@ -1,4 +1,4 @@
-"""SoRA's gates: what each update rule does, and that they are an optimiser group (SPEC A3, E5)."""
+"""SoRA's gates: update rules and the separate optimiser group (SPEC A3, E5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_proximal_operator_equals_numpy(t: float) -> None:
 
 
 def test_the_proximal_operator_minimises() -> None:
-    """½(u − z)² + t|u| is nowhere lower, on a fine grid."""
+    """½(u − z)² + t|u| is minimal, compared with a fine grid."""
     u = torch.linspace(-3, 3, 6001, dtype=torch.float64)
     for z in (-2.0, -0.4, 0.0, 0.3, 1.7):
         best = soft_threshold(torch.tensor([z], dtype=torch.float64), 0.5)
@@ -55,7 +55,7 @@ def test_gates_start_standard_normal_or_at_one() -> None:
 
 
 def step(made: SoRA, lr: float = 0.1) -> tuple[Tensor, Tensor]:
-    """One step of gradient descent; the gates before, and as they are without any penalty."""
+    """One step of gradient descent: gates before, and gates after it without a penalty."""
     before = made.gate.g.detach().clone()
     made(torch.ones(2, 6, dtype=torch.float64)).square().sum().backward()
     smooth = before - lr * made.gate.g.grad
@@ -98,7 +98,7 @@ def test_a_step_left_out_thresholds_nothing() -> None:
 
 
 def test_what_excludes_each_other() -> None:
-    with pytest.raises(UserError, match=r"belongs to adapter\.update=proximal"):
+    with pytest.raises(UserError, match=r"needs adapter\.update=proximal"):
         sora(bert(), update="sgd_l1", threshold="xi")
 
 

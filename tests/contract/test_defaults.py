@@ -15,7 +15,7 @@ GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
 
 
 def nodes(group: str) -> dict[str, list[dict[str, object]]]:
-    """The YAML files of a group by their class."""
+    """YAML files of a group by class."""
     found: dict[str, list[dict[str, object]]] = {}
     for name in zoo.names(group):
         node = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
@@ -25,7 +25,7 @@ def nodes(group: str) -> dict[str, list[dict[str, object]]]:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_defaults_of_the_constructor_are_those_of_a_yaml(group: str) -> None:
-    """Variants of a class (`aft_local`) differ in some; one of its files has all of them."""
+    """Variants of a class (`aft_local`) override some defaults; one YAML file has all defaults."""
     for target, yamls in nodes(group).items():
         parameters = inspect.signature(get_object(target)).parameters.values()
         own = {p.name: p.default for p in parameters if p.default is not p.empty}

@@ -1,4 +1,4 @@
-"""What every mixer promises, for every mixer that `conf/` names (SPEC Mixers; DESIGN contract)."""
+"""Contract of mixers, for every mixer in `conf/` (SPEC Mixers; DESIGN contract)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = (11, 16, 3)  # odd, the longest, short
 def build(mixer: str, *, causal: bool, loops: int = 1) -> LanguageModel:
     settings = replace(zoo.TINY, loops=loops)
     model = zoo.model(settings, causal=causal, mixer=mixer)
-    # Parameters that start at 0 or 1 would hide what they do.
+    # With initial values 0 or 1, errors in the use of a parameter would not show.
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.05 * torch.randn_like(p))
@@ -27,7 +27,7 @@ def build(mixer: str, *, causal: bool, loops: int = 1) -> LanguageModel:
 
 
 def pad(rows: list[Tensor], *, left: bool) -> tuple[Tensor, Tensor]:
-    """Rows of ids in one batch, something odd where the padding is, and the mask."""
+    """Rows of ids in one batch with arbitrary ids at padding, and the mask."""
     mask = ragged([len(r) for r in rows], left=left)
     ids = torch.full(mask.shape, 7)
     ids[mask] = torch.cat(rows)

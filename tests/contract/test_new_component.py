@@ -1,4 +1,4 @@
-"""A component is one Python and one YAML file; nothing else has to learn of it."""
+"""A component is one Python file and one YAML file; no other file changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pair of choices of the six groups trains a step, or is refused by name."""
+"""Every pair of choices of the six groups trains one step, or raises an error with their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_pair_trains_a_step_or_is_refused(a: str, one: str, b: str, other: str) 
     except UserError as refusal:
         line = str(refusal)
         assert "\n" not in line
-        # An adapter that takes no model of ours names itself: whatever the parts, it is refused.
+        # An adapter that rejects Chimera's models raises an error with its name.
         named = [(b, other)] if b == "adapter" else [(a, one), (b, other)]
         assert all(f"{group}={name}" in line for group, name in named)
         return

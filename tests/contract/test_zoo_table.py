@@ -1,4 +1,4 @@
-"""The README's tables of components are those of the components."""
+"""README's tables of components are up to date."""
 
 from __future__ import annotations
 

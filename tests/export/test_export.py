@@ -158,7 +158,7 @@ def test_what_cannot_be_merged_stays_beside(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert export([f"run={runs}/ternary_lora", f"to={tmp_path}/out", "packed=true"]) == 0
-    assert "kept beside their layer" in capsys.readouterr().out
+    assert "kept separate" in capsys.readouterr().out
     found = load(tmp_path / "out")
     assert adapted(found.model)
     got = answer(found.model, found.tokenizer.vocab_size)

@@ -1,4 +1,4 @@
-"""swiglu, relu2, none: shapes, formulas, and what QDYT calls matched compute."""
+"""swiglu, relu2, none: shapes, formulas, and QDYT's matched compute."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_relu2_unfolded_is_the_usual_form() -> None:
 
 
 def test_matched_compute() -> None:
-    """QDYT 3.4: 8d, 4d, d in both; without folding the same width costs a third more."""
+    """QDYT 3.4: widths 8d, 4d, d in both; without folding, the cost is a third higher."""
     gated, squared = SwiGLU(site(), parts()), ReLU2(site(), parts())
     for name in ("up", "down"):
         assert getattr(gated, name).weight.shape == getattr(squared, name).weight.shape

@@ -1,4 +1,4 @@
-"""Sparse mixture of experts: sparse = dense, capacity, balance, cost, padding, gradients."""
+"""Sparse mixture of experts against the dense one: capacity, balance, cost, padding, gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build(causal: bool = False, **options: Any) -> MoE:
     options = {"expert": partial(MLP, expand=2), **options}
     made = double(lambda: MoE(site(causal=causal), parts(), **options))
     assert isinstance(made, MoE)
-    nn.init.normal_(made.router.weight)  # decided enough to overflow
+    nn.init.normal_(made.router.weight)  # certain enough that experts overflow
     return made
 
 
@@ -31,7 +31,7 @@ def rows(*shape: int) -> Tensor:
 
 
 def dense(moe: MoE, x: Tensor) -> Tensor:
-    """Every expert on every token, weighted by the renormalised top-k gates."""
+    """Run every expert on every token, weighted by the renormalised top-k gates."""
     probs = torch.softmax(x @ moe.router.weight.T, -1)
     gates = probs * (probs >= probs.topk(moe.top_k).values[..., -1:])
     gates = gates / gates.sum(-1, keepdim=True)
@@ -63,7 +63,7 @@ def test_capacity_is_that_of_the_naive_form(causal: bool, factor: float | None) 
 
 
 def even(choices: int, **options: Any) -> Out:
-    """Tokens that choose each pair (i, i + 1) of four experts equally often, in training."""
+    """Tokens that choose each pair (i, i + 1) of four experts equally often, in training mode."""
     moe = build(**options).train()
     with torch.no_grad():
         moe.router.weight.zero_()[:, :4] = 4 * torch.eye(4)
@@ -74,21 +74,21 @@ def even(choices: int, **options: Any) -> Out:
 
 
 def test_the_papers_capacity_drops_even_routing_and_choices_does_not() -> None:
-    """Eq. 45 counts tokens while two choices each are made."""
+    """Eq. 45 counts tokens, but each token has two choices."""
     assert float(even(64).stats["drop_rate"]) == 0.375
     assert float(even(64, capacity_of="choices").stats["drop_rate"]) == 0.0
 
 
 def test_overflow_keeps_only_the_residual() -> None:
     moe = build(top_k=1, capacity_factor=1.0).train()
-    x = rows(1, 1).expand(1, 8, -1)  # all want the same expert, which has 2 places
+    x = rows(1, 1).expand(1, 8, -1)  # all tokens choose one expert, which has 2 places
     y = moe(x, ctx(tokens=8)).y
     assert y[0, :2].abs().min() > 0
     assert not y[0, 2:].any()
 
 
 def test_nothing_is_dropped_in_evaluation() -> None:
-    """Else a result would depend on what else is in the batch."""
+    """Otherwise a result would depend on other sequences of the batch."""
     moe, x = build(capacity_factor=0.3), rows(4, 9)
     whole = moe(x, ctx(tokens=9))
     assert float(whole.stats["drop_rate"]) == 0
@@ -103,7 +103,7 @@ def test_capacity_of_a_decoder_never_looks_ahead() -> None:
 
 
 def test_balance_is_one_for_even_routing_and_n_for_collapse() -> None:
-    """SPEC E2; TITAN Prop. 6.1 has [1/N, 1]."""
+    """SPEC E2: [1, N]; TITAN Prop. 6.1 has [1/N, 1]."""
     sure = 60 * torch.eye(4, dtype=torch.float64)
     spread, collapsed = torch.arange(4).repeat(5), torch.zeros(20, dtype=torch.long)
     assert float(balance(sure[spread].softmax(-1), spread, None)) == pytest.approx(1)
@@ -115,7 +115,7 @@ def test_balance_is_one_for_even_routing_and_n_for_collapse() -> None:
 def test_descending_the_balance_loss_spreads_the_load() -> None:
     moe, x = build(), rows(4, 16) + 1
     with torch.no_grad():
-        moe.router.weight.mul_(0.1)[0] += 0.2  # nearly all tokens to expert 0
+        moe.router.weight.mul_(0.1)[0] += 0.2  # nearly all tokens choose expert 0
     start = moe(x, ctx(tokens=16))
     optimizer = torch.optim.Adam(moe.router.parameters(), lr=0.01)
     for _ in range(60):
@@ -150,7 +150,7 @@ def test_a_batch_of_padding_is_zero() -> None:
 
 
 class Counting(FFN):
-    """An expert that notes how many rows it was given."""
+    """Expert that records its number of rows."""
 
     def __init__(self, seen: list[int]) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Counting(FFN):
 
 
 class Reporting(FFN):
-    """An expert with an auxiliary loss."""
+    """Expert with an auxiliary loss."""
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
         return Out(x, aux={"inner": torch.tensor(3.0)})
@@ -172,7 +172,7 @@ class Reporting(FFN):
 def test_an_experts_own_loss_counts_by_its_share_of_the_rows() -> None:
     moe = build(expert=lambda site, parts: Reporting())
     aux = moe(rows(2, 10), ctx(tokens=10)).aux
-    assert float(aux["inner"]) == pytest.approx(3.0)  # the shares of all experts sum to one
+    assert float(aux["inner"]) == pytest.approx(3.0)  # shares of all experts sum to 1
     assert set(aux) == {"inner", "balance"}
 
 

@@ -97,9 +97,9 @@ def test_more_positions_than_a_table_has_are_refused_before_the_first_token() ->
 def test_reach_is_found_out_without_a_change(mixer: str, position: str) -> None:
     model = zoo.model(causal=True, mixer=mixer, position=position, norm="qdyt").train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    model.check_reach(32)
+    model.check_length(32)
     with pytest.raises(UserError, match="32"):
-        model.check_reach(33)
+        model.check_length(33)
     assert model.training
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 

@@ -1,4 +1,4 @@
-"""The attention-free transformer against one query at a time (SPEC M15)."""
+"""Attention-free transformer against a reference with one query at a time (SPEC M15)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ DIRECTIONS = pytest.mark.parametrize("causal", [True, False], ids=["decoder", "e
 def build(form: str, causal: bool = True, max_len: int = 64, window: int = WINDOW) -> Any:
     where = site(causal=causal, max_len=max_len)
     mixer = double(lambda: AFT(where, parts(), form=form, rank=6, window=window))
-    for p in mixer.parameters(recurse=False):  # a and b start small and would hide mistakes
+    for p in mixer.parameters(
+        recurse=False
+    ):  # with small initial a and b, errors in w would not show
         nn.init.normal_(p)
     return mixer
 
@@ -78,7 +80,7 @@ def test_equals_the_definition_at_full_size(form: str, causal: bool, t: int) -> 
 def test_padding_changes_nothing(form: str, causal: bool, left: bool) -> None:
     mixer = build(form, causal)
     mask = ragged([23, 9, 1, 5], left=left)
-    mask[2] = False  # nothing at all
+    mask[2] = False  # all tokens are padding
     x = torch.randn(4, 23, 32, dtype=torch.float64)
     y = mixer(x, ctx(mask)).y
     assert y.isfinite().all()
@@ -114,7 +116,7 @@ def test_the_state_does_not_grow(form: str) -> None:
 
 @FORMS
 def test_a_huge_key_leaves_the_past_exact(form: str) -> None:
-    """Float32, k from −300 to 300: one maximum over the sequence would erase its beginning."""
+    """Float32, k from −300 to 300: with one maximum per sequence, early keys would underflow."""
     mixer = build(form).float()
     x = torch.randn(1, 23, 32)
     mixer.k_proj.register_forward_hook(lambda m, i, k: 100 * k)
@@ -150,7 +152,7 @@ def test_factors_start_normal_and_small() -> None:
 
 
 def test_running_sums_take_one_pass() -> None:
-    """Their own gradient, written by hand, at lengths around a square."""
+    """Hand-written gradient, at lengths around a square."""
     for t in (1, 2, 15, 16, 17, 24, 25, 26):
         k, v = (torch.randn(2, t, 3).double().requires_grad_() for _ in range(2))
         y = aft.running(aft.each(k, v, None)).read()
@@ -164,7 +166,7 @@ def test_running_sums_take_one_pass() -> None:
 def test_full_form_computes_the_weights_below_the_diagonal_only(
     t: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each level pads at most its last pair; the diagonal is apart."""
+    """Each level pads at most its last pair; the diagonal is computed separately."""
     weighted, made = aft.weighted, []
 
     def counted(w: Tensor, *rest: Any) -> aft.Sums:

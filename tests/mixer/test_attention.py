@@ -1,4 +1,4 @@
-"""Softmax attention against `transformers`' Llama, weights copied (SPEC M1, M2, rope)."""
+"""Softmax attention against `transformers`' Llama with equal weights (SPEC M1, M2, rope)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SCALINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def split_halves(weight: Tensor, heads: int) -> Tensor:
-    """Rows as Llama has them: it pairs i with i + k/2, we 2i with 2i + 1."""
+    """Rows in Llama's order: Llama pairs i with i + k/2, Chimera 2i with 2i + 1."""
     return rearrange(weight, "(h half two) d -> (h two half) d", h=heads, two=2)
 
 
 def pair(kv_heads: int, scaling: str) -> tuple[Any, Any, Any]:
-    """Ours, Llama's with the same weights, and Llama's rotation."""
+    """Chimera's layer, Llama's layer with equal weights, and Llama's rotation."""
     own, theirs = SCALINGS[scaling]
     position = partial(Rotary, base=100.0, **own)
     ours = double(lambda: Attention(site(), parts(position=position), kv_heads=kv_heads))
@@ -60,7 +60,7 @@ def pair(kv_heads: int, scaling: str) -> tuple[Any, Any, Any]:
 def run(llama: Any, rotary: Any, x: Tensor, real: Tensor, pos: Tensor) -> Tensor:
     seen = real[:, None, None, :] & torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
     mask = torch.zeros(seen.shape, dtype=x.dtype).masked_fill(~seen, -1e9)
-    # Its angles are float32, whatever the dtype of the model.
+    # Llama's angles are float32, for any dtype of the model.
     turn = rotary(x, pos)
     return llama(x, turn, mask)[0]
 
@@ -87,7 +87,7 @@ def test_equals_llama_on_padding() -> None:
 
 
 def test_equals_llama_without_rotation_to_the_last_digit() -> None:
-    """At position 0 nothing is turned, and no float32 angle is in the way."""
+    """At position 0 there is no rotation, and so no rounding of angles to float32."""
     ours, llama, rotary = pair(2, "none")
     x = torch.randn(2, 9, 32).double()
     ours.position = parts().position(site(), 4, 8)

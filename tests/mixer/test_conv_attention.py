@@ -1,4 +1,4 @@
-"""The convolution before attention against its sum, and SAIDL's parameter counts (SPEC M14)."""
+"""Convolution before attention against the sum, and SAIDL's parameter counts (SPEC M14)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build(causal: bool = True, inner: Any = Attention, **options: Any) -> Any:
 
 
 def convolved(mixer: Any, x: Tensor) -> Tensor:
-    """The definition, token by token and tap by tap, on one sequence [t d]."""
+    """Definition, token by token and tap by tap, for one sequence [t d]."""
     kernel = mixer.weight.shape[1]
     first = 1 - kernel if mixer.causal else -(kernel // 2)
     y = torch.zeros_like(x) if mixer.bias is None else mixer.bias.expand_as(x).clone()
@@ -61,7 +61,7 @@ def test_prefill_and_decode_give_the_full_pass(inner: Any) -> None:
 
 
 def test_parameters_are_those_of_the_paper() -> None:
-    """Table 6: 9216 more in six layers of width 256; 2.7, text: K·d."""
+    """Table 6: 9216 additional parameters in six layers of width 256; text of 2.7: K·d."""
     wide = site(dim=256, heads=8)
     plain = sum(p.numel() for p in Attention(wide, parts()).parameters())
 

@@ -1,4 +1,4 @@
-"""DeltaNet and DeltaProduct: against the recurrence written from the mixer's own weights."""
+"""DeltaNet and DeltaProduct against the recurrence with the weights of the mixer."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def build(**options: Any) -> DeltaProduct:
 
 
 def conv(x: Tensor, weight: Tensor) -> Tensor:
-    """torch's own convolution, causal."""
+    """Causal convolution by torch."""
     taps = weight.shape[1]
     return F.conv1d(F.pad(x.mT, (taps - 1, 0)), weight[:, None], groups=len(weight)).mT
 
 
 def by_token(mixer: DeltaProduct, x: Tensor, **options: Any) -> Tensor:
-    """The module's docstring, read aloud."""
+    """Equations of the module's docstring."""
     h, n = mixer.heads, mixer.order
     q, k, v = mixer.q_proj(x), mixer.k_proj(x), mixer.v_proj(x)
     if options.get("conv"):
@@ -79,7 +79,9 @@ def test_decoding_continues_the_prefill(options: dict[str, Any]) -> None:
         out = mixer(x[:, at : at + width], ctx(tokens=width, start=at), state)
         state = out.state
         reads.append(out.y)
-        assert [s.numel() for s in (state.memory, *state.tails)] == sizes  # it does not grow
+        assert [
+            s.numel() for s in (state.memory, *state.tails)
+        ] == sizes  # the state has constant size
     close(torch.cat(reads, 1), full.y)
 
 
@@ -108,11 +110,11 @@ def test_bfloat16_keeps_a_wide_memory() -> None:
 
 @pytest.mark.parametrize("negative", [True, False])
 def test_only_negative_eigenvalues_reflect(negative: bool) -> None:
-    """β near 2 turns the memory's orientation with each token: a parity (arXiv 2411.12537)."""
+    """β near 2 reflects the state at each token, which computes parity (arXiv 2411.12537)."""
     mixer = build(heads=1, negative_eigenvalues=negative)
     with torch.no_grad():
-        mixer.beta_proj.weight.fill_(1.0)  # of these inputs: β at its top
-        mixer.v_proj.weight.zero_()  # nothing is written
+        mixer.beta_proj.weight.fill_(1.0)  # β is at its maximum for these inputs
+        mixer.v_proj.weight.zero_()  # β = 0 writes nothing
     x = torch.full((1, 4, 32), 5.0, dtype=torch.float64)
     state, signs = mixer.init_state(1), []
     state = state._replace(memory=torch.eye(32, dtype=torch.float64)[None, None])
@@ -133,7 +135,9 @@ def test_initial_decay_is_mambas() -> None:
     heads = 20_000
     where, chosen = site(dim=heads, heads=heads), parts(linear=NoLayer)
     mixer = DeltaProduct(where, chosen, decay=True).double()
-    uniform(F.softplus(mixer.decay_bias).log10(), -3 - 1e-5, -1 + 1e-5)  # drawn in float32
+    uniform(
+        F.softplus(mixer.decay_bias).log10(), -3 - 1e-5, -1 + 1e-5
+    )  # initial values are float32
     uniform(mixer.rate.exp(), 1 - 1e-5, 16 + 1e-5)
 
 

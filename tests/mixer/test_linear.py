@@ -1,4 +1,4 @@
-"""Linear attention against its definition; its three forms give the same numbers (SPEC M5)."""
+"""Linear attention against its definition, in all three forms (SPEC M5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LiZAttention: its linear branch against the paper's equations, its mixture against attention."""
+"""LiZAttention: linear branch against the paper's equations, whole mixer against attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.reference.liza import linear_branch, virtual_tokens
 
 PHI = {"none": lambda h: h, "gelu": F.gelu, "tanh": torch.tanh}
 TRICKS = [("none", 1), ("derivative", 2), ("derivative", 3), ("rotary", 2), ("both", 2)]
-#: Every trick, gate and nonlinearity at least once; chunks that divide nothing.
+#: Every trick, gate and nonlinearity at least once; chunks that do not divide the length.
 BRANCHES: list[dict[str, Any]] = [
     {"trick": trick, "order": order, "gate": gate, "nonlinearity": phi, "chunk": 7}
     for (trick, order), (gate, phi) in zip(
@@ -35,7 +35,7 @@ branches = pytest.mark.parametrize(
 )
 
 
-#: Of the norm that ends the branch.
+#: Weight of the final norm of the branch.
 ONES = torch.ones(4, dtype=torch.float64)
 
 
@@ -69,7 +69,7 @@ def test_the_branch_is_the_papers_equations(options: dict[str, Any], tokens: int
     y, h = linear_branch(*x, **said)
     y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     close((got, state.memory), (y, h))
-    close(one(*x, ONES)[0], y)  # without a state: nothing but the output
+    close(one(*x, ONES)[0], y)  # without a state, only the output
     weight = torch.randn_like(y)
     close(grads((got * weight).sum(), x), grads((y * weight).sum(), x))
 
@@ -113,7 +113,7 @@ def test_decoding_goes_on_from_ragged_prompts(left: bool, bound: int | None) -> 
 
 
 class Turned(Position):
-    """Something that rotates and biases, to see where it arrives."""
+    """Position that rotates and biases, to test which branch uses it."""
 
     def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
         angle = pos[:, None, :, None].to(q.dtype)
@@ -132,7 +132,7 @@ def test_weight_0_is_attention(causal: bool, mag: str, bound: int | None) -> Non
     plain.load_state_dict(one.state_dict(), strict=False)
     x = torch.randn(2, 40, 32, dtype=torch.float64)
     got, want = one(x, ctx(tokens=40)).y, plain(x, ctx(tokens=40)).y
-    close(got, want, 1e-12 if bound else 0.0)  # to the bit where the same kernel runs
+    close(got, want, 1e-12 if bound else 0.0)  # bit for bit, if both use the same kernel
 
 
 @pytest.mark.parametrize("mag", ["additive", "cross_gate"])
@@ -168,7 +168,7 @@ def test_positions_reach_the_softmax_branch_only() -> None:
 
 
 def test_e6_the_derivative_is_summed_over_time() -> None:
-    """m = 1 is (x_t − x_t−1)/2, m = 2 (x_t − 2 x_t−1 + x_t−2)/4, with nothing before the start."""
+    """m = 1: (x_t − x_t−1)/2, m = 2: (x_t − 2 x_t−1 + x_t−2)/4, with zeros before the start."""
     x = torch.randn(1, 1, 9, 4, dtype=torch.float64)
     padded = F.pad(x, (0, 0, 2, 0))
     got = branch(order=3, trick="derivative").virtual(padded)
@@ -178,7 +178,7 @@ def test_e6_the_derivative_is_summed_over_time() -> None:
     close(got[:, :, 0], torch.stack([x[:, :, 0] / 2**m for m in range(3)], 2))
     close(got[:, :, 5], virtual_tokens(x, 5, 3, "derivative"))
     still = branch(order=2, trick="derivative").virtual(x[:, :, :1].expand(-1, -1, 9, -1))
-    assert not still[..., 1, :].any()  # a token's own terms alone would not cancel
+    assert not still[..., 1, :].any()  # terms of a single token would not cancel
 
 
 def test_both_ways_mirrors() -> None:
@@ -194,10 +194,10 @@ def test_both_ways_mirrors() -> None:
 
 @pytest.mark.parametrize("gate", ["k", "v", "kv"])
 def test_the_memory_stays_bounded(gate: str) -> None:
-    """β per channel makes the transition oblique; from normalised keys it still does not grow."""
+    """β per channel makes the transition oblique; with normalised keys, the state does not grow."""
     one = branch(order=2, trick="both", gate=gate)
     x = [10 * torch.randn(2, 2, 4000, 4, dtype=torch.float64) for _ in range(3)]
-    x[1] = x[1][:, :, :8].repeat(1, 1, 500, 1)  # the same few keys again and again
+    x[1] = x[1][:, :, :8].repeat(1, 1, 500, 1)  # few keys, repeated
     _, state = one(*x, ONES, state=one.init_state(2, 2, x[0]))
     assert state.memory.norm(dim=(-2, -1)).max() < 4
 

@@ -1,4 +1,4 @@
-"""Sliding window and sparse block against one query at a time (SPEC M3, M4)."""
+"""Sliding window and sparse block against a reference with one query at a time (SPEC M3, M4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WINDOW = 5
 
 
 class Sloped(Position):
-    """A rotation's and a bias's stand-in: both depend on the position, the bias learns."""
+    """Position with rotation and a learned bias, both dependent on position."""
 
     provides = frozenset({"rotate", "bias"})
 
@@ -89,7 +89,7 @@ def test_equals_the_definition(kind: Any, causal: bool, position: Any, t: int) -
 @DIRECTIONS
 @pytest.mark.parametrize("t", [63, 64, 65, 257])
 def test_equals_the_definition_at_full_size(kind: Any, causal: bool, t: int) -> None:
-    size = 100 if kind is window else 64  # no multiple of the block of queries
+    size = 100 if kind is window else 64  # not a multiple of the block of queries
     mixer = kind(causal, size)
     x = torch.randn(1, t, 32, dtype=torch.float64)
     close(mixer(x, ctx(tokens=t)).y[0], expected(mixer, x[0], near(kind, causal, size)))
@@ -155,7 +155,7 @@ def test_grouped_heads_have_small_caches(kind: Any) -> None:
     assert mixer.init_state(3).k.shape[1] == 2
     x = torch.randn(1, 100, 32, dtype=torch.float64)
     y = mixer(x, ctx(tokens=100)).y
-    with torch.no_grad():  # the same as four heads, of which two and two are alike
+    with torch.no_grad():  # equals four key heads of which two and two are equal
         full = double(lambda: factory(site(), parts()))
         full.load_state_dict(
             mixer.state_dict()
@@ -180,7 +180,7 @@ def test_a_window_of_one_sees_itself_only() -> None:
 
 @pytest.mark.parametrize("kind", [window, block])
 def test_memory_is_linear(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scores that are ever asked for grow with t, not with t²."""
+    """The number of computed scores grows with t, not with t²."""
     asked = []
     fused = local._sdpa
 

@@ -1,4 +1,4 @@
-"""Mamba: the public block's numbers, the three forms, initial values, padding, precision."""
+"""Mamba against a public implementation: forms, initial values, padding, precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _mamba(seed: int = 0, **choices: int) -> nn.Module:
     return kit.double(lambda: Mamba(kit.site(), kit.parts(), **choices), seed)
 
 
-#: mambapy's names of our parameters.
+#: mambapy's names of Chimera's parameters.
 PUBLIC = {
     "ssm.in_proj.weight": "in_proj.weight",
     "ssm.conv_weight": "conv1d.weight",
@@ -32,7 +32,7 @@ PUBLIC = {
 
 
 def _public(ours: nn.Module, **choices: int) -> nn.Module:
-    """mambapy's block with our weights."""
+    """mambapy's block with Chimera's weights."""
     theirs = MambaBlock(MambaConfig(d_model=32, n_layers=1, **choices)).double()
     shapes, own = theirs.state_dict(), ours.state_dict()
     theirs.load_state_dict({PUBLIC[n]: own[n].view_as(shapes[PUBLIC[n]]) for n in own})
@@ -45,7 +45,7 @@ def _run(mixer: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @pytest.mark.parametrize("tokens", [1, 2, 65])
 def test_it_is_the_public_block(tokens: int) -> None:
-    """Values and every gradient. The tolerance is mambapy's: it makes A in float32."""
+    """Values and all gradients. mambapy computes A in float32, which sets the tolerance."""
     ours = _mamba(state=8, expand=3, conv=3, dt_rank=5)
     theirs = _public(ours, d_state=8, expand_factor=3, d_conv=3, dt_rank=5, pscan=False)
     x = torch.randn(2, tokens, 32, dtype=torch.float64, requires_grad=True)
@@ -76,7 +76,7 @@ def test_initial_values_are_those_of_the_paper() -> None:
     assert ssm.sizes == (2, 16, 16)
     wide = SelectiveSSM(4096, kit.NoLayer, state=2, expand=2, conv=9, dt_rank=16)
     dt = F.softplus(wide.dt_bias.double())
-    kit.uniform(dt.log10(), -3 - 1e-5, -1 + 1e-5)  # log-uniform in [0.001, 0.1], by float32
+    kit.uniform(dt.log10(), -3 - 1e-5, -1 + 1e-5)  # log-uniform in [0.001, 0.1], in float32
     kit.uniform(wide.dt_weight, -1 / 4, 1 / 4)
     kit.uniform(wide.conv_weight, -1 / 3 - 1e-6, 1 / 3 + 1e-6)
     kit.uniform(wide.conv_bias, -1 / 3 - 1e-6, 1 / 3 + 1e-6)
@@ -109,7 +109,7 @@ def test_decoding_keeps_no_more_with_every_token() -> None:
 
 
 def test_autocast_leaves_the_dynamics_in_float32() -> None:
-    """Gradients of A_log, the sum of many small numbers, stay close to those without autocast."""
+    """Gradients of A_log, sums of many small numbers, are close to those without autocast."""
     mixer = _mamba().float()
     x = torch.randn(2, 200, 32)
     found = []

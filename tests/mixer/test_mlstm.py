@@ -1,4 +1,4 @@
-"""The mLSTM layer against the authors' package with its weights (SPEC M13)."""
+"""mLSTM layer against the authors' package with equal weights (SPEC M13)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.kit import (
 
 
 def randomise(module: nn.Module) -> None:
-    """Gates start at zero, scales at one: neither would show a mistake."""
+    """Randomise gates (initially 0) and scales (initially 1), so that errors show."""
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.3 * torch.randn_like(p))
@@ -37,14 +37,14 @@ def theirs(length: int) -> mLSTMLayer:
     config = mLSTMLayerConfig(embedding_dim=32, num_heads=4, context_length=length)
     layer = mLSTMLayer(config).double()
     randomise(layer)
-    # An epsilon that the paper does not have.
+    # The paper has no such ε.
     layer.mlstm_cell.backend_fn = partial(parallel_stabilized_simple, eps=0.0)
     return layer
 
 
 @torch.no_grad()
 def copy(layer: mLSTMLayer, mixer: MLSTM) -> None:
-    """The weights of `layer` in `mixer`."""
+    """Copy the weights of `layer` into `mixer`."""
     cell = layer.mlstm_cell
     pairs = [
         (mixer.up_proj.weight, layer.proj_up.weight),
@@ -89,7 +89,7 @@ def test_a_padded_prefill_continues(left: bool, options: dict[str, Any]) -> None
 def test_starts_as_the_authors() -> None:
     mixer = MLSTM(site(), parts())
     for p in mixer.parameters():
-        nn.init.constant_(p, 7.0)  # what the model's initialisation may have done
+        nn.init.constant_(p, 7.0)  # as the model's initialisation may do
     mixer.reset_parameters()
     i, f = mixer.gate_bias.chunk(2)
     close(f, torch.linspace(3, 6, 4))
@@ -116,7 +116,7 @@ def test_says_what_does_not_fit() -> None:
 
 
 def test_adapters_of_the_paper_have_its_parameters() -> None:
-    """SAIDL 3.7: rank 8 with gates on q, k, v and out in 4 blocks, and a classifier: 123522."""
+    """SAIDL 3.7: rank 8 with gates on q, k, v and out in 4 blocks, with a classifier: 123522."""
     mixer = MLSTM(site(dim=256), parts())
     wrapped = (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.o_proj)
     low_rank = sum(8 * (m.in_features + m.out_features + 1) for m in wrapped)

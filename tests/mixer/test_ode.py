@@ -1,4 +1,4 @@
-"""Neural-ODE attention: the solver, the three ways back, memory, decoding, positions."""
+"""Neural-ODE attention: solver, three backward passes, memory, decoding, positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.reference import ode as reference
 
 
 def build(causal: bool = False, **options: Any) -> ODEAttention:
-    """Weights as they start, half as large again, so that the flow bends."""
+    """Initial weights times 1.5, so that the flow is not linear."""
     position = options.pop("position", None)
     made = double(
         lambda: ODEAttention(
@@ -44,7 +44,7 @@ def rows(*shape: int) -> Tensor:
 
 
 def decay(z: Tensor, t: float | Tensor, call: int) -> Tensor:
-    """dz/dt = −z² (1 + t), which takes 1 to 1/(1 + 3/2)."""
+    """dz/dt = −z² (1 + t), whose solution from z(0) = 1 is z(1) = 1/(1 + 3/2)."""
     return -z * z * (1 + float(t))
 
 
@@ -94,13 +94,13 @@ def test_regulariser_is_equation_52_per_token() -> None:
                 lambda z, t, i=i: reference.slope(m, z, i / 2 + t / 2) / 2, z, 1
             )
         close(m(x[:1], ctx(tokens=5)).aux["ode"], sum(found) / 2)
-        # The same whatever the batch: the mean over tokens.
+        # A mean over tokens does not depend on the batch.
         alone = [m(x[i : i + 1], ctx(tokens=5)).aux["ode"] for i in range(3)]
         close(m(x, ctx(tokens=5)).aux["ode"], sum(alone) / 3)
 
 
 def ways(m: ODEAttention, x: Tensor, weight: Tensor) -> dict[str, tuple[Tensor, ...]]:
-    """Output, regulariser and all gradients by each of the three."""
+    """Output, regulariser and all gradients of each of the three."""
     found = {}
     for way in ("direct", "checkpoint", "adjoint"):
         m.backprop = way
@@ -112,7 +112,7 @@ def ways(m: ODEAttention, x: Tensor, weight: Tensor) -> dict[str, tuple[Tensor, 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_three_ways_back_agree(causal: bool) -> None:
-    """Checkpoint exactly, adjoint up to the solver: its error falls with the fourth power too."""
+    """checkpoint equals direct exactly; the error of adjoint falls with the fourth power of Δt."""
     x, weight = rows(2, 6).requires_grad_(), rows(2, 6)
     errors = []
     for steps in (8, 16):
@@ -132,7 +132,7 @@ def test_adjoint_gives_one_function_with_and_without_gradients() -> None:
 
 
 def kept(m: ODEAttention, x: Tensor) -> int:
-    """Numbers that the forward pass keeps for the backward pass, weights aside."""
+    """Numbers that the forward pass stores for the backward pass, without weights."""
     own, seen = {p.data_ptr() for p in m.parameters()}, {}
 
     def pack(t: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def kept(m: ODEAttention, x: Tensor) -> int:
 
 
 def test_memory_is_flat_in_steps() -> None:
-    """Per step one state of t·d numbers, where `direct` keeps four attentions."""
+    """One state of t·d numbers per step; `direct` stores four attentions."""
     x = rows(1, 32).requires_grad_()
     slope = {}
     for way in ("direct", "checkpoint", "adjoint"):
@@ -159,7 +159,7 @@ def test_memory_is_flat_in_steps() -> None:
 
 
 class Turn(Position):
-    """All three hooks, with a parameter, to see that each is used and learned."""
+    """Position with all three hooks and a parameter, to test that each hook is used and learned."""
 
     provides = frozenset({"embed", "rotate", "bias"})
 

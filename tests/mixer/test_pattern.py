@@ -1,4 +1,4 @@
-"""Mixers cycled over depth (SPEC M16)."""
+"""Mixers cycled over the layers (SPEC M16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention against its definition; its three forms give the same numbers (SPEC M6)."""
+"""Retention against its definition, in all three forms (SPEC M6)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def turned(x: Tensor, pos: Tensor) -> Tensor:
 def definition(
     m: Any, x: Tensor, gamma: Tensor, *, causal: bool, paper: bool = False, eps: float = 1e-6
 ) -> Tensor:
-    """The matrix D and the docstring's formulas; `paper` adds RetNet's score normalisations."""
+    """Matrix D and formulas of the docstring; `paper` adds RetNet's score normalisations."""
     pos = torch.arange(x.shape[1])
     q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x)), heads(m.v_proj(x))
     apart = pos[:, None] - pos
@@ -72,7 +72,7 @@ def test_equals_the_definition(causal: bool, rule: str, gamma: Tensor, options: 
 
 def test_the_norm_over_each_head_adds_one_millionth() -> None:
     m = build()
-    m.v_proj.weight.data.mul_(1e-3)  # heads whose mean square is about as small as ε
+    m.v_proj.weight.data.mul_(1e-3)  # heads whose mean square is close to ε
     x = torch.randn(1, 9, 32).double()
     want = definition(m, x, TITAN, causal=True, eps=1e-6)
     close(m(x, ctx(tokens=9)).y, want)
@@ -80,7 +80,7 @@ def test_the_norm_over_each_head_adds_one_millionth() -> None:
 
 
 def test_titan_decays_range_as_the_paper_says() -> None:
-    """TITAN 4.2: «from approximately 0.97 to 0.999», with its eight heads."""
+    """TITAN 4.2: «from approximately 0.97 to 0.999», with eight heads."""
     gamma = build(where=site(heads=8, dim=32)).log_decay(0, torch.empty(0).double()).exp()
     close(gamma, torch.tensor([1 - 2 ** -(5 + 7 * h / 8) for h in range(8)], dtype=gamma.dtype))
     assert 0.965 < gamma[0] < 0.975
@@ -155,7 +155,7 @@ def test_a_position_that_rotates_takes_the_place_of_the_own_rotation() -> None:
     pos = torch.arange(9)
     q, k, v = heads(rope.q_proj(x)), heads(rope.k_proj(x)), heads(rope.v_proj(x))
     theta = 50.0 ** -(torch.arange(4).double() / 4)
-    angle = (pos[:, None] - pos)[..., None] * theta  # one rotation, by the difference
+    angle = (pos[:, None] - pos)[..., None] * theta  # one rotation, by the difference of positions
     zq, zk = (torch.complex(z[..., 0::2], z[..., 1::2]) for z in (q, k))
     products = zq[..., :, None, :] * zk[..., None, :, :].conj() * torch.exp(1j * angle)
     apart = pos[:, None] - pos

@@ -1,4 +1,4 @@
-"""Learned routing among mixers: blending, choosing, no look ahead, decoding, load report."""
+"""Learned routing among mixers: blending, top-1, causality, decoding, load statistics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows(*shape: int) -> Tensor:
 
 
 def plainly(m: Routed, x: Tensor) -> Tensor:
-    """One sequence [t d], token by token: content, probabilities, the members' outputs."""
+    """One sequence [t d], token by token: content, probabilities, outputs of the members."""
     outs = torch.stack([one(x[None], ctx(tokens=len(x))).y[0] for one in m.members.values()])
     y = []
     for t in range(len(x)):
@@ -104,7 +104,7 @@ def test_the_router_learns(mode: str, scope: str) -> None:
 
 
 def test_top1_by_sequence_runs_one_mixer_per_sequence() -> None:
-    """And gives its gradients: those of running all and selecting."""
+    """Gradients equal those of running all mixers and selecting."""
     seen: dict[str, int] = {}
 
     class Noted(Attention):
@@ -175,7 +175,7 @@ def test_it_can_do_what_all_of_its_members_can() -> None:
     mixed = build(True, members={"attention": Attention, "deaf": Deaf})
     assert mixed.directions == CAUSAL
     assert mixed.honours == {"embed"}
-    # An encoder takes such a mixture through the two-way wrapper, as it takes any causal mixer.
+    # An encoder wraps such a mixture in `Bidirectional`, as any causal mixer.
     members: dict[str, Any] = {"attention": Attention, "deaf": Deaf}
     both = Bidirectional(site(causal=False), parts(), partial(Routed, members=members))
     assert isinstance(both.ahead, Mixer)

@@ -1,4 +1,4 @@
-"""The sLSTM layer against the authors' package with its weights (SPEC M13)."""
+"""sLSTM layer against the authors' package with equal weights (SPEC M13)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ E = 8
 
 
 def randomise(module: nn.Module) -> None:
-    """R starts at zero, scales at one: neither would show a mistake."""
+    """Randomise R (initially 0) and scales (initially 1), so that errors show."""
     with torch.no_grad():
         for p in module.parameters():
             p.add_(0.5 * torch.randn_like(p))
@@ -36,15 +36,15 @@ def build(**options: Any) -> Any:
 
 
 def by_head(bias: Tensor) -> Tensor:
-    """Theirs stands gate by gate, then head by head."""
+    """The authors' layout is by gate, then by head."""
     return bias.view(4, 4, E).transpose(0, 1).flatten(1)
 
 
 @torch.no_grad()
 def copy(layer: sLSTMLayer, mixer: SLSTM) -> None:
-    """The weights of `layer` into `mixer`."""
+    """Copy the weights of `layer` into `mixer`."""
     cell = layer.slstm_cell
-    # Theirs calls the layer that makes ĩ `fgate` and the other way round.
+    # The authors' package calls the layer of ĩ `fgate` and the layer of f̃ `igate`.
     gates = [layer.fgate.weight, layer.igate.weight, layer.zgate.weight, layer.ogate.weight]
     pairs = [
         (mixer.conv, layer.conv1d.conv.weight[:, 0]),
@@ -76,7 +76,7 @@ def test_starts_as_the_authors(layer: int) -> None:
     want = by_head(theirs(_block_idx=layer, _num_blocks=3).slstm_cell._bias_)
     mixer = SLSTM(replace(site(), depth=3, layer=layer), parts())
     for p in mixer.parameters():
-        nn.init.constant_(p, 7.0)  # what the model's initialisation may have done
+        nn.init.constant_(p, 7.0)  # as the model's initialisation may do
     mixer.reset_parameters()
     close(mixer.gate_bias.data, want.float(), 1e-5)
     assert not mixer.recurrent.any()

@@ -1,4 +1,4 @@
-"""Titan attention: grouped-query attention, and the memory's read beside it (SPEC M10)."""
+"""Titan attention: grouped-query attention plus the read of a memory (SPEC M10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Titan memory: eq. 31-32 beside Mamba, the three forms, padding, α."""
+"""Titan memory: Mamba plus eq. 31-32, forms, padding, α."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HEADS, K, V = 4, 8, 16
 
 def _mixer(**choices: object) -> nn.Module:
     mixer = kit.double(lambda: TitanMemory(kit.site(), kit.parts(), **choices))
-    with torch.no_grad():  # heads that differ in what they forget
+    with torch.no_grad():  # heads with different α
         mixer.memory.alpha_logit += torch.linspace(-2, 2, HEADS)
     return mixer
 
 
 def _naive(memory: FastWeightMemory, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The read [t e] and the last memory [h k v] of one sequence x [t d]."""
+    """Read [t e] and last memory [h k v] of one sequence x [t d]."""
     q, k, v = (
         proj(x).view(len(x), HEADS, -1).transpose(0, 1)
         for proj in (memory.q_proj, memory.k_proj, memory.v_proj)
@@ -39,7 +39,7 @@ def _naive(memory: FastWeightMemory, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _whole(mixer: nn.Module, x: Tensor) -> Tensor:
-    """The block by its definition, sequence by sequence."""
+    """Definition of the mixer, sequence by sequence."""
     y, gate, _ = mixer.ssm(x)
     r = torch.stack([_naive(mixer.memory, row)[0] for row in x])
     return mixer.out_proj((y + r) * gate)
@@ -87,7 +87,7 @@ def test_without_values_it_is_mamba() -> None:
 
 
 def test_a_stored_value_is_found_by_its_key() -> None:
-    """One pair written t tokens ago is read as α^t (1 − α) v: what the orientation Mᵀ q means."""
+    """A pair written t tokens ago is read as α^t (1 − α) v, by the orientation Mᵀ q."""
     memory = kit.double(lambda: FastWeightMemory(8, 6, kit.parts().linear, heads=1, alpha=0.8))
     with torch.no_grad():
         memory.q_proj.weight.copy_(torch.eye(8))
@@ -95,7 +95,7 @@ def test_a_stored_value_is_found_by_its_key() -> None:
     x = torch.eye(8, dtype=torch.float64)[[0, 1, 2, 0]][None]
     r, _ = memory(x)
     v = memory.v_proj(x)[0, 0]
-    kit.close(r[0, 3], 0.2 * v + 0.8**3 * 0.2 * v, 1e-6)  # 0.8 is a float32 logit
+    kit.close(r[0, 3], 0.2 * v + 0.8**3 * 0.2 * v, 1e-6)  # the logit of 0.8 is float32
 
 
 @pytest.mark.parametrize("learn", [True, False])
@@ -107,7 +107,7 @@ def test_alpha_starts_as_asked_and_is_learned_by_option(learn: bool) -> None:
 
 
 def test_the_two_sided_memory_sees_both_sides() -> None:
-    """r_n = (1 − α) Σ_m α^|n−m| (q_n·k_m) v_m, for mixers that have a two-sided form."""
+    """r_n = (1 − α) Σ_m α^|n−m| (q_n·k_m) v_m, for mixers with a bidirectional form."""
     memory = kit.double(
         lambda: FastWeightMemory(32, 64, kit.parts().linear, heads=HEADS, chunk=4, causal=False)
     )

@@ -1,4 +1,4 @@
-"""Tiny Hugging Face folders with fresh weights and a tokenizer of their own kind."""
+"""Tiny Hugging Face folders with random weights and a tokenizer of the model type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPE: dict[str, Any] = {
     "intermediate_size": 48,
     "max_position_embeddings": 66,
 }
-#: Kind → configuration, model, what stands around texts: start, middle, end.
+#: Model type → configuration, model, special tokens at start, middle and end of texts.
 KINDS: dict[str, tuple[Any, Any, tuple[str, str, str]]] = {
     "bert": (
         theirs.bert.BertConfig,
@@ -54,7 +54,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 
 def folder(kind: str, to: Path) -> Path:
-    """A model of this kind, as its users have it on disk."""
+    """Save a model of this type with its tokenizer, as users have it on disk."""
     config, model, around = KINDS[kind]
     special = ["<pad>", "<unk>", *dict.fromkeys(" ".join(around).split())]
     special += [] if kind == "llama" else ["<mask>"]
@@ -77,7 +77,7 @@ def folder(kind: str, to: Path) -> Path:
     torch.manual_seed(0)
     shape = {**SHAPE, **MORE.get(kind, {}), "vocab_size": len(vocabulary), "pad_token_id": 0}
     made = model(config(**shape))
-    for parameter in made.parameters():  # fresh ones are so small that mistakes would not show
+    for parameter in made.parameters():  # with small initial weights, errors would not show
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.2)
     made.save_pretrained(to)

@@ -1,4 +1,4 @@
-"""A settings class names what builds its model; the adapter can be left out."""
+"""Settings classes name the builder of their model; `choose` can omit the adapter."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests import zoo
 
 @dataclass(frozen=True)
 class Mine:
-    """Settings of a stranger's model."""
+    """Settings of a model outside Chimera."""
 
     builder: ClassVar[str] = f"{__name__}.mine"
     width: int = 3
 
 
 def mine(settings: Mine, choices: Choices, *, vocab_size: int, causal: bool | None) -> Any:
-    """Builds it."""
+    """Builder of this model."""
     assert causal
     assert choices.names["mixer"] == "retnet"
     return nn.Embedding(vocab_size, settings.width)

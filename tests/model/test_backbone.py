@@ -1,4 +1,4 @@
-"""Blocks, loops, head and initial weights: what holds whichever parts are in them."""
+"""Blocks, loops, head and initial weights, independent of the components in them."""
 
 from __future__ import annotations
 

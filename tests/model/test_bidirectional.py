@@ -1,4 +1,4 @@
-"""Two-way wrapper: what each pass sees, padding, positions, one or two sets of weights."""
+"""`Bidirectional`: inputs of each pass, padding, positions, shared and separate weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit import close, ctx, double, grads, parts, ragged, site
 
 
 class Sum(Mixer):
-    """The plainest causal mixer: y_t = w Σ_{s ≤ t} x_s; padding adds nothing."""
+    """Simplest causal mixer: y_t = w Σ_{s ≤ t} x_s over real tokens."""
 
     component = "sum"
     directions = CAUSAL
@@ -33,7 +33,7 @@ class Sum(Mixer):
 
 
 class Slope(Position):
-    """A bias that favours keys with larger positions, so that their direction matters."""
+    """Bias that increases with the key's position, so that direction has an effect."""
 
     provides = frozenset({"bias"})
 
@@ -78,7 +78,7 @@ def test_padding_gives_the_unpadded_numbers(inner: Any, left: bool, shared: bool
 
 
 def test_the_backward_pass_is_the_forward_pass_of_the_mirrored_text() -> None:
-    """Positions too: both passes look into their past, at the same distances."""
+    """Both passes have positive distances to past tokens."""
     both, x = build(Attention, Slope, shared=True), rows(2, 7)
     ahead = both.ahead(x, ctx(tokens=7)).y
     mirrored = both.ahead(x.flip(1), ctx(tokens=7)).y.flip(1)

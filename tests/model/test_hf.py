@@ -1,4 +1,4 @@
-"""Hugging Face models behind our calls: the same numbers as by themselves, padding, decoding."""
+"""Hugging Face models through Chimera's interfaces: equal outputs, padding, decoding."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_every_weight_is_trained(folders: dict[str, Path]) -> None:
     [
         ("llama", False, 1, "is a llama, a decoder; this task needs an encoder"),
         ("bert", True, 1, "is a bert, an encoder; this task needs a decoder"),
-        ("bert", None, 999, "knows 20 tokens, the tokenizer has 999; use tokenizer=own"),
+        ("bert", None, 999, "has 20 tokens, but the tokenizer has 999; use tokenizer=own"),
     ],
 )
 def test_what_does_not_fit(
@@ -172,12 +172,14 @@ def test_a_table_of_positions_ends(folders: dict[str, Path]) -> None:
     reach = {"bert": 66, "roberta": 65}
     for kind, place in folders.items():
         if kind not in reach:
-            made(place).check_reach(1000)
+            made(place).check_length(1000)
             continue
-        made(place).check_reach(reach[kind])
-        with pytest.raises(UserError, match=f"knows {reach[kind]} positions"):
-            made(place).check_reach(reach[kind] + 1)
-        with pytest.raises(UserError, match=f"knows {reach[kind]} positions; model.max_len=67"):
+        made(place).check_length(reach[kind])
+        with pytest.raises(UserError, match=f"has {reach[kind]} positions"):
+            made(place).check_length(reach[kind] + 1)
+        with pytest.raises(
+            UserError, match=f"has {reach[kind]} positions, fewer than model.max_len=67"
+        ):
             build_model(
                 HuggingFace(name=str(place), max_len=67), Choices, vocab_size=1, causal=None
             )
@@ -186,10 +188,10 @@ def test_a_table_of_positions_ends(folders: dict[str, Path]) -> None:
 def test_what_is_not_there(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not on this machine .*hf download owner/name"):
         HuggingFace(name="owner/name").check()
-    with pytest.raises(UserError, match=r"holds no config\.json and no model\.safetensors"):
+    with pytest.raises(UserError, match=r"has no config\.json and no model\.safetensors"):
         HuggingFace(name=str(tmp_path)).check()
     other = type("C", (), {"names": {**Choices.names, "mixer": "mamba"}})
-    with pytest.raises(UserError, match="mixer=mamba cannot be put into model=hf"):
+    with pytest.raises(UserError, match="mixer=mamba cannot be used with model=hf"):
         build_model(
             HuggingFace(name=str(folders["bert"]), max_len=9), other, vocab_size=1, causal=None
         )

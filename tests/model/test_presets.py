@@ -1,4 +1,4 @@
-"""Sizes of the presets, counted on the meta device, beside what the papers print."""
+"""Sizes of the presets, counted on the meta device, against the papers' numbers."""
 
 from __future__ import annotations
 

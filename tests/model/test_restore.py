@@ -1,4 +1,4 @@
-"""Weights of a file come back whole, or one line says which tensor does not fit."""
+"""`restore` copies all weights of a file, or raises one line with the tensor that does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SAIDL's parameter counts, to the last one: Table 1 (18.1 M) and Table 6."""
+"""SAIDL's exact parameter counts: Table 1 (18.1 M) and Table 6."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_evaluation_centres_by_the_running_mean(reading: str) -> None:
 
 
 def test_train_test_mismatch_and_its_cure() -> None:
-    """The paper evaluates another function than it trained; `token` evaluates the same one."""
+    """`running` (the paper) evaluates another function than the trained one; `token` does not."""
     tokens_differ = randn(64, 5, 8) + torch.linspace(-2, 2, 5)[:, None]
     channels_differ = randn(64, 5, 8) + torch.linspace(-2, 2, 8)
     for x, worst in ((tokens_differ, "running"), (channels_differ, "channel")):
@@ -51,7 +51,7 @@ def test_train_test_mismatch_and_its_cure() -> None:
             found[reading] = (norm.eval()(x) - trained).abs().mean()
         assert found["token"] == 0.0
         assert found[worst] > 0.2
-    assert found["running"] < found["channel"] / 2  # by channel, another function is evaluated
+    assert found["running"] < found["channel"] / 2  # `channel` evaluates another function
 
 
 def test_evaluation_of_a_token_does_not_depend_on_the_batch() -> None:
@@ -105,7 +105,7 @@ def test_recomputation_counts_once(reentrant: bool) -> None:
         norm.begin_calibration(0.5)
     for _ in range(2):
         x = randn(2, 3, 8).requires_grad_()
-        for _loop in range(3):  # several calls per forward, as with loops
+        for _loop in range(3):  # several calls per forward pass, as with loops
             plain(x).sum().backward()
             checkpoint(wrapped, x, use_reentrant=reentrant).sum().backward()
     assert plain.updates == 6

@@ -1,4 +1,4 @@
-"""The callback that QDyT's YAML brings: warm-up of α, calibration of γ, resume (SPEC N3, T7)."""
+"""Callback in QDyT's YAML: warm-up of α, calibration of γ, resume (SPEC N3, T7)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ YAML = Path(__file__).parents[2] / "conf" / "norm" / "qdyt.yaml"
 
 
 class Module(pl.LightningModule):
-    """An embedding and a norm that runs `loops` times."""
+    """Embedding and a norm that runs `loops` times."""
 
     def __init__(self, loops: int = 1) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Module(pl.LightningModule):
 
 
 class Trace(Callback):
-    """What α, γ and the optimiser's view of α were at each step."""
+    """Record α, γ and the optimiser's state of α at each step."""
 
     def __init__(self) -> None:
         self.alpha: list[float] = []
@@ -104,7 +104,7 @@ def test_alpha_warms_up_without_the_optimiser_then_is_learned() -> None:
     line = torch.tensor([0.05 + 0.45 * step / 4 for step in range(4)])
     close(torch.tensor(trace.alpha[:4]), line, 1e-6)
     assert trace.held == [False] * 4 + [True] * 4
-    assert abs(trace.alpha[4] - 0.5) > 1e-3  # it starts from 0.5 and has moved already
+    assert abs(trace.alpha[4] - 0.5) > 1e-3  # α starts from 0.5 and has changed already
     assert abs(trace.alpha[4] - 0.5) < 0.05
     assert bool(module.norm.warm)
 
@@ -119,7 +119,7 @@ def test_a_short_run_gets_through_its_warm_up(max_steps: int) -> None:
 
 
 def test_calibration_uses_the_alpha_at_which_the_warm_up_ends() -> None:
-    """At the first step α is 0.05; γ gives outputs of second moment 1 at α = 0.5."""
+    """α is 0.05 at the first step; γ gives outputs with second moment 1 at α = 0.5."""
     (batch,) = batches(1, size=32)
     x = Module().embedding(batch["ids"]).detach()
     y = torch.tanh(0.5 * (x - x.mean(-1, keepdim=True)))[batch["mask"]]
@@ -128,7 +128,7 @@ def test_calibration_uses_the_alpha_at_which_the_warm_up_ends() -> None:
 
 
 def test_accumulation_counts_micro_batches_and_waits_for_the_step() -> None:
-    """32 sequences are full after 4 micro-batches of 8, the window of 6 ends two later."""
+    """32 sequences are complete after 4 micro-batches of 8; the window of 6 ends two later."""
     module = Module()
     trainer, trace = fit(module, schedule(), batches(12), accumulate=6)
     assert trainer.global_step == 2
@@ -138,10 +138,10 @@ def test_accumulation_counts_micro_batches_and_waits_for_the_step() -> None:
 
 
 def test_calibration_uses_all_micro_batches_of_its_window() -> None:
-    """The same 48 sequences, in one batch or in six: the same γ."""
+    """48 sequences give equal γ in one batch or in six batches."""
     data = batches(6)
     whole = {key: torch.cat([batch[key] for batch in data]) for key in data[0]}
-    # γ is set after the step that ends the window, before any step has used it.
+    # γ is set after the last step of the window, before any step uses it.
     (_, one), (_, six) = (
         fit(Module(), schedule(), d, accumulate=a) for d, a in (([whole], 1), (data, 6))
     )
@@ -167,13 +167,15 @@ def test_loops_do_not_count_sequences_twice() -> None:
 
 
 def test_resume_gives_the_same_numbers(tmp_path: Path) -> None:
-    """Stopped after 2 steps: in the middle of the warm-up (4) and of the calibration (32 of 8)."""
+    """Stop after 2 steps: during warm-up (4 steps) and calibration (32 sequences, 8 per step)."""
 
     class Save(Callback):
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
             trainer.save_checkpoint(tmp_path / f"{trainer.global_step}.ckpt")
 
-    data = batches(1) * 2  # the same batch, so that where Lightning takes up the data is no matter
+    data = (
+        batches(1) * 2
+    )  # equal batches, so that the position in the data after a resume has no effect
     module, resumed = Module(), Module()
     _, straight = fit(module, schedule(), data, max_steps=8, extra=[Save()])
     _, after = fit(resumed, schedule(), data, max_steps=8, resume=str(tmp_path / "2.ckpt"))

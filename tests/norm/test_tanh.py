@@ -15,7 +15,7 @@ def randn(*shape: int) -> Tensor:
 
 
 def filled(norm: nn.Module) -> nn.Module:
-    """The norm in float64 with parameters away from their start."""
+    """Norm in float64 with random parameters."""
     norm = norm.double()
     for parameter in norm.parameters():
         nn.init.uniform_(parameter, 0.3, 1.2)
@@ -32,7 +32,7 @@ def test_dyt_is_its_equation(alpha: str) -> None:
 
 
 def test_dyt_starts_and_counts_as_in_titan() -> None:
-    """Eq. 49, 50; Table 6: 3d parameters per channel-wise DyT, 2d + 1 with one α."""
+    """Eq. 49, 50; Table 6: 3d parameters with α per channel, 2d + 1 with a scalar α."""
     assert (DyT(6).alpha == 0.5).all()
     assert (DyT(6, init=0.8).alpha == 0.8).all()
     assert [

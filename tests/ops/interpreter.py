@@ -1,4 +1,4 @@
-"""Triton's kernels on a CPU: its interpreter, and what it lacks to run those of others."""
+"""Run Triton kernels on a CPU: patches of Triton's interpreter that fla's kernels need."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 
 
 class Counter(int):
-    """A loop's counter: the compiler makes it a tensor, which kernels cast; here it stays."""
+    """Loop counter with a method `to`: kernels cast it, because the compiler makes it a tensor."""
 
     def to(self, _: Any) -> Counter:
         return self
 
 
 def interpret(patch: pytest.MonkeyPatch) -> None:
-    """From here on fla's kernels run in the interpreter; call before anything imports Triton."""
+    """Make fla's kernels run in the interpreter; call before any import of Triton."""
     patch.setenv("TRITON_INTERPRET", "1")
     from triton.runtime.autotuner import Autotuner
 
-    # Configurations are timed on a GPU only; without one the first serves.
+    # Autotuning needs a GPU; without a GPU, use the first configuration.
     untimed = property(lambda _: lambda call, quantiles: (call(), [0.0] * 3)[1])
     patch.setattr(Autotuner, "do_bench", untimed)
     import fla.ops.delta_rule

@@ -1,4 +1,4 @@
-"""ops.attention: softmax by its definition, grouped heads, padding, the last few queries."""
+"""ops.attention against the definition: grouped heads, padding, the last t of s queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit import close, ragged
 def test_is_the_softmax_over_what_a_query_may_see(
     t: int, g: int, causal: bool, padded: bool, biased: bool
 ) -> None:
-    """The last t of 7 tokens, 4 query heads on g of keys; a padded query sees itself."""
+    """The last t of 7 tokens, 4 query heads, g key heads; a padded query attends to itself."""
     q, k, v = torch.randn(2, 4, t, 5), torch.randn(2, g, 7, 5), torch.randn(2, g, 7, 3)
     q, k, v = q.double(), k.double(), v.double()
     mask = ragged([7, 4], left=True) if padded else None

@@ -81,7 +81,7 @@ def test_prefill_then_decode_is_one_pass(kind: str) -> None:
 
 
 def test_ragged_prefill_is_continued_from_each_last_real_token() -> None:
-    """Right-padded prompts, then new tokens: as if each sequence had been alone."""
+    """Right-padded prompts, then new tokens: equal to each sequence alone."""
     x, weight, bias, _ = _inputs(9, 4)
     more = torch.randn(BATCH, 2, WIDTH, dtype=torch.float64)
     mask = _mask("right", 9)

@@ -1,4 +1,4 @@
-"""Cross entropy in parts equals that of all logits, and never holds them all."""
+"""Cross entropy in parts equals cross entropy of all logits, and never has all in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_more_logits_at_once_than_said() -> None:
     x = torch.randn(N, D, requires_grad=True)
     cross_entropy(head, x, torch.randint(V, (N,)), width=V, at_once=4 * V + 1)[0].backward()
     assert max(sizes) == 4 * V
-    assert sum(sizes) == 2 * N * V  # once forward, once more backward
+    assert sum(sizes) == 2 * N * V  # once in the forward pass, once in the backward pass
     sizes.clear()
     with torch.no_grad():
         cross_entropy(head, x, torch.randint(V, (N,)), width=V, at_once=4 * V)

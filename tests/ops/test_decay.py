@@ -1,4 +1,4 @@
-"""The decayed linear recurrence: every form gives the naive one's numbers (SPEC M5, M6, M9)."""
+"""Decayed linear recurrence: every form equals the naive recurrence (SPEC M5, M6, M9)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def inputs(t: int, kind: str = "token", *, b: int = 2, h: int = 3) -> list[Tenso
 
 
 def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor | None], of: list) -> None:
-    """Outputs, states, and the gradients of a loss on both."""
+    """Compare outputs, states, and gradients of a loss on both."""
     close(got, want)
     leaves = [x for x in of if x is not None]
     losses = [sum(x.sin().sum() for x in one if x is not None) for one in (got, want)]
@@ -144,7 +144,7 @@ def test_bfloat16_accumulates_in_float32() -> None:
     assert o.dtype == torch.bfloat16
     assert s.dtype == stepped.dtype == torch.float32
     close(s.double(), final, 1e-5)
-    close(o.double(), want, 1e-2)  # one rounding to 8 bits, at the very end
+    close(o.double(), want, 1e-2)  # only the result is rounded to 8 bits
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -1,4 +1,4 @@
-"""The delta rule: every form against the recurrence as written, and what E1 corrects."""
+"""Delta rule: every form equals the recurrence; equations that SPEC E1 corrects do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.reference.delta import delta as naive
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs of one kind; the paper's, DeltaNet's and DeltaProduct's are among them."""
+    """Type of inputs; the cases include those of the paper, DeltaNet and DeltaProduct."""
 
     steps: int = 1
     reads: int = 1  # query heads per key-value head
@@ -49,7 +49,7 @@ cases = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def by_token(*x: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The naive recurrence, key-value heads repeated for the query heads that share them."""
+    """Naive recurrence, with key-value heads repeated for the query heads that share them."""
     q, *rest = x
     reads = q.shape[1] // rest[0].shape[1]
     rest = [None if y is None else y.repeat_interleave(reads, 1) for y in rest]
@@ -67,7 +67,7 @@ def stepped(*x: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def same(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], inputs: list[Tensor | None]) -> None:
-    """Outputs, final states, and gradients of both with respect to all inputs."""
+    """Compare outputs, final states, and gradients of both with respect to all inputs."""
     close(a, b)
     weights = [torch.randn_like(x) for x in a]
     losses = [sum((x * w).sum() for x, w in zip(pair, weights, strict=True)) for pair in (a, b)]
@@ -151,7 +151,7 @@ def test_something_happens_between_chunks() -> None:
 
 
 def paper(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, sign: int, own: bool) -> Tensor:
-    """One chunk as TPTT eq. 12-15 says it, or with T = I + `sign`·tril and reads as E1 has them."""
+    """One chunk by TPTT eq. 12-15, T = I + `sign`·tril; `own`: reads after the update (E1)."""
     t = torch.eye(len(k)).to(k) + sign * ((k * beta) @ k.T).tril(-1)
     y = torch.linalg.solve(t, v * beta)  # the state before the chunk is zero
     return (q @ k.T).tril() @ y if own else q @ torch.zeros(k.shape[1], v.shape[1]).to(k)
@@ -170,7 +170,7 @@ def test_e1_minus_and_chunk_start_reads_are_not_the_recurrence() -> None:
 
 @pytest.mark.parametrize("keys", ["random", "one"])
 def test_float32_stays_near_float64(keys: str) -> None:
-    """β up to 2 and always the same key is the hardest triangle there is."""
+    """β up to 2 with equal keys gives the worst-conditioned triangular matrix."""
     x = Case(steps=2, top=2.0, decay=True).make(513)
     q, k, v, beta, decay, state = (y.detach() for y in x)
     if keys == "one":
@@ -196,4 +196,6 @@ def test_a_backward_pass_under_autocast_works() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = grads(delta.chunkwise(*x)[0].sum(), x)
     for a, b in zip(low, plain, strict=True):
-        assert (a - b).norm() < 2**-6 * b.norm()  # the products around it are torch's, in bfloat16
+        assert (
+            a - b
+        ).norm() < 2**-6 * b.norm()  # torch computes the surrounding products in bfloat16

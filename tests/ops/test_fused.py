@@ -1,7 +1,7 @@
-"""flash-linear-attention's kernels give the naive recurrences' numbers, in half precision.
+"""flash-linear-attention's kernels equal the naive recurrences, in half precision.
 
-On a GPU the kernels themselves, elsewhere Triton's interpreter of them; without the extra `gpu`
-there is nothing to hold.
+On a GPU, the tests run the kernels; on a CPU, they run Triton's interpreter. They are skipped
+without the extra `gpu`.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def kernels() -> Iterator[None]:
 
 
 def leaf(*shape: int) -> Tensor:
-    """Values that fp16 holds exactly: both sides then start from the same numbers."""
+    """Values that fp16 represents exactly, so that both sides have equal inputs."""
     return torch.randn(*shape, device=DEVICE).half().double().requires_grad_()
 
 
 def near(got: Tensor, want: Tensor) -> None:
-    """Within what products of fp16 numbers lose, relative to the largest."""
+    """Compare with the tolerance of fp16 products, relative to the largest value."""
     assert torch.isfinite(got).all()
     assert (got.double() - want).abs().max() <= 5e-3 * want.abs().max().clamp(min=1e-2)
 
 
 def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor], of: list[Tensor]) -> None:
-    """Outputs, last state and gradients."""
+    """Compare outputs, last state and gradients."""
     assert got[0].dtype == torch.float16
     pairs = [(g, w) for g, w in zip(got, want, strict=True) if g is not None]
     for g, w in pairs:
         near(g, w)
-    # Linear in the outputs: gradients then do not show the outputs' own rounding.
+    # The loss is linear in the outputs, so that gradients do not depend on their rounding.
     slopes = [torch.randn_like(w) for _, w in pairs]
     sides = [
         sum((x[i].double() * s).mean() for x, s in zip(pairs, slopes, strict=True)) for i in (0, 1)
@@ -95,6 +95,6 @@ def test_delta(t: int, steps: int, gated: bool) -> None:
 
 def test_what_the_kernels_do_not_have_stays_with_torch() -> None:
     wide = torch.zeros(1, 2, 8, WIDTH, device=DEVICE)
-    assert not fused.suits(wide, wide)  # float32 is exact here and nowhere else
+    assert not fused.suits(wide, wide)  # only torch computes float32 exactly
     assert not fused.suits(wide.half(), wide[..., :8].half())
     assert fused.suits(wide.half(), wide.half())

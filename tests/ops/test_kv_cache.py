@@ -1,4 +1,4 @@
-"""The key-value cache: written on in place, never changed, and of the size that the paper says."""
+"""Key-value cache: extended in place, immutable, of the size in the paper."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def test_a_step_of_grouped_heads_is_that_of_repeated_ones(
     k, v = (x.repeat_interleave(8 // groups, 1) for x in (k, v))
     scores = q @ k.mT / 2 + (0 if bias is None else bias)
     if mask is not None:
-        mask[:, -1] = True  # its own
+        mask[:, -1] = True  # the query's own key
         scores = scores.masked_fill(~mask[:, None, None], float("-inf"))
     close(got, scores.softmax(-1) @ v, 1e-5)

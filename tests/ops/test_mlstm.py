@@ -1,4 +1,4 @@
-"""The mLSTM cell in every form, against its definition and against the authors' (SPEC M13)."""
+"""mLSTM cell in every form, against the definition and the authors' package (SPEC M13)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H, K, V = 2, 4, 6
 
 
 def inputs(t: int, batch: int = 2, gates: float = 2.0) -> list[Tensor]:
-    """q, k, v, ĩ, f̃; both sides of every maximum occur."""
+    """q, k, v, ĩ, f̃ such that both arguments of every maximum are the larger one somewhere."""
     wide = [torch.randn(batch, H, t, w) for w in (K, K, V)]
     narrow = [gates * torch.randn(batch, H, t), gates * torch.randn(batch, H, t) + 1]
     return [x.double().requires_grad_() for x in (*wide, *narrow)]
@@ -26,7 +26,7 @@ def empty(batch: int = 2) -> Memory:
 
 
 def undo(memory: Memory) -> tuple[Tensor, Tensor]:
-    """C and n themselves."""
+    """C and n without the factor e^−m."""
     true = memory.c * memory.m.exp()[..., None, None]
     return true[..., :-1], true[..., -1]
 
@@ -47,7 +47,7 @@ def test_equals_the_definition(t: int, chunk: int) -> None:
 
 @pytest.mark.parametrize("t", [1, 2, 63, 64, 65, 257])
 def test_equals_the_authors_forms(t: int) -> None:
-    """Their epsilon is not in the paper and makes their own forms differ; here it is off."""
+    """The authors' ε is not in the paper and makes their forms differ; the test sets it to 0."""
     q, k, v, i, f = inputs(t)
     columns = i[..., None], f[..., None]
     want = backends.parallel_stabilized_simple(q, k, v, *columns, eps=0.0)
@@ -58,7 +58,7 @@ def test_equals_the_authors_forms(t: int) -> None:
     )
     if t == 64:
         q, k, v, i, f = (x.detach() for x in (q, k, v, i, f))
-        v = v[..., :K].contiguous()  # theirs takes one width only
+        v = v[..., :K].contiguous()  # the authors' code needs equal widths of k and v
         want = backends.chunkwise_simple(q, k, v, i, f, chunk_size=16, eps=0.0)
         close(y[..., :K], want, 1e-7)
 
@@ -114,7 +114,7 @@ def test_extreme_gates_are_exact() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_extreme_gates_stay_finite(dtype: torch.dtype) -> None:
-    """ĩ of ±200 is beyond exp in float32; f̃ of −200 forgets everything at once."""
+    """exp(200) overflows in float32; f̃ = −200 forgets the whole memory."""
     given = [x.detach().to(dtype).requires_grad_() for x in inputs(130, gates=200.0)]
     y, memory = mlstm(*given, Memory.empty(2, H, K, V, given[0]))
     assert y.dtype == dtype
@@ -125,7 +125,7 @@ def test_extreme_gates_stay_finite(dtype: torch.dtype) -> None:
 
 
 def test_single_precision_is_accurate() -> None:
-    """A thousand tokens under slow forgetting, where sums grow long."""
+    """1000 tokens with slow decay, so that sums have many terms."""
     given = inputs(1000)
     want, _ = mlstm(*given)
     y, _ = mlstm(*(x.float() for x in given))

@@ -57,4 +57,4 @@ def test_heads_split_from_a_projection_are_turned_as_they_lie() -> None:
     turn = angles(torch.arange(5)[None], frequencies(4, 10000.0, like=x))
     close(rotate(heads, *turn), rotate(heads.contiguous(), *turn))
     (grad,) = torch.autograd.grad(rotate(heads, *turn).square().sum(), x)
-    close(grad, 2 * x)  # a rotation keeps lengths
+    close(grad, 2 * x)  # a rotation keeps norms

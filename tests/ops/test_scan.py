@@ -1,4 +1,4 @@
-"""ops.scan: chunk-parallel = token by token, in values, states and gradients."""
+"""ops.scan: the chunk-parallel form equals the recurrence in values, states and gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _inputs(tokens: int, batch: int = BATCH) -> list[Tensor]:
 
 
 def _loss(out: tuple[Tensor, Tensor]) -> Tensor:
-    """Reaches the outputs and the final state, each number with a weight of its own."""
+    """Weighted sum of outputs and final state, with a different weight for each number."""
     torch.manual_seed(1)
     return sum(((x * torch.randn(x.shape).to(x.dtype)).sum() for x in out), torch.zeros(()))
 
@@ -39,7 +39,7 @@ def _loss(out: tuple[Tensor, Tensor]) -> Tensor:
 def test_chunks_are_the_recurrence(
     tokens: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values, final state, every gradient; few chunks and all; sequences alone, 2 + 1 and all."""
+    """Values, final state, all gradients; few or all chunks at once; 1, 2 + 1 or all sequences."""
     monkeypatch.setattr(scan, "WIDTH_CPU", width)
     leaves = _inputs(tokens)
     got, want = selective_scan(*leaves), naive(*leaves)
@@ -103,7 +103,7 @@ def test_a_masked_token_is_the_identity(side: str) -> None:
 
 
 def test_strong_decay_and_large_steps_stay_finite() -> None:
-    """A form that divides by products of decays overflows here: exp(−Δ A) is exp(3000)."""
+    """Division by products of decays would overflow: exp(−Δ A) is exp(3000)."""
     x, delta, A, B, C, D, state = leaves = [v.detach().float() for v in _inputs(64)]
     delta, A = delta * 100, A * 10
     leaves = [v.requires_grad_() for v in (x, delta, A, B, C, D, state)]
@@ -136,7 +136,7 @@ def test_half_precision_comes_back_and_the_state_stays_wide() -> None:
 
 
 def test_what_is_kept_for_backward_is_small() -> None:
-    """A state per chunk, not per token: t·e·n/16 and the inputs."""
+    """One state per chunk instead of per token: t·e·n/16 numbers, and the inputs."""
     tokens, width, states = 256, 64, 16
     x, delta = torch.randn(2, 1, tokens, width)
     A = -torch.rand(width, states, requires_grad=True)

@@ -1,4 +1,4 @@
-"""The sLSTM cell against its definition; its gradient is written by hand (SPEC M13)."""
+"""sLSTM cell and its hand-written gradient against the definition (SPEC M13)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def empty(batch: int = 2) -> Cell:
 
 
 def definition(x: Tensor, R: Tensor) -> list[Tensor]:
-    """h, c, n of a batch by the reference, which has gates and rows of R in other places."""
+    """h, c, n of a batch by the reference, whose gates and R have another layout."""
     R = R.unflatten(-1, (4, E)).permute(0, 2, 3, 1)
     rows = [reference.slstm(row.unflatten(-1, (4, E)).transpose(1, 2), R) for row in x]
     return [torch.stack(part) for part in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Every parameter in exactly one group, with the rates of TITAN Table 3 (SPEC T1, T2)."""
+"""Every parameter is in exactly one group, with the rates of TITAN Table 3 (SPEC T1, T2)."""
 
 from __future__ import annotations
 

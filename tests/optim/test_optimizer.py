@@ -1,4 +1,4 @@
-"""Optimiser and schedule as `optim` names them, the same as torch's by hand."""
+"""Optimiser and schedule from `optim` equal torch's, built by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm-up, then a cosine, a line, a constant, or stable and decay (SPEC T2)."""
+"""Schedules: warm-up, then cosine, linear, constant, or stable and decay (SPEC T2)."""
 
 from __future__ import annotations
 

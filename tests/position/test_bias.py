@@ -1,4 +1,4 @@
-"""Positions on the scores: ALiBi and learned relative biases (SPEC Positions)."""
+"""Position biases of scores: ALiBi and learned relative biases (SPEC Positions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HOPE: rotation, then a hypersphere of learned radius (SPEC P1)."""
+"""HOPE: rotation, then projection on a hypersphere of learned radius (SPEC P1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotary positions and their scalings, against `transformers`' formulas (SPEC `rope`)."""
+"""Rotary positions and their scalings against `transformers`' formulas (SPEC `rope`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def theirs(tokens: int, width: int = 32, **parameters: Any) -> tuple[Tensor, Ten
 
 
 def ours(tokens: int, width: int = 32, **options: Any) -> tuple[Tensor, Tensor]:
-    """The same, read off the rotation of unit pairs (1, 0)."""
+    """cos and sin as the rotation of unit pairs (1, 0)."""
     unit = torch.zeros(1, 4, tokens, width)
     unit[..., 0::2] = 1
     turned, _ = build(width, base=500.0, **options).rotate(unit, unit, torch.arange(tokens)[None])
@@ -51,10 +51,12 @@ class TestAgainstTransformers:
 
     def test_dynamic_ntk(self, tokens: int, width: int) -> None:
         want = theirs(tokens, width, rope_type="dynamic", factor=4.0)
-        close(ours(tokens, width, scaling="dynamic_ntk"), want, 1e-4)  # x**y in two float32 orders
+        close(
+            ours(tokens, width, scaling="dynamic_ntk"), want, 1e-4
+        )  # x**y by two orders of float32 operations
 
     def test_ntk_is_dynamic_at_the_stretched_length(self, tokens: int, width: int) -> None:
-        """Their rule with factor 1 at 4·L tokens stretches the base by 4."""
+        """transformers' rule with factor 1 at 4·L tokens stretches the base by 4."""
         whole = theirs(4 * LENGTH, width, rope_type="dynamic", factor=1.0)
         want = tuple(x[:tokens] for x in whole)
         close(ours(tokens, width, scaling="ntk", factor=4.0), want, 1e-4)

@@ -17,7 +17,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 def levels(x: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
-    """Distinct grid points that x takes; fails if it leaves the grid."""
+    """Number of distinct grid points in x; fails if x is not on the grid."""
     points = x / step
     close(points, points.round(), 1e-9)
     return points.round().unique()
@@ -44,7 +44,9 @@ def test_per_channel_grid_in_training_and_evaluation(bits: int) -> None:
     step = x.abs().amax((0, 1)) / top
     assert len(levels(y, step)) == 2 * top + 1
     grid.eval()
-    points = levels(grid(3 * x), step)  # beyond the running maxima: clipped to 2^bits levels
+    points = levels(
+        grid(3 * x), step
+    )  # values above the running maxima are clipped to 2^bits levels
     assert (points.min(), points.max()) == (-top - 1, top)
     assert len(points) == 2**bits
 

@@ -1,4 +1,4 @@
-"""The rotation is orthogonal at any width, and both of its transforms give the same numbers."""
+"""The rotation is orthogonal for any width, and both transforms give equal results."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_bfloat16_sums_in_float32(transform: str) -> None:
     y = Rotation(1024, transform)(x)
     assert y.dtype == torch.bfloat16
     error = (y.double() - x.double() @ hadamard(1024)).abs().max()
-    assert error < 2**-8 * 4.5  # one rounding of values that are below 4.5
+    assert error < 2**-8 * 4.5  # one rounding of values below 4.5
 
 
 def test_no_state_of_its_own_in_checkpoints() -> None:

@@ -1,4 +1,4 @@
-"""Quantised layers as their factories make them: numbers, gradients, options, roles."""
+"""Quantised layers from their factories: values, gradients, options, roles."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -59,7 +59,7 @@ def test_every_gradient_and_never_a_stale_weight(name: str) -> None:
         assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
     layer.eval()
     seen = layer(x)
-    layer.weight.data.neg_()  # an in-place change that no version counter sees
+    layer.weight.data.neg_()  # an in-place change that version counters do not detect
     close(layer(x), -seen, 1e-9)
 
 
@@ -102,7 +102,7 @@ def test_meta_device_roles_and_autocast(name: str) -> None:
 
 
 def gradients(ste: str) -> tuple[torch.Tensor, torch.Tensor, nn.Module]:
-    """Gradient of the weight, ∂L/∂Ŵ, and the layer, for the same seed."""
+    """Gradient of the weight, ∂L/∂Ŵ, and the layer, for a constant seed."""
     torch.manual_seed(3)
     layer = linear(HBit(ste=ste, activations="per_token"))
     x, g = randn(2, 9, 48), randn(2, 9, 40)
@@ -121,7 +121,7 @@ def test_gradient_rule_lsq_divides_by_the_scale_of_the_row() -> None:
 
 
 def test_erratum_e7_the_papers_lsq_is_not_lsq() -> None:
-    """LSQ learns the step and stops weights outside of the grid; the paper's rule does neither."""
+    """LSQ learns the step; weights outside the grid get no gradient, unlike the paper's rule."""
     got, of_quantised, layer = gradients("lsq_learned")
     step = 2 * layer.weight.detach().abs().mean(1, keepdim=True)
     close(layer.step, step, 1e-12)
@@ -138,13 +138,13 @@ def test_erratum_e7_the_papers_lsq_is_not_lsq() -> None:
 
 def test_learned_step_starts_from_the_weights_it_finds() -> None:
     layer = linear(HBit(ste="lsq_learned"))
-    nn.init.normal_(layer.weight, std=0.5)  # after construction, as the model's init does
+    nn.init.normal_(layer.weight, std=0.5)  # after construction, as the model's initialisation
     layer.weight.data[3] = 0.0
     layer(randn(2, 48))
     close(layer.step[4], 2 * layer.weight[4].abs().mean()[None], 1e-12)
     assert layer.step[3] == 0
     layer.weight.data[3] = 0.1
-    layer.step.data[4] = 7.0  # learned since
+    layer.step.data[4] = 7.0  # changed by training
     layer(randn(2, 48))
     close(layer.step[3:5, 0], torch.tensor([0.2, 7.0]).double(), 1e-6)
 

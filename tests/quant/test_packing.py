@@ -1,4 +1,4 @@
-"""Packed export: exact round trip, true sizes, the same outputs (SPEC Q7, E8)."""
+"""Packed export: exact round trip, sizes in bytes, equal outputs (SPEC Q7, E8)."""
 
 import io
 import math
@@ -28,7 +28,7 @@ QUANTISERS = {
 
 
 class Tiny(nn.Module):
-    """Embedding, two layers, a head tied to the table through a bound method, as the model's."""
+    """Embedding, two layers, and a head tied to the table by a bound method, as in the model."""
 
     def __init__(self, quantiser: HBit | BitNet158, entries: int = 13, dim: int = 16) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def test_round_trip_is_exact(shape: tuple[int, ...]) -> None:
 
 
 def test_erratum_e8_bits_per_weight() -> None:
-    """log2 3 = 1.585 bits is the bound, ⌈log2 3⌉ would be 2; five to a byte are 1.6."""
+    """The bound is log2 3 = 1.585 bits; five codes per byte are 1.6 bits, ⌈log2 3⌉ would be 2."""
     assert math.ceil(math.log2(3)) == 2
     layer = BitNet158().linear(255, 129, bias=False, role="up")
     weights = layer.weight.numel()
@@ -70,7 +70,7 @@ def test_erratum_e8_bits_per_weight() -> None:
 def test_computes_what_the_trained_model_does(quantiser: BitNet158, cache: bool) -> None:
     model = Tiny(quantiser).double()
     ids = torch.randint(13, (4, 9))
-    model(ids).sum().backward()  # one training pass, for the statistics
+    model(ids).sum().backward()  # one forward pass in training, for the statistics
     small = packed(model, cache=cache).double()
     model.eval()
     close(small(ids), model(ids), 1e-7)
@@ -88,7 +88,7 @@ def test_export_loads_back_exactly(quantiser: BitNet158) -> None:
     file.seek(0)
     torch.manual_seed(1)
     loaded = packed(Tiny(quantiser), cache=True)
-    loaded(ids)  # fills the cache with weights that are about to go
+    loaded(ids)  # fills the cache with weights that are then replaced
     loaded.load_state_dict(torch.load(file))
     close(loaded(ids), packed(model, cache=True)(ids), 0.0)
     close(loaded.embedding.table(), model.embedding.table().detach(), 0.0)

@@ -42,7 +42,7 @@ def test_twn_scale_is_the_best_one_for_its_codes() -> None:
     w = weight()
     codes, scale = TERNARY["twn"].codes(w)
     close(codes, w.sign() * (w.abs() > 0.7 * w.abs().mean()), 0.0)
-    close(scale, (w * codes).sum() / codes.abs().sum(), 1e-12)  # least squares
+    close(scale, (w * codes).sum() / codes.abs().sum(), 1e-12)  # α minimises the squared error
 
 
 def test_hbit_has_a_scale_per_output_channel() -> None:

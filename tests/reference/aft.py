@@ -1,4 +1,4 @@
-"""The attention-free transformer, one query at a time (arXiv 2105.14103, eq. 2)."""
+"""Attention-free transformer, one query at a time (arXiv 2105.14103, eq. 2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def aft(k: Tensor, v: Tensor, w: Tensor, *, causal: bool) -> Tensor:
-    """[t d] of keys and values [t d] and pairwise biases [t t], without the gate σ(q)."""
+    """Output [t d] from keys and values [t d] and pairwise biases [t t], without the gate σ(q)."""
     rows = []
     for t in range(len(k)):
         seen = slice(0, t + 1) if causal else slice(None)

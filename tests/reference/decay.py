@@ -1,4 +1,4 @@
-"""The decayed linear recurrence token by token, and its two-sided form pair by pair."""
+"""Decayed linear recurrence token by token, and its bidirectional form pair by pair."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recurrence(
 
 
 def both_sides(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
-    """o_n = Σ_m w_nm (q_n·k_m) v_m, w_nm the product of exp(g) from one to the other."""
+    """o_n = Σ_m w_nm (q_n·k_m) v_m, where w_nm is the product of exp(g) between m and n."""
     t = q.shape[2]
     log = g[None, :, None].expand(1, -1, t) if g.ndim == 1 else g
     apart = [log[:, :, min(n, m) + 1 : max(n, m) + 1].sum(-1) for n in range(t) for m in range(t)]

@@ -1,4 +1,4 @@
-"""The delta rule as it is written down, token by token (TPTT eq. 10, 16; SPEC M11)."""
+"""Delta rule by its definition, token by token (TPTT eq. 10, 16; SPEC M11)."""
 
 from __future__ import annotations
 

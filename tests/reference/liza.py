@@ -1,4 +1,4 @@
-"""The linear branch of LiZAttention as the paper's equations say it, token by token (SPEC M12)."""
+"""Linear branch of LiZAttention by the paper's equations, token by token (SPEC M12)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def linear_branch(
 
 
 def virtual_tokens(x: Tensor, t: int, order: int, trick: str) -> Tensor:
-    """[b h n k] of token t, eq. 22 and 23."""
+    """Virtual tokens [b h n k] of token t, eq. 22 and 23."""
     past = [x[:, :, t - j] if t >= j else torch.zeros_like(x[:, :, t]) for j in range(order)]
     pairs = torch.view_as_complex(x[:, :, t].unflatten(-1, (-1, 2)).contiguous())
     tokens = []

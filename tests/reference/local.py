@@ -15,7 +15,7 @@ def attention(
     near: Callable[[int, int], bool],
     bias: Callable[[int, int], Tensor] | None = None,
 ) -> Tensor:
-    """[h t k]: query i looks at the keys j for which near(i, j); bias(i, j) is [h]."""
+    """Output [h t k]: query i attends to keys j with near(i, j); bias(i, j) is [h]."""
     rows = []
     for i in range(q.shape[1]):
         seen = [j for j in range(k.shape[1]) if near(i, j)]

@@ -1,4 +1,4 @@
-"""TITAN eq. 31-32 token by token, one head: slow, obvious, differentiable."""
+"""TITAN eq. 31-32 token by token, one head: slow, simple, differentiable."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def moe(
     *,
     in_order: bool,
 ) -> tuple[Tensor, list[int]]:
-    """Rows [n d] to rows [n d], and how many rows each expert served."""
+    """Rows [n d] to rows [n d], and the number of rows of each expert."""
     probs = torch.softmax(x @ router.T, -1)
     turns = [(t, c) for t in range(len(x)) for c in range(k)]
     if not in_order:

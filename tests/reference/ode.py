@@ -1,4 +1,4 @@
-"""Neural-ODE attention, Algorithm 2 of TITAN as it is written, one head and token at a time."""
+"""Neural-ODE attention by Algorithm 2 of TITAN, one head and token at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.mixer.ode import ODEAttention
 
 
 def slope(m: ODEAttention, z: Tensor, t: float) -> Tensor:
-    """f(z, t) of one sequence [t d], eq. 26-28, causal or not as the mixer is."""
+    """f(z, t) of one sequence [t d], eq. 26-28, causal if the mixer is."""
     w = [
         getattr(m, f"{name}_proj").weight * (1 + m.alpha[i] * math.sin(float(m.omega[i]) * t))
         for i, name in enumerate("qkvo")

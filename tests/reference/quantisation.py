@@ -1,4 +1,4 @@
-"""Quantisation written out plainly, gradients by x + (q − x).detach()."""
+"""Quantisation in plain torch, with gradients by x + (q − x).detach()."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def bitlinear158(x: Tensor, w: Tensor, *, eps: float = 1e-6) -> Tensor:
-    """BitNet b1.58 as its authors' notes have it: RMSNorm, absmax per token, absmean weights."""
+    """BitNet b1.58 by its authors' notes: RMSNorm, absmax per token, absmean weights."""
     x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
     scale = 127 / x.abs().max(-1, keepdim=True).values.clamp(min=1e-5)
     x_hat = (x * scale).round().clamp(-128, 127) / scale

@@ -1,4 +1,4 @@
-"""The recurrences of ops.scan and ops.conv token by token: slow, obvious, differentiable."""
+"""Recurrences of ops.scan and ops.conv token by token: slow, simple, differentiable."""
 
 from __future__ import annotations
 

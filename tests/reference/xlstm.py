@@ -1,4 +1,4 @@
-"""xLSTM's cells, token by token, without stabiliser (arXiv 2405.04517, eq. 8–27)."""
+"""Cells of xLSTM, token by token, without stabiliser (arXiv 2405.04517, eq. 8–27)."""
 
 from __future__ import annotations
 

@@ -141,12 +141,15 @@ def test_what_it_starts_from_is_part_of_its_identity(place: Path, tmp_path: Path
         (["tokenizer=own"], "tokenizer=own needs a model; give init_from=<a run>"),
         (["trainer.max_steps=null"], "trainer.max_steps=null needs trainer.max_epochs"),
         (["model=hf"], "model=hf needs model.name="),
-        (["model=hf", "model.name=nobody/nothing"], "fetch it once while connected (hf download"),
+        (
+            ["model=hf", "model.name=nobody/nothing"],
+            "download it once while connected (hf download",
+        ),
         (["task=glue", "data=glue", "data.path=/nowhere"], "data.path=/nowhere is no folder"),
         (["data=glue", "data.task=cole"], "did you mean 'cola'?"),
         (
             ["task=glue", "data=acceptability", "init_from={place}/pre", "model.dim=64"],
-            "leave model, parts and tokenizer to it",
+            "omit model, its components and tokenizer",
         ),
     ],
 )

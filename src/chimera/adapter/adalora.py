@@ -5,9 +5,9 @@
     I ← |w·∂L/∂w|;  Ī ← β₁Ī + (1−β₁)I;  U ← β₂U + (1−β₂)|I − Ī|;  s(w) = Ī·U
     S_k = s(Λ_k) + mean_j s(P_jk) + mean_j s(Q_kj)
 
-The 1e-5 is the authors'. Which directions stay is decided over all layers by their S, by the
-callback that the YAML brings: without it this would be plain LoRA. Ī, U and the choice are buffers,
-so that a checkpoint holds them.
+The 1e-5 is the authors'. The callback in this adapter's YAML ranks the directions of all layers by
+S and sets Λ of the others to zero; without the callback, all directions stay. Ī, U and the choice
+are buffers, so that checkpoints save them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Penalty = Literal["squared", "norm"]
 
 
 class SVDLike(LowRank):
-    """α/(r + 1e-5)·P Λ Q, with A = Q and B = P; directions that were given up have Λ = 0."""
+    """Update α/(r + 1e-5)·P Λ Q, with A = Q and B = P; pruned directions have Λ = 0."""
 
-    kind = "ADALORA"
+    peft_type = "ADALORA"
     parts = ("A", "B", "E")
     kept: Tensor
 
@@ -38,11 +38,11 @@ class SVDLike(LowRank):
         for factor in (self.A, self.B):
             nn.init.normal_(factor, std=0.02)
         for name in ("A", "B", "E"):
-            for kind in ("mean", "spread"):
-                self.register_buffer(f"{kind}_{name}", torch.zeros_like(getattr(self, name)))
+            for statistic in ("mean", "spread"):
+                self.register_buffer(f"{statistic}_{name}", torch.zeros_like(getattr(self, name)))
         self.register_buffer("kept", torch.ones(r, dtype=torch.bool, device=self.E.device))
 
-    def middle(self) -> Float[Tensor, " r"]:
+    def diagonal(self) -> Float[Tensor, " r"]:
         return self.E
 
     @property
@@ -50,12 +50,12 @@ class SVDLike(LowRank):
         return self.scale * (self.r + 1e-5)
 
     @classmethod
-    def of_file(
+    def from_file(
         cls, base: nn.Module, tensors: dict[str, Tensor], config: dict[str, Any], alpha: float
     ) -> SVDLike:
-        made = cls(base, len(tensors["A"]), alpha, config.get("lora_dropout") or 0.0)
-        made.scale = alpha / (config["init_r"] + 1e-5)  # peft keeps the scale where it drops ranks
-        return made
+        update = cls(base, len(tensors["A"]), alpha, config.get("lora_dropout") or 0.0)
+        update.scale = alpha / (config["init_r"] + 1e-5)  # peft keeps the scale when ranks shrink
+        return update
 
     @torch.no_grad()
     def read(self, tensors: dict[str, Tensor]) -> None:
@@ -68,12 +68,12 @@ class SVDLike(LowRank):
 
     @classmethod
     def settings(cls, r: int) -> dict[str, Any]:
-        # peft wants a schedule even where nothing is trained.
+        # peft requires a schedule (total_step), also for inference.
         return {"r": 8, "init_r": r, "total_step": 1, "rank_pattern": None}
 
     @torch.no_grad()
     def add_penalty(self, weight: float, form: Penalty) -> Float[Tensor, ""]:
-        """Add the gradient of weight·R, or of weight·Σ‖·‖ for `norm`, to P and Q; returns R."""
+        """Add the gradient of weight·R (of weight·Σ‖·‖ for `norm`) to P and Q; return R."""
         total = self.A.new_zeros(())
         gram = self.A @ self.A.mT, self.B.mT @ self.B
         for factor, square, left in zip((self.A, self.B), gram, (True, False), strict=True):
@@ -87,32 +87,32 @@ class SVDLike(LowRank):
 
     @torch.no_grad()
     def observe(self, beta1: float, beta2: float) -> None:
-        """Follow the sensitivity of every entry and how much it varies."""
+        """Update Ī and U, the mean sensitivity of each entry and its variation."""
         for name in ("A", "B", "E"):
             parameter = getattr(self, name)
             if parameter.grad is None:
                 continue
             mean, spread = getattr(self, f"mean_{name}"), getattr(self, f"spread_{name}")
-            now = (parameter * parameter.grad).abs()
-            mean.lerp_(now, 1 - beta1)
-            spread.lerp_((now - mean).abs_(), 1 - beta2)
+            sensitivity = (parameter * parameter.grad).abs()
+            mean.lerp_(sensitivity, 1 - beta1)
+            spread.lerp_((sensitivity - mean).abs_(), 1 - beta2)
 
     def forget(self) -> None:
-        """Let go of the statistics, which are not needed any more."""
+        """Set Ī and U to zero, after the last choice of directions."""
         for name in ("A", "B", "E"):
             getattr(self, f"mean_{name}").zero_()
             getattr(self, f"spread_{name}").zero_()
 
     def scores(self) -> Float[Tensor, " r"]:
-        """S: importance of each direction."""
+        """Importance S of each direction."""
         a, b, e = (getattr(self, f"mean_{n}") * getattr(self, f"spread_{n}") for n in "ABE")
         return e + (a.mean(1) + b.mean(0))
 
     @torch.no_grad()
-    def keep(self, which: Bool[Tensor, " r"] | None = None) -> None:
-        """Set Λ to zero but for these directions; None: for those of the last choice."""
-        if which is not None:
-            self.kept.copy_(which)
+    def keep(self, directions: Bool[Tensor, " r"] | None = None) -> None:
+        """Set Λ of all other directions to zero; None for the directions of the last choice."""
+        if directions is not None:
+            self.kept.copy_(directions)
         self.E.masked_fill_(~self.kept, 0.0)
 
 
@@ -125,14 +125,14 @@ def adalora(
     targets: list[str] | None = None,
     train: list[str] | None = None,
 ) -> nn.Module:
-    """AdaLoRA: a low-rank update like an SVD, its rank shared out among layers by importance.
+    """AdaLoRA: low-rank update in the form of an SVD; layers get ranks by importance.
 
     Args:
-        model: frozen and wrapped in place.
-        r: rank to begin with; the callback's `target_r` is what is left on average.
+        model: frozen and changed in place.
+        r: initial rank; the callback's `target_r` is the final average rank.
         alpha: α; the update is scaled by α/r.
-        dropout: probability on the update's input.
-        targets: globs of linear layers; null: queries and values, or what stands for them.
-        train: globs of modules that are trained in full; null: a classifier's head.
+        dropout: dropout probability of the update's input.
+        targets: globs of linear layers; null for queries and values or their equivalents.
+        train: globs of modules that are trained fully; null for a classifier's head.
     """
     return inject(model, lambda base: SVDLike(base, r, alpha, dropout), targets, train)

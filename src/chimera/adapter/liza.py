@@ -1,11 +1,11 @@
-"""LiZAttention in a model that somebody else trained (SPEC A4, M12; TPTT 3.4, 4.1).
+"""Add LiZAttention to a pretrained Hugging Face model (SPEC A4, M12; TPTT 3.4, 4.1).
 
 Every softmax attention of a Hugging Face causal model gets a linear branch that shares its q, k, v
-and o (`adapter.graft.memory`); its own weights stay as they are and keep their names. What is
-trained is up to `inner` (LoRA in the paper: r 8, α 16, dropout 0.05 on the four projections) or,
-with `train: projections`, those projections themselves (the paper's «LoRA-»). The memory's own
-gain, one number a channel of a head, stays 1: α is scheduled, not learned, by the callback that
-comes with the YAML. `chimera.graft` does the same to a loaded model, without a run.
+and o (`adapter.graft.memory`). The base weights keep their values and names. `inner` selects the
+trained parameters (in the paper LoRA with r 8, α 16, dropout 0.05 on the four projections). With
+`train: projections`, the four projections are trained (the paper's «LoRA-»). The weight of the
+memory's norm, one number per channel of a head, stays 1. A callback in the YAML schedules α.
+`chimera.graft` adds LiZAttention to a loaded model without a run.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ def liza(
     chunk: PositiveInt = 64,
     max_cache: PositiveInt | None = None,
 ) -> nn.Module:
-    """Graft a linear memory onto every attention of a Hugging Face causal model.
+    """Add a linear memory to every attention of a Hugging Face causal model.
 
     Args:
-        model: changed in place and frozen.
-        inner: another adapter, which says what is trained; with adapter=none it is nothing.
-        train: `projections` trains the base's own q, k, v and o in place of `inner`.
-        order: virtual tokens per token, n_h: delta-rule steps.
-        trick: what virtual tokens are made by: differences in time, rotations, the mean of both.
-        gate: what the step sizes β come from: keys, values, or the product of both.
-        mag: how the branches are combined (TPTT eq. 7, 8).
-        mag_weight: α to begin with.
-        nonlinearity: applied to the memory between chunks (eq. 24).
-        chunk: tokens of such a chunk; without nonlinearity of no effect.
-        max_cache: tokens, its own among them, that the softmax branch sees; None for all before.
+        model: frozen and changed in place.
+        inner: another adapter, which selects the trained parameters; `none` trains nothing.
+        train: `projections` trains the base's q, k, v and o projections instead of `inner`.
+        order: n_h, virtual tokens (delta-rule steps) per token.
+        trick: operation that makes virtual tokens: differences in time, rotations, mean of both.
+        gate: source of the step sizes β: keys, values, or their product.
+        mag: combination of the branches (TPTT eq. 7, 8).
+        mag_weight: initial α.
+        nonlinearity: function applied to the memory between chunks (eq. 24).
+        chunk: tokens in such a chunk; no effect without nonlinearity.
+        max_cache: tokens that the softmax branch attends to, with the current token; None for all
+            earlier tokens.
 
     Raises:
-        UserError: a model without attention that is understood, or options that do not go together.
+        UserError: the model has no supported attention, or options contradict each other.
     """
     return attach(
         model,

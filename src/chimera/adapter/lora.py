@@ -1,8 +1,8 @@
 """Low-rank adaptation (SPEC A1; SAIDL 3.3, arXiv 2106.09685).
 
-    y = W x + (α/r)·B A x,   A [r i] uniform as a linear layer's own (Kaiming), B [o r] = 0
+    y = W x + (α/r)·B A x,   A [r i] uniform as in a linear layer (Kaiming), B [o r] = 0
 
-W stays frozen; ΔW = (α/r)·B A is 0 at the start.
+W is frozen. Initially, ΔW = (α/r)·B A is 0.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def lora(
     targets: list[str] | None = None,
     train: list[str] | None = None,
 ) -> nn.Module:
-    """LoRA: a trained product of two thin matrices beside frozen linear layers.
+    """LoRA: trained low-rank update of frozen linear layers.
 
     Args:
-        model: frozen and wrapped in place.
+        model: frozen and changed in place.
         r: rank.
         alpha: α; the update is scaled by α/r.
-        dropout: probability on the update's input.
-        targets: globs of linear layers; null: queries and values, or what stands for them.
-        train: globs of modules that are trained in full; null: a classifier's head.
+        dropout: dropout probability of the update's input.
+        targets: globs of linear layers; null for queries and values or their equivalents.
+        train: globs of modules that are trained fully; null for a classifier's head.
     """
     return inject(model, lambda base: LowRank(base, r, alpha / r, dropout), targets, train)

@@ -1,8 +1,8 @@
-"""No adapter: every parameter of the model is trained."""
+"""No adapter."""
 
 from torch import nn
 
 
 def no_adapter(model: nn.Module) -> nn.Module:
-    """The model as it is."""
+    """No adapter: train all parameters."""
     return model

@@ -4,12 +4,12 @@
     L = L₀ + λ Σ_k ‖g_k‖₁
 
     proximal   after the optimiser's step on L₀:  g ← sign(g)·max(|g| − t, 0)
-               lr_lambda  t = η λ, η the rate of the step (SAIDL 3.4)
-               xi         t = ξ, whatever the rate (the authors' code)
-    sgd_l1     before it:  ∂L/∂g ← ∂L₀/∂g + λ sign(g), which lands on zero only by chance
+               lr_lambda  t = η λ, η the learning rate of the step (SAIDL 3.4)
+               xi         t = ξ, for any learning rate (the authors' code)
+    sgd_l1     before the step:  ∂L/∂g ← ∂L₀/∂g + λ sign(g), which reaches zero only by chance
 
-A gate at zero deletes its direction. The authors' code adds μ·mean |g| over all gates to the loss
-besides; `penalty` is that μ. Gates are an optimiser group of their own, `gate`, without decay.
+A gate of zero removes its direction. The authors' code also adds μ·mean |g| over all gates to the
+loss; `penalty` is μ. Gates are a separate optimiser group, `gate`, without weight decay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Threshold = Literal["lr_lambda", "xi"]
 
 
 class Gate(nn.Module):
-    """g and how it is made sparse; `callback.part.sora` calls it around each optimiser step."""
+    """Gates g and their sparse updates; `callback.part.sora` calls both methods at each step."""
 
     component = "gate"
 
@@ -48,21 +48,21 @@ class Gate(nn.Module):
         super().__init__()
         if update == "sgd_l1" and threshold == "xi":
             raise UserError(
-                "adapter.threshold=xi belongs to adapter.update=proximal; sgd_l1 thresholds nothing"
+                "adapter.threshold=xi needs adapter.update=proximal; sgd_l1 has no threshold"
             )
         self.g = nn.Parameter(g)
         self.update, self.threshold = update, threshold
         self.l1, self.xi, self.penalty = l1, xi, penalty
 
     def before_step(self, gates: int) -> None:
-        """Add the subgradient of what is penalised in the loss; `gates`: of the whole model."""
+        """Add the subgradient of the penalties; `gates` is the number of gates of the model."""
         slope = self.penalty / gates + (self.l1 if self.update == "sgd_l1" else 0.0)
         if slope and self.g.grad is not None:
             self.g.grad.add_(self.g.detach().sign(), alpha=slope)
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
-        """The proximal step; none where the optimiser's own was left out."""
+        """Apply the proximal step, unless the gates have no gradient (a skipped step)."""
         if self.update == "proximal" and self.g.grad is not None:
             self.g.copy_(
                 soft_threshold(self.g, self.xi if self.threshold == "xi" else lr * self.l1)
@@ -70,9 +70,9 @@ class Gate(nn.Module):
 
 
 class SoRA(LowRank):
-    """(α/r)·B diag(g) A."""
+    """Update (α/r)·B diag(g) A."""
 
-    kind = "SORA"
+    peft_type = "SORA"
     parts = ("A", "B", "gate")
 
     def __init__(
@@ -95,7 +95,7 @@ class SoRA(LowRank):
             nn.init.normal_(g)
         self.gate = Gate(g, update=update, threshold=threshold, l1=l1, xi=xi, penalty=penalty)
 
-    def middle(self) -> Float[Tensor, " r"]:
+    def diagonal(self) -> Float[Tensor, " r"]:
         return self.gate.g
 
     @torch.no_grad()
@@ -122,20 +122,20 @@ def sora(
     targets: list[str] | None = None,
     train: list[str] | None = None,
 ) -> nn.Module:
-    """SoRA: LoRA whose directions have gates that training drives to exactly zero.
+    """SoRA: LoRA with a gate per direction; training sets gates to exactly zero.
 
     Args:
-        model: frozen and wrapped in place.
-        r: rank to begin with.
+        model: frozen and changed in place.
+        r: initial rank.
         alpha: α; the update is scaled by α/r.
-        dropout: probability on the update's input.
-        gates: what they start from.
+        dropout: dropout probability of the update's input.
+        gates: initial gates, drawn from N(0, 1) or ones.
         update, threshold: see above.
         l1: λ.
         xi: ξ.
         penalty: μ.
-        targets: globs of linear layers; null: queries and values, or what stands for them.
-        train: globs of modules that are trained in full; null: a classifier's head.
+        targets: globs of linear layers; null for queries and values or their equivalents.
+        train: globs of modules that are trained fully; null for a classifier's head.
     """
 
     def make(base: nn.Module) -> SoRA:

@@ -48,7 +48,7 @@ def evaluate(directory: RunDir, length: int | None = None) -> int:
         name = run.config["task"]["name"]
         raise UserError(f"length={length} is for task=causal_lm; this is task={name}")
     if length:
-        cast(LanguageModel, task.model).check_reach(length)
+        cast(LanguageModel, task.model).check_length(length)
         data = data.lengthened(length)
     metrics = trainer.test(task, datamodule=data, verbose=False)[0]
     recorded = directory.record().get("metrics", {})

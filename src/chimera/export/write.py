@@ -86,7 +86,7 @@ def _treat_adapter(model: nn.Module, how: str) -> str:
         return "none"
     ranks = (
         prune(model)
-        if any(layer.update.middle() is not None for layer in adapted(model).values())
+        if any(layer.update.diagonal() is not None for layer in adapted(model).values())
         else {}
     )
     left = f"pruned to ranks {min(ranks.values())} to {max(ranks.values())}; " if ranks else ""

@@ -35,8 +35,8 @@ def decode(
     Raises:
         UserError: the model knows fewer positions than the longest prompt and its continuation.
     """
-    model.check_reach(max(map(len, prompts)) + settings.max_new - 1)
+    model.check_length(max(map(len, prompts)) + settings.max_new - 1)
     sample = partial(
         choose, settings=settings, generators=generators(settings.seed, first, len(prompts))
     )
-    return decode_with(model, prompts, sample, most=settings.max_new, pad_id=pad_id, end_id=end_id)
+    return decode_with(model, prompts, sample, max_new=settings.max_new, pad_id=pad_id, end_id=end_id)

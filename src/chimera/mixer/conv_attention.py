@@ -5,10 +5,11 @@
     y = c + Inner(Norm(x + c))             residual (SAIDL Table 6)
     y = Inner(c)                           plain (SAIDL 2.7, the text)
 
-SAIDL's text counts K·d parameters, its Table 6 counts (K + 3)·d: the convolution there has a bias,
-a LayerNorm and so a residual branch of its own, which is the default here. x is the normed input:
-a mixer does not see the residual stream, hence Norm(x + c) with x normed, not raw as in SAIDL.
-Padding is skipped, as if real tokens were adjacent. x, c [b t d]; w [d K].
+SAIDL's text counts K·d parameters, but its Table 6 counts (K + 3)·d. The convolution of Table 6
+therefore has a bias, a LayerNorm and a separate residual branch; this form is the default. x is the
+normed input of the mixer: a mixer does not get the residual stream, so that Norm(x + c) has the
+normed x, not the raw x as in SAIDL. Padding is skipped, as if real tokens were adjacent.
+x, c [b t d]; w [d K].
 """
 
 from __future__ import annotations

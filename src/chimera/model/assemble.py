@@ -1,4 +1,4 @@
-"""Build a model from a configuration: instantiate the choices, assemble, refuse bad pairs."""
+"""Build a model from a configuration: instantiate choices, assemble, reject bad combinations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _unchanged(model: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Choices:
-    """One factory per group, as chosen on the command line."""
+    """Factories of the chosen components, one per group, and their names."""
 
     mixer: MixerFactory
     norm: Callable[[int], Norm]
@@ -52,31 +52,33 @@ class Choices:
 
 
 def choose(cfg: dict[str, Any], *, adapter: bool = True) -> Choices:
-    """Instantiate the factories of a plain, checked configuration.
+    """Instantiate the factories of a checked configuration.
 
     Args:
-        cfg: has a node per group, and `choices` with its name.
-        adapter: False leaves the adapter out: the model is built as if none were chosen.
+        cfg: plain dictionary with a node per group, and `choices`, the names by group.
+        adapter: False omits the adapter, as with adapter=none.
     """
     chosen = [group for group in ZOO if adapter or group != "adapter"]
-    made = {group: instantiate(_without_callbacks(cfg[group]), _convert_="all") for group in chosen}
-    return Choices(**made, names={group: cfg["choices"][group] for group in chosen})
+    factories = {
+        group: instantiate(_without_callbacks(cfg[group]), _convert_="all") for group in chosen
+    }
+    return Choices(**factories, names={group: cfg["choices"][group] for group in chosen})
 
 
 def build_model(
     settings: Any, choices: Choices, *, vocab_size: int, causal: bool | None, adapt: bool = True
 ) -> LanguageModel:
-    """Build the model that the settings of `model=` describe, and apply the adapter.
+    """Build the model of the settings of `model=`, and apply the adapter.
 
     Args:
-        settings: a choice of `model=`; its `builder` is the dotted path of what builds the model.
-        choices: of the other groups.
-        vocab_size: of the tokenizer.
-        causal: True for a decoder, False for an encoder; None leaves it to the model.
-        adapt: False where weights are loaded, or another head is put on, first.
+        settings: settings of `model=`; `builder` is the dotted path of the function that builds it.
+        choices: choices of the other groups.
+        vocab_size: entries of the vocabulary.
+        causal: True for a decoder, False for an encoder; None lets the model decide.
+        adapt: False omits the adapter, for callers that load weights or replace the head first.
 
     Raises:
-        UserError: choices that cannot work together, or a model that cannot be had.
+        UserError: invalid combination of choices, or the model cannot be loaded.
     """
     build = get_method(settings.builder)
     model = build(settings, choices, vocab_size=vocab_size, causal=causal)
@@ -86,14 +88,14 @@ def build_model(
 def from_parts(
     settings: ModelSettings, choices: Choices, *, vocab_size: int, causal: bool | None
 ) -> LanguageModel:
-    """Put the chosen parts at their sites and initialise the weights.
+    """Assemble a Chimera model and initialise its weights; the `builder` of encoder_small.
 
     Args:
-        settings, choices, vocab_size: as of `build_model`.
-        causal: None counts as False.
+        settings, choices, vocab_size: see `build_model`.
+        causal: see `build_model`; None counts as False.
 
     Raises:
-        UserError: a pair of choices that cannot work together, or a part that does not fit.
+        UserError: invalid combination of choices, or a component that rejects its site.
     """
     if settings.dim % settings.heads:
         raise UserError(f"model.heads={settings.heads} does not divide model.dim={settings.dim}")
@@ -110,7 +112,7 @@ def from_parts(
         model = _assemble(site, settings, choices, vocab_size)
     except UserError:
         raise
-    except ValueError as error:  # a constructor that says why its site does not suit it
+    except ValueError as error:  # a constructor rejects its site or hyperparameters
         raise UserError(str(error)) from error
     if not next(model.parameters()).is_meta:
         initialise(model, settings)
@@ -124,11 +126,11 @@ def check_model(
     causal: bool | None,
     head: Callable[[Any], nn.Module] = lambda model: model,
 ) -> None:
-    """Build the model on the meta device, without memory, so that every constructor can raise.
+    """Build the model on the meta device, without memory, so that constructors raise their errors.
 
     Args:
-        settings, choices, causal: as of `build_model`.
-        head: puts the task's own head on.
+        settings, choices, causal: see `build_model`.
+        head: function that replaces the head by that of the task.
     """
     with torch.device("meta"), _Unfilled():
         model = build_model(settings, choices, vocab_size=8, causal=causal, adapt=False)
@@ -136,7 +138,7 @@ def check_model(
 
 
 class _Unfilled(TorchFunctionMode):
-    """Passes normal_ over: on the meta device it fills nothing and imports the compiler (1.2 s)."""
+    """Skip `normal_`: on the meta device it has no effect but imports the compiler (1.2 s)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -149,18 +151,18 @@ def _assemble(
     site: Site, settings: ModelSettings, choices: Choices, vocab_size: int
 ) -> LanguageModel:
     provides = choices.position(site, site.heads, site.dim // site.heads).provides
-    # A position that only embeds is built once for the model; layers get the no-op base class.
+    # A position with hook `embed` only is built once for the model; layers get the no-op class.
     in_layers = Position if provides <= {"embed"} else choices.position
     parts = Parts(choices.quant.linear, choices.norm, in_layers)
     blocks = []
     sites = [Site(**{**site.__dict__, "layer": layer}) for layer in range(site.depth)]
     shared = settings.two_way == "shared"
-    mixers = [place_mixer(here, parts, choices.mixer, shared=shared) for here in sites]
-    _gate(choices, provides, mixers, sites, parts)
-    for here, mixer in zip(sites, mixers, strict=True):
-        ffn = choices.ffn(here, parts)
+    mixers = [build_mixer(of_layer, parts, choices.mixer, shared=shared) for of_layer in sites]
+    _check_position(choices, provides, mixers, sites, parts)
+    for of_layer, mixer in zip(sites, mixers, strict=True):
+        ffn = choices.ffn(of_layer, parts)
         norms = [choices.norm(site.dim) for _ in range(1 if ffn is None else 2)]
-        blocks.append(Block(here, mixer, ffn, norms))
+        blocks.append(Block(of_layer, mixer, ffn, norms))
     embedding = choices.quant.embedding(vocab_size, site.dim)
     backbone = Backbone(
         embedding,
@@ -181,7 +183,7 @@ def _assemble(
         norm=choices.norm,
         table=embedding.table if settings.tie_head else None,
         transform=settings.head_transform,
-        bias=settings.head_transform or not site.causal,  # GPT-2's head is the table alone
+        bias=settings.head_transform or not site.causal,  # as GPT-2, whose head is only the table
     )
     return LanguageModel(backbone, head)
 
@@ -192,8 +194,8 @@ def _scale(settings: ModelSettings) -> EmbeddingScale | None:
     return EmbeddingScale(settings.dim**0.5, learned=settings.embedding_scale == "learned")
 
 
-def place_mixer(site: Site, parts: Parts, factory: MixerFactory, *, shared: bool = False) -> Mixer:
-    """Build the mixer of a site; in an encoder, a causal-only one inside `Bidirectional`."""
+def build_mixer(site: Site, parts: Parts, factory: MixerFactory, *, shared: bool = False) -> Mixer:
+    """Build the mixer of a layer; in encoders, wrap a causal-only mixer in `Bidirectional`."""
     if not site.causal and _directions(site, parts, factory) == CAUSAL:
         return Bidirectional(site, parts, factory, shared=shared)
     return factory(site, parts)
@@ -204,44 +206,45 @@ def _directions(site: Site, parts: Parts, factory: MixerFactory) -> frozenset[Di
         return factory(Site(**{**site.__dict__, "causal": True}), parts).directions
 
 
-def _gate(
+def _check_position(
     choices: Choices,
     provides: frozenset[Hook],
     mixers: Sequence[Mixer],
     sites: Sequence[Site],
     parts: Parts,
 ) -> None:
-    """Refuse a position that a mixer cannot honour, naming those that it can.
+    """Raise UserError if a mixer does not support the hooks of the position.
 
-    A recurrence knows the order of its inputs by itself: among layers that honour the position it
-    may go without (TITAN has Mamba beside attention with HOPE).
+    A recurrent mixer knows the order of its inputs. It needs no support if other layers support the
+    position (TITAN has Mamba next to attention with HOPE).
     """
-    among = any(provides <= mixer.honours for mixer in mixers)
+    supported = any(provides <= mixer.honours for mixer in mixers)
     for site, mixer in zip(sites, mixers, strict=True):
         if provides <= mixer.honours:
             continue
-        if not (among and _directions(site, parts, choices.mixer) == CAUSAL):
-            raise _refused(choices, provides, mixer, site.layer)
+        if not (supported and _directions(site, parts, choices.mixer) == CAUSAL):
+            raise _position_error(choices, provides, mixer, site.layer)
 
 
-def _refused(choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int) -> UserError:
-    need = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
-    lacking = " and ".join(need[hook] for hook in sorted(provides - mixer.honours))
-    fine = ", ".join(n for n in groups()["position"] if provides_of(n) <= mixer.honours)
+def _position_error(
+    choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int
+) -> UserError:
+    nouns = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
+    missing = " and ".join(nouns[hook] for hook in sorted(provides - mixer.honours))
+    allowed = ", ".join(n for n in groups()["position"] if provides_of(n) <= mixer.honours)
     name = choices.names["mixer"]
     where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
-    return UserError(
-        f"position={choices.names['position']} needs {lacking}; mixer={where} has none; use {fine}"
-    )
+    position = choices.names["position"]
+    return UserError(f"position={position} needs {missing}; mixer={where} has none; use {allowed}")
 
 
 def provides_of(position: str) -> frozenset[Hook]:
-    """Hooks that a choice of `position=` fills in."""
+    """Hooks of a choice of `position=`."""
     return cast(type[Position], get_class(node("position", position)["_target_"])).provides
 
 
 def _without_callbacks(config: Any) -> Any:
-    """A component's configuration without the callbacks that it brings, at every depth."""
+    """Remove the keys `callbacks` from a component's configuration, at every depth."""
     if not isinstance(config, dict):
         return config
     return {k: _without_callbacks(v) for k, v in config.items() if k != "callbacks"}

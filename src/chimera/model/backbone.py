@@ -1,4 +1,4 @@
-"""Embed → blocks × loops → norm: encoder and decoder from the same parts (TITAN eq. 16, Alg. 1).
+"""Backbone of encoders and decoders: embedding, blocks × loops, norm (TITAN eq. 16, Alg. 1).
 
 z₁ = x + Mixer(Norm(x)),   z₂ = z₁ + FFN(Norm(z₁))                       (TITAN eq. 20, 21)
 """
@@ -18,14 +18,14 @@ from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Position, Site
 
 
 class State(NamedTuple):
-    """Decoding state of a model: real tokens seen [b], and a slot per logical layer."""
+    """Decoding state of a model: real tokens so far [b], and one state per logical layer."""
 
     seen: Int[Tensor, " b"]
     slots: tuple[Any, ...]
 
 
 class Block(nn.Module):
-    """Pre-norm residual block. `ffn` None leaves that branch out, its norm with it."""
+    """Pre-norm residual block; with `ffn` None it has neither the ffn branch nor its norm."""
 
     def __init__(self, site: Site, mixer: Mixer, ffn: FFN | None, norms: Sequence[Norm]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Block(nn.Module):
 
 
 class EmbeddingScale(nn.Module):
-    """A factor on the embeddings, fixed or learned (arXiv 2503.10622 for its use with DyT)."""
+    """Constant or learned factor of the embeddings (arXiv 2503.10622 uses it with DyT)."""
 
     component = "embedding"
 
@@ -60,16 +60,16 @@ class EmbeddingScale(nn.Module):
 
 
 class Backbone(nn.Module):
-    """The body of every model.
+    """Token ids to hidden states.
 
     Args:
-        embedding: of tokens, [entries d].
-        scale: of the embeddings, before positions are added; None leaves them.
-        position: the position whose `embed` hook is used, once for the model.
-        blocks: the physical layers.
-        norm: the last one.
-        loops: traversals of the blocks; logical layer loop·depth + layer has a state of its own.
-        dropout: on the embeddings.
+        embedding: token embedding, [entries d].
+        scale: factor of the embeddings before positions are added; None for 1.
+        position: position encoding, of which only the hook `embed` is called here.
+        blocks: physical layers.
+        norm: final norm.
+        loops: traversals of the blocks; each logical layer loop·depth + layer has its own state.
+        dropout: dropout probability of the embeddings.
         gradient_checkpointing: recompute each block in the backward pass.
     """
 
@@ -92,20 +92,20 @@ class Backbone(nn.Module):
         self.loops, self.dropout = loops, dropout
         self.gradient_checkpointing = gradient_checkpointing
 
-    #: Read by classifiers: hidden states are pooled by their mean, there are no segments.
+    #: For classifiers: pooling by the mean, no segment ids.
     summary, reads_segments = "mean", False
 
     @property
     def width(self) -> int:
-        """Of the hidden states."""
+        """Width d of the hidden states."""
         return int(cast(Tensor, self.embedding.weight).shape[-1])
 
     def init_state(self, batch: int) -> State:
-        """A fresh state: given to `forward`, it makes the call a prefill."""
+        """Empty state for `batch` sequences; `forward` with this state is a prefill."""
         device = next(self.parameters()).device
         mixers = [cast(Block, block).mixer for block in self.blocks] * self.loops
-        fresh = (mixer.init_state(batch) for mixer in mixers)
-        return State(torch.zeros(batch, dtype=torch.long, device=device), tuple(fresh))
+        states = (mixer.init_state(batch) for mixer in mixers)
+        return State(torch.zeros(batch, dtype=torch.long, device=device), tuple(states))
 
     def forward(
         self,
@@ -117,8 +117,8 @@ class Backbone(nn.Module):
 
         Args:
             ids: token ids; any id at padding.
-            mask: True where a token is real; None if all are.
-            state: None in training; `init_state` to prefill; the returned one to continue.
+            mask: True for real tokens; None if there is no padding.
+            state: None in training; `init_state` for a prefill; the returned state to continue.
         """
         pos = _positions(ids, mask, state)
         x = self.embedding(ids)
@@ -146,7 +146,7 @@ class Backbone(nn.Module):
 
 
 def _positions(ids: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
-    """[b t] or [1 t]: index among the real tokens; padding repeats the position before it."""
+    """Positions [b t] or [1 t]: index among the real tokens; padding repeats the last position."""
     if mask is not None:
         pos = (mask.long().cumsum(1) - 1).clamp(min=0)
     else:
@@ -155,11 +155,13 @@ def _positions(ids: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
 
 
 def _blank(x: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t d"]:
-    """Zeros at padding, so that no statistic of a layer above sees it."""
+    """Set padding to zero, so that statistics of later layers exclude it."""
     return x if mask is None else x.masked_fill(~mask[..., None], 0.0)
 
 
-def _mean(of: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Means by key over the layers that report the key."""
-    keys = dict.fromkeys(key for one in of for key in one)
-    return {key: torch.stack([one[key] for one in of if key in one]).mean() for key in keys}
+def _mean(layers: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Mean of each key over the layers that have it."""
+    keys = dict.fromkeys(key for values in layers for key in values)
+    return {
+        key: torch.stack([values[key] for values in layers if key in values]).mean() for key in keys
+    }

@@ -1,11 +1,10 @@
-"""Run a causal mixer both ways in an encoder (SPEC Mixers; DESIGN: direction is structural).
+"""Run a causal mixer in both directions in an encoder (SPEC Mixers; DESIGN: direction).
 
     y = inner→(x) + reverse(inner←(reverse(x)))
 
-`reverse` reverses the real tokens of each sequence and leaves padding in place, so a left- or
-right-padded sequence gives the unpadded numbers. Both passes count positions upwards, so relative
-positions are distances into the past of each pass. Each token is in both passes. [b t d] to
-[b t d].
+`reverse` reverses the real tokens of each sequence and leaves padding in place, so that padding on
+either side does not change results. Positions increase in both passes: relative positions are
+distances into the past of each pass. Each token is in both passes. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from chimera.ops.routing import blend
 
 
 class Bidirectional(Mixer):
-    """Runs a causal mixer forwards and backwards and adds the two. No state: encoders only.
+    """Sum of a causal mixer's outputs on the sequence and on its reversal; encoders only, no state.
 
     Args:
         inner: factory of the causal mixer.
-        shared: one set of weights for both passes; False gives each its own.
+        shared: True shares weights between both passes.
     """
 
     directions = BOTH
@@ -38,7 +37,7 @@ class Bidirectional(Mixer):
         one_way = replace(site, causal=True)
         self.ahead = inner(one_way, parts)
         self.back = self.ahead if shared else inner(one_way, parts)
-        # The position gate and the table of rates treat the wrapper as what it wraps.
+        # The check of positions and the table of rates treat the wrapper as the inner mixer.
         self.component = self.ahead.component  # type: ignore[misc]
         self.honours = self.ahead.honours  # type: ignore[misc]
         self.source, self.cost = self.ahead.source, self.ahead.cost  # type: ignore[misc]
@@ -60,12 +59,12 @@ class Bidirectional(Mixer):
 
 
 def reversal(mask: Bool[Tensor, "b t"]) -> Int[Tensor, "b t"]:
-    """Where each place takes its token from: the real ones turned around, padding from itself.
+    """Index of the token for each place: real tokens in reverse order, padding unchanged.
 
-    The result is its own inverse. Padding may lie anywhere.
+    The permutation is its own inverse. Padding may be anywhere.
     """
     t = mask.shape[1]
-    place = (~mask).long().argsort(dim=1, stable=True)  # of the r-th real token, then of padding
+    place = (~mask).long().argsort(dim=1, stable=True)  # places of real tokens, then of padding
     rank = torch.arange(t, device=mask.device)
     real = mask.sum(1, keepdim=True)
     mirrored = torch.where(rank < real, real - 1 - rank, rank)

@@ -1,6 +1,7 @@
-"""The tables of all components, from their YAML, docstrings and class attributes.
+"""Make tables of all components from their YAML, docstrings and class attributes.
 
-`python train.py list` prints them, `python -m chimera.model.catalog` writes them into README.md.
+`python train.py list` prints the tables; `python -m chimera.model.catalog` writes them into
+README.md.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from chimera.contract import CAUSAL, Mixer
 from chimera.model.assemble import provides_of
 from chimera.paths import ROOT
 
-#: Groups in the order in which a model is built up.
+#: Groups in the order of the tables.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
 BEGIN, END = "<!-- zoo: written by `make zoo` -->", "<!-- end of zoo -->"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One component. Columns that a group does not have are empty."""
+    """Row of one component; columns that its group does not have are empty."""
 
     name: str
     what: str
@@ -44,7 +45,7 @@ PLAIN = ("name", "what it is", "source")
 
 
 def rows(group: str) -> list[Row]:
-    """All components of a group, in alphabetical order."""
+    """Rows of all components of a group, in alphabetical order."""
     return [_row(group, name) for name in groups()[group]]
 
 
@@ -57,23 +58,23 @@ def _row(group: str, name: str) -> Row:
     source = getattr(target, "source", "") or _in_brackets(module.__doc__ or "")
     if group != "mixer":
         return Row(name, what, source)
-    if not inspect.isclass(target):  # a composite's factory: capabilities are its members'
+    if not inspect.isclass(target):  # a function that returns one of its members
         return Row(name, what, source, *("as its members",) * 5)
-    kind = cast(type[Mixer], target)
+    mixer = cast(type[Mixer], target)
     return Row(
         name,
         what,
         source,
-        ", ".join(kind.forms),
-        "both ways, by wrapper" if kind.directions == CAUSAL else "own form",
-        ", ".join(p for p in groups()["position"] if provides_of(p) <= kind.honours),
-        kind.cost,
-        kind.state_size or "none",
+        ", ".join(mixer.forms),
+        "by a wrapper" if mixer.directions == CAUSAL else "native",
+        ", ".join(p for p in groups()["position"] if provides_of(p) <= mixer.honours),
+        mixer.cost,
+        mixer.state_size or "none",
     )
 
 
 def _comment(text: str) -> str:
-    """The first line of a YAML file, if it is a comment: describes this choice of a class."""
+    """Comment in the first line of a YAML file, which describes the component; else empty."""
     first = text.splitlines()[0]
     return first.removeprefix("#").strip().rstrip(".") if first.startswith("#") else ""
 
@@ -83,14 +84,14 @@ def _first_line(target: Any) -> str:
 
 
 def _in_brackets(doc: str) -> str:
-    """The source in brackets of a docstring such as `LayerNorm (SPEC N1; arXiv 1607.06450).`"""
+    """Source in brackets of a docstring such as `LayerNorm (SPEC N1; arXiv 1607.06450).`"""
     head = " ".join(doc.split("\n\n")[0].split())
     _, _, rest = head.partition("(SPEC ")
     return rest.partition(")")[0] if rest else ""
 
 
 def markdown() -> str:
-    """The README's zoo section: a table per group."""
+    """Zoo section of README.md: one table per group."""
     parts = []
     for group in GROUPS:
         heads = HEADS.get(group, PLAIN)
@@ -123,7 +124,7 @@ def show() -> None:
 
 
 def write_readme() -> None:
-    """Put the tables between the README's marks."""
+    """Replace the text between the marks in README.md by the tables."""
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)

@@ -2,7 +2,7 @@
 
     z = W₂ tanh(W₁ pool(h) + b₁) + b₂        (arXiv 1810.04805, 4.1)
 
-h is [b t d], z [b c]; c is 1 for a regression.
+Shapes: h [b t d], z [b c]; c is 1 for a regression.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pool = Literal["auto", "first", "mean", "last"]
 
 @dataclass(frozen=True)
 class Classification:
-    """Logits [b c]; the rest as in `Out`."""
+    """Logits [b c], and `aux` and `stats` of `Out`."""
 
     logits: Float[Tensor, "b c"]
     aux: dict[str, Tensor] = field(default_factory=dict)
@@ -33,15 +33,15 @@ class Classification:
 def pooled(
     x: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None, pool: Pool
 ) -> Float[Tensor, "b d"]:
-    """One vector of each sequence: its first or last real token, or the mean over real tokens."""
+    """One vector per sequence: its first or last real token, or the mean over real tokens."""
     if mask is None:
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     if pool == "mean":
         share = mask / mask.sum(1, keepdim=True).clamp(min=1)
         return torch.einsum("btd,bt->bd", x, share.to(x.dtype))
     place = torch.arange(x.shape[1], device=x.device)
-    at = mask.long().argmax(1) if pool == "first" else (mask * place).argmax(1)
-    return x[torch.arange(len(x), device=x.device), at]
+    index = mask.long().argmax(1) if pool == "first" else (mask * place).argmax(1)
+    return x[torch.arange(len(x), device=x.device), index]
 
 
 class ClassificationHead(nn.Module):
@@ -70,12 +70,12 @@ class Classifier(nn.Module):
     """Token ids to class logits.
 
     Args:
-        backbone: ids and mask to hidden states; has `width`, `summary` (its way of pooling) and
-            `reads_segments`.
-        outputs: classes, or 1 for a regression.
-        pool: how hidden states become one vector; `auto` takes the backbone's `summary`.
-        dropout: in the head.
-        hidden: put a dense layer with tanh before the logits.
+        backbone: function of ids and mask to hidden states, with `width`, `summary` (its pooling)
+            and `reads_segments`.
+        outputs: number of classes, or 1 for a regression.
+        pool: pooling of hidden states; `auto` for the backbone's `summary`.
+        dropout: dropout probability in the head.
+        hidden: add a dense layer with tanh before the logits.
     """
 
     def __init__(
@@ -102,13 +102,16 @@ class Classifier(nn.Module):
         segments: Int[Tensor, "b t"] | None = None,
     ) -> Classification:
         """Logits of each sequence; `segments` is 1 in the second text."""
-        extra = {"segments": segments} if self.reads_segments else {}
-        out = self.backbone(ids, mask, **extra)
+        kwargs = {"segments": segments} if self.reads_segments else {}
+        out = self.backbone(ids, mask, **kwargs)
         return Classification(self.classifier(pooled(out.y, mask, self.pool)), out.aux, out.stats)
 
 
 def head_of(task: Mapping[str, Any]) -> Callable[[Any], nn.Module]:
-    """Puts the head of a task's configuration on a model: for checks before data are read."""
+    """Function that replaces a model's head by that of a task's configuration.
+
+    For checks of a configuration before data are read; the number of classes is a placeholder.
+    """
     if not {"pool", "hidden"} <= set(task):
         return lambda model: model
     options = {key: task[key] for key in ("pool", "dropout", "hidden")}

@@ -1,8 +1,8 @@
-"""Decode token by token, each mixer with its own state.
+"""Decode token by token with the state of the model.
 
-The prompts are padded on the left and read in one pass, which leaves a state; every token after
-that is one pass over one position. Its cost does not grow with the text for recurrent mixers, and
-for attention only by reading the cache.
+One pass over the left-padded prompts gives the state; each further token is one pass over one
+position. The cost of a token is constant for recurrent mixers; for attention it grows only by
+reading the cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
-    """Ids [b t] of the longest row's length, and the mask, None where nothing is padded."""
+    """Pad rows on the left to ids [b t], and the mask [b t]; the mask is None without padding."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
     if min(map(len, rows)) == width:
@@ -31,19 +31,19 @@ def decode(
     prompts: Sequence[Sequence[int]],
     choose: Callable[[Tensor], Tensor],
     *,
-    most: int,
+    max_new: int,
     pad_id: int,
     end_id: int | None,
 ) -> Iterator[Int[Tensor, " b"]]:
-    """Yield the next token of every sequence, until all have ended.
+    """Yield the next token of every sequence until all sequences have ended.
 
     Args:
-        model: a causal one, in evaluation mode, of enough positions (`check_reach`).
-        prompts: ids, at least one each.
-        choose: from logits [b v] to ids [b].
-        most: tokens of a continuation.
-        pad_id: fills a prompt that is shorter than the longest.
-        end_id: ends a sequence; it is repeated until the others have ended, too.
+        model: causal model in evaluation mode with enough positions (see `check_length`).
+        prompts: token ids, at least one per prompt.
+        choose: function of logits [b v] to ids [b].
+        max_new: maximal number of tokens of a continuation.
+        pad_id: id for padding of prompts.
+        end_id: id that ends a sequence; repeated until all sequences have ended.
     """
     device = next(model.parameters()).device
     ids, mask = pad_left(prompts, pad_id)
@@ -55,12 +55,12 @@ def decode(
         index=last,
         state=model.init_state(len(prompts)),
     )
-    for number in range(most):
+    for step in range(max_new):
         token = choose(out.logits.flatten(0, -2))
         if end_id is not None:
             token = token.masked_fill(ended, end_id)
             ended |= token == end_id
         yield token
-        if bool(ended.all()) or number + 1 == most:
+        if bool(ended.all()) or step + 1 == max_new:
             return
         out = model(token[:, None], state=out.state)

@@ -1,7 +1,7 @@
-"""Hidden states to vocabulary logits, at the chosen positions only.
+"""Vocabulary head: hidden states to logits.
 
-The vocabulary is by far the widest layer of a small model: logits at the 15 % masked positions
-cost 15 % of what logits everywhere cost.
+The head is by far the widest layer of a small model. Callers therefore pass only the positions with
+targets: at 15 % masked positions, logits cost 15 % of logits at all positions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from chimera.contract import Norm
 
 
 class Head(nn.Module):
-    """Vocabulary logits.
+    """Vocabulary logits [… v] of hidden states [… d].
 
     Args:
         dim: width d.
-        vocab_size: V.
+        vocab_size: entries v of the vocabulary.
         linear: factory of the output matrix, and of BERT's transform.
         norm: factory of the transform's norm.
-        table: reads the embedding table [V d] that the output matrix is tied to; None: not tied.
-        transform: BERT's linear, GELU and norm first (arXiv 1810.04805).
+        table: function that returns the embedding table [v d], for a tied head; None for an untied
+            head.
+        transform: apply BERT's linear layer, GELU and norm first (arXiv 1810.04805).
         bias: a bias per vocabulary entry.
     """
 
@@ -52,7 +53,7 @@ class Head(nn.Module):
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... v"]:
         if self.transform is not None and self.norm is not None:
             x = F.gelu(self.transform(x))
-            # Norms take [b t d]; the rows here are gathered positions.
+            # Norms need [b t d]; x has any leading axes, often gathered positions [n d].
             x = self.norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)
         if self.output is None and self.table is not None:
             return F.linear(x, self.table(), self.bias)

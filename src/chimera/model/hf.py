@@ -1,8 +1,8 @@
-"""Hugging Face models with the interface of our own `LanguageModel` and `Backbone`.
+"""Hugging Face models with the interfaces of `LanguageModel` and `Backbone`.
 
-An encoder is loaded with its masked-language-model head, a decoder with its causal one; sequence
-classification takes the body alone. Weights are float32, as our own are; the trainer sets the
-precision. `mask` is their attention mask; a decoder's positions count real tokens.
+An encoder has its masked-language-model head, a decoder its causal head; sequence classification
+uses the backbone only. Weights are float32, as in Chimera's models; the trainer sets the precision.
+`mask` becomes the attention mask; positions of a decoder count real tokens.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from chimera.model.hf_settings import HuggingFace
 from chimera.model.language import Prediction
 from chimera.ops.cross_entropy import cross_entropy
 
-#: Kinds whose positions begin behind the padding token's number.
+#: Model types whose position indices begin at pad_token_id + 1.
 SHIFTED = ("roberta", "xlm-roberta", "camembert")
-#: Groups that make up a layer. A Hugging Face model has layers of its own.
+#: Groups of components in a layer; a Hugging Face model cannot use them.
 LAYER_GROUPS = ("mixer", "norm", "quant", "ffn")
 
 
 class Cache(NamedTuple):
-    """Decoding state: transformers' cache, and which of its tokens are real [b s]."""
+    """Decoding state: transformers' cache, and the mask [b s] of its real tokens."""
 
     past: Any
     mask: Bool[Tensor, "b s"]
 
 
 class HuggingFaceBody(nn.Module):
-    """Ids to hidden states, in the place of our `Backbone`."""
+    """Token ids to hidden states, with the interface of `Backbone`."""
 
     component: ClassVar[str] = "pretrained"
 
@@ -46,7 +46,7 @@ class HuggingFaceBody(nn.Module):
         self.reads_segments: bool = getattr(config, "type_vocab_size", 0) > 1
         self.summary = "last" if causal else "first"
         if getattr(inner, "pooler", None) is not None:
-            # Its output would not be read, nor its weights trained.
+            # The pooler's output is not used, so its weights would get no gradients.
             setattr(inner, "pooler", None)  # noqa: B010
 
     def forward(
@@ -55,17 +55,17 @@ class HuggingFaceBody(nn.Module):
         mask: Bool[Tensor, "b t"] | None = None,
         segments: Int[Tensor, "b t"] | None = None,
     ) -> Out:
-        """Hidden states [b t d]."""
-        extra: dict[str, Any] = {} if segments is None else {"token_type_ids": segments}
+        """Hidden states [b t d]; `segments` is 1 in the second text."""
+        kwargs: dict[str, Any] = {} if segments is None else {"token_type_ids": segments}
         if self.causal:
-            extra |= {"position_ids": positions(ids, mask), "use_cache": False}
-        whole = torch.ones_like(ids) if mask is None else mask.long()
-        out = self.inner(input_ids=ids, attention_mask=whole, **extra)
+            kwargs |= {"position_ids": positions(ids, mask), "use_cache": False}
+        attention_mask = torch.ones_like(ids) if mask is None else mask.long()
+        out = self.inner(input_ids=ids, attention_mask=attention_mask, **kwargs)
         return Out(out.last_hidden_state)
 
 
 class HuggingFaceModel(nn.Module):
-    """Ids to vocabulary logits, in the place of our `LanguageModel`."""
+    """Token ids to vocabulary logits, with the interface of `LanguageModel`."""
 
     component: ClassVar[str] = "pretrained"
 
@@ -75,11 +75,11 @@ class HuggingFaceModel(nn.Module):
 
     @property
     def backbone(self) -> HuggingFaceBody:
-        """The body alone, with the same weights."""
+        """Backbone that shares the weights of this model."""
         return HuggingFaceBody(cast(Any, self.model).base_model, causal=self.causal)
 
     def init_state(self, batch: int) -> Cache:
-        """A fresh decoding state for `batch` sequences."""
+        """Empty decoding state for `batch` sequences."""
         from transformers import DynamicCache
 
         device = next(self.parameters()).device
@@ -87,17 +87,17 @@ class HuggingFaceModel(nn.Module):
         empty = torch.zeros(batch, 0, dtype=torch.bool, device=device)
         return Cache(DynamicCache(config=config), empty)
 
-    def check_reach(self, length: int) -> None:
-        """Raise if the model's table of positions ends before `length`.
+    def check_length(self, length: int) -> None:
+        """Check that the model accepts `length` positions.
 
         Raises:
-            UserError: naming its length.
+            UserError: the model's table of positions is shorter.
         """
-        most = _reach(cast(Any, self.model).config)
-        if most is not None and length > most:
+        max_positions = _max_positions(cast(Any, self.model).config)
+        if max_positions is not None and length > max_positions:
             raise UserError(
-                f"model=hf of this kind knows {most} positions, the sequence has {length};"
-                " take shorter ones"
+                f"model=hf: this model has {max_positions} positions, but the sequence has"
+                f" {length}; use shorter sequences"
             )
 
     def forward(
@@ -110,34 +110,36 @@ class HuggingFaceModel(nn.Module):
         targets: Int[Tensor, " n"] | None = None,
         at_once: int = 1 << 25,
     ) -> Prediction:
-        """Logits at `index`, flat positions in b·t order; everywhere if it is None.
+        """Logits, or loss and accuracy if `targets` are given; see `LanguageModel.forward`.
 
-        With `targets`: loss and accuracy, as in `LanguageModel`. The head of a Hugging Face model
-        computes all logits at one time, so `at_once` saves less.
+        The head of a Hugging Face model computes all logits at one time, so `at_once` saves less
+        memory than in `LanguageModel`.
         """
         real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
-        extra: dict[str, Any] = {}
-        after = None
+        kwargs: dict[str, Any] = {}
+        new_state = None
         if state is not None:
             seen = state.mask.sum(1, keepdim=True)
-            after = Cache(state.past, torch.cat([state.mask, real], 1))
-            at = seen + positions(ids, real)
-            extra = {"past_key_values": state.past, "use_cache": True, "position_ids": at}
+            new_state = Cache(state.past, torch.cat([state.mask, real], 1))
+            pos = seen + positions(ids, real)
+            kwargs = {"past_key_values": state.past, "use_cache": True, "position_ids": pos}
         elif self.causal:
-            extra = {"use_cache": False, "position_ids": positions(ids, mask)}
-        whole = real if after is None else after.mask
-        logits = self.model(input_ids=ids, attention_mask=whole.long(), **extra).logits
+            kwargs = {"use_cache": False, "position_ids": positions(ids, mask)}
+        attention_mask = real if new_state is None else new_state.mask
+        logits = self.model(input_ids=ids, attention_mask=attention_mask.long(), **kwargs).logits
         if index is not None:
             logits = logits.flatten(0, 1).index_select(0, index)
         if targets is not None:
             rows, width = logits.flatten(0, -2), logits.shape[-1]
-            loss, hits = cross_entropy(nn.Identity(), rows, targets, width=width, at_once=at_once)
-            return Prediction(rows[:0], cast(Any, after), loss=loss, accuracy=hits)
-        return Prediction(logits, cast(Any, after))
+            loss, accuracy = cross_entropy(
+                nn.Identity(), rows, targets, width=width, at_once=at_once
+            )
+            return Prediction(rows[:0], cast(Any, new_state), loss=loss, accuracy=accuracy)
+        return Prediction(logits, cast(Any, new_state))
 
 
 def positions(ids: Int[Tensor, "b t"], mask: Bool[Tensor, "b t"] | None) -> Int[Tensor, "b t"]:
-    """Index among the real tokens; padding repeats the position before it."""
+    """Positions [b t]: index among the real tokens; padding repeats the last position."""
     if mask is None:
         return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     return (mask.long().cumsum(1) - 1).clamp(min=0)
@@ -146,48 +148,48 @@ def positions(ids: Int[Tensor, "b t"], mask: Bool[Tensor, "b t"] | None) -> Int[
 def build(
     settings: HuggingFace, choices: Any, *, vocab_size: int, causal: bool | None
 ) -> HuggingFaceModel:
-    """Load the model that settings name.
+    """Load a Hugging Face model; the `builder` of model=hf.
 
     Args:
-        settings: name, revision, with or without its weights.
-        choices: of the six groups; those that make up a layer have to be the default ones.
-        vocab_size: of the tokenizer.
-        causal: what the task needs; None takes either.
+        settings: name and revision of the model, with or without pretrained weights.
+        choices: choices of all groups; `LAYER_GROUPS` must have their defaults.
+        vocab_size: entries of the tokenizer.
+        causal: True for a decoder, False for an encoder, None for either.
 
     Raises:
-        UserError: it does not fit the task, the tokenizer or the choices, or cannot be loaded.
+        UserError: the model does not fit task, tokenizer or choices, or cannot be loaded.
     """
     for group in LAYER_GROUPS:
         if choices.names[group] != defaults()[group]:
             raise UserError(
-                f"{group}={choices.names[group]} cannot be put into model=hf, whose layers are its"
-                f" own; leave it out, or take another model"
+                f"{group}={choices.names[group]} cannot be used with model=hf, which has its own"
+                f" layers; omit {group}=, or use another model"
             )
     from transformers import AutoConfig
 
-    place = str(settings.folder() or settings.name)
-    config = _tried(settings, lambda: AutoConfig.from_pretrained(place, revision=settings.revision))
-    kind, is_causal = _kind(settings, config, causal)
+    path = str(settings.folder() or settings.name)
+    config = _load(settings, lambda: AutoConfig.from_pretrained(path, revision=settings.revision))
+    auto_class, is_causal = _auto_class(settings, config, causal)
     if config.vocab_size < vocab_size:
         raise UserError(
-            f"model.name={settings.name} knows {config.vocab_size} tokens, the tokenizer has"
+            f"model.name={settings.name} has {config.vocab_size} tokens, but the tokenizer has"
             f" {vocab_size}; use tokenizer=own"
         )
-    reach = _reach(config)
-    if reach is not None and settings.max_len > reach:
+    max_positions = _max_positions(config)
+    if max_positions is not None and settings.max_len > max_positions:
         raise UserError(
-            f"model.name={settings.name} knows {reach} positions; model.max_len={settings.max_len}"
-            " is too long for it"
+            f"model.name={settings.name} has {max_positions} positions, fewer than"
+            f" model.max_len={settings.max_len}; lower model.max_len"
         )
     on_meta = torch.empty(0).is_meta
     if on_meta or not settings.pretrained:
-        model = _tried(settings, lambda: kind.from_config(config))
+        model = _load(settings, lambda: auto_class.from_config(config))
     else:
-        _quiet()
-        model = _tried(
+        _silence_transformers()
+        model = _load(
             settings,
-            lambda: kind.from_pretrained(
-                place, config=config, revision=settings.revision, dtype=torch.float32
+            lambda: auto_class.from_pretrained(
+                path, config=config, revision=settings.revision, dtype=torch.float32
             ),
         )
     if settings.gradient_checkpointing:
@@ -195,8 +197,8 @@ def build(
     return HuggingFaceModel(model.train(), causal=is_causal)
 
 
-def _kind(settings: HuggingFace, config: Any, causal: bool | None) -> tuple[Any, bool]:
-    """The transformers class that loads the model, and whether it is a decoder."""
+def _auto_class(settings: HuggingFace, config: Any, causal: bool | None) -> tuple[Any, bool]:
+    """Auto class of transformers that loads the model, and True for a decoder."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -205,25 +207,25 @@ def _kind(settings: HuggingFace, config: Any, causal: bool | None) -> tuple[Any,
 
     decodes = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     encodes = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    # BERT can be loaded as either; it was trained as an encoder.
+    # transformers can load BERT as either; it was trained as an encoder.
     if encodes and not getattr(config, "is_decoder", False):
         decodes = False
     if not encodes and not decodes:
         raise UserError(
             f"model.name={settings.name} is a {config.model_type}, neither an encoder nor a decoder"
-            " of text; take another model"
+            " of text; use another model"
         )
     if causal is not None and causal != decodes:
-        is_, need = ("decoder", "encoder") if decodes else ("encoder", "decoder")
+        actual, required = ("decoder", "encoder") if decodes else ("encoder", "decoder")
         raise UserError(
-            f"model.name={settings.name} is a {config.model_type}, {_a(is_)}; this task needs"
-            f" {_a(need)}"
+            f"model.name={settings.name} is a {config.model_type}, {_a(actual)}; this task needs"
+            f" {_a(required)}"
         )
     return (AutoModelForCausalLM if decodes else AutoModelForMaskedLM), decodes
 
 
-def _reach(config: Any) -> int | None:
-    """Length of a learned table of positions; None where positions are computed."""
+def _max_positions(config: Any) -> int | None:
+    """Length of a learned table of positions; None for computed positions."""
     if getattr(config, "rope_parameters", None) or getattr(config, "relative_attention", False):
         return None
     entries = getattr(config, "max_position_embeddings", None)
@@ -231,7 +233,8 @@ def _reach(config: Any) -> int | None:
     return None if entries is None else entries - shift
 
 
-def _tried(settings: HuggingFace, call: Any) -> Any:
+def _load(settings: HuggingFace, call: Any) -> Any:
+    """Return call(); raise UserError if transformers cannot load the model."""
     try:
         return call()
     except (OSError, ValueError, KeyError) as error:
@@ -239,8 +242,8 @@ def _tried(settings: HuggingFace, call: Any) -> Any:
         raise UserError(f"model.name={settings.name} cannot be loaded ({reason})") from error
 
 
-def _quiet() -> None:
-    """Silence transformers' report on heads that a checkpoint does not hold."""
+def _silence_transformers() -> None:
+    """Switch off transformers' warnings about heads that a checkpoint lacks."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

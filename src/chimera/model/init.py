@@ -1,4 +1,4 @@
-"""Initial weights: normal for every linear and embedding, residual outputs scaled by option."""
+"""Initialise weights: normal for linear layers and embeddings, residual outputs scaled or not."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import nn
 from chimera.config.settings import Model as ModelSettings
 from chimera.contract import FFN, Mixer
 
-#: Roles of the linear layers that write to the residual stream.
+#: Roles of linear layers whose output is added to the residual stream.
 RESIDUAL = frozenset({"out", "down"})
 
 
 @torch.no_grad()
 def initialise(model: nn.Module, settings: ModelSettings) -> None:
-    """Initialise the layers of the quantiser's factories: linear ones (with a `role`), embeddings.
+    """Initialise linear layers (with a `role`) and embeddings of the quantiser's factories.
 
-    Parameters that a part makes itself (Mamba's Δ) keep the values of its constructor. A part that
-    needs other weights in a factory's layer sets them in its `reset_parameters`, called last.
+    Other parameters (Mamba's Δ) keep the values of their constructors. A component that needs
+    special values in a factory's layer sets them in `reset_parameters`, called last.
     """
     std = settings.init_std or settings.dim**-0.5
     branches = 2 * settings.depth * settings.loops

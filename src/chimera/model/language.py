@@ -1,4 +1,4 @@
-"""A backbone and a head: the model that tasks train."""
+"""Language model: backbone and vocabulary head."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from chimera.ops.cross_entropy import cross_entropy
 
 @dataclass(frozen=True)
 class Prediction:
-    """Logits [n v] at the chosen positions, [b t v] without a choice; the rest as in `Out`.
+    """Output of a language model: logits [n v] at chosen positions, or [b t v] at all positions.
 
-    With targets: `loss` and `accuracy`, and no logits (n = 0).
+    `state`, `aux` and `stats` are those of `Out`. With targets, `loss` and `accuracy` are set and
+    logits are empty (n = 0).
     """
 
     logits: Float[Tensor, "*n v"]
@@ -36,21 +37,21 @@ class LanguageModel(nn.Module):
         self.backbone, self.head = backbone, head
 
     def init_state(self, batch: int) -> State:
-        """A fresh decoding state for `batch` sequences."""
+        """Empty decoding state for `batch` sequences."""
         return self.backbone.init_state(batch)
 
     @torch.no_grad()
-    def check_reach(self, length: int) -> None:
-        """Run one token at the last of `length` positions, so that a table that ends raises now.
+    def check_length(self, length: int) -> None:
+        """Check that the model accepts `length` positions, by one token at the last position.
 
-        Tables of positions and of the factors of attention-free transformers end. Called before
-        training or decoding, this fails before the work.
+        Learned positions and the factors of attention-free transformers have tables of limited
+        length. Call this before training or decoding.
 
         Raises:
-            UserError: from the part whose table is shorter.
+            UserError: from the component with the shorter table.
         """
         training = self.training
-        self.eval()  # no statistic may move
+        self.eval()  # running statistics must not change
         try:
             state = self.init_state(1)
             state = state._replace(seen=torch.full_like(state.seen, length - 1))
@@ -68,13 +69,14 @@ class LanguageModel(nn.Module):
         targets: Int[Tensor, " n"] | None = None,
         at_once: int = 1 << 25,
     ) -> Prediction:
-        """Logits at `index`, flat positions in b·t order; everywhere if it is None.
+        """Logits, or loss and accuracy if `targets` are given.
 
         Args:
             ids, mask, state: see `Backbone.forward`.
-            index: where the head is applied.
-            targets: ids to predict there; the loss is computed without all logits at one time.
-            at_once: logits held at one time, with targets.
+            index: flat positions (in b·t order) at which to apply the head; None for all.
+            targets: token ids to predict at these positions; the loss never has all logits in
+                memory.
+            at_once: number of logits in memory at one time, with targets.
         """
         out = self.backbone(ids, mask, state)
         x = out.y if index is None else out.y.flatten(0, 1).index_select(0, index)
@@ -82,5 +84,5 @@ class LanguageModel(nn.Module):
             return Prediction(self.head(x), out.state, out.aux, out.stats)
         x, width = x.reshape(-1, x.shape[-1]), self.head.vocab_size
         loss, accuracy = cross_entropy(self.head, x, targets, width=width, at_once=at_once)
-        none = x.new_empty(0, width)
-        return Prediction(none, out.state, out.aux, out.stats, loss, accuracy)
+        no_logits = x.new_empty(0, width)
+        return Prediction(no_logits, out.state, out.aux, out.stats, loss, accuracy)

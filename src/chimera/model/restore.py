@@ -1,7 +1,7 @@
-"""Load weights into a model: all of them, or the body's under another head.
+"""Load weights into a model: all weights, or those of the backbone under another head.
 
-Tensors come from a checkpoint of a run or from safetensors. One that is missing, or of another
-shape, is an error of one line.
+Sources are checkpoints of runs and safetensors files. Missing tensors and other shapes are errors
+of one line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chimera.rundir.checkpoint_io import load
 
 
 def read(file: Path) -> dict[str, Tensor]:
-    """The model's tensors by name, of a checkpoint or of safetensors."""
+    """Read the model's tensors by name, from a checkpoint or a safetensors file."""
     if file.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -28,79 +28,80 @@ def read(file: Path) -> dict[str, Tensor]:
 
 
 def restore(model: nn.Module, file: Path, *, tied: Mapping[str, str] | None = None) -> None:
-    """Copy all weights of a file into the model that they were saved from, or one built alike.
+    """Copy all weights of a file into a model of the same configuration.
 
     Args:
-        model: changed in place; a task's `model`, or one that `export` wrote.
-        file: a checkpoint or safetensors.
-        tied: names that the file leaves out, to the name of the same tensor in it.
+        model: changed in place; the `model` of a task, or the model of an export.
+        file: checkpoint or safetensors file.
+        tied: names of tied tensors that the file omits, to the name of the saved tensor.
 
     Raises:
-        UserError: a tensor is missing on either side, or has another shape.
+        UserError: a tensor is missing in the file or the model, or has another shape.
     """
-    given = read(file)
-    given |= {name: given[first] for name, first in (tied or {}).items()}
-    wanted = model.state_dict()
-    hint = "it belongs to a model of other parts or another size"
-    for name in given:
-        if name not in wanted:
+    tensors = read(file)
+    tensors |= {name: tensors[saved] for name, saved in (tied or {}).items()}
+    names = model.state_dict().keys()
+    hint = "the file belongs to a model with other components or another size"
+    for name in tensors:
+        if name not in names:
             raise UserError(f"{file} has weights for {name}, which this model lacks; {hint}")
-    _copy(model, given, str(file), missing=hint, misfit=hint)
+    _copy(model, tensors, str(file), missing=hint, misfit=hint)
 
 
 def start_from(model: nn.Module, init_from: str | None) -> None:
-    """Copy all weights into `model`, or the body's where the source has another head.
+    """Copy the weights of `init_from` into `model`; only the backbone's if the heads differ.
 
-    A Hugging Face model already has its weights: `init_from` then names it, and nothing is done.
+    Does nothing if `init_from` names a Hugging Face model, which has its weights already.
 
     Raises:
-        UserError: the source lacks weights, or has them in other shapes.
+        UserError: the source lacks weights, or its weights have other shapes.
     """
-    ours = source(init_from) if init_from else None
-    if ours is None:
+    run = source(init_from) if init_from else None
+    if run is None:
         return
-    given, part = read(ours.weights), model
-    if not model.state_dict().keys() <= given.keys():  # another head: both have a body
-        given, part = _body(given, model), cast(nn.Module, model.backbone)
+    tensors, part = read(run.weights), model
+    if not model.state_dict().keys() <= tensors.keys():  # another head
+        tensors, part = _of_backbone(tensors, model), cast(nn.Module, model.backbone)
     _copy(
         part,
-        given,
+        tensors,
         f"init_from={init_from}",
-        missing="leave the choice of its parts to it",
-        misfit="leave model, parts and tokenizer to it",
+        missing="omit mixer, norm, quant, ffn and position to copy them from init_from",
+        misfit="omit model, its components and tokenizer to copy them from init_from",
     )
 
 
 def _copy(
-    model: nn.Module, given: Mapping[str, Tensor], source: str, *, missing: str, misfit: str
+    model: nn.Module, tensors: Mapping[str, Tensor], source: str, *, missing: str, misfit: str
 ) -> None:
-    """Copy the tensors that `model` has.
+    """Copy tensors into all parameters and buffers of `model`.
 
     Args:
         model: changed in place.
-        given: tensors by their names in `model`; those that it does not have are left out.
-        source: what errors call the file.
-        missing, misfit: what errors advise where a tensor is missing, or has another shape.
+        tensors: tensors by their names in `model`; other names are ignored.
+        source: name of the source in error messages.
+        missing, misfit: advice in error messages for a missing tensor, or another shape.
     """
-    wanted = model.state_dict()
-    for name, tensor in wanted.items():
-        if name not in given:
+    state = model.state_dict()
+    for name, tensor in state.items():
+        if name not in tensors:
             raise UserError(f"{source} has no weights for {name}; {missing}")
-        if given[name].shape != tensor.shape:
+        if tensors[name].shape != tensor.shape:
             raise UserError(
-                f"{source} has {name} {_shape(given[name])}, this model {_shape(tensor)}; {misfit}"
+                f"{source} has {name} {_shape(tensors[name])}, this model {_shape(tensor)};"
+                f" {misfit}"
             )
-    model.load_state_dict({name: given[name] for name in wanted})
+    model.load_state_dict({name: tensors[name] for name in state})
 
 
-def _body(given: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of the body by their names in it, whatever head they came under."""
-    theirs = getattr(getattr(model, "model", None), "base_model_prefix", "")
-    outer = {"backbone.": "", f"model.{theirs}.": "inner."}
+def _of_backbone(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Select the tensors of the backbone, by their names in the backbone."""
+    base_prefix = getattr(getattr(model, "model", None), "base_model_prefix", "")
+    prefixes = {"backbone.": "", f"model.{base_prefix}.": "inner."}
     return {
-        inside + name.removeprefix(prefix): tensor
-        for name, tensor in given.items()
-        for prefix, inside in outer.items()
+        new_prefix + name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        for prefix, new_prefix in prefixes.items()
         if name.startswith(prefix)
     }
 

@@ -129,8 +129,8 @@ def group(
     sizes = demand = [high - low for low, high in pairwise(edges)]
     if capacity is not None:
         # The tolerance keeps 1.1 · 30 / 3 = 11.000000000000002 at 11.
-        most = math.ceil(capacity * (edges[-1] // k) - 1e-9)
-        sizes = [min(size, most) for size in sizes]
+        limit = math.ceil(capacity * (edges[-1] // k) - 1e-9)
+        sizes = [min(size, limit) for size in sizes]
     slots = torch.cat([slots[at : at + size] for at, size in zip(edges, sizes, strict=False)])
     tokens = slots // k if in_order else slots % n
     return Groups(tokens, rearrange(gates, pattern).index_select(0, slots), sizes, demand)

@@ -73,7 +73,7 @@ class CausalLM(LanguageTask):
             seq_len = data.corpus.seq_len
             lengths = [seq_len, *(seq_len * factor for factor in self.longer), *self.cost_at]
             if max(lengths) > self._reach:  # only once: a compiled model would be compiled again
-                cast(LanguageModel, self.model).check_reach(max(lengths))
+                cast(LanguageModel, self.model).check_length(max(lengths))
                 self._reach = max(lengths)
 
     def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Small models of the families that LiZAttention is grafted onto, random but deterministic."""
+"""Small deterministic random models of the families that LiZAttention supports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ families = pytest.mark.parametrize("family", FAMILIES)
 
 
 def causal_model(family: str = "Llama", seed: int = 0, attention: str = "sdpa") -> Any:
-    """A model of transformers with weights large enough that layers matter, in evaluation mode."""
+    """Model of transformers in evaluation mode, with weights so large that layers have effect."""
     torch.manual_seed(seed)
     config = getattr(transformers, f"{family}Config")(**SMALL | FAMILIES[family])
     model = transformers.AutoModelForCausalLM.from_config(
@@ -62,20 +62,20 @@ def causal_model(family: str = "Llama", seed: int = 0, attention: str = "sdpa") 
 
 
 def trained() -> Any:
-    """The really trained Llama where it is, a random one elsewhere."""
+    """Trained Llama if it is on this machine, otherwise a random one."""
     if not STORIES.is_dir():
         return causal_model()
     return transformers.AutoModelForCausalLM.from_pretrained(STORIES).eval()
 
 
 def tokens(batch: int, length: int, vocab: int = 61) -> Tensor:
-    """Random ids, none of them special."""
+    """Random token ids without special tokens."""
     generator = torch.Generator().manual_seed(length)
     return torch.randint(3, vocab, (batch, length), generator=generator)
 
 
 class FusedAttention(nn.Module):
-    """Attention as OpenELM has it: one projection for q, k, v, heads of each layer's own."""
+    """OpenELM's attention: one projection for q, k, v; the number of heads differs by layer."""
 
     def __init__(self, dim: int, heads: int, kv_heads: int, index: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class FusedAttention(nn.Module):
 
 
 class OpenELMLike(nn.Module):
-    """Two such layers, the second with more heads, as remote code would bring them."""
+    """Two such layers, the second with more heads, as in remote code of the hub."""
 
     def __init__(self) -> None:
         super().__init__()

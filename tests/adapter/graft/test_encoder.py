@@ -1,4 +1,4 @@
-"""LiZAttention where tokens see both sides: the use that the paper leaves open (SPEC M12)."""
+"""LiZAttention in encoders, which the paper does not specify (SPEC M12)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.reference.liza import linear_branch
 
 
 def both_ways(x: torch.Tensor, mixer: LiZAttention, **said: Any) -> torch.Tensor:
-    """The naive recurrence over x [b t d] and over its mirror image, added, then normalised."""
+    """Naive recurrence over x [b t d] plus that over its reversal, then normalised."""
     q, k, v = (
         p(x).unflatten(-1, (4, 8)).transpose(1, 2)
         for p in (mixer.q_proj, mixer.k_proj, mixer.v_proj)
@@ -47,7 +47,7 @@ def test_linear_attention_alone_is_two_naive_passes(order: int, trick: str, gate
 
 
 def test_an_encoder_learns_to_look_ahead() -> None:
-    """Which token comes next: nothing for a decoder's memory, everything for an encoder's."""
+    """Predict the next token: impossible for a decoder's memory, easy for an encoder's."""
     found = {}
     for causal in (True, False):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Grafted models written and read, and α's schedule with its place in a checkpoint."""
+"""Save and load grafted models; the schedule of α and its state in checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def trained(base: Path, **said: Any) -> Any:
-    """A grafted model whose new numbers are no longer what they are made as."""
+    """Grafted model whose new parameters have other than initial values."""
     model = graft.liza(base, **said)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -79,12 +79,12 @@ def test_a_base_that_moved_or_is_another(base: Path, tmp_path: Path) -> None:
     causal_model("Qwen3").save_pretrained(tmp_path / "other")
     with pytest.raises(UserError, match="is not the base of"):
         graft.load(tmp_path / "out", tmp_path / "other")
-    with pytest.raises(UserError, match=r"holds no liza\.json"):
+    with pytest.raises(UserError, match=r"has no liza\.json"):
         graft.load(tmp_path)
 
 
 class Module(nn.Module):
-    """Something with a weight, around a grafted model, as a task is."""
+    """Module with a weight around a grafted model, as a task."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The graft on models of transformers: the base itself at α = 0, the paper's equations else."""
+"""Grafted transformers models: equal to the base at α = 0, to the paper's equations otherwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from chimera import graft
-from chimera.adapter.graft.cache import remembering
+from chimera.adapter.graft.cache import stateful_layer
 from chimera.adapter.graft.sites import _layout
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
@@ -77,7 +77,7 @@ def test_weights_are_untouched_and_keep_their_names() -> None:
 @options
 @families
 def test_the_linear_branch_is_the_naive_recurrence(family: str, said: dict[str, Any]) -> None:
-    """What reaches the output projection, from what the projections give, in float64."""
+    """Input of the output projection from outputs of the other projections, in float64."""
     model = grafted(causal_model(family).double(), **said)
     graft.set_weight(model, 0.3)
     memory = graft.memories(model)[1]
@@ -93,7 +93,7 @@ def test_the_linear_branch_is_the_naive_recurrence(family: str, said: dict[str, 
     model(ids)
     mixed = seen["mixed"]
     graft.set_weight(model, 0.0)
-    # The layers before it must give the same: only this one is the base again.
+    # Only this layer has α = 0; its inputs must not change.
     for other in graft.memories(model):
         other.set_mag_weight(0.3 if other is not memory else 0.0)
     model(ids)
@@ -189,12 +189,14 @@ def test_the_fused_projections_of_openelm() -> None:
     graft.set_weight(model, 1.0)
     later = ids.clone()
     later[:, 15:] = 3
-    close(model(later).logits[:, :15], model(ids).logits[:, :15])  # no token looks ahead
+    close(
+        model(later).logits[:, :15], model(ids).logits[:, :15]
+    )  # no token depends on later tokens
     assert (model(ids).logits - want).abs().max() > 1e-3
 
 
 def test_gradients_reach_lora_through_both_branches() -> None:
-    """LoRA's gain is in the queries, keys and values that the memory reads, too."""
+    """LoRA also changes the queries, keys and values of the memory."""
     model = graft.liza(causal_model().double(), lora=4, lora_dropout=0.0, mag_weight=1.0)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     assert len(trained) == 2 * 4 * 2  # A and B beside four projections in two layers
@@ -259,7 +261,7 @@ def test_twice_is_refused_and_so_are_masks_made_beforehand() -> None:
         grafted(model)
     with pytest.raises(ValueError, match=r"\[batch, tokens\] or none"):
         model(tokens(1, 3), attention_mask=torch.ones(1, 1, 3, 3, dtype=torch.bool))
-    assert model(tokens(1, 3)).logits.isfinite().all()  # and nothing is left hanging
+    assert model(tokens(1, 3)).logits.isfinite().all()  # all hooks are removed
 
 
 def test_a_fused_projection_without_a_head_width_is_divided_among_its_heads() -> None:
@@ -271,11 +273,11 @@ def test_a_fused_projection_without_a_head_width_is_divided_among_its_heads() ->
 
 def test_a_cache_without_a_configuration_grows_its_layers_as_they_come() -> None:
     cache = DynamicCache()
-    second = remembering(cache, 1, None)
+    second = stateful_layer(cache, 1, None)
     assert len(cache.layers) == 2
-    assert cache.layers[1] is second is remembering(cache, 1, None)
-    remembering(cache, 0, None)
-    remembering(cache, 2, None)
+    assert cache.layers[1] is second is stateful_layer(cache, 1, None)
+    stateful_layer(cache, 0, None)
+    stateful_layer(cache, 2, None)
     assert len(cache.layers) == 3
 
 

@@ -4,7 +4,7 @@
 
     model = graft.liza("meta-llama/Llama-3.2-1B")
 
-The functions and what they take: `chimera.adapter.graft.pretrained`.
+`chimera.adapter.graft.pretrained` documents the functions.
 """
 
 from chimera.adapter.graft.pretrained import liza, load, memories, save, set_weight

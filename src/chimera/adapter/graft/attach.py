@@ -1,4 +1,4 @@
-"""Put the linear memory of LiZAttention beside every attention of a model (SPEC A4; TPTT 3.4)."""
+"""Add the linear memory of LiZAttention to every attention of a model (SPEC A4; TPTT 3.4)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def attach(
     mag_weight: float,
     branch: dict[str, Any],
 ) -> nn.Module:
-    """Graft a memory onto every attention of a Hugging Face causal model.
+    """Add a memory to every attention of a Hugging Face causal model.
 
     Args:
-        model: changed in place and frozen.
-        inner: makes trainable what is trained, with train=inner.
-        train: `projections` trains the base's own q, k, v and o in place of `inner`.
-        max_cache, mag, mag_weight, branch: as of `GraftedMemory`.
+        model: frozen and changed in place.
+        inner: adapter that selects the trained parameters, with train=inner.
+        train: `projections` trains the base's q, k, v and o projections instead of `inner`.
+        max_cache, mag, mag_weight, branch: see `GraftedMemory`.
 
     Raises:
-        UserError: no attention that is understood, one that has a memory already, or options that
-            do not go together.
+        UserError: the model has no supported attention or has a memory already, or options
+            contradict each other.
     """
     layouts = sites(model)
     if any(hasattr(model.get_submodule(name), "liza") for name in layouts):
@@ -60,7 +60,7 @@ def attach(
         like = projections[-1]
         memory.to(like.device, torch.promote_types(like.dtype, torch.float32))
         memory.attach(attention)
-    top.register_forward_pre_hook(padding.see, with_kwargs=True)
+    top.register_forward_pre_hook(padding.read_mask, with_kwargs=True)
     model.requires_grad_(False)
     if train == "inner":
         return inner(model)

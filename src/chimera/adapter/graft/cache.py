@@ -1,12 +1,12 @@
-"""The memory of LiZAttention inside a Hugging Face key-value cache (SPEC A4; TPTT 3.5.1).
+"""Store the memory of LiZAttention in a Hugging Face key-value cache (SPEC A4; TPTT 3.5.1).
 
-`generate` makes the cache and hands it around; each layer of it gets the linear branch's state as
-well, which then follows beam search, repetition and resets by itself. The state does not grow: a
-k × k matrix a head and the last few keys and values. With `max_cache` the layer's keys and values
-do not grow either.
+`generate` creates the cache. Each cache layer also stores the state of the linear branch, so that
+beam search, repetition and resets change both. The state has constant size: a k × k matrix per head
+and the last few keys and values. With `max_cache`, the keys and values of the layer have constant
+size too.
 
-A layer keeps its class, whichever it is, under a class of ours: nothing of transformers is
-imported or replaced.
+The class of a cache layer is replaced by a subclass of it, created at run time. The module imports
+and replaces nothing of transformers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor
 from chimera.ops.liza import LinearState
 
 
-class Remembers:
-    """Put in front of a cache layer's class: the linear state goes where the keys go."""
+class StatefulLayer:
+    """Mixin for classes of cache layers: operations on keys also change the linear state."""
 
-    _layer_type = None  # or transformers would take us for the layer to use from now on
+    _layer_type = None  # otherwise transformers registers this class as its default layer
     is_croppable = False
     linear: LinearState | None = None
 
@@ -44,10 +44,10 @@ class Remembers:
         self.linear = None
 
     def crop(self, tokens_to_remove: int) -> None:
-        """The memory has no way back.
+        """Reject cropping, because the memory cannot forget single tokens.
 
         Raises:
-            ValueError: something is to be taken out, as in assisted generation.
+            ValueError: tokens_to_remove > 0, as in assisted generation.
         """
         if tokens_to_remove:
             raise ValueError("LiZAttention's memory cannot be cropped; generate without assistant")
@@ -57,10 +57,10 @@ class Remembers:
             self.linear = LinearState(*map(change, self.linear))
 
 
-class Bounded(Remembers):
-    """Besides, keys and values of the last tokens only.
+class BoundedLayer(StatefulLayer):
+    """Mixin that also limits keys and values to the last `max_cache` − 1 tokens.
 
-    Not transformers' own sliding layer: with a window of one it would keep everything.
+    transformers' sliding layer does not serve: with a window of one it keeps all tokens.
     """
 
     max_cache: int
@@ -77,7 +77,7 @@ class Bounded(Remembers):
             keys = torch.cat([self.keys, keys], -2)
             values = torch.cat([self.values, values], -2)
         start = max(0, keys.shape[-2] - self.max_cache + 1)
-        # Copies, or the cache would keep the whole prompt alive.
+        # Copies, because views would keep the whole prompt in memory.
         self.keys, self.values = keys[..., start:, :].clone(), values[..., start:, :].clone()
         return keys, values
 
@@ -92,25 +92,25 @@ class Bounded(Remembers):
         return self.max_cache
 
 
-def remembering(past: Any, index: int, max_cache: int | None) -> Remembers:
-    """The layer `index` of a cache as one of ours, which takes its place the first time."""
-    while len(past.layers) <= index:  # made as they come
+def stateful_layer(past: Any, index: int, max_cache: int | None) -> StatefulLayer:
+    """Layer `index` of a cache as `StatefulLayer`; the first call replaces the layer."""
+    while len(past.layers) <= index:  # transformers creates layers on demand too
         past.layers.append(past.layer_class_to_replicate())
     layer = past.layers[index]
-    if isinstance(layer, Remembers):
+    if isinstance(layer, StatefulLayer):
         return layer
     base: Any = type(layer)
-    kind = _ours(base, bounded=max_cache is not None)
-    ours = kind.__new__(kind)
-    ours.__dict__.update(layer.__dict__)
+    layer_class = _subclass(base, bounded=max_cache is not None)
+    replacement = layer_class.__new__(layer_class)
+    replacement.__dict__.update(layer.__dict__)
     if max_cache is not None:
-        ours.max_cache = min(max_cache, getattr(layer, "sliding_window", max_cache))
-        ours.cumulative_length = layer.get_seq_length()
-    past.layers[index] = ours
-    return ours
+        replacement.max_cache = min(max_cache, getattr(layer, "sliding_window", max_cache))
+        replacement.cumulative_length = layer.get_seq_length()
+    past.layers[index] = replacement
+    return replacement
 
 
 @cache
-def _ours(kind: type, *, bounded: bool) -> Any:
-    front = Bounded if bounded else Remembers
-    return type(f"{front.__name__}{kind.__name__}", (front, kind), {"_layer_type": None})
+def _subclass(base: type, *, bounded: bool) -> Any:
+    mixin = BoundedLayer if bounded else StatefulLayer
+    return type(f"{mixin.__name__}{base.__name__}", (mixin, base), {"_layer_type": None})

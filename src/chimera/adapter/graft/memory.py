@@ -1,11 +1,11 @@
-"""The linear memory that LiZAttention adds to a pretrained attention module (SPEC A4, M12).
+"""Linear memory that LiZAttention adds to a pretrained attention module (SPEC A4, M12).
 
     O = (1−α) O_base + α O_lin (+ (1−α) O_base ⊙ α O_lin)                       (TPTT eq. 7-8)
 
-The base attention runs unchanged, with its own weights, positions, masks and cache. Hooks read the
-outputs q, k and v of its projections (before norms and rotation; clipped where a model clips them
-in place) for the linear branch, and replace the input O_base of its output projection by O: at
-α = 0 by the same values, bit for bit. Projections are looked up by name at each call, so an adapter
+The base attention runs unchanged, with its weights, positions, masks and cache. Hooks read the
+outputs q, k and v of its projections for the linear branch (before norms and rotation; clipped if
+the model clips in place). A hook replaces the input O_base of the output projection by O; with
+α = 0 the values are equal, bit for bit. Each call looks up projections by name, so that an adapter
 may wrap them before or after the graft.
 
 x [b t d]; q [b t h·k], k and v [b t g·k]; O [b t h·k].
@@ -20,8 +20,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.adapter.graft.cache import remembering
-from chimera.adapter.graft.calls import Call, Padding, Tap, argument, near
+from chimera.adapter.graft.cache import stateful_layer
+from chimera.adapter.graft.calls import Call, OutputHook, Padding, argument, local_mask
 from chimera.adapter.graft.sites import Layout
 from chimera.contract import Ctx
 from chimera.ops import local
@@ -29,15 +29,17 @@ from chimera.ops.liza import LinearBranch, LinearState
 
 
 class GraftedMemory(nn.Module):
-    """The linear branch beside one attention module, and the hooks that connect the two.
+    """Linear branch for one attention module, and the hooks that connect both.
 
     Args:
-        layout: of the attention's projections.
-        padding: shared by all layers.
-        max_cache: tokens, its own among them, that the softmax branch sees; None for all before.
-        causal: False adds a pass over the mirror image (and there is no cache).
-        mag, mag_weight: how the branches are combined, and α to begin with.
-        branch: options of `ops.liza.LinearBranch`, but the width of a head.
+        layout: layout of the attention's projections.
+        padding: padding mask, shared by all layers.
+        max_cache: tokens that the softmax branch attends to, with the current token; None for all
+            earlier tokens.
+        causal: False adds a pass over the reversed sequence (without a cache).
+        mag: combination of the branches.
+        mag_weight: initial α.
+        branch: options of `ops.liza.LinearBranch` except the head width.
     """
 
     component = "attention"
@@ -66,11 +68,11 @@ class GraftedMemory(nn.Module):
     def set_mag_weight(self, weight: float) -> None:
         """Set α, from 0 (the base model's attention) to 1 (linear branch only)."""
         if not 0 <= weight <= 1:
-            raise ValueError(f"mag_weight={weight} is not from 0 to 1")
+            raise ValueError(f"mag_weight={weight} is not in [0, 1]")
         self.mag_weight.fill_(weight)
 
     def attach(self, attention: nn.Module) -> None:
-        """Become a part of the attention module and listen to its calls."""
+        """Add this module to the attention module and register the hooks."""
         attention.add_module("liza", self)
         attention.register_forward_pre_hook(self.begin, with_kwargs=True)
         attention.register_forward_hook(self.end, always_call=True)
@@ -78,32 +80,32 @@ class GraftedMemory(nn.Module):
     def begin(
         self, attention: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Before the base attention: tap its projections, bound what it sees."""
+        """Hook before the base attention: hook its projections, limit its mask to `max_cache`."""
         past = argument(attention, args, kwargs, "past_key_values", "past_key_value")
         index = getattr(attention, "layer_idx", 0)
-        layer = None if past is None else remembering(past, index, self.max_cache)
+        layer = None if past is None else stateful_layer(past, index, self.max_cache)
         self._call = call = Call(layer)
         for name in self.layout.inputs:
-            tap = Tap(call.outputs, name)
-            call.hooks.append(attention.get_submodule(name).register_forward_hook(tap))
+            hook = OutputHook(call.outputs, name)
+            call.hooks.append(attention.get_submodule(name).register_forward_hook(hook))
         out = attention.get_submodule(self.layout.out)
         call.hooks.append(out.register_forward_pre_hook(self.mix))
         if self.max_cache is not None:
             x = argument(attention, args, kwargs, "hidden_states")
-            mask = near(
+            mask = local_mask(
                 x, layer, argument(attention, args, kwargs, "attention_mask"), self.max_cache
             )
             kwargs = {**kwargs, "attention_mask": mask}
         return args, kwargs
 
     def end(self, attention: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-        """After it, also when it failed: listen no more."""
+        """Hook after the base attention, also after an error: remove the hooks of this call."""
         call, self._call = self._call, None
         for hook in call.hooks if call else ():
             hook.remove()
 
     def mix(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Before the output projection: O in the place of O_base."""
+        """Hook before the output projection: replace O_base by O."""
         call = self._call
         assert call is not None
         base, *rest = args
@@ -121,7 +123,7 @@ class GraftedMemory(nn.Module):
     def read(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None
     ) -> tuple[Float[Tensor, "b t d"], LinearState | None]:
-        """The linear branch's output, and its state."""
+        """Output of the linear branch, and its new state."""
         mask = self.padding.last(q.shape[1])
         tokens = local.Aligned.of(Ctx(torch.zeros(1, q.shape[1], device=q.device).long(), mask))
         split = "b t (h k) -> b h t k"

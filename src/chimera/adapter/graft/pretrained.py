@@ -1,10 +1,10 @@
 """Graft LiZAttention onto a pretrained Hugging Face causal model (SPEC A4; TPTT 3.4).
 
-    model = graft.liza("meta-llama/Llama-3.2-1B")      # memory on every attention, LoRA beside it
+    model = graft.liza("meta-llama/Llama-3.2-1B")      # memory in every attention, with LoRA
     graft.set_weight(model, 0.5)                       # α
     graft.save(model, "folder")                        # new and trained tensors, as safetensors
-    model = graft.load("folder")                       # the base, with these put on it
-    model.generate(...)                                # transformers' own
+    model = graft.load("folder")                       # base model with these tensors
+    model.generate(...)                                # method of transformers
 
 The model keeps its class and the names of its weights.
 """
@@ -46,26 +46,26 @@ def liza(
     chunk: int = 64,
     max_cache: int | None = None,
 ) -> Any:
-    """A pretrained causal model with a linear memory on every attention.
+    """Load a pretrained causal model and add a linear memory to every attention.
 
     Args:
-        model: a folder, an id of the hub, or a model of transformers, which is changed in place.
-        lora: rank of the LoRA on the four projections; None for none.
-        lora_alpha, lora_dropout: of it.
-        train, order, trick, gate, mag, mag_weight, nonlinearity, chunk, max_cache: as of
+        model: folder, hub id, or a transformers model, which is changed in place.
+        lora: rank of the LoRA on the four projections; None for no LoRA.
+        lora_alpha, lora_dropout: α and dropout of the LoRA.
+        train, order, trick, gate, mag, mag_weight, nonlinearity, chunk, max_cache: see
             `chimera.adapter.liza.liza`.
 
     Raises:
-        UserError: the model cannot be had, or has no attention that is understood.
+        UserError: the model cannot be loaded, or has no supported attention.
     """
     base: Any = _pretrained(str(model), None) if isinstance(model, str | Path) else model
-    targets = [f"{name}.{part}" for name, at in sites(base).items() for part in at.names]
+    targets = [f"{name}.{part}" for name, layout in sites(base).items() for part in layout.names]
 
     def inner(model: nn.Module) -> nn.Module:
         if lora is None:
             return model
         scale = lora_alpha / lora
-        return inject(model, lambda on: LowRank(on, lora, scale, lora_dropout), targets, None)
+        return inject(model, lambda layer: LowRank(layer, lora, scale, lora_dropout), targets, None)
 
     return attach(
         base,
@@ -85,40 +85,40 @@ def liza(
 
 
 def memories(model: nn.Module) -> list[GraftedMemory]:
-    """The memories of a grafted model, layer by layer.
+    """Memories of a grafted model, in the order of layers.
 
     Raises:
-        UserError: it has none.
+        UserError: the model has no memory.
     """
     grafted = [module for module in model.modules() if isinstance(module, GraftedMemory)]
     if not grafted:
-        raise UserError(f"this {type(model).__name__} has no LiZAttention; graft.liza makes it")
+        raise UserError(f"this {type(model).__name__} has no LiZAttention; graft.liza adds it")
     return grafted
 
 
 def set_weight(model: nn.Module, weight: float) -> None:
-    """Set α of every layer: 0 is the base model, 1 linear attention alone."""
+    """Set α of every layer: 0 for the base model, 1 for the linear branch only."""
     for memory in memories(model):
         memory.set_mag_weight(weight)
 
 
 def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
-    """Write a grafted model as safetensors.
+    """Save a grafted model as safetensors.
 
     Args:
-        model: grafted.
-        folder: made if need be.
-        whole: write the base's weights and configuration too; else only its name, and the new and
-            trained tensors.
+        model: grafted model.
+        folder: target folder, created if missing.
+        whole: True saves the base's weights and configuration too; False saves only the base's
+            name, and the new and trained tensors.
     """
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     settings = {"base": None if whole else model.name_or_path, "dtype": _dtype(model)}
     settings |= _options(model)
-    (place / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     if whole:
-        model.config.save_pretrained(place)
-        save_model(model, str(place / WHOLE))
+        model.config.save_pretrained(folder)
+        save_model(model, str(folder / WHOLE))
         return
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     new = {
@@ -126,46 +126,47 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
         for name, tensor in model.state_dict().items()
         if name in trained or ".liza." in name or ".update." in name
     }
-    save_file(new, place / NEW)
+    save_file(new, folder / NEW)
 
 
 def load(folder: str | Path, base: str | Path | None = None) -> Any:
-    """A grafted model as `save` wrote it, in evaluation mode.
+    """Load a grafted model that `save` wrote, in evaluation mode.
 
     Args:
-        folder: that `save` wrote.
-        base: folder or hub id of the base model, if it has moved.
+        folder: folder of `save`.
+        base: folder or hub id of the base model; None for the base that `save` recorded.
 
     Raises:
-        UserError: no such folder, no base, or one that does not fit.
+        UserError: the folder or the base is missing, or the base does not fit.
     """
-    place = Path(folder)
+    folder = Path(folder)
     try:
-        settings = json.loads((place / SETTINGS).read_text(encoding="utf-8"))
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{place} holds no {SETTINGS}; graft.save writes it") from error
+        raise UserError(f"{folder} has no {SETTINGS}; graft.save writes it") from error
     name, dtype = settings.pop("base"), getattr(torch, settings.pop("dtype"))
-    if (place / WHOLE).exists():
+    if (folder / WHOLE).exists():
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(place)
+        config = AutoConfig.from_pretrained(folder)
         model = liza(AutoModelForCausalLM.from_config(config, dtype=dtype), **settings)
-        load_model(model, str(place / WHOLE))
+        load_model(model, str(folder / WHOLE))
         return model.eval()
     model = liza(_pretrained(str(base or name), dtype), **settings)
-    new = load_file(place / NEW)
-    own = model.state_dict()
-    misfits = [k for k, v in new.items() if k not in own or own[k].shape != v.shape]
+    new = load_file(folder / NEW)
+    state = model.state_dict()
+    misfits = [k for k, v in new.items() if k not in state or state[k].shape != v.shape]
     if misfits:
         raise UserError(
-            f"{base or name} is not the base of {place}: it has no {misfits[0]} as there"
+            f"{base or name} is not the base of {folder}: {misfits[0]} is missing or has another"
+            " shape; name the base that was saved"
         )
     model.load_state_dict(new, strict=False)
     return model.eval()
 
 
 def _options(model: nn.Module) -> dict[str, Any]:
-    """The arguments of `liza` that make such a model."""
+    """Arguments with which `liza` builds this model."""
     memory, updates = memories(model)[0], list(adapted(model).values())
     projection = model.get_submodule(next(iter(sites(model))))
     weights = [p for n, p in projection.named_parameters() if n.endswith("proj.weight")]
@@ -188,8 +189,8 @@ def _pretrained(name: str, dtype: torch.dtype | None) -> Any:
         return AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto")
     except OSError as error:
         raise UserError(
-            f"{name} is no folder with a causal model, and the hub does not give one; fetch it once"
-            f" while connected (huggingface-cli download {name}), or name a folder"
+            f"{name} is no folder with a causal model, and the hub does not provide one; download"
+            f" it once while connected (huggingface-cli download {name}), or name a folder"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""Where a Hugging Face model has attention, and how its projections are laid out (SPEC A4).
+"""Find the attention modules of a Hugging Face model and the layout of their projections (SPEC A4).
 
-A site is recognised by its parts, not by its class: three projections and one for the output
-(Llama, Mistral, Qwen, OLMo, OLMoE, Gemma), or one that gives q, k and v side by side and one for
-the output (OpenELM, whose layers differ in their heads; Phi, GPT-2).
+Attention modules are recognised by their projections, not by their class: separate projections for
+q, k, v and output (Llama, Mistral, Qwen, OLMo, OLMoE, Gemma), or one fused projection for q, k and
+v and one for the output (OpenELM, with different heads per layer; Phi, GPT-2).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ OUT = ("o_proj", "out_proj", "c_proj")
 
 @dataclass(frozen=True)
 class Layout:
-    """The projections of one attention module.
+    """Projections of one attention module.
 
     Args:
-        inputs: names of those for q, k, v, or of the one that gives all three.
+        inputs: names of the projections for q, k, v, or of the fused one.
         out: name of the output projection.
         heads: query heads h.
         kv_heads: key-value heads g, a divisor of h.
@@ -40,11 +40,11 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All projections."""
+        """Names of all projections."""
         return (*self.inputs, self.out)
 
     def split(self, outputs: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """q [b t h·k], k and v [b t g·k] from what the input projections gave."""
+        """q [b t h·k], k and v [b t g·k] from the outputs of the input projections."""
         if len(outputs) == 1:
             g = self.kv_heads * self.head_dim
             q, k, v = outputs[0].split([self.heads * self.head_dim, g, g], dim=-1)
@@ -54,10 +54,10 @@ class Layout:
 
 
 def sites(model: nn.Module) -> dict[str, Layout]:
-    """Every attention module by name, with its layout.
+    """Layouts of all attention modules, by module name.
 
     Raises:
-        UserError: there is none, or one whose projections are not understood.
+        UserError: the model has no attention module, or an unsupported layout.
     """
     layouts = {}
     for name, module in model.named_modules():
@@ -75,23 +75,23 @@ def sites(model: nn.Module) -> dict[str, Layout]:
 
 
 def decoder(model: nn.Module, names: list[str]) -> nn.Module:
-    """The innermost module that holds all sites and is given the padding mask.
+    """Innermost module that contains all named modules and has an argument `attention_mask`.
 
     Raises:
-        UserError: no module takes an `attention_mask` for all of them, as Hugging Face's do.
+        UserError: no such module, because the model is not a Hugging Face model.
     """
-    inside = [
+    candidates = [
         module
         for name, module in model.named_modules()
         if all(n.startswith(f"{name}." if name else "") and n != name for n in names)
         and "attention_mask" in inspect.signature(module.forward).parameters
     ]
-    if not inside:
+    if not candidates:
         raise UserError(
             "adapter=liza grafts onto Hugging Face causal models (model=hf), which take an"
-            " attention_mask; a model of ours has mixer=liza instead"
+            " attention_mask; for a Chimera model use mixer=liza"
         )
-    return inside[-1]
+    return candidates[-1]
 
 
 def _layout(name: str, module: nn.Module, inputs: tuple[str, ...], out: str) -> Layout:
@@ -109,24 +109,24 @@ def _layout(name: str, module: nn.Module, inputs: tuple[str, ...], out: str) -> 
             head_dim = _width(module, inputs[0]) // max(1, heads)
         heads = _width(module, inputs[0]) // max(1, head_dim)
         kv_heads = _width(module, inputs[1]) // max(1, head_dim)
-    given = sum(_width(module, i) for i in inputs)
-    if not kv_heads or heads % kv_heads or given != (heads + 2 * kv_heads) * head_dim:
+    width = sum(_width(module, i) for i in inputs)
+    if not kv_heads or heads % kv_heads or width != (heads + 2 * kv_heads) * head_dim:
         raise UserError(
-            f"adapter=liza does not understand {name}: {', '.join(inputs)} give {given} channels,"
-            f" which are no {heads} + 2·{kv_heads} heads of {head_dim}"
+            f"adapter=liza does not support {name}: {', '.join(inputs)} have {width} output"
+            f" channels, not {heads} + 2·{kv_heads} heads of {head_dim}"
         )
     return Layout(inputs, out, heads, kv_heads, head_dim)
 
 
 def _width(module: nn.Module, name: str) -> int:
-    """Channels that a projection gives; GPT-2's has another name for them."""
+    """Output channels of a projection; GPT-2's Conv1D calls them `nf`."""
     layer = module.get_submodule(name)
-    given: Any = getattr(layer, "out_features", None) or getattr(layer, "nf", 0)
-    return int(given)
+    width: Any = getattr(layer, "out_features", None) or getattr(layer, "nf", 0)
+    return int(width)
 
 
 def _first(module: nn.Module, config: object, *names: str) -> int:
-    """The first of these attributes that the module or its configuration has as a number; or 0."""
+    """First integer attribute among `names` of the module or its configuration; 0 if none."""
     for name in names:
         for holder in (module, config):
             value = getattr(holder, name, None)

@@ -1,11 +1,11 @@
-"""Write and read an adapter in files laid out as `peft` does: each loads the other's.
+"""Save and load adapters in the file format of `peft`: Chimera and peft load each other's files.
 
-    adapter_config.json          kind, r, α, names of layers
+    adapter_config.json          type, r, α, names of layers
     adapter_model.safetensors    base_model.model.<layer>.lora_A.weight, …, other trained parameters
 
-Each update says itself how its tensors are called there (`LowRank.tensors`). peft knows LoRA and
-AdaLoRA, not SoRA: as it is, SoRA loads here only; pruned (`chimera.adapter.shared.merge.prune`) it
-is a LoRA whose ranks differ by layer, which peft loads.
+`LowRank.tensors` of each update class names the tensors in the file. peft supports LoRA and AdaLoRA
+but not SoRA: only Chimera loads an unpruned SoRA. A pruned SoRA
+(`chimera.adapter.shared.merge.prune`) is a LoRA with different ranks per layer, which peft loads.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "b
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
-    """Write the adapter of a model, and the other parameters that are trained with it.
+    """Save the adapter of a model, and the other trained parameters.
 
-    Names are those inside `model`: of a Hugging Face model inside one of ours, give the former for
-    files that peft's users load.
+    Names of layers are relative to `model`. For files that peft loads, pass the Hugging Face model
+    inside a Chimera model.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,13 +39,13 @@ def save(model: nn.Module, folder: str | Path) -> None:
     for name, layer in layers.items():
         for key, tensor in layer.update.tensors().items():
             tensors[f"{PREFIX}{name}.{key}"] = tensor
-    own = {id(p) for layer in layers.values() for p in layer.update.parameters()}
-    bare = {f"{name}.base.": f"{name}." for name in layers}
+    of_updates = {id(p) for layer in layers.values() for p in layer.update.parameters()}
+    file_names = {f"{name}.base.": f"{name}." for name in layers}
     extra: set[str] = set()
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and id(parameter) not in own:
-            for inside, outside in bare.items():
-                name = name.replace(inside, outside)
+        if parameter.requires_grad and id(parameter) not in of_updates:
+            for prefix, file_prefix in file_names.items():
+                name = name.replace(prefix, file_prefix)
             tensors[PREFIX + name] = parameter.detach()
             extra.add(name.rpartition(".")[0])
     save_file({k: t.contiguous().cpu() for k, t in tensors.items()}, folder / TENSORS)
@@ -54,7 +54,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
 
 
 def load(model: nn.Module, folder: str | Path) -> nn.Module:
-    """Put an adapter that Chimera or peft wrote on a model, which is frozen and changed in place.
+    """Load an adapter of Chimera or peft into a model; freezes the model and changes it in place.
 
     Raises:
         UserError: a file is missing, or names a layer that the model does not have.
@@ -62,7 +62,7 @@ def load(model: nn.Module, folder: str | Path) -> nn.Module:
     folder = Path(folder)
     for file in (CONFIG, TENSORS):
         if not (folder / file).exists():
-            raise UserError(f"{folder} holds no adapter: {file} is missing")
+            raise UserError(f"{folder} has no adapter: {file} is missing")
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     tensors = {k.removeprefix(PREFIX): t for k, t in load_file(folder / TENSORS).items()}
     model.requires_grad_(False)
@@ -78,49 +78,51 @@ def load(model: nn.Module, folder: str | Path) -> nn.Module:
 
 
 @cache
-def kinds() -> dict[str, type[LowRank]]:
-    """Updates by the `peft_type` of their files: those that the modules of `conf/adapter` hold."""
+def update_classes() -> dict[str, type[LowRank]]:
+    """Update classes by `peft_type`, from the modules of the choices in `conf/adapter`."""
     classes: dict[str, type[LowRank]] = {}
     for name in groups()["adapter"]:
         module = import_module(node("adapter", name)["_target_"].rpartition(".")[0])
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, LowRank):
-                classes[value.kind] = value
+                classes[value.peft_type] = value
     return classes
 
 
 def _config(layers: dict[str, Adapted]) -> dict[str, Any]:
     updates = {name: layer.update for name, layer in layers.items()}
-    one = next(iter(updates.values()))
-    most = max(u.r for u in updates.values())
+    first = next(iter(updates.values()))
+    max_rank = max(u.r for u in updates.values())
     alpha = max(u.alpha for u in updates.values())
     config: dict[str, Any] = {
-        "peft_type": one.kind,
-        "r": most,
+        "peft_type": first.peft_type,
+        "r": max_rank,
         "lora_alpha": alpha,
-        "lora_dropout": one.dropout,
+        "lora_dropout": first.dropout,
         "target_modules": list(layers),
         "bias": "none",
         "task_type": None,
-        "rank_pattern": {n: u.r for n, u in updates.items() if u.r != most},
+        "rank_pattern": {n: u.r for n, u in updates.items() if u.r != max_rank},
         "alpha_pattern": {n: u.alpha for n, u in updates.items() if u.alpha != alpha},
     }
-    return config | one.settings(most)
+    return config | first.settings(max_rank)
 
 
 def _attach(model: nn.Module, name: str, config: dict[str, Any], parts: dict[str, Tensor]) -> None:
-    kind = kinds().get(config["peft_type"])
-    if kind is None or set(parts) != set(kind.parts):
+    update_class = update_classes().get(config["peft_type"])
+    if update_class is None or set(parts) != set(update_class.parts):
         raise UserError(
-            f"{name}: an adapter of kind {config['peft_type']} with {', '.join(parts)} is not known"
+            f"{name}: an adapter of type {config['peft_type']} with tensors {', '.join(parts)} is"
+            f" not supported; types are {', '.join(sorted(update_classes()))}"
         )
     names = {n for n, _ in model.named_modules()}
     if name not in names:
-        raise UserError(f"the adapter is for {name}, which the model has not{nearest(name, names)}")
+        near = nearest(name, names)
+        raise UserError(f"the adapter is for {name}, which the model does not have{near}")
     old = model.get_submodule(name)
     base = old.base if isinstance(old, Adapted) else old
     alpha = (config.get("alpha_pattern") or {}).get(name, config["lora_alpha"])
-    update = kind.of_file(base, parts, config, alpha)
+    update = update_class.from_file(base, parts, config, alpha)
     update.read(parts)
     substitute(model, {old: Adapted(base, update.train(model.training))})
 
@@ -128,9 +130,9 @@ def _attach(model: nn.Module, name: str, config: dict[str, Any], parts: dict[str
 def _copy(model: nn.Module, name: str, tensor: Tensor) -> None:
     parameters = dict(model.named_parameters())
     layer, _, leaf = name.rpartition(".")
-    at = name if name in parameters else f"{layer}.base.{leaf}"
-    if at not in parameters:
+    key = name if name in parameters else f"{layer}.base.{leaf}"
+    if key not in parameters:
         near = nearest(name, parameters)
-        raise UserError(f"the adapter holds {name}, which the model has not{near}")
-    parameters[at].data.copy_(tensor)
-    parameters[at].requires_grad_(True)
+        raise UserError(f"the adapter has {name}, which the model does not have{near}")
+    parameters[key].data.copy_(tensor)
+    parameters[key].requires_grad_(True)

@@ -1,9 +1,9 @@
-"""A linear layer with a low-rank update beside it (SPEC A1-A3; SAIDL 3.3). Without m it is LoRA.
+"""Linear layer with an added low-rank update (SPEC A1-A3; SAIDL 3.3). Without m it is LoRA.
 
     y = base(x) + s·B (m ⊙ A x),   A [r i], B [o r],   m [r] or none
 
-`base` is any layer from [… i] to [… o], a quantised one too: the update reads x as it comes in,
-before the base's own norm, rotation or grid. Parameters are in float32 at least.
+`base` is any layer from [… i] to [… o], quantised layers included. The update gets x before the
+norm, rotation or activation grid of `base`. Parameters are in float32 or wider.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chimera.ops.low_rank import entropy_rank
 
 
 def widths(layer: Any) -> tuple[int, int] | None:
-    """(d_in, d_out) of a linear layer of ours, of torch's or of GPT-2's kind; None for others."""
+    """(d_in, d_out) of a linear layer of Chimera, torch or GPT-2; None for other modules."""
     if getattr(layer, "weight", None) is None:
         return None
     if hasattr(layer, "in_features") and hasattr(layer, "out_features"):
@@ -33,17 +33,17 @@ def widths(layer: Any) -> tuple[int, int] | None:
 
 
 class LowRank(nn.Module):
-    """The update s·B diag(m) A. A subclass adds m, and how peft's files call what is its own.
+    """Update s·B diag(m) A. Subclasses add m, and names of their tensors in peft's files.
 
     Args:
-        base: the layer that it stands beside: gives widths, device and dtype.
+        base: adapted layer; gives widths, device and dtype.
         r: rank.
         scale: s.
-        dropout: probability on x.
+        dropout: dropout probability of x.
     """
 
     component = "adapter"
-    kind: ClassVar[str] = "LORA"  # `peft_type` of adapter_config.json
+    peft_type: ClassVar[str] = "LORA"  # `peft_type` of adapter_config.json
     parts: ClassVar[tuple[str, ...]] = ("A", "B")  # tensors of the file: lora_A, lora_B
 
     def __init__(self, base: nn.Module, r: int, scale: float, dropout: float) -> None:
@@ -62,22 +62,22 @@ class LowRank(nn.Module):
         self.B = nn.Parameter(torch.zeros(sizes[1], r, **self.options))
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
 
-    def middle(self) -> Float[Tensor, " r"] | None:
-        """m; None for ones."""
+    def diagonal(self) -> Float[Tensor, " r"] | None:
+        """Diagonal m; None if m is all ones."""
         return None
 
-    def alive(self) -> Bool[Tensor, " r"]:
-        """Which of the r directions contribute at all."""
-        m = self.middle()
+    def nonzero_directions(self) -> Bool[Tensor, " r"]:
+        """Mask of the directions with nonzero m."""
+        m = self.diagonal()
         return torch.ones_like(self.A[:, 0], dtype=torch.bool) if m is None else m != 0
 
     def factors(self) -> tuple[Float[Tensor, "o r"], Float[Tensor, "r i"]]:
-        """(B', A) with ΔW = B' A."""
-        m = self.middle()
+        """Factors (s·B diag(m), A) of ΔW."""
+        m = self.diagonal()
         return (self.B if m is None else self.B * m) * self.scale, self.A
 
     def delta(self) -> Float[Tensor, "o i"]:
-        """ΔW."""
+        """ΔW = s·B diag(m) A."""
         b, a = self.factors()
         return b @ a
 
@@ -90,25 +90,25 @@ class LowRank(nn.Module):
         x = x.to(self.A.dtype)
         if self.dropout:
             x = F.dropout(x, self.dropout, self.training)
-        m = self.middle()
+        m = self.diagonal()
         return F.linear(F.linear(x, self.A) * (self.scale if m is None else m * self.scale), self.B)
 
     @property
     def alpha(self) -> float:
-        """α, from which a file's reader computes s."""
+        """α in adapter_config.json, from which readers compute s."""
         return self.scale * self.r
 
     @classmethod
-    def of_file(
+    def from_file(
         cls, base: nn.Module, tensors: dict[str, Tensor], config: dict[str, Any], alpha: float
     ) -> LowRank:
-        """The update that a file holds, its values still to be read.
+        """Create the update of a file; `read` then copies the values.
 
         Args:
-            base: as of the constructor.
-            tensors: by `parts`.
-            config: adapter_config.json.
-            alpha: of this layer.
+            base: adapted layer.
+            tensors: tensors of the file, by the names in `parts`.
+            config: contents of adapter_config.json.
+            alpha: α of this layer.
         """
         r = len(tensors["A"])
         scale = alpha / (r**0.5 if config.get("use_rslora") else r)
@@ -116,17 +116,17 @@ class LowRank(nn.Module):
 
     @torch.no_grad()
     def read(self, tensors: dict[str, Tensor]) -> None:
-        """Copy the values of a file's tensors, by `parts`."""
+        """Copy the tensors of a file, given by the names in `parts`."""
         self.A.copy_(tensors["A"])
         self.B.copy_(tensors["B"])
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file holds of it, by the names there."""
+        """Tensors to save, by their names in the file."""
         return {"lora_A.weight": self.A.detach(), "lora_B.weight": self.B.detach()}
 
     @classmethod
     def settings(cls, r: int) -> dict[str, Any]:
-        """What adapter_config.json says besides; `r` is the largest rank of all layers."""
+        """Additional entries of adapter_config.json; `r` is the largest rank of all layers."""
         return {}
 
     def extra_repr(self) -> str:
@@ -134,19 +134,19 @@ class LowRank(nn.Module):
 
 
 class Adapted(nn.Module):
-    """base(x) + update(x); to those who ask for its weight, role or widths it is the base.
+    """Layer base(x) + update(x); weight, bias and role are those of `base`.
 
     Args:
-        base: the layer; what is trained of it is the caller's affair.
-        update: of the same widths.
+        base: adapted layer; the caller decides which of its parameters are trained.
+        update: update with the widths of `base`.
     """
 
     def __init__(self, base: nn.Module, update: LowRank) -> None:
         super().__init__()
         self.base, self.update = base, update
 
-    # Named one by one: passing everything on would make it a ternary layer to those who pack them,
-    # and the update would be lost.
+    # Only these attributes are forwarded. Forwarding all would make this module a `Packable`, and
+    # packing would drop the update.
     weight = property(lambda self: self.base.weight)
     bias = property(lambda self: self.base.bias)
     role = property(lambda self: self.base.role)
@@ -159,13 +159,13 @@ class Adapted(nn.Module):
 
 
 def adapted(model: nn.Module) -> dict[str, Adapted]:
-    """All layers with an update, by name; a shared one once."""
+    """All layers with an update, by name; a shared layer appears once."""
     return {name: m for name, m in model.named_modules() if isinstance(m, Adapted)}
 
 
-def substitute(model: nn.Module, new: dict[nn.Module, nn.Module]) -> None:
-    """Put other modules in the place of some, under every name that they have."""
+def substitute(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> None:
+    """Replace modules in place, under every name that they have."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child in new:
-                parent._modules[name] = new[child]
+            if child in replacements:
+                parent._modules[name] = replacements[child]

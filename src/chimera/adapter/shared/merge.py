@@ -1,8 +1,7 @@
-"""Merge adapters into the weights of a model, or prune them to their directions that are not zero.
+"""Merge adapters into the weights of a model, or prune them to their nonzero directions.
 
-W' = W + ΔW is exact where the layer computes W x and nothing else. A quantised layer does not: it
-rounds W, and reads x through a norm or grid of its own; a block-diagonal one has no room for it.
-There the update stays beside the layer.
+W' = W + ΔW is exact only for layers that compute W x. A quantised layer rounds W and applies a norm
+or grid to x; a block-diagonal layer cannot represent ΔW. The updates of such layers stay separate.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitut
 
 
 class Merged(NamedTuple):
-    """Names of layers whose update is in their weight, and of the others with the reason."""
+    """Names of merged layers, and of layers with a separate update, with the reason."""
 
     merged: list[str]
     kept: dict[str, str]
@@ -24,31 +23,31 @@ class Merged(NamedTuple):
     def __str__(self) -> str:
         if not self.kept:
             return f"{len(self.merged)} updates merged into their weights"
-        why = "; ".join(sorted(set(self.kept.values())))
-        return f"{len(self.merged)} updates merged, {len(self.kept)} kept beside their layer: {why}"
+        reasons = "; ".join(sorted(set(self.kept.values())))
+        return f"{len(self.merged)} updates merged, {len(self.kept)} kept separate: {reasons}"
 
 
 @torch.no_grad()
 def merge(model: nn.Module) -> Merged:
-    """Add every update to the weight it stands beside, in place, wherever that is exact."""
+    """Add each update to the weight of its layer, in place, where the result is exact."""
     merged: list[str] = []
     kept: dict[str, str] = {}
-    plain: dict[nn.Module, nn.Module] = {}
+    replacements: dict[nn.Module, nn.Module] = {}
     for name, layer in adapted(model).items():
-        whole = _merged(layer)
-        if whole is None:
-            kept[name] = f"the weight of a {type(layer.base).__name__} cannot take it up exactly"
+        base = _merged(layer)
+        if base is None:
+            kept[name] = f"merging into a {type(layer.base).__name__} is not exact"
         else:
-            plain[layer] = whole
+            replacements[layer] = base
             merged.append(name)
-    substitute(model, plain)
+    substitute(model, replacements)
     return Merged(merged, kept)
 
 
 def _merged(layer: Adapted) -> nn.Module | None:
     base: Any = layer.base
     delta = layer.update.delta()
-    if hasattr(base, "nx"):  # transformers' Conv1D holds its weight the other way round
+    if hasattr(base, "nx"):  # transformers' Conv1D has the transposed weight
         base.weight.copy_(_sum(base.weight, delta.T))
     elif isinstance(base, nn.Linear) and type(base).forward is nn.Linear.forward:
         base.weight.copy_(_sum(base.weight, delta))
@@ -58,34 +57,34 @@ def _merged(layer: Adapted) -> nn.Module | None:
 
 
 def _sum(weight: Tensor, delta: Tensor) -> Tensor:
-    """In the wider of both dtypes, so that it is rounded once."""
+    """Sum in the wider dtype, so that the result is rounded once."""
     return weight + delta.to(torch.promote_types(weight.dtype, delta.dtype))
 
 
 @torch.no_grad()
 def prune(model: nn.Module) -> dict[str, int]:
-    """Leave of every update the directions that are not zero, in place; returns the ranks by layer.
+    """Remove directions with m = 0 from every update, in place; return the new rank per layer.
 
-    What is left is a LoRA of that rank, gates and singular values multiplied into B; a layer whose
-    directions are all zero is itself again.
+    A pruned update is a LoRA of the new rank, with gates or singular values multiplied into B. A
+    layer without nonzero directions loses its update.
     """
     ranks: dict[str, int] = {}
-    plain: dict[nn.Module, nn.Module] = {}
+    replacements: dict[nn.Module, nn.Module] = {}
     for name, layer in adapted(model).items():
-        which = layer.update.alive()
-        ranks[name] = int(which.sum())
+        nonzero = layer.update.nonzero_directions()
+        ranks[name] = int(nonzero.sum())
         if ranks[name]:
-            layer.update = _pruned(layer, which)
+            layer.update = _pruned(layer, nonzero)
         else:
-            plain[layer] = layer.base
-    substitute(model, plain)
+            replacements[layer] = layer.base
+    substitute(model, replacements)
     return ranks
 
 
-def _pruned(layer: Adapted, which: Tensor) -> LowRank:
+def _pruned(layer: Adapted, nonzero: Tensor) -> LowRank:
     old = layer.update
-    m = old.middle()
-    new = LowRank(layer.base, int(which.sum()), old.scale, old.dropout)
-    new.A = nn.Parameter(old.A[which], old.A.requires_grad)
-    new.B = nn.Parameter((old.B if m is None else old.B * m)[:, which], old.B.requires_grad)
+    m = old.diagonal()
+    new = LowRank(layer.base, int(nonzero.sum()), old.scale, old.dropout)
+    new.A = nn.Parameter(old.A[nonzero], old.A.requires_grad)
+    new.B = nn.Parameter((old.B if m is None else old.B * m)[:, nonzero], old.B.requires_grad)
     return new.train(old.training)

@@ -25,7 +25,7 @@ class Ranked(Protocol):
 
     def effective_rank(self) -> Tensor: ...
 
-    def alive(self) -> Tensor: ...
+    def nonzero_directions(self) -> Tensor: ...
 
 
 class AdapterLog(Callback):
@@ -56,7 +56,7 @@ class AdapterLog(Callback):
 def ranks(model: nn.Module) -> dict[str, float]:
     """Entropy rank and surviving rank of every update, by layer, by block and on average."""
     updates = {
-        name.removesuffix(".update"): (module.effective_rank(), module.alive().sum())
+        name.removesuffix(".update"): (module.effective_rank(), module.nonzero_directions().sum())
         for name, module in model.named_modules()
         if isinstance(module, Ranked)
     }

@@ -86,7 +86,7 @@ def greedy(
         model,
         prompts,
         lambda logits: logits.argmax(-1),
-        most=new,
+        max_new=new,
         pad_id=tokenizer.pad_id,
         end_id=end,
     )
