@@ -92,7 +92,10 @@ def test_one_task_after_another_and_an_adapter(
         (["task=mlm", "model=hf", "model.name={place}/llama"], "this task needs an encoder"),
         (["task=causal_lm", "model=hf", "model.name={place}/bert"], "this task needs a decoder"),
         (["model=hf", "model.name={place}/bert", "mixer=mamba"], "cannot be used with model=hf"),
-        (["model=hf", "model.name={place}/nothing"], "does not exist; name a folder, or owner/name"),
+        (
+            ["model=hf", "model.name={place}/nothing"],
+            "does not exist; name a folder, or owner/name",
+        ),
         (["model=hf", "model.name={place}/bert", "model.dim=3"], "model.dim is no key"),
     ],
 )

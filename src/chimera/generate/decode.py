@@ -39,4 +39,6 @@ def decode(
     sample = partial(
         choose, settings=settings, generators=generators(settings.seed, first, len(prompts))
     )
-    return decode_with(model, prompts, sample, max_new=settings.max_new, pad_id=pad_id, end_id=end_id)
+    return decode_with(
+        model, prompts, sample, max_new=settings.max_new, pad_id=pad_id, end_id=end_id
+    )
