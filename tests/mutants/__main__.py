@@ -99,7 +99,7 @@ def _run(
 def _report(drawn: list[Mutant], results: dict[str, Any], total: int) -> int:
     run = {mutant: results[mutant.key] for mutant in drawn if mutant.key in results}
     for mutant, one in run.items():
-        if one["result"] == "survived" and reason(mutant):
+        if one["result"] != "caught" and reason(mutant):
             one["result"] = "equal"
     counts = Counter(one["result"] for one in run.values())
     lines = f" of {total} lines with arithmetic" if total else ""
