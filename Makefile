@@ -31,8 +31,8 @@ train: setup ## the main job: a masked language model on embedded text; ARGS="ke
 test: setup ## the fast tests, on all cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
 
-test-all: setup ## every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ARGS)
+test-all: setup ## every test, properties on new examples
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --hypothesis-profile=search $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,12 +1,20 @@
-"""Every test: one thread per worker, a fixed seed, no network."""
+"""Every test: one thread per worker, a fixed seed, no network.
+
+Hypothesis draws the same examples each time, so that `make test` says the same twice; with
+`--hypothesis-profile=search` (`make test-all`) it draws new ones.
+"""
 
 import os
 
 import pytest
 import torch
+from hypothesis import settings
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile("fixed")
 torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 
 

@@ -47,6 +47,8 @@ def shown(rendered: str) -> str:
 @example("\\|")
 @example("***")
 @example("    code")
+@example("__0__")
+@example("a__b__c_d_")
 def test_markdown_shows_the_text(text: str) -> None:
     assert shown(RENDER(f"x {markdown(text)}")).removeprefix("x").strip() == lines(text)
     assert markdown(markdown(text)) == markdown(text)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import unicodedata
 
-#: Characters that start inline markup, raw HTML or an entity; a single `_` inside a word does not.
-_INLINE = re.compile(r"[\\`*\[\]|$~]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<!\w)_|_(?!\w)")
+#: Characters that start inline markup, raw HTML or an entity; a `_` between two letters or digits
+#: does not.
+_INLINE = re.compile(r"[\\`*\[\]|$~]|<(?=[A-Za-z/!?])|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 #: Start of a line that makes it a heading, a quotation or a list item.
 _BLOCK = re.compile(r"^(?:(?=#{1,6}(?:\s|$)|>|[-+](?:\s|$))|\d+(?=[.)](?:\s|$)))")
 
