@@ -25,6 +25,12 @@ class NotFiniteError(RuntimeError):
     """A loss or a gradient is NaN or infinite; raised before the weights are updated."""
 
 
+def one_line(text: object) -> str:
+    """Text as one line without control characters: a message may quote a stranger's file."""
+    line = " ".join(str(text).split())
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest spelling in `allowed`, else an empty string."""
     close = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)

@@ -70,8 +70,10 @@ def test_a_folder_of_the_first_release_is_read(tokenizer: Tokenizer, tmp_path: P
 def test_loading_from_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no saved tokenizer"):
         load(tmp_path)
-    for kind in ('["os", "system"]', '"os.system"', '"base.json"', '"base.kind_of"'):
-        (tmp_path / "tokenizer.json").write_text(f'{{"kind": {kind}}}')
+    special = dict.fromkeys(("pad", "unk", "cls", "sep", "mask"), 0)
+    for kind in (["os", "system"], "os.system", "base.json", "base.kind_of", "base.Tokenizer", []):
+        described = {"kind": kind, "sha256": "", "special_ids": special}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(described))
         with pytest.raises(UserError, match="is no tokenizer of chimera"):
             load(tmp_path)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from chimera.errors import FULL, NotFiniteError, UserError
+from chimera.errors import FULL, NotFiniteError, UserError, one_line
 
 
 def exit_code(command: Callable[[], Any]) -> int:
@@ -15,7 +15,7 @@ def exit_code(command: Callable[[], Any]) -> int:
     try:
         return int(command() or 0)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     except NotFiniteError as error:  # the guard has already printed its report
         print(f"error: {error}", file=sys.stderr)

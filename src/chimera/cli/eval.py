@@ -11,7 +11,7 @@ from chimera.cli.train import HELP
 from chimera.errors import UserError
 from chimera.types import PositiveInt
 
-USAGE = "python eval.py run=<directory of a run> [length=<tokens>]"
+USAGE = "python eval.py run=<directory of a run> [length=<tokens>] [trust=true]"
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,12 @@ class Evaluation:
     Args:
         run: directory of a run.
         length: tokens per sequence, for task=causal_lm; by default that of the run.
+        trust: load the Hugging Face model that the run's file names, if it must be loaded.
     """
 
     run: Path
     length: PositiveInt | None = None
+    trust: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,19 +36,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(arguments: list[str]) -> int:
     from chimera.config.arguments import describe, read
+    from chimera.config.roots import read_folders
 
     if set(arguments) & HELP:
         print(describe(Evaluation, USAGE))
         return 0
-    evaluation = read(Evaluation, arguments, USAGE)
+    evaluation = read(Evaluation, read_folders(arguments), USAGE)
+    from chimera.config.declared import recorded
     from chimera.rundir.directory import RunDir
 
     directory = RunDir(evaluation.run)
-    directory.config()
+    recorded(directory)
     if not directory.test_data.exists():
         raise UserError(
             f"run={directory.path} has not started training, so it has no test data; train it first"
         )
     from chimera.evaluate.test import evaluate
 
-    return evaluate(directory, evaluation.length)
+    return evaluate(directory, evaluation.length, trust=evaluation.trust)

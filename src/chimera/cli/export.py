@@ -12,7 +12,7 @@ from chimera.cli.train import HELP
 
 USAGE = (
     "python export.py run=<directory of a run> to=<folder>"
-    " [packed=true|false] [adapter=merge|keep|alone]"
+    " [packed=true|false] [adapter=merge|keep|alone] [trust=true]"
 )
 
 
@@ -26,12 +26,14 @@ class Export:
         packed: store ternary weights in 1.6 bits each.
         adapter: `merge` adds it to the weights where that is exact; `keep` writes it beside them;
             `alone` writes only the adapter.
+        trust: load the Hugging Face model that the run's file names, if it must be loaded.
     """
 
     run: Path
     to: Path
     packed: bool = False
     adapter: Literal["merge", "keep", "alone"] = "merge"
+    trust: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,17 +43,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(arguments: list[str]) -> int:
     from chimera.config.arguments import describe, read
+    from chimera.config.roots import read_folders
 
     if set(arguments) & HELP:
         print(describe(Export, USAGE))
         return 0
-    options = read(Export, arguments, USAGE)
+    options = read(Export, read_folders(arguments), USAGE)
+    from chimera.config.declared import recorded
     from chimera.rundir.directory import RunDir
 
     run = RunDir(options.run)
-    run.config()
+    recorded(run)
     from chimera.export import export
 
-    about = export(run, options.to, pack=options.packed, adapter=options.adapter)
+    about = export(
+        run, options.to, pack=options.packed, adapter=options.adapter, trust=options.trust
+    )
     print(f"{options.to}: adapter: {about['adapter']}, packed: {str(options.packed).lower()}")
     return 0

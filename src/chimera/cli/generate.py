@@ -15,12 +15,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(arguments: list[str]) -> int:
     from chimera.config.arguments import describe
+    from chimera.config.roots import read_folders
     from chimera.generate.settings import USAGE, Generation, parse
 
     if set(arguments) & HELP:
         print(describe(Generation, USAGE))
         return 0
-    generation = parse(arguments)
+    generation = parse(read_folders(arguments))
     generation.check()
     from chimera.generate.text import write
 

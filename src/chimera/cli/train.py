@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from chimera.cli.errors import exit_code
 from chimera.errors import UserError
@@ -21,6 +22,21 @@ python eval.py run=<dir>                               repeat a run's final test
 python eval.py run=<dir> length=1024                   the same test in sequences of this length
 python generate.py run=<dir> prompt="..."              continue a text; see generate.py --help
 python export.py run=<dir> to=<folder>                 export weights, tokenizer, model card"""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Arguments of the command that repeats a step.
+
+    Args:
+        replay: the report of a step that was not finite.
+        trust: load the models that the run's file names: its teacher, or a Hugging Face model.
+    """
+
+    replay: str
+    trust: bool = False
+
+
 HELP = {"-h", "--help"}
 _SWEEP, _SHOW = {"-m", "--multirun"}, {"--cfg", "-c", "--info", "-i"}
 
@@ -31,7 +47,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    arguments = _with_folders(arguments)
+    from chimera.config.roots import read_folders
+
+    arguments = read_folders(arguments)
     flags = {argument for argument in arguments if argument.startswith("-")}
     if flags & HELP:
         print(_help())
@@ -49,32 +67,6 @@ def _command(arguments: list[str]) -> int:
     if flags:
         raise UserError(f"{min(flags)} is no flag of train.py; use -m, --cfg, --info or --help")
     return _run(arguments)
-
-
-def _with_folders(arguments: list[str]) -> list[str]:
-    """Register further folders of configuration; return the other arguments.
-
-    `--config-dir DIR`, `-cd DIR`, `--config-dir=DIR`, `hydra.searchpath=[file://DIR,pkg://package]`.
-
-    Raises:
-        UserError: no such folder.
-    """
-    others, folders = list[str](), list[str]()
-    iterator = iter(arguments)
-    for argument in iterator:
-        flag, equals, value = argument.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            folders.append(value if equals else next(iterator, ""))
-        elif flag == "hydra.searchpath":
-            folders += [part.strip(" '\"") for part in value.strip("[]").split(",") if part.strip()]
-        else:
-            others.append(argument)
-    if folders:
-        from chimera.config import roots
-
-        for folder in folders:
-            roots.add(folder)
-    return others
 
 
 def _run(overrides: list[str]) -> int:
@@ -115,11 +107,12 @@ def _list(arguments: list[str]) -> int:
 
 
 def _replay(arguments: list[str]) -> int:
-    if len(arguments) > 1:
-        raise UserError("replay=<nan_report-*.json> takes no other argument; drop the others")
+    from chimera.config.arguments import read
+
+    given = read(Replay, arguments, "python train.py replay=<run>/nan_report-<step>.json")
     from chimera.train.replay import find, replay
 
-    return replay(find(arguments[0].partition("=")[2]))
+    return replay(find(given.replay, trust=given.trust), trust=given.trust)
 
 
 def _show(arguments: list[str]) -> int:

@@ -29,6 +29,7 @@ from chimera.config.choices import (
     scale_choices,
     select,
 )
+from chimera.config.declared import recorded
 from chimera.config.groups import groups
 from chimera.config.overrides import check_choices, check_key, hint, is_choice
 from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
@@ -110,7 +111,8 @@ def source_of(start_model: str, overrides: Iterable[str] = ()) -> init_from.Sour
         UserError: no such model, or a run that has not finished.
     """
     if not start_model.startswith(tables.ROW):
-        return init_from.source(start_model)
+        trust = any(override.startswith("model.name=") for override in overrides)
+        return init_from.source(start_model, trust=trust)
     config = _row(tuple(row_overrides(start_model, overrides)))
     run = RunDir.of(config)
     return init_from.Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
@@ -162,7 +164,9 @@ def teacher_identity(teacher: str, overrides: Iterable[str]) -> str:
         UserError: no such row, or a directory without a run.
     """
     if not teacher.startswith(tables.ROW):
-        return identity(RunDir(Path(teacher)).config())
+        directory = RunDir(Path(teacher))
+        recorded(directory)
+        return identity(directory.config())
     return identity(_row(tuple(teacher_overrides(teacher, overrides))))
 
 

@@ -18,12 +18,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from chimera.config.declared import exported, recorded, trusted_model
+from chimera.config.groups import groups
 from chimera.data.source import hub
-from chimera.errors import UserError
+from chimera.errors import UserError, unknown
 from chimera.paths import runs_root
-from chimera.rundir.class_table import current
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
+from chimera.rundir.plain import read_json
 
 #: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
@@ -67,15 +69,16 @@ def pending(config: Mapping[str, Any]) -> RunDir | None:
     return None if run.status().get("state") == "DONE" else run
 
 
-def source(init_from: str) -> Source | None:
+def source(init_from: str, *, trust: bool = False) -> Source | None:
     """Find the Chimera model of a run or an export; None if it is a Hugging Face model.
 
     Args:
-        init_from: any value but a row.
+        init_from: see above.
+        trust: the user has named the Hugging Face model that the folder's file names.
 
     Raises:
-        UserError: no model is found, the run is not finished, or the weights cannot be trained on
-            (an adapter beside them, packed).
+        UserError: no model is found, the run is not finished, the weights cannot be trained on
+            (an adapter beside them, packed), or a file holds more than data.
     """
     path = Path(init_from).expanduser()
     if path.is_file():
@@ -84,7 +87,7 @@ def source(init_from: str) -> Source | None:
             raise UserError(
                 f"init_from={init_from} is a file outside a run's checkpoints/; give {_TAKES}"
             )
-        return _of_run(RunDir(folder), path.resolve())
+        return _of_run(RunDir(folder), path.resolve(), trust)
     if (path / "config.yaml").is_file():
         run = RunDir(path)
         state = run.status().get("state", "not started")
@@ -94,42 +97,55 @@ def source(init_from: str) -> Source | None:
                 f" its checkpoints, {path / 'checkpoints'}/…"
             )
         best = run.checkpoints / "best.ckpt"
-        return _of_run(run, best if best.exists() else run.checkpoints / "last.ckpt")
+        return _of_run(run, best if best.exists() else run.checkpoints / "last.ckpt", trust)
     if (path / "config.json").is_file():
-        about = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        if "chimera" not in about:
+        where = f"init_from={init_from}"
+        about = exported(path, where)
+        if about is None:
             return None
         if (path / "adapter").is_dir():
             raise UserError(
                 f"init_from={init_from} holds an adapter beside its weights ({about['adapter']});"
                 " start from the model that the adapter was trained on"
             )
-        if (path / "body").is_dir():
-            about["chimera"]["model"] |= {"name": str(path / "body"), "pretrained": False}
-        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
         if about["packed"]:
             raise UserError(
                 f"init_from={init_from} is packed, so its weights cannot be trained; export the"
                 " run again with packed=false"
             )
-        config = current(about["chimera"])
-        return Source(config, path / "model.safetensors", path / "tokenizer", digest)
+        config = about["chimera"] | {"model": trusted_model(about["chimera"], path, where)}
+        return Source(config, path / "model.safetensors", path / "tokenizer", _digest(path))
     if path.exists() or not hub.is_id(init_from):
         raise UserError(f"init_from={init_from} is not a model; give {_TAKES}")
     return None
 
 
-def _of_run(run: RunDir, checkpoint: Path) -> Source:
+def _digest(folder: Path) -> str:
+    """What stands for an exported model in identities: a hash of its config.json."""
+    about = read_json(folder / "config.json")
+    if (folder / "body").is_dir():
+        about["chimera"]["model"] |= {"name": str(folder / "body"), "pretrained": False}
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:
     if not checkpoint.exists():
         raise UserError(f"init_from={run.path} has no checkpoint ({checkpoint.name} is missing)")
-    config = run.config()
+    config = recorded(run)
     adapter = config["choices"]["adapter"]
     if adapter != "none":
         raise UserError(
             f"init_from={run.path} was trained with adapter={adapter}; merge it first: python"
             f" export.py run={run.path} to=<folder>, then init_from=<folder>"
         )
-    digits = identity(config)
+    config["model"] = trusted_model(
+        config,
+        run.path,
+        f"init_from={run.path}",
+        trust=trust,
+        advice=f"add model.name={config['model'].get('name')} if you know it",
+    )
+    digits = identity(run.config())
     name = checkpoint.resolve().name
     model = digits if checkpoint.name == "best.ckpt" else f"{digits}:{name}"
     return Source(config, checkpoint, run.tokenizer, model)
@@ -148,6 +164,9 @@ def source_choices(
     options: dict[str, str] = {}
     if source is not None:
         chosen = source.config["choices"]
+        for group in PARTS:  # a name of Hydra's would be a path to a file of the source's
+            if group not in settings and chosen[group] not in groups()[group]:
+                raise unknown(f"init_from={init_from}: its {group}", chosen[group], groups()[group])
         options = {group: chosen[group] for group in PARTS} | {"tokenizer": "own"}
     elif init_from or settings.get("model") == "hf":
         options = {"model": "hf", "tokenizer": "own"}

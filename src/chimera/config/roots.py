@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -42,6 +43,29 @@ def add(folder: str) -> None:
         if str(path.resolve()) not in added:
             os.environ[VARIABLE] = os.pathsep.join(filter(None, [*added, str(path.resolve())]))
     roots.cache_clear()
+
+
+def read_folders(arguments: Sequence[str]) -> list[str]:
+    """The arguments without those that name more folders of configuration, which are then read.
+
+    `--config-dir DIR`, `-cd DIR`, `--config-dir=DIR`, `hydra.searchpath=[file://DIR,pkg://package]`.
+
+    Raises:
+        UserError: a folder that is not there.
+    """
+    left, folders = list[str](), list[str]()
+    remaining = iter(arguments)
+    for argument in remaining:
+        flag, equals, value = argument.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folders.append(value if equals else next(remaining, ""))
+        elif flag == "hydra.searchpath":
+            folders += [part.strip(" '\"") for part in value.strip("[]").split(",") if part.strip()]
+        else:
+            left.append(argument)
+    for folder in folders:
+        add(folder)
+    return left
 
 
 @cache

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chimera.config.arguments import describe, read
-from chimera.errors import UserError
+from chimera.config.declared import recorded, shown
+from chimera.config.init_from import location
+from chimera.config.roots import read_folders
+from chimera.errors import UserError, one_line
 from chimera.rundir.atomic import write_json
 from chimera.rundir.directory import RunDir
 from chimera.task.mmlu import questions as files
@@ -23,7 +26,8 @@ from chimera.types import PositiveInt
 
 USAGE = (
     "python -m chimera.evaluate.mmlu run=<directory of a run>"
-    " [data=<folder> split=test subjects=a,b limit=.. new=8 length=.. batch=8 out=<file>]"
+    " [data=<folder> split=test subjects=a,b limit=.. new=8 length=.. batch=8 out=<file>"
+    " trust=true]"
 )
 
 
@@ -41,6 +45,8 @@ class Examination:
         length: tokens of a prompt; the model's max_len if it is left out.
         batch: questions at a time.
         out: file of the results; `mmlu.json` in the run's directory if it is left out.
+        trust: load the models that the run's file names: what its adapter was put on, or a Hugging
+            Face model that has to be fetched.
     """
 
     run: Path
@@ -52,6 +58,7 @@ class Examination:
     length: PositiveInt | None = None
     batch: PositiveInt = 8
     out: Path | None = None
+    trust: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,12 +70,21 @@ def main(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print(describe(Examination, USAGE))
         return 0
-    what = read(Examination, arguments, USAGE)
+    what = read(Examination, read_folders(arguments), USAGE)
     directory = RunDir(what.run)
-    config = directory.config()
+    config = recorded(directory)
+    base = config["choices"]["adapter"] != "none" and (
+        location(config) or config["model"].get("name")
+    )
+    if base and not what.trust:
+        raise UserError(
+            f"run={directory.path} is compared with the model that its adapter was put on,"
+            f" {shown(base)}, which is not loaded on a file's word; add trust=true if you know it"
+        )
     questions = files.read(what.data, what.split, what.subjects, what.limit)
     length = what.length or config["model"]["max_len"]
-    results = evaluate(directory, config, questions, new=what.new, batch=what.batch, length=length)
+    sizes = {"new": what.new, "batch": what.batch, "length": length}
+    results = evaluate(directory, config, questions, trust=what.trust, **sizes)
     target = what.out or directory.path / "mmlu.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json(target, {"run": str(directory.path), "questions": len(questions), **results})
@@ -81,6 +97,8 @@ def evaluate(
     directory: RunDir,
     config: dict[str, Any],
     questions: list[tuple[Question, Question | None]],
+    *,
+    trust: bool = False,
     **sizes: Any,
 ) -> dict[str, Any]:
     """By model: metrics with deviations, the first answers, the number of shortened prompts.
@@ -89,6 +107,7 @@ def evaluate(
         directory: of the run.
         config: of the run.
         questions: each with the example that is shown before it.
+        trust: load the models that the configuration names.
         sizes: `new`, `length` and `batch` as of `chimera.task.mmlu.answer.answer`.
 
     Raises:
@@ -101,7 +120,7 @@ def evaluate(
 
     if not causal_of(config["task"]):
         raise UserError(f"run={directory.path} is no causal model; it cannot answer")
-    run = restore(directory, "newest")
+    run = restore(directory, "newest", trust=trust)
     tokenizer = run.tokenizer
     models = {"trained": run.task.model}
     if config["choices"]["adapter"] != "none":
@@ -144,5 +163,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         sys.exit(2)

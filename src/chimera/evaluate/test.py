@@ -20,17 +20,18 @@ from chimera.train.restore import restore
 from chimera.train.trainer import precision_arguments
 
 
-def evaluate(directory: RunDir, length: int | None = None) -> int:
+def evaluate(directory: RunDir, length: int | None = None, *, trust: bool = False) -> int:
     """Print the test metrics as JSON beside those that the run recorded.
 
     Args:
         directory: of the run.
         length: of the sequences, in tokens; None takes the run's own.
+        trust: load the Hugging Face model that the run's file names, if it has to be.
 
     Raises:
         UserError: no checkpoint, or one that does not fit the recorded configuration.
     """
-    run = restore(directory)
+    run = restore(directory, trust=trust)
     task, settings = run.task, run.settings
     trainer = pl.Trainer(
         accelerator=settings.accelerator,

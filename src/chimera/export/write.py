@@ -21,12 +21,15 @@ from chimera.export.folder.card import card
 from chimera.export.folder.weights import bare, distinct
 from chimera.export.hf import files as hf
 from chimera.model.classifier import Classifier
+from chimera.model.restore import save_body
 from chimera.quant.shared.packing import byte_report, packed
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 
 
-def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge") -> dict[str, Any]:
+def export(
+    run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge", trust: bool = False
+) -> dict[str, Any]:
     """Write a finished run as a folder; returns the contents of its config.json.
 
     Args:
@@ -35,6 +38,7 @@ def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge")
         pack: hold ternary weights in 1.6 bits.
         adapter: `merge` it into the weights where that is exact, and keep the rest beside them;
             `keep` all of it beside them; `alone` writes nothing else.
+        trust: load the Hugging Face model that the run's configuration names, if it has to be.
 
     Raises:
         UserError: the run is not finished, or the folder holds other files, or nothing can be
@@ -45,7 +49,7 @@ def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge")
         raise UserError(f"run={run.path} is not finished; only finished runs are exported")
     if to.exists() and any(to.iterdir()) and not (to / "README.md").exists():
         raise UserError(f"to={to} holds other files; name a new or empty folder")
-    restored = restore(run)
+    restored = restore(run, trust=trust)
     task, tokenizer = restored.task, restored.tokenizer
     model = task.model.eval()
     sizes = byte_report(model)["total"]
@@ -66,9 +70,7 @@ def export(run: RunDir, to: Path, *, pack: bool = False, adapter: str = "merge")
     weights, about["tied"] = distinct(bare(model))
     save_file(weights, to / "model.safetensors", {"format": "pt"})
     about["bytes"] = (to / "model.safetensors").stat().st_size
-    body = getattr(getattr(model, "model", None) or _inner(model), "config", None)
-    if body is not None:
-        body.save_pretrained(to / "body")
+    save_body(model, to)
     tokenizer.save(to / "tokenizer")
     (to / "config.json").write_text(
         json.dumps(about | hf.CONFIG, indent=2) + "\n", encoding="utf-8"
@@ -108,7 +110,3 @@ def _about(
         "label2id": {label: i for i, label in enumerate(labels)},
         "chimera": plain,
     }
-
-
-def _inner(model: nn.Module) -> Any:
-    return getattr(getattr(model, "backbone", None), "inner", None)

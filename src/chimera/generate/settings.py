@@ -33,6 +33,7 @@ class Generation:
         seed: of the choice.
         batch: prompts at a time.
         checkpoint: `last` or `best`.
+        trust: load the Hugging Face model that the run's file names, if it has to be.
     """
 
     run: str
@@ -46,6 +47,7 @@ class Generation:
     seed: NonNegativeInt = 0
     batch: PositiveInt = 16
     checkpoint: Literal["last", "best"] = "last"
+    trust: bool = False
 
     def texts(self) -> list[str]:
         """The prompts.
@@ -71,9 +73,10 @@ class Generation:
         Raises:
             UserError: no run, no prompts, or a run of another task.
         """
+        from chimera.config.declared import recorded
         from chimera.rundir.directory import RunDir
 
-        config = RunDir(Path(self.run)).config()
+        config = recorded(RunDir(Path(self.run)))
         if not attribute(config["task"]["_target_"], "causal"):
             name = config["task"]["name"]
             raise UserError(f"run={self.run} was trained by task={name}; text is task=causal_lm's")

@@ -28,7 +28,7 @@ def write(settings: Generation, out: Callable[[str], object] = sys.stdout.write)
         UserError: no checkpoint.
     """
     texts = settings.texts()
-    run = restore(RunDir(Path(settings.run)), settings.checkpoint)
+    run = restore(RunDir(Path(settings.run)), settings.checkpoint, trust=settings.trust)
     gpu = torch.cuda.is_available() and run.settings.accelerator != "cpu"
     model = cast(LanguageModel, run.task.model.to("cuda" if gpu else "cpu").eval())
     tokenizer = run.tokenizer

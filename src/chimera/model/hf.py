@@ -168,7 +168,12 @@ def build(
     from transformers import AutoConfig
 
     path = str(settings.folder() or settings.name)
-    config = _load(settings, lambda: AutoConfig.from_pretrained(path, revision=settings.revision))
+    config = _load(
+        settings,
+        lambda: AutoConfig.from_pretrained(
+            path, revision=settings.revision, trust_remote_code=False
+        ),
+    )
     auto_class, is_causal = _auto_class(settings, config, causal)
     if config.vocab_size < vocab_size:
         raise UserError(
@@ -183,13 +188,17 @@ def build(
         )
     on_meta = torch.empty(0).is_meta
     if on_meta or not settings.pretrained:
-        model = _load(settings, lambda: auto_class.from_config(config))
+        model = _load(settings, lambda: auto_class.from_config(config, trust_remote_code=False))
     else:
         _silence_transformers()
         model = _load(
             settings,
             lambda: auto_class.from_pretrained(
-                path, config=config, revision=settings.revision, dtype=torch.float32
+                path,
+                config=config,
+                revision=settings.revision,
+                dtype=torch.float32,
+                trust_remote_code=False,
             ),
         )
     if settings.gradient_checkpointing:

@@ -6,23 +6,25 @@ of one line.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor, nn
 
+from chimera.config.declared import without_fetching
 from chimera.config.init_from import source
 from chimera.errors import UserError
+from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
+from chimera.rundir.tensors import load_tensors
 
 
 def read(file: Path) -> dict[str, Tensor]:
     """Read the model's tensors by name, from a checkpoint or a safetensors file."""
     if file.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(file)
+        return load_tensors(file)
     saved: dict[str, Any] = load(file)["state_dict"]
     return {k.removeprefix("model."): v for k, v in saved.items() if k.startswith("model.")}
 
@@ -48,6 +50,23 @@ def restore(model: nn.Module, file: Path, *, tied: Mapping[str, str] | None = No
     _copy(model, tensors, str(file), missing=hint, misfit=hint)
 
 
+def save_body(model: nn.Module, folder: Path) -> None:
+    """Write `body/config.json` of a model whose body is another library's, to build it again.
+
+    Args:
+        model: the model of a task.
+        folder: of a run or an export.
+    """
+    inner = getattr(getattr(model, "backbone", None), "inner", None)
+    config: Any = getattr(getattr(model, "model", None) or inner, "config", None)
+    if config is None:
+        return
+    (folder / "body").mkdir(exist_ok=True)
+    write_json(
+        folder / "body" / "config.json", without_fetching(json.loads(config.to_json_string()))
+    )
+
+
 def start_from(model: nn.Module, init_from: str | None) -> None:
     """Copy the weights of `init_from` into `model`; only the backbone's if the heads differ.
 
@@ -56,7 +75,7 @@ def start_from(model: nn.Module, init_from: str | None) -> None:
     Raises:
         UserError: the source lacks weights, or its weights have other shapes.
     """
-    run = source(init_from) if init_from else None
+    run = source(init_from, trust=True) if init_from else None  # the model is there already
     if run is None:
         return
     tensors, part = read(run.weights), model

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from chimera.config.arguments import describe, read
 from chimera.config.tables import tables
-from chimera.errors import UserError
+from chimera.errors import UserError, one_line
 from chimera.report.write import report_folder, show, write
 from chimera.types import NonNegativeInt
 
@@ -75,7 +75,7 @@ def guarded(main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> i
     try:
         return main(arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
 
 

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
+import re
+import struct
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -15,7 +20,14 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from chimera.errors import UserError
 from chimera.rundir.checkpoints import Sidecar, publish
+
+#: What torch raises of bytes that are no checkpoint of tensors and plain values.
+DAMAGE = (
+    *(pickle.UnpicklingError, struct.error, RuntimeError, ValueError, EOFError),
+    *(LookupError, AttributeError, TypeError, zipfile.BadZipFile),
+)
 
 
 class CheckedIO(TorchCheckpointIO):
@@ -52,9 +64,22 @@ class CheckedIO(TorchCheckpointIO):
 
 
 def load(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Load a checkpoint without executing code from it."""
-    checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-    assert isinstance(checkpoint, dict)
+    """Load a checkpoint without executing code from it.
+
+    Raises:
+        UserError: it is not a checkpoint, or holds more than tensors and plain values.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of pickles that torch did not write
+            checkpoint = torch.load(path, map_location=map_location, weights_only=True)
+    except DAMAGE as error:
+        blocked = re.search(r"unsupported (?:GLOBAL|operand|class) \S+", str(error))
+        why = blocked[0] if blocked else " ".join(str(error).split())[:200] or "it ends too early"
+        raise UserError(
+            f"{path} holds more than tensors and plain values, or is damaged: {why}"
+        ) from error
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
+        raise UserError(f"{path} is not a checkpoint of a run: it has no state_dict")
     return checkpoint
 
 

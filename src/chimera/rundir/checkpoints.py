@@ -162,7 +162,7 @@ def prepare(folder: Path, *, fresh: bool = False) -> ResumePoint:
         folder: of the checkpoints.
         fresh: start over: delete all checkpoints.
     """
-    for file in folder.glob(".*"):
+    for file in folder.glob(".*.ckpt*"):
         file.unlink()
     if fresh:
         for file in folder.glob("*.ckpt*"):

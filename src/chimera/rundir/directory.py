@@ -15,9 +15,7 @@ nan_report-*      a tensor that was not finite, its place, and the batch
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import os
 import socket
 import subprocess
@@ -33,9 +31,14 @@ from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import differences, identity
+from chimera.rundir.links import check_links
+from chimera.rundir.plain import read_json, read_yaml
 
 #: Files that a directory may hold before its run starts: a sweep's log, the lock, checkpoints/.
 BEFORE_START = {"log.txt", ".lock", "checkpoints"}
+
+#: How a lock is opened: without truncating a file or following a link.
+LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 #: Largest number of differing keys that an error message lists.
 MAX_DIFFERENCES = 4
@@ -92,10 +95,18 @@ class RunDir:
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"run_dir={self.path} is a file; name a directory")
+        check_links(self.path, "checkpoints", "tokenizer")
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - BEFORE_START and not self.status():
             raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
-        if config["overwrite"] or not (self.path / "config.yaml").exists():
+        if config["overwrite"]:
+            return
+        if "config.yaml" not in names:
+            if any(self.checkpoints.glob("*.ckpt")):
+                raise UserError(
+                    f"run_dir={self.path} holds checkpoints and no config.yaml that says of which"
+                    " run; name another run_dir, or start over in this one with overwrite=true"
+                )
             return
         if differing := differences(self.config(), config):
             rest = len(differing) - MAX_DIFFERENCES
@@ -107,7 +118,7 @@ class RunDir:
 
     def status(self) -> dict[str, Any]:
         """Contents of status.json, or `{}`."""
-        return _read_json(self.path / "status.json")
+        return read_json(self.path / "status.json")
 
     def write_status(self, state: str, **details: object) -> None:
         """Write status.json.
@@ -131,10 +142,14 @@ class RunDir:
         status = self.status()
         if status.get("state") != "RUNNING":
             return False
-        if status["host"] == socket.gethostname():
-            start = process_start(status["pid"])
+        pid, host, time = (status.get(key) for key in ("pid", "host", "time"))
+        if host == socket.gethostname():
+            start = process_start(pid) if isinstance(pid, int) else None
             return start is not None and start == status.get("process")
-        age = datetime.now(UTC) - datetime.fromisoformat(status["time"])
+        try:
+            age = datetime.now(UTC) - datetime.fromisoformat(str(time))
+        except (ValueError, TypeError):  # not written by a run
+            return False
         return age.total_seconds() < HEARTBEAT_TIMEOUT
 
     def lock(self) -> None:
@@ -143,10 +158,10 @@ class RunDir:
         Raises:
             UserError: another process is training this run.
         """
-        busy = self.is_running() and self.status()["pid"] != os.getpid()
+        busy = self.is_running() and self.status().get("pid") != os.getpid()
         if not busy:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = os.fdopen(os.open(self.path / ".lock", LOCK, 0o644), "w")
             try:
                 # Not flock: worker processes inherit it, so those of a killed run would hold it.
                 fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,14 +195,12 @@ class RunDir:
         file = self.path / "config.yaml"
         if not file.exists():
             raise UserError(f"run={self.path} holds no config.yaml; name the directory of a run")
-        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
-        assert isinstance(loaded, dict)
-        config: dict[str, Any] = current(loaded)
+        config: dict[str, Any] = current(read_yaml(file))
         return config
 
     def record(self) -> dict[str, Any]:
         """Contents of run.json; `{}` before the run is done."""
-        return _read_json(self.path / "run.json")
+        return read_json(self.path / "run.json")
 
 
 def process_start(pid: int) -> str | None:
@@ -208,14 +221,6 @@ def process_start(pid: int) -> str | None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat()
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    with contextlib.suppress(FileNotFoundError):
-        contents = json.loads(file.read_text(encoding="utf-8"))
-        assert isinstance(contents, dict)
-        return contents
-    return {}
 
 
 def directory_of_teacher(teacher: str, teacher_run: str) -> RunDir:

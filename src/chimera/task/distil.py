@@ -19,6 +19,7 @@ from hydra.utils import instantiate
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from chimera.config.declared import recorded, trusted_model
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel
@@ -37,19 +38,20 @@ class Teacher:
         vocab_size: V of the student.
 
     Raises:
-        UserError: the teacher has another vocabulary, depth or width.
+        UserError: the teacher has another vocabulary, depth or width, or files with more than data.
     """
 
     def __init__(self, directory: RunDir, student: LanguageModel, vocab_size: int) -> None:
         self.name = str(directory.path)
-        config, record = directory.config(), directory.record()
+        config, record = recorded(directory), directory.record()
         teacher_vocab = record.get("tokenizer", {}).get("vocab_size")
         if teacher_vocab != vocab_size:
             raise UserError(
                 f"task.teacher={self.name} has a vocabulary of {teacher_vocab}, this run one of"
                 f" {vocab_size}; train both with the same tokenizer"
             )
-        settings = instantiate(config["model"], _convert_="all")
+        node = trusted_model(config, directory.path, f"task.teacher={self.name}")
+        settings = instantiate(node, _convert_="all")
         self.model = build_model(settings, choose(config), vocab_size=vocab_size, causal=False)
         restore(self.model, directory.checkpoints / "last.ckpt")
         self.model.eval().requires_grad_(False)

@@ -7,25 +7,32 @@ torch until the report is known to be one.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from chimera.config.declared import recorded, shown
 from chimera.errors import NotFiniteError, UserError
 from chimera.rundir.directory import RunDir
+from chimera.rundir.plain import read_json
 
+#: Facts that a replay needs.
+USED = ("state", "random", "step", "absent", "batches_an_epoch")
 #: Facts of two reports that are equal if the step is reproduced to the bit.
 SAME = ("kind", "what", "losses", "gradients_not_finite", "weights_not_finite")
 
 
-def find(name: str) -> Path:
+def find(name: str, *, trust: bool = False) -> Path:
     """The file of the report, checked for the files that a replay needs.
 
+    Args:
+        name: of the report.
+        trust: load the teacher that the run's configuration names.
+
     Raises:
-        UserError: one is missing.
+        UserError: a file is missing, or holds more than data.
     """
     file = Path(name)
     if file.suffix == ".md":
@@ -34,15 +41,25 @@ def find(name: str) -> Path:
         raise UserError(f"replay={name} is not there; name the nan_report-<step>.json of a run")
     facts = read(file)
     directory = RunDir(file.parent)
-    directory.config()
+    config = recorded(directory, training=True)
+    if (teacher := config["task"].get("teacher")) and not trust:
+        raise UserError(
+            f"replay={name}: the run names the teacher {shown(teacher)}, which is not loaded on a"
+            " file's word; add trust=true if you know it"
+        )
     for needed in (file.with_suffix(".npz"), directory.tokenizer):
         if not needed.exists():
             raise UserError(f"replay={name} needs {needed}, which is missing")
-    if not facts["state"] or not (file.parent / facts["state"]).exists():
+    state = file.parent / str(facts["state"])
+    if not facts["state"] or not state.exists() or not _inside(state, file.parent):
         raise UserError(
             f"replay={name}: the state of before the step, {facts['state']}, is missing"
         )
     return file
+
+
+def _inside(file: Path, folder: Path) -> bool:
+    return file.resolve().is_relative_to(folder.resolve())
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -51,11 +68,8 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         UserError: the file is no report.
     """
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"replay={file} is no report: {error}") from error
-    if not isinstance(facts, dict) or not {*SAME, "state", "random", "step"} <= set(facts):
+    facts = read_json(file)
+    if not {*SAME, *USED} <= set(facts):
         raise UserError(f"replay={file} is no report of a step that was not finite")
     return facts
 
@@ -80,8 +94,12 @@ class Recorded:
         """Nothing to do: the recorded batches are those after that state."""
 
 
-def replay(file: Path) -> int:
+def replay(file: Path, *, trust: bool = False) -> int:
     """Repeat the step and print its report.
+
+    Args:
+        file: the report.
+        trust: load the models that the run's configuration names, if they must be loaded.
 
     Returns:
         Exit code: 0 if the same kind of quantity is not finite again, else 1.
@@ -104,7 +122,8 @@ def replay(file: Path) -> int:
     at = load(state)["global_step"]
     if at != facts["step"] - 1:
         raise UserError(f"replay={file}: {state} is of step {at}, a later report's; keep it aside")
-    run = restore(directory, None)  # the trainer loads the state
+    # The trainer loads the state.
+    run = restore(directory, None, trust=trust, training=True)
     task, settings = run.task, run.settings.in_steps(facts["batches_an_epoch"])
     task.total_steps = settings.max_steps
     batches = nan_report.read_batches(file)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from hydra.utils import get_object
 
+from chimera.config.declared import recorded, trusted_model
+from chimera.config.search_path import one_line
 from chimera.config.settings import Trainer as Settings
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
@@ -46,22 +48,33 @@ class Restored:
     step: int
 
 
-def restore(directory: RunDir, which: Which | Path | None = "tested") -> Restored:
+def restore(
+    directory: RunDir,
+    which: Which | Path | None = "tested",
+    *,
+    trust: bool = False,
+    training: bool = False,
+) -> Restored:
     """Build a run's task and load its weights. Nothing is written.
 
     Args:
-        directory: of the run.
+        directory: of the run, whoever made it: its files are data (`chimera.config.declared`).
         which: the checkpoint; None builds the task without one.
+        trust: load the Hugging Face model that the run's configuration names, if it has to be.
+        training: keep the optimiser and the schedule of the configuration.
 
     Raises:
-        UserError: no run, no such checkpoint, or weights that do not fit the configuration.
+        UserError: no run, no such checkpoint, weights that do not fit the configuration, or files
+            that are more than data.
     """
     quiet()
-    config = directory.config()
+    config = recorded(directory, training=training)
+    config["model"] = trusted_model(config, directory.path, f"run={directory.path}", trust=trust)
     path = None if which is None else checkpoint(directory, config, which)
     settings = trainer_settings(config)
     tokenizer = load_tokenizer(directory.tokenizer)
-    task = make_task(config, tokenizer.vocab_size)
+    with one_line():
+        task = make_task(config, tokenizer.vocab_size)
     step = 0
     if path is not None:
         saved = load(path)

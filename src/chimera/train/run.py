@@ -17,6 +17,7 @@ from chimera.callback.log.steps import Steps
 from chimera.config.settings import TrainerInSteps
 from chimera.data.batch.module import DataModule
 from chimera.errors import FULL, Interrupted, UserError
+from chimera.model.restore import save_body
 from chimera.optim.groups import groups
 from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
@@ -62,6 +63,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     steps = next(c for c in callbacks if isinstance(c, Steps))
     with status_of(Heartbeat(directory, steps, resume.step, settings.max_steps)):
         tokenizer.save(directory.tokenizer)
+        save_body(task.model, directory.path)
         data.save_test(directory.test_data)
         facts = record.before(config, data.prepared, task)
         with open_loggers(config, facts, directory) as loggers:

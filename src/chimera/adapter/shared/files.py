@@ -16,12 +16,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute
 from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
+from chimera.rundir.plain import read_json
+from chimera.rundir.tensors import load_tensors
 
 CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
 
@@ -63,8 +65,11 @@ def load(model: nn.Module, folder: str | Path) -> nn.Module:
     for file in (CONFIG, TENSORS):
         if not (folder / file).exists():
             raise UserError(f"{folder} has no adapter: {file} is missing")
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    tensors = {k.removeprefix(PREFIX): t for k, t in load_file(folder / TENSORS).items()}
+    config = read_json(folder / CONFIG)
+    tensors = {k.removeprefix(PREFIX): t for k, t in load_tensors(folder / TENSORS).items()}
+    for key in ("peft_type", "lora_alpha"):
+        if not isinstance(config.get(key), str | int | float):
+            raise UserError(f"{folder / CONFIG} names no {key}")
     model.requires_grad_(False)
     layers: dict[str, dict[str, Tensor]] = {}
     for key in [k for k in tensors if ".lora_" in k]:

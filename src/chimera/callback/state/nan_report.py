@@ -6,7 +6,6 @@ micro-batches: token ids, masked positions, targets, the samples' numbers.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chimera.data.source.arrays import read_arrays
+from chimera.errors import UserError
 from chimera.rundir.atomic import write_atomic, write_json
+from chimera.rundir.plain import read_json
 
 LARGE = 1000.0
 #: Groups of the configuration that affect whether numbers stay finite.
@@ -89,13 +91,19 @@ def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, An
 
 
 def read_batches(report: Path) -> list[dict[str, Any]]:
-    """Read the micro-batches that were saved with a report."""
-    absent = json.loads(report.read_text(encoding="utf-8"))["absent"]
+    """Read the micro-batches that were saved with a report.
+
+    Raises:
+        UserError: the files hold something else.
+    """
+    absent = read_json(report)["absent"]
     batches: list[dict[str, Any]] = [dict.fromkeys(keys) for keys in absent]
-    with np.load(report.with_suffix(".npz")) as stored:
-        for name in stored.files:
-            number, _, key = name.partition("/")
-            batches[int(number)][key] = torch.from_numpy(stored[name])
+    numbers = {str(number) for number in range(len(batches))}
+    for name, array in read_arrays(report.with_suffix(".npz")).items():
+        number, _, key = name.partition("/")
+        if number not in numbers:
+            raise UserError(f"{report} is of {len(batches)} micro-batches; its .npz holds {name}")
+        batches[int(number)][key] = torch.from_numpy(array)
     return batches
 
 

@@ -25,6 +25,7 @@ from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
 from chimera.data.batch.module import DataModule
 from chimera.data.corpus.base import Data
+from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids
 
@@ -62,8 +63,7 @@ class StoredTokens:
     """Row of tokens from a file that `CausalDataModule.save_test` wrote."""
 
     def __init__(self, file: Path) -> None:
-        with np.load(file) as stored:
-            self.ids: npt.NDArray[Any] = stored["ids"]
+        self.ids: npt.NDArray[Any] = read_arrays(file, "ids")["ids"]
 
 
 class Collate:

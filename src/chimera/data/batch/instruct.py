@@ -18,6 +18,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.corpus.base import Data
 from chimera.data.corpus.instruct import Record, check_instructions
 from chimera.data.encode.prepare import Prepared
+from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Tokenizer
 
@@ -122,11 +123,15 @@ def save(examples: Sequence[Example], pad_id: int, file: Path) -> None:
 
 
 def load(file: Path) -> tuple[list[Example], int]:
-    """Read the examples and the padding id that `save` wrote."""
-    with np.load(file) as stored:
-        rows = np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])
-        examples = [
-            Example(i, row[:-1], np.arange(first, len(row) - 1), row[first + 1 :])
-            for i, (row, first) in enumerate(zip(rows, stored["asked"], strict=True))
-        ]
-        return examples, int(stored["pad"])
+    """Read the examples and the padding id that `save` wrote.
+
+    Raises:
+        UserError: the file holds something else.
+    """
+    stored = read_arrays(file, "ids", "lengths", "asked", "pad")
+    rows = np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])
+    examples = [
+        Example(i, row[:-1], np.arange(first, len(row) - 1), row[first + 1 :])
+        for i, (row, first) in enumerate(zip(rows, stored["asked"], strict=True))
+    ]
+    return examples, int(stored["pad"])

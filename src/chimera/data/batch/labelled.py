@@ -13,6 +13,7 @@ A batch is a dict:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -28,8 +29,10 @@ from chimera.data.corpus.base import Data
 from chimera.data.corpus.labelled import check_labelled
 from chimera.data.encode.examples import Encoded, prepare_examples
 from chimera.data.encode.prepare import Prepared
+from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids
+from chimera.errors import UserError
 
 #: Number of batches whose examples are sorted by length together. It is large enough to avoid most
 #: of the padding and small enough that batches stay nearly random.
@@ -166,10 +169,17 @@ def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
 
 
 def load_parts(file: Path) -> dict[str, Encoded]:
-    """Read the parts that `save_parts` wrote."""
+    """Read the parts that `save_parts` wrote.
+
+    Raises:
+        UserError: the file holds something else.
+    """
     parts: dict[str, dict[str, Any]] = {}
-    with np.load(file) as stored:
-        for key in stored.files:
-            part, _, name = key.rpartition("/")
-            parts.setdefault(part, {})[name] = stored[key]
+    for key, array in read_arrays(file).items():
+        part, _, name = key.rpartition("/")
+        parts.setdefault(part, {})[name] = array
+    names = {field.name for field in fields(Encoded)}
+    for part, arrays in parts.items():
+        if set(arrays) != names:
+            raise UserError(f"{file}: {part or 'it'} holds {', '.join(arrays)}, no examples")
     return {part: Encoded(**arrays) for part, arrays in parts.items()}

@@ -23,6 +23,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.batch.streams import Purpose, stream
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
+from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
@@ -62,10 +63,10 @@ class StoredBlocks:
     """Masked blocks from a file that `save_test` wrote."""
 
     def __init__(self, file: Path) -> None:
-        with np.load(file) as stored:
-            self.ids, self.lengths = stored["ids"].astype(np.int64), stored["lengths"]
-            self.positions, self.targets = stored["positions"], stored["targets"]
-            self.ends = np.cumsum(stored["counts"])
+        stored = read_arrays(file, "ids", "lengths", "positions", "targets", "counts")
+        self.ids, self.lengths = stored["ids"].astype(np.int64), stored["lengths"]
+        self.positions, self.targets = stored["positions"], stored["targets"]
+        self.ends = np.cumsum(stored["counts"])
 
     def __len__(self) -> int:
         return len(self.ids)

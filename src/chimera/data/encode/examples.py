@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache as once
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from chimera.data.corpus.labelled import Example, Labelled
 from chimera.data.encode.prepare import Prepared, prepare_tokenizer
 from chimera.data.source import cache
+from chimera.data.source.arrays import read_arrays
 from chimera.data.source.fingerprint import fingerprint_of
 from chimera.data.tokenizer.base import Ids, Template, Tokenizer, TokenizerSettings
 from chimera.errors import UserError
@@ -168,9 +169,14 @@ def frame(a: Ids, b: Ids | None, template: Template, length: int) -> tuple[Ids, 
 
 
 def read_encoded(file: Path) -> Encoded:
-    """Read an `Encoded` whose fields were written with numpy's `savez`."""
-    with np.load(file) as stored:
-        return Encoded(**{name: stored[name] for name in stored.files})
+    """Read an `Encoded` whose fields were written with numpy's `savez`.
+
+    Raises:
+        UserError: the file holds something else.
+    """
+    names = [field.name for field in fields(Encoded)]
+    arrays = read_arrays(file, *names)
+    return Encoded(**{name: arrays[name] for name in names})
 
 
 def class_counts(part: Encoded, classes: int) -> Ids:

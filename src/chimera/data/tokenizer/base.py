@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import isabstract
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -46,6 +47,16 @@ class Template:
     start: tuple[int, ...]
     middle: tuple[int, ...]
     end: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What `load` reads of a saved tokenizer's description; the first release had no template."""
+
+    kind: str | list[str]
+    sha256: str
+    special_ids: SpecialIds
+    template: Template | None = None
 
 
 class Tokenizer(ABC):
@@ -104,18 +115,22 @@ def load(folder: Path) -> Tokenizer:
     Raises:
         UserError: the folder holds no tokenizer of Chimera.
     """
+    from pydantic import TypeAdapter
+
+    file = folder / DESCRIPTION
     try:
-        described = json.loads((folder / DESCRIPTION).read_text())
-        tokenizer_class = class_of(described["kind"])
-    except (OSError, ValueError, KeyError) as error:
+        described = TypeAdapter(_Description).validate_json(file.read_bytes(), strict=True)
+    except (OSError, ValueError) as error:
         raise UserError(f"{folder} holds no saved tokenizer ({DESCRIPTION})") from error
+    tokenizer_class = class_of(described.kind)
     if tokenizer_class is None:
-        raise UserError(f"{folder / DESCRIPTION}: {described['kind']} is no tokenizer of chimera")
-    tokenizer = tokenizer_class._read(
-        folder, SpecialIds(**described["special_ids"]), described["sha256"]
-    )
-    if "template" in described:
-        tokenizer.template = Template(**{k: tuple(v) for k, v in described["template"].items()})
+        raise UserError(f"{file}: {str(described.kind)[:80]!r} is no tokenizer of chimera")
+    try:
+        tokenizer = tokenizer_class._read(folder, described.special_ids, described.sha256)
+    except OSError as error:
+        raise UserError(f"{folder} lacks a file of its tokenizer: {error}") from error
+    if described.template is not None:
+        tokenizer.template = described.template
     return tokenizer
 
 
@@ -129,15 +144,16 @@ def class_of(kind: object) -> type[Tokenizer] | None:
 
     Version 1 wrote a list of the module's path and the class; the module had the same file name.
     """
-    if isinstance(kind, list):
+    if isinstance(kind, list) and kind:
         kind = ".".join([str(kind[0]).rpartition(".")[2], *map(str, kind[1:])])
     module, _, name = str(kind).partition(".")
     folder = __name__.rpartition(".")[0]
     if not (module.isidentifier() and find_spec(f"{folder}.{module}")):
         return None
     value = getattr(import_module(f"{folder}.{module}"), name, None)
-    is_tokenizer = isinstance(value, type) and issubclass(value, Tokenizer)
-    return value if is_tokenizer else None
+    if not isinstance(value, type) or not issubclass(value, Tokenizer):
+        return None
+    return None if isabstract(value) else value
 
 
 class TokenizerSettings(Protocol):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
+from chimera.errors import UserError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
@@ -39,4 +40,8 @@ class FastTokenizer(Tokenizer):
     def _read(cls, folder: Path, special: SpecialIds, sha256: str) -> Self:
         from tokenizers import Tokenizer as Fast
 
-        return cls(Fast.from_file(str(folder / _FILE)), special, sha256)
+        try:
+            return cls(Fast.from_buffer((folder / _FILE).read_bytes()), special, sha256)
+        except ValueError as error:  # of the library
+            why = " ".join(str(error).split())[:200]
+            raise UserError(f"{folder / _FILE} is no tokenizer: {why}") from error

@@ -113,7 +113,7 @@ def from_transformers(name: str) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        pretrained = AutoTokenizer.from_pretrained(name)
+        pretrained = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(f"the tokenizer of {name} cannot be loaded ({reason})") from error

@@ -141,6 +141,8 @@ class SentencePieceTokenizer(Tokenizer):
             raise UserError(f"tokenizer.path={name} is not a SentencePiece model") from error
         self.model = model
         self.pieces = size = self.processor.get_piece_size()
+        if not size:
+            raise UserError(f"tokenizer.path={name} is not a SentencePiece model: it is empty")
         unknown = self.processor.unk_id()
         ids = {}
         for role, names in _SPECIAL.items():
@@ -162,4 +164,4 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def _read(cls, folder: Path, special: SpecialIds, sha256: str) -> Self:
-        return cls((folder / _FILE).read_bytes())
+        return cls((folder / _FILE).read_bytes(), str(folder / _FILE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -10,7 +9,9 @@ from hydra.utils import instantiate
 from torch import nn
 
 from chimera.adapter.shared import files as adapters
+from chimera.config.declared import exported, trusted_model
 from chimera.config.init_from import causal_of
+from chimera.config.search_path import one_line
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
@@ -18,7 +19,6 @@ from chimera.model.assemble import build_model, choose
 from chimera.model.classifier import Classifier
 from chimera.model.restore import restore
 from chimera.quant.shared.packing import packed
-from chimera.rundir.class_table import current
 
 
 class Exported(NamedTuple):
@@ -32,7 +32,7 @@ def load(folder: str | Path) -> Exported:
     """The model and the tokenizer of an exported folder.
 
     Raises:
-        UserError: the folder was not written by `export`.
+        UserError: the folder was not written by `export`, or holds more than data.
     """
     folder = Path(folder)
     about = read(folder)
@@ -43,25 +43,24 @@ def load(folder: str | Path) -> Exported:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The contents of config.json, with every class as it is called now."""
-    file = folder / "config.json"
-    about = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if "chimera" not in about:
+    """The contents of config.json, with every class as it is called now; each is declared."""
+    about = exported(folder, str(folder))
+    if about is None:
         raise UserError(f"{folder} was not written by export.py: it has no config.json of its kind")
-    return cast(dict[str, Any], about | {"chimera": current(about["chimera"])})
+    return about
 
 
 def build(about: dict[str, Any], folder: Path) -> nn.Module:
     """The model with its weights, without what an adapter keeps beside them."""
     config = about["chimera"]
-    if (folder / "body").is_dir():
-        config["model"] |= {"name": str(folder / "body"), "pretrained": False}
-    model: nn.Module = build_model(
-        instantiate(config["model"], _convert_="all"),
-        choose(config, adapter=False),
-        vocab_size=about["vocab_size"],
-        causal=causal_of(config["task"]),
-    )
+    node = trusted_model(config, folder, str(folder), advice="export its run again")
+    with one_line():
+        model: nn.Module = build_model(
+            instantiate(node, _convert_="all"),
+            choose(config, adapter=False),
+            vocab_size=about["vocab_size"],
+            causal=causal_of(config["task"]),
+        )
     if about["outputs"]:
         options = {key: config["task"][key] for key in ("pool", "dropout", "hidden")}
         model = Classifier(cast(Any, model).backbone, about["outputs"], **options)

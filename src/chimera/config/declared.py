@@ -1,0 +1,244 @@
+"""Check a configuration that is read back from a directory before anything is built from it.
+
+A directory may come from a stranger, so its configuration is data: it names classes only that
+`conf/`, `experiments/`, a plugin, a folder of `--config-dir`, or the table of moved classes declare
+for that group. Nodes that reading back never builds (loggers, callbacks, …) are left out. A model
+that has to be fetched, or read from another folder, takes `trust=true` on the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from chimera.config.groups import ZOO, is_part
+from chimera.config.roots import roots
+from chimera.config.schema import check_node, check_value
+from chimera.config.settings import Run
+from chimera.errors import UserError, one_line
+from chimera.rundir.class_table import MOVED, current
+from chimera.rundir.directory import RunDir
+from chimera.rundir.links import check_links
+from chimera.rundir.plain import read_json
+from chimera.types import NonNegativeInt, PositiveInt
+
+#: Top-level nodes that are built when a configuration is read back.
+BUILT = ("model", *ZOO, "data", "tokenizer", "task", "trainer", "optim")
+#: Top-level nodes that are not: they belong to the process that trained.
+LEFT_OUT = ("logger", "callbacks", "guard", "launcher")
+#: Nodes of `optim` that only training builds.
+TRAINING = ("optimizer", "schedule")
+#: Any optimiser of torch; README offers them by their paths.
+OPTIMISERS = re.compile(r"torch\.optim\.[A-Z]\w*")
+#: Keys with which Hydra's `instantiate` is steered; this project uses these two.
+STEERING, USED = re.compile(r"_\w+_"), ("_target_", "_partial_")
+#: Keys by which a model's configuration makes its own library fetch code or more files.
+FETCHING = re.compile(r"auto_map|quantization_config|_?(attn|experts)_implementation(_internal)?")
+#: What else `config.json` of an exported folder holds and reading it uses.
+EXPORTED: dict[str, Any] = {
+    "chimera": dict[str, Any],
+    "vocab_size": PositiveInt,
+    "outputs": NonNegativeInt,
+    "packed": bool,
+    "adapter": str,
+    "tied": dict[str, str],
+}
+#: What an option of a group may be called.
+NAME = re.compile(r"[\w.+-]+")
+
+
+def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
+    """The configuration of a run's directory, checked; nodes that are not built are left out.
+
+    Args:
+        directory: of a run, whoever made it.
+        training: keep the optimiser and the schedule, to repeat a step of training.
+
+    Raises:
+        UserError: no run, or a configuration that is more than data.
+    """
+    check_links(directory.path, "checkpoints", "tokenizer")
+    return checked(directory.config(), f"run={directory.path}", training=training)
+
+
+def checked(config: Mapping[str, Any], where: str, *, training: bool = False) -> dict[str, Any]:
+    """A configuration as it was read from a file, without what is never built; nothing is imported.
+
+    Args:
+        config: with every class as it is called now.
+        where: it was read, for the message.
+        training: see `recorded`.
+
+    Raises:
+        UserError: it lacks a part, or names a class that is not declared.
+    """
+    found = {key: value for key, value in config.items() if key not in LEFT_OUT}
+    for group in BUILT:
+        node = found.get(group)
+        if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+            raise UserError(f"{where}: its configuration has no node {group} with a _target_")
+    if not training:
+        unused = dict.fromkeys(TRAINING)
+        found["optim"] = {k: v for k, v in found["optim"].items() if k not in unused}
+    choices = found.get("choices")
+    for group in ("preset", *BUILT):
+        option = choices.get(group) if isinstance(choices, dict) else None
+        if not isinstance(option, str) or not NAME.fullmatch(option):
+            raise UserError(f"{where}: its choices.{group}={shown(option)} is no option's name")
+    check_targets(found, where)
+    hints = get_type_hints(Run, include_extras=True)
+    for key in ("seed", "precision"):
+        check_value(f"{where}: {key}", found.get(key), hints[key])
+    for group in BUILT:
+        check_node(f"{where}: {group}", found[group], deep=group != "optim")
+    return found
+
+
+def exported(folder: Path, where: str) -> dict[str, Any] | None:
+    """The contents of an exported folder's config.json, `chimera` checked; None if it is no export.
+
+    Raises:
+        UserError: as of `checked`.
+    """
+    about = read_json(folder / "config.json")
+    if "chimera" not in about:
+        return None
+    for key, hint in EXPORTED.items():
+        check_value(f"{where}: {key}", about.get(key), hint)
+    check_links(folder, "tokenizer", "body", "adapter")
+    return about | {"chimera": checked(current(about["chimera"]), where)}
+
+
+def check_targets(config: Mapping[str, Any], where: str) -> None:
+    """Check every class that a configuration names, at any depth, and all other keys and values.
+
+    Args:
+        config: plain containers; the first keys are groups.
+        where: it was read, for the message.
+
+    Raises:
+        UserError: a class that is not declared for its group, a key that steers Hydra, a value that
+            would be interpreted.
+    """
+    for key, value in _leaves(config):
+        name = key.rpartition(".")[2]
+        if name == "_target_":
+            group = key.partition(".")[0]
+            allowed = declared().get(group, frozenset())
+            if not isinstance(value, str) or not (value in allowed or _optimiser(key, value)):
+                raise UserError(
+                    f"{where}: {key}={shown(value)} is not declared; only a class that a file of"
+                    f" conf/, experiments/, --config-dir or a plugin names for {group} is built"
+                )
+        elif STEERING.fullmatch(name) and (name not in USED or not isinstance(value, bool)):
+            raise UserError(f"{where}: {key}={shown(value)} is no setting of a recorded run")
+        elif isinstance(value, str) and ("${" in value or value == "???"):
+            raise UserError(
+                f"{where}: {key}={shown(value)} is to be interpreted; a run records text"
+            )
+        elif not isinstance(value, str | bool | int | float | None):
+            raise UserError(f"{where}: {key} is a {type(value).__name__}, not a plain value")
+
+
+def trusted_model(
+    config: Mapping[str, Any],
+    folder: Path,
+    where: str,
+    *,
+    trust: bool = False,
+    advice: str = "add trust=true if you know it",
+) -> dict[str, Any]:
+    """The node `model`, which needs nothing but the folder that it was read from.
+
+    A model of another library is built by the configuration in `body/`, with fresh weights.
+
+    Args:
+        config: checked.
+        folder: of a run or an export.
+        where: it was read, for the message.
+        trust: the user has said that the model named in the file may be loaded.
+        advice: how the user says so.
+
+    Raises:
+        UserError: there is no `body/`, and no such word.
+    """
+    node = dict(config["model"])
+    body = folder / "body"
+    if (body / "config.json").is_file():
+        for key, value in _leaves(read_json(body / "config.json"), containers=True):
+            if FETCHING.fullmatch(key.rpartition(".")[2]) and value is not None:
+                raise UserError(
+                    f"{where}: {key} in {body / 'config.json'} would fetch code; drop it"
+                )
+        return node | {"name": str(body), "revision": None, "pretrained": False}
+    if node.get("name") and not trust:
+        raise UserError(
+            f"{where}: its file names the model {shown(node['name'])}, which is not loaded on a"
+            f" file's word; {advice}"
+        )
+    return node
+
+
+def without_fetching(node: Any) -> Any:
+    """A model's configuration without the keys that `trusted_model` refuses."""
+    if isinstance(node, dict):
+        kept = {key: value for key, value in node.items() if not FETCHING.fullmatch(key)}
+        return {key: without_fetching(value) for key, value in kept.items()}
+    return [without_fetching(value) for value in node] if isinstance(node, list) else node
+
+
+@cache
+def _declared(folders: tuple[Path, ...]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for root in folders:
+        for file in sorted(root.rglob("*.yaml")):
+            text = file.read_text(encoding="utf-8")
+            if "_target_" not in text:
+                continue
+            group = file.relative_to(root).parts[0]
+            node = yaml.safe_load(text)
+            whole = {group: node} if is_part(group) and group != "preset" else node
+            for key, value in _leaves(whole):
+                if key.rpartition(".")[2] == "_target_":
+                    found.setdefault(key.partition(".")[0], set()).add(value)
+    every = {target for targets in found.values() for target in targets}
+    moved = set(MOVED.values()) - every
+    return {group: frozenset(targets | moved) for group, targets in found.items()}
+
+
+def declared() -> dict[str, frozenset[str]]:
+    """By group, the classes and functions that its files name, at any depth."""
+    return _declared(roots())
+
+
+def shown(value: object) -> str:
+    """A value out of a file, for a message: short and on one line."""
+    text = one_line(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _optimiser(key: str, value: str) -> bool:
+    return key == "optim.optimizer._target_" and OPTIMISERS.fullmatch(value) is not None
+
+
+def _leaves(node: Any, prefix: str = "", *, containers: bool = False) -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything that holds nothing more, and of what steers Hydra.
+
+    Args:
+        node: plain containers.
+        prefix: of its keys.
+        containers: give those that hold more, too.
+    """
+    inner = node.items() if isinstance(node, Mapping) else enumerate(node)
+    for name, value in inner:
+        key = f"{prefix}{name}"
+        holds = isinstance(value, dict | list)
+        if containers or not holds or STEERING.fullmatch(str(name)):
+            yield key, value
+        if holds:
+            yield from _leaves(value, f"{key}.", containers=containers)
