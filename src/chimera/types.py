@@ -9,6 +9,9 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
+#: What a run, or an option of a group, may be called: part of a file's name, never of a path.
+NAME = r"[\w.+-]{1,200}"
+
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]

@@ -29,7 +29,7 @@ from chimera.config.choices import (
     scale_choices,
     select,
 )
-from chimera.config.declared import recorded
+from chimera.config.declared import recorded, trusted_model
 from chimera.config.groups import groups
 from chimera.config.overrides import check_choices, check_key, hint, is_choice
 from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
@@ -165,7 +165,12 @@ def teacher_identity(teacher: str, overrides: Iterable[str]) -> str:
     """
     if not teacher.startswith(tables.ROW):
         directory = RunDir(Path(teacher))
-        recorded(directory)
+        trusted_model(
+            recorded(directory),
+            directory.path,
+            f"task.teacher={teacher}",
+            advice="name a teacher of Chimera's own parts",
+        )
         return identity(directory.config())
     return identity(_row(tuple(teacher_overrides(teacher, overrides))))
 

@@ -25,7 +25,7 @@ from chimera.rundir.class_table import MOVED, current
 from chimera.rundir.directory import RunDir
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json
-from chimera.types import NonNegativeInt, PositiveInt
+from chimera.types import NAME, NonNegativeInt, PositiveInt
 
 #: Top-level nodes that are built when a configuration is read back.
 BUILT = ("model", *ZOO, "data", "tokenizer", "task", "trainer", "optim")
@@ -48,8 +48,6 @@ EXPORTED: dict[str, Any] = {
     "adapter": str,
     "tied": dict[str, str],
 }
-#: What an option of a group may be called.
-NAME = re.compile(r"[\w.+-]+")
 
 
 def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
@@ -88,14 +86,17 @@ def checked(config: Mapping[str, Any], where: str, *, training: bool = False) ->
     choices = found.get("choices")
     for group in ("preset", *BUILT):
         option = choices.get(group) if isinstance(choices, dict) else None
-        if not isinstance(option, str) or not NAME.fullmatch(option):
+        if not isinstance(option, str) or not re.fullmatch(NAME, option):
             raise UserError(f"{where}: its choices.{group}={shown(option)} is no option's name")
     check_targets(found, where)
     hints = get_type_hints(Run, include_extras=True)
-    for key in ("seed", "precision"):
-        check_value(f"{where}: {key}", found.get(key), hints[key])
-    for group in BUILT:
-        check_node(f"{where}: {group}", found[group], deep=group != "optim")
+    try:
+        for key in ("seed", "precision"):
+            check_value(key, found.get(key), hints[key])
+        for group in BUILT:
+            check_node(group, found[group], deep=group != "optim")
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
     return found
 
 
@@ -170,11 +171,7 @@ def trusted_model(
     node = dict(config["model"])
     body = folder / "body"
     if (body / "config.json").is_file():
-        for key, value in _leaves(read_json(body / "config.json"), containers=True):
-            if FETCHING.fullmatch(key.rpartition(".")[2]) and value is not None:
-                raise UserError(
-                    f"{where}: {key} in {body / 'config.json'} would fetch code; drop it"
-                )
+        check_fetching(body / "config.json")
         return node | {"name": str(body), "revision": None, "pretrained": False}
     if node.get("name") and not trust:
         raise UserError(
@@ -184,8 +181,19 @@ def trusted_model(
     return node
 
 
+def check_fetching(file: Path) -> None:
+    """Refuse the configuration of another library's model that would make it fetch code.
+
+    Raises:
+        UserError: naming the key.
+    """
+    for key, value in _leaves(read_json(file), containers=True):
+        if FETCHING.fullmatch(key.rpartition(".")[2]) and value is not None:
+            raise UserError(f"{file}: {key} would fetch code or other files; drop it")
+
+
 def without_fetching(node: Any) -> Any:
-    """A model's configuration without the keys that `trusted_model` refuses."""
+    """A model's configuration without the keys that `check_fetching` refuses."""
     if isinstance(node, dict):
         kept = {key: value for key, value in node.items() if not FETCHING.fullmatch(key)}
         return {key: without_fetching(value) for key, value in kept.items()}

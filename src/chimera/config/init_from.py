@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,7 +200,8 @@ def apply_source(cfg: DictConfig, source: Source | None, settings: Mapping[str, 
         if cfg.choices.tokenizer == "own" and cfg.tokenizer.path is None:
             cfg.tokenizer.path = tokenizer
         if cfg.choices.model == "hf" and cfg.model.name and "name" not in settings:
-            cfg.name = f"{cfg.task.name}-{Path(cfg.model.name).name}"
+            model = Path(init_from if source is not None else cfg.model.name).name
+            cfg.name = re.sub(r"[^\w.+-]", "_", f"{cfg.task.name}-{model}")
 
 
 def causal_of(task: Mapping[str, Any]) -> bool | None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from chimera.config import static
 from chimera.errors import UserError, nearest
@@ -102,6 +102,8 @@ def _limit(limit: object) -> str:
         return f" and at most {limit.le}"
     if isinstance(limit, Lt):
         return f" and below {limit.lt}"
+    if isinstance(limit, StringConstraints):
+        return f" that matches {limit.pattern}"
     return ""
 
 

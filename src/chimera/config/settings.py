@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
+from pydantic import StringConstraints
 
 from chimera.errors import UserError
 from chimera.types import (
+    NAME,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
@@ -24,6 +26,7 @@ from chimera.types import (
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Bound = Annotated[float, Ge(0)]
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 #: A class or function that is called later: in YAML a node of `_target_` and `_partial_: true`.
 Factory = Callable[..., Any]
 
@@ -44,7 +47,7 @@ class Run:
         init_run: identity of the model that `init_from` names; set by the composition.
     """
 
-    name: str
+    name: Name
     seed: NonNegativeInt = 0
     precision: Precision = "fp32"
     run_dir: str | None = None

@@ -21,12 +21,13 @@ from chimera.train.restore import restore
 UNFINISHED = "\ufffd"
 
 
-def write(settings: Generation, out: Callable[[str], object] = sys.stdout.write) -> int:
+def write(settings: Generation, out: Callable[[str], object] | None = None) -> int:
     """Continue every prompt: a single one as its tokens come, several when a batch has ended.
 
     Raises:
         UserError: no checkpoint.
     """
+    out = out or sys.stdout.write
     texts = settings.texts()
     run = restore(RunDir(Path(settings.run)), settings.checkpoint, trust=settings.trust)
     gpu = torch.cuda.is_available() and run.settings.accelerator != "cpu"

@@ -41,7 +41,10 @@ def restore(model: nn.Module, file: Path, *, tied: Mapping[str, str] | None = No
         UserError: a tensor is missing in the file or the model, or has another shape.
     """
     tensors = read(file)
-    tensors |= {name: tensors[saved] for name, saved in (tied or {}).items()}
+    for name, saved in (tied or {}).items():
+        if saved not in tensors:
+            raise UserError(f"{file} has no weights for {saved}, which {name} is tied to")
+        tensors[name] = tensors[saved]
     names = model.state_dict().keys()
     hint = "the file belongs to a model with other components or another size"
     for name in tensors:

@@ -25,7 +25,7 @@ from chimera.rundir.checkpoints import Sidecar, publish
 
 #: What torch raises of bytes that are no checkpoint of tensors and plain values.
 DAMAGE = (
-    *(pickle.UnpicklingError, struct.error, RuntimeError, ValueError, EOFError),
+    *(pickle.UnpicklingError, struct.error, RuntimeError, ValueError, EOFError, OSError),
     *(LookupError, AttributeError, TypeError, zipfile.BadZipFile),
 )
 

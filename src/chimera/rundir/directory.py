@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from chimera.rundir.environment import environment
 from chimera.rundir.identity import differences, identity
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json, read_yaml
+from chimera.types import NAME
 
 #: Files that a directory may hold before its run starts: a sweep's log, the lock, checkpoints/.
 BEFORE_START = {"log.txt", ".lock", "checkpoints"}
@@ -76,9 +78,17 @@ class RunDir:
 
         It is `run_dir=` if set, else the existing run of the same identity under any name, else
         `runs/<name>-<identity>`. So two rows of two tables that compute the same share one run.
+
+        Raises:
+            UserError: a name that would be a path.
         """
         if config.get("run_dir"):
             return RunDir(Path(config["run_dir"]))
+        if not re.fullmatch(NAME, config["name"]):
+            raise UserError(
+                f"name={config['name']} is not allowed; a run's directory is called by it, so it"
+                " takes letters, digits and any of _ . + -"
+            )
         digits, root = identity(config), runs_root()
         existing = sorted(p for p in root.glob(f"*-{digits}") if p.is_dir())
         return RunDir(existing[0] if existing else root / f"{config['name']}-{digits}")

@@ -55,7 +55,7 @@ def test_saved_loaded_and_generating_the_same(
 ) -> None:
     model, ids = trained(base, **said), tokens(1, 9)
     graft.save(model, tmp_path / "out", whole=whole)
-    again = graft.load(tmp_path / "out")
+    again = graft.load(tmp_path / "out", None if whole else base)
     assert torch.equal(again(ids).logits, model(ids).logits)
     want = model.generate(ids, attention_mask=torch.ones_like(ids), **SAID)
     assert torch.equal(again.generate(ids, attention_mask=torch.ones_like(ids), **SAID), want)
@@ -74,6 +74,8 @@ def test_a_base_that_moved_or_is_another(base: Path, tmp_path: Path) -> None:
     moved = base.rename(tmp_path / "moved")
     ids = tokens(1, 9)
     assert torch.equal(graft.load(tmp_path / "out", moved)(ids).logits, model(ids).logits)
+    with pytest.raises(UserError, match=f"it was saved with the base {base}"):
+        graft.load(tmp_path / "out")
     with pytest.raises(UserError, match="is no folder with a causal model"):
         graft.load(tmp_path / "out", tmp_path / "gone")
     causal_model("Qwen3").save_pretrained(tmp_path / "other")

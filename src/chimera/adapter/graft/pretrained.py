@@ -3,7 +3,7 @@
     model = graft.liza("meta-llama/Llama-3.2-1B")      # memory in every attention, with LoRA
     graft.set_weight(model, 0.5)                       # α
     graft.save(model, "folder")                        # new and trained tensors, as safetensors
-    model = graft.load("folder")                       # base model with these tensors
+    model = graft.load("folder", "meta-llama/Llama-3.2-1B")       # the base, with these tensors
     model.generate(...)                                # method of transformers
 
 The model keeps its class and the names of its weights.
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import torch
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_model, save_file, save_model
 from torch import nn
 
 from chimera.adapter.graft.attach import attach
@@ -24,8 +24,12 @@ from chimera.adapter.graft.memory import GraftedMemory
 from chimera.adapter.graft.sites import sites
 from chimera.adapter.shared.inject import inject
 from chimera.adapter.shared.low_rank import LowRank, adapted
-from chimera.errors import UserError
+from chimera.config.declared import check_fetching
+from chimera.config.schema import check_value
+from chimera.errors import UserError, one_line
 from chimera.ops.liza import Gate, Nonlinearity, Trick
+from chimera.rundir.plain import read_json
+from chimera.rundir.tensors import load_tensors
 
 SETTINGS, NEW, WHOLE = "liza.json", "liza.safetensors", "model.safetensors"
 
@@ -134,31 +138,43 @@ def load(folder: str | Path, base: str | Path | None = None) -> Any:
 
     Args:
         folder: folder of `save`.
-        base: folder or hub id of the base model; None for the base that `save` recorded.
+        base: folder or hub id of the base model, unless it was saved with it. The name that the
+            folder records is not loaded on its own: the folder may be a stranger's.
 
     Raises:
-        UserError: the folder or the base is missing, or the base does not fit.
+        UserError: no such folder, no base, one that does not fit, or files that are more than data.
     """
-    folder = Path(folder)
-    try:
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{folder} has no {SETTINGS}; graft.save writes it") from error
-    name, dtype = settings.pop("base"), getattr(torch, settings.pop("dtype"))
-    if (folder / WHOLE).exists():
+    place = Path(folder)
+    if not (place / SETTINGS).exists():
+        raise UserError(f"{place} has no {SETTINGS}; graft.save writes it")
+    settings = read_json(place / SETTINGS)
+    name, dtype = settings.pop("base", None), _dtype_of(place, settings.pop("dtype", None))
+    hints = get_type_hints(liza, include_extras=True)
+    for key, value in settings.items():
+        if key not in hints or key in ("model", "return"):
+            raise UserError(f"{place / SETTINGS}: {one_line(key)} is not a setting of a graft")
+        check_value(f"{place / SETTINGS}: {key}", value, hints[key])
+    if (place / WHOLE).exists():
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = AutoConfig.from_pretrained(folder)
-        model = liza(AutoModelForCausalLM.from_config(config, dtype=dtype), **settings)
-        load_model(model, str(folder / WHOLE))
+        check_fetching(place / "config.json")
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        made = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+        model = liza(made, **settings)
+        load_model(model, str(place / WHOLE))
         return model.eval()
-    model = liza(_pretrained(str(base or name), dtype), **settings)
-    new = load_file(folder / NEW)
-    state = model.state_dict()
-    misfits = [k for k, v in new.items() if k not in state or state[k].shape != v.shape]
+    if base is None:
+        raise UserError(
+            f"graft.load({str(place)!r}, base=…) takes the base model, which a folder alone does"
+            f" not load; it was saved with the base {one_line(name)}"
+        )
+    model = liza(_pretrained(str(base), dtype), **settings)
+    new = load_tensors(place / NEW)
+    own = model.state_dict()
+    misfits = [k for k, v in new.items() if k not in own or own[k].shape != v.shape]
     if misfits:
         raise UserError(
-            f"{base or name} is not the base of {folder}: {misfits[0]} is missing or has another"
+            f"{base} is not the base of {place}: {misfits[0]} is missing or has another"
             " shape; name the base that was saved"
         )
     model.load_state_dict(new, strict=False)
@@ -186,12 +202,21 @@ def _pretrained(name: str, dtype: torch.dtype | None) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype or "auto")
+        return AutoModelForCausalLM.from_pretrained(
+            name, dtype=dtype or "auto", trust_remote_code=False
+        )
     except OSError as error:
         raise UserError(
             f"{name} is no folder with a causal model, and the hub does not provide one; download"
             f" it once while connected (huggingface-cli download {name}), or name a folder"
         ) from error
+
+
+def _dtype_of(place: Path, name: object) -> torch.dtype:
+    dtype = getattr(torch, str(name), None)
+    if not isinstance(dtype, torch.dtype):
+        raise UserError(f"{place / SETTINGS}: dtype={one_line(name)} is no type of torch's numbers")
+    return dtype
 
 
 def _dtype(model: nn.Module) -> str:

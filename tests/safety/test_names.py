@@ -1,0 +1,92 @@
+"""Names and paths: of runs, of reports, of a graft's base model. None leads elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chimera.adapter.graft import pretrained as graft
+from chimera.cli.train import main as train
+from chimera.config.compose import compose, plain
+from chimera.errors import UserError
+from chimera.report.write import write
+from chimera.rundir.directory import RunDir
+from tests.report import runs
+from tests.safety.kit import TEXT, line
+
+NAMES = ["../../x", "a/b", "/tmp/x", "..\\x", "a b", "a\nb", "", "$HOME", "~", "a;b", "x" * 201]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("where", ["", "run_dir"])
+def test_a_run_is_called_by_a_name_and_not_by_a_path(
+    name: str,
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = tmp_path / "a" / "b" / "runs"
+    monkeypatch.setenv("CHIMERA_RUNS", str(root))
+    (tmp_path / "text.txt").write_text(TEXT * 100)
+    quoted = json.dumps(name).replace("$", "\\$")
+    more = [f"run_dir={tmp_path}/here"] if where else []
+    assert train([*line(tmp_path), f"name={quoted}", *more]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "name=" in err
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["text.txt"]
+
+
+@pytest.mark.parametrize("name", ["mlm-a.b+c_d", "ünicode", "..", "1"])
+def test_names_that_are_fine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    config = plain(compose([f"name='{name}'"]))
+    assert RunDir.of(config).path.parent == tmp_path
+    assert RunDir.of(config).path.name.startswith(f"{name}-")
+
+
+INJECTED = (
+    "</td><script>alert(1)</script> [x](javascript:alert(1)) ![](http://evil) | # * `rm`"
+    " $\\input{/etc/passwd}$ \\write18{touch x} ${oc.env:HOME} [red]x[/red]"
+)
+
+
+def test_a_report_shows_what_strangers_wrote_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reasons, machines and commits come from a run's files; none is markup of the report."""
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    name = "bitnet_qdyt/ste"
+    failed = {("lsq", 0): {"state": "FAILED", "why": INJECTED}}
+    environment = {
+        **runs.ENVIRONMENT,
+        "machine": INJECTED,
+        "processor": INJECTED,
+        "git": {"commit": INJECTED, "changed": True},
+    }
+    runs.make(name, {("standard", 0): 5.0}, states=failed, environment=environment)
+    write(name, ["scale=smoke"], [0], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "alert" in text
+    outside = text.replace(r"\<", "").replace(r"\[", "").replace(r"\`", "")
+    for markup in ("<script", "</td", "[x](", "![](", "`rm`"):
+        assert markup not in outside, markup
+    latex = (tmp_path / "out" / "report.tex").read_text()
+    assert r"\input" not in latex
+    assert r"\write18" not in latex
+
+
+def test_a_grafts_base_is_named_by_the_user(tmp_path: Path) -> None:
+    about = {"base": "owner/evil", "dtype": "float32", "order": 2}
+    (tmp_path / "liza.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match=r"graft.load\(.*, base=.*owner/evil"):
+        graft.load(tmp_path)
+    (tmp_path / "liza.json").write_text(json.dumps({**about, "dtype": "hub"}))
+    with pytest.raises(UserError, match="dtype"):
+        graft.load(tmp_path, base=tmp_path)
+    (tmp_path / "liza.json").write_text(json.dumps({**about, "model": "owner/evil"}))
+    with pytest.raises(UserError, match="model"):
+        graft.load(tmp_path, base=tmp_path)
