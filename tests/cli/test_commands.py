@@ -1,4 +1,4 @@
-"""train.py, eval.py at another length and generate.py, one after the other on one small run."""
+"""Run train.py, eval.py and generate.py one after another on a small run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chimera.paths import EXPERIMENTS, ROOT
 from chimera.train.check import check_settings
 from tests.data.kit import sentences
 
-#: Rows of decoders; the encoders' are tests/sweep/test_finetuning.py's.
+#: Rows of decoders; tests/sweep/test_finetuning.py has those of encoders.
 SAIDL = [f"{name}={row.name}" for name in tables() if name.startswith("saidl/")
          for row in load(name).rows
          if "preset: saidl_gpt" in (text := (EXPERIMENTS / name / f"{row.name}.yaml").read_text())
@@ -41,7 +41,7 @@ def command(script: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_run_records_what_else_was_measured(run: Path) -> None:
+def test_a_run_records_the_extra_metrics(run: Path) -> None:
     metrics = json.loads((run / "run.json").read_text())["metrics"]
     assert {"val/loss", "val/perplexity", "test/perplexity", "val/unigram_perplexity"} <= set(
         metrics
@@ -49,7 +49,7 @@ def test_a_run_records_what_else_was_measured(run: Path) -> None:
     assert {"val/loss_2x", "val/perplexity_2x", "cost/latency_ms@16"} <= set(metrics)
 
 
-def test_eval_at_the_runs_own_and_at_another_length(run: Path) -> None:
+def test_eval_at_the_trained_and_at_another_length(run: Path) -> None:
     own, longer = command("eval.py", f"run={run}"), command("eval.py", f"run={run}", "length=128")
     assert own.returncode == longer.returncode == 0, own.stderr + longer.stderr
     shown = json.loads(own.stdout)["test/loss"]
@@ -59,7 +59,7 @@ def test_eval_at_the_runs_own_and_at_another_length(run: Path) -> None:
     assert kept["length"] == 128
 
 
-def test_text_is_the_same_each_time_and_alone_as_in_a_batch(run: Path, tmp_path: Path) -> None:
+def test_a_prompt_gives_the_same_text_alone_and_in_a_batch(run: Path, tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("the cat\nthe old red fox ran\n")
     words = [f"run={run}", "max_new=12", "seed=3", "temperature=0.9", "top_k=20"]
     alone = command("generate.py", *words, "prompt=the cat")
@@ -78,7 +78,7 @@ def test_text_is_the_same_each_time_and_alone_as_in_a_batch(run: Path, tmp_path:
         (["generate.py", "prompts=nowhere.txt"], "prompts=nowhere.txt is not there"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(run: Path, words: list[str], line: str) -> None:
+def test_bad_arguments_give_one_line(run: Path, words: list[str], line: str) -> None:
     done = command(words[0], f"run={run}", *words[1:])
     assert done.returncode == 2
     assert line in done.stderr
@@ -96,7 +96,7 @@ def test_every_row_composes_at_every_scale(row: str, scale: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("scale", ["small", "none"])
-def test_grouped_and_multi_query_are_two_things(scale: str) -> None:
+def test_grouped_and_multi_query_attention_differ_at_every_scale(scale: str) -> None:
     config = plain(compose(["+saidl/attention=gqa", f"scale={scale}"]))
     assert config["model"]["heads"] == 8
     near = plain(compose(["+saidl/attention=sliding_window", f"scale={scale}"]))

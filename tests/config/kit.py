@@ -1,4 +1,4 @@
-"""Folders with a few rows of every task, in GLUE's layout, and the words that name them."""
+"""Write folders with a few rows of every task in GLUE's layout, and overrides that choose them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = {"train": 40, "valid": 12, "valid_mismatched": 12, "test": 8}
 
 
 def everything(root: Path) -> Path:
-    """A folder with `glue` and `es_glue` in it, and `shape`, a small DeBERTa without weights."""
+    """Write `glue`, `es_glue` and `shape`, a small DeBERTa without weights. Returns `root`."""
     rng = np.random.default_rng(0)
     for name, spec in SPECS.items():
         folder = root / ("es_glue" if name.endswith("_es") else "glue") / spec.folder
@@ -36,12 +36,12 @@ def everything(root: Path) -> Path:
 
 
 def here(config: dict[str, Any], scale: str, root: Path) -> list[str]:
-    """What a machine without a GPU, a hub and 30,000 pieces of vocabulary says to get through.
+    """Overrides with which a job runs on a machine without GPU, hub and large vocabularies.
 
     Args:
-        config: of the job as it is.
-        scale: of the job.
-        root: see `everything`.
+        config: configuration of the job.
+        scale: scale of the job.
+        root: folder that `everything` wrote.
     """
     choices, words = config["choices"], list[str]()
     if choices["data"] in ("glue", "es_glue"):

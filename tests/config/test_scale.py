@@ -1,4 +1,4 @@
-"""What a scale does to a row: its bounds win over everything, its choices and values over rows."""
+"""Effects of `scale=` on a row: bounds win over everything, choices and values over presets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_bounds_win_over_the_row_and_the_command_line(scale: str) -> None:
         assert cfg["model"]["dim"] == bounds["model.dim"]
 
 
-def test_what_a_bound_cuts_is_said() -> None:
+def test_a_clamped_override_is_reported() -> None:
     words = [ROW, "scale=small", "trainer.max_steps=50000", "model.dim=64", "optim.lr=1"]
     (line,) = clamped(plain(compose(words)), words)
     assert line.startswith("scale=small bounds trainer.max_steps: 1000, not 50000;")
@@ -49,7 +49,7 @@ def test_a_value_of_the_scale_wins_over_the_presets_and_loses_to_the_command_lin
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small"])
-def test_large_stays_larger_than_base_and_base_deeper_than_bert(scale: str) -> None:
+def test_large_is_deeper_than_base_and_base_than_bert_at_every_scale(scale: str) -> None:
     depth = [
         plain(compose([f"preset={name}", f"scale={scale}"]))["model"]["depth"]
         for name in ("bert_base", "bitnet_qdyt_base", "bitnet_qdyt_large")
@@ -58,7 +58,7 @@ def test_large_stays_larger_than_base_and_base_deeper_than_bert(scale: str) -> N
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small"])
-def test_the_pattern_stays_whole_and_retention_has_half_the_heads(scale: str) -> None:
+def test_titan_has_whole_patterns_and_retention_half_the_heads_at_every_scale(scale: str) -> None:
     cfg = plain(compose(["preset=titan_bert_ultra", f"scale={scale}"]))
     assert cfg["model"]["depth"] % len(cfg["mixer"]["cycle"]) == 0
     assert cfg["model"]["heads"] == 2 * cfg["mixer"]["members"]["retnet"]["heads"]
@@ -66,7 +66,7 @@ def test_the_pattern_stays_whole_and_retention_has_half_the_heads(scale: str) ->
     assert cfg["ffn"]["experts"] == 4
 
 
-def test_the_paper_scale_leaves_the_preset_alone() -> None:
+def test_scale_paper_does_not_change_the_preset() -> None:
     one, other = (
         plain(compose(["preset=bitnet_qdyt_base", s])) for s in ("scale=none", "scale=paper")
     )
@@ -76,7 +76,7 @@ def test_the_paper_scale_leaves_the_preset_alone() -> None:
     assert one["data"]["batch_size"] * one["trainer"]["accumulate_grad_batches"] == 32
 
 
-def test_what_a_preset_says_of_a_part_goes_with_the_part() -> None:
+def test_a_presets_settings_of_a_replaced_component_are_dropped() -> None:
     cfg = plain(compose(["preset=bert_base", "mixer=mamba", "scale=smoke"]))
     assert "bias" not in cfg["mixer"]
     assert cfg["ffn"]["bias"] is True
@@ -85,7 +85,7 @@ def test_what_a_preset_says_of_a_part_goes_with_the_part() -> None:
     assert plain(compose(["preset=tormented_bert"]))["mixer"]["members"]["ode"]["steps"] == 4
 
 
-def test_titan_without_a_text_of_ones_own_says_so() -> None:
+def test_titan_at_scale_paper_asks_for_data_path() -> None:
     from chimera.train.check import check
 
     with pytest.raises(UserError, match=r"data\.path"):

@@ -1,4 +1,4 @@
-"""Every table of `experiments/`: found, complete beside what was published, runnable row by row."""
+"""Every table of `experiments/` is found and complete, and each of its rows can be run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chimera.train.check import check
 from tests.config.kit import everything, here
 from tests.config.roots_kit import folders
 
-#: Rows of a table, so that one that is lost, or one too many, is noticed.
+#: Number of rows of each table, so that a lost or an additional row is noticed.
 ROWS = {
     "bitnet_qdyt/main": 6,
     "bitnet_qdyt/hadamard": 3,
@@ -54,14 +54,14 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return everything(tmp_path_factory.mktemp("labelled"))
 
 
-def test_rows_are_counted() -> None:
-    # Other papers may come; those that are here stay whole.
+def test_tables_have_their_number_of_rows() -> None:
+    # Tables may be added; these tables keep their rows.
     assert {name: len(load(name).rows) for name in ROWS} == ROWS
     assert set(ROWS) <= set(tables())
 
 
 @pytest.mark.parametrize("name", tables())
-def test_the_table_is_whole(name: str) -> None:
+def test_the_table_is_complete(name: str) -> None:
     table = load(name)
     rows = {row.name for row in table.rows}
     assert table.path == name
@@ -109,7 +109,7 @@ def test_rows_compose_check_and_build(name: str, scale: str, labelled: Path) -> 
     assert len({identity(config) for config in configs.values()}) == len(table.rows)
 
 
-def test_tables_share_the_rows_that_are_the_same_run() -> None:
+def test_equal_rows_of_several_tables_are_one_run() -> None:
     def of(row: str) -> str:
         return identity(plain(compose([f"+{row}", "scale=small"])))
 
@@ -120,7 +120,7 @@ def test_tables_share_the_rows_that_are_the_same_run() -> None:
     assert of("titan/ablations=single_mixer") == of("titan/pattern=titan_attention")
 
 
-def test_the_published_configuration_is_the_presets() -> None:
+def test_presets_have_the_published_configuration() -> None:
     for line in load("titan/config").published:
         if line.column == "parameters":
             continue
@@ -131,7 +131,9 @@ def test_the_published_configuration_is_the_presets() -> None:
         assert node == line.value, line
 
 
-def test_jobs_are_rows_by_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_job_for_each_row_and_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
     found = jobs(load("bitnet_qdyt/norms"), ["scale=smoke"], [0, 1])
     assert [(job.row, job.seed) for job in found] == [
@@ -142,7 +144,7 @@ def test_jobs_are_rows_by_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         jobs(load("bitnet_qdyt/norms"), ["seed=3"], [0])
 
 
-def test_an_unknown_table_names_near_ones() -> None:
+def test_the_error_for_an_unknown_table_suggests_similar_names() -> None:
     with pytest.raises(UserError, match=r"did you mean 'bitnet_qdyt/norms'"):
         load("bitnet_qdyt/norm")
 
@@ -156,7 +158,7 @@ def test_an_unknown_table_names_near_ones() -> None:
         (["preset=bert"], "preset=bert is not known"),
     ],
 )
-def test_a_wrong_row_is_one_line(
+def test_an_unknown_row_gives_one_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(words) == 2
@@ -165,10 +167,10 @@ def test_a_wrong_row_is_one_line(
     assert says in line
 
 
-def test_a_key_that_a_row_misspells_is_refused(
+def test_a_misspelt_key_in_a_row_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row of another folder of experiments: `quant.hadamrd` under a preset that has hadamard."""
+    """A row with `quant.hadamrd`, in another folder of experiments, of a preset with hadamard."""
     row = tmp_path / "paper" / "table"
     row.mkdir(parents=True)
     (row / "typo.yaml").write_text(

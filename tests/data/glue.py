@@ -1,4 +1,4 @@
-"""Small folders in GLUE's layout, and a tokenizer of plain words, that tests make themselves."""
+"""Write small folders in GLUE's layout with invented rows, and build a tokenizer of whole words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tokenizer(**settings: int) -> Tokenizer:
 
 
 def cola(folder: Path, rows: int = 80) -> Path:
-    """A root with CoLA in it: a sentence with «cat» is acceptable."""
+    """Write CoLA to `folder`; sentences with «cat» are acceptable. Returns `folder`."""
     rng = np.random.default_rng(0)
     place = folder / "CoLA"
     place.mkdir(parents=True)
@@ -39,7 +39,7 @@ def cola(folder: Path, rows: int = 80) -> Path:
 
 
 def stsb(folder: Path, rows: int = 60) -> Path:
-    """A root with STS-B in it."""
+    """Write STS-B to `folder`, without a test part. Returns `folder`."""
     rng = np.random.default_rng(1)
     place = folder / "STS-B"
     place.mkdir(parents=True)
@@ -53,7 +53,7 @@ def stsb(folder: Path, rows: int = 60) -> Path:
 
 
 def mnli(folder: Path, rows: int = 60) -> Path:
-    """A root with MNLI in it: two dev parts and two test parts."""
+    """Write MNLI to `folder`, with two dev parts and two test parts. Returns `folder`."""
     rng = np.random.default_rng(2)
     labels = ("entailment", "neutral", "contradiction")
     place = folder / "MNLI"

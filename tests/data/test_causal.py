@@ -1,4 +1,4 @@
-"""Blocks of next-token prediction: every token once, whatever the length; stop and go on."""
+"""Blocks for next-token prediction: every token is predicted once; loaders resume exactly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_training_takes_whole_blocks_in_a_new_order_each_epoch(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_goes_on_with_the_very_next_batch(tmp_path: Path, workers: int) -> None:
+def test_a_resumed_loader_continues_with_the_next_batch(tmp_path: Path, workers: int) -> None:
     row = packed(tmp_path, np.arange(200))
 
     def fresh() -> Any:
@@ -67,7 +67,7 @@ def test_a_loader_goes_on_with_the_very_next_batch(tmp_path: Path, workers: int)
     assert all(torch.equal(a, b) for a, b in zip(whole, begun + rest, strict=True))
 
 
-def test_documents_are_packed_with_their_end_between(tmp_path: Path) -> None:
+def test_packed_documents_are_separated_by_the_end_token(tmp_path: Path) -> None:
     data = prepare(Toy(count=60), small_piece(), tmp_path)
     given = settings(batch_size=4, seq_len=16)
     module = causal.CausalDataModule(given, small_piece(), prepared=data)
@@ -76,7 +76,7 @@ def test_documents_are_packed_with_their_end_between(tmp_path: Path) -> None:
     assert ends == data.report["splits"]["valid"]["documents"]
 
 
-def test_the_test_is_repeated_from_its_file_at_any_length(tmp_path: Path) -> None:
+def test_the_saved_test_split_is_read_at_any_length(tmp_path: Path) -> None:
     data = Prepared(Numbers(), {"test": packed(tmp_path, np.arange(100))}, {})
     module = causal.CausalDataModule(settings(), small_piece(), prepared=data)
     module.save_test(tmp_path / "test.npz")
@@ -88,7 +88,7 @@ def test_the_test_is_repeated_from_its_file_at_any_length(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
-def test_a_row_that_predicts_nothing_is_refused(tmp_path: Path, tokens: int) -> None:
+def test_a_split_of_less_than_two_tokens_is_refused(tmp_path: Path, tokens: int) -> None:
     row = packed(tmp_path, np.arange(100)[:tokens]) if tokens else _Empty()
     with pytest.raises(UserError, match="0 sequences"):
         causal.loader(row, settings(), name="the test split")

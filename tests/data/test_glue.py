@@ -1,4 +1,4 @@
-"""GLUE's files: what is read, what is refused in one line, how rows become tokens and batches."""
+"""GLUE's files: rows that are read, one-line errors, encoding and batches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OFFICIAL = {
 def test_the_files_have_the_official_number_of_rows(task: str, tmp_path: Path) -> None:
     spanish = task.endswith("_es")
     root = SHARED / ("es_glue" if spanish else "glue")
-    if not root.is_dir():  # a machine without the shared data: the same reading, of a file of ours
+    if not root.is_dir():  # without the shared data, read invented files
         assert len(Glue(task="cola", path=str(cola(tmp_path))).examples()["train"]) == 80
         return
     more = {"train_file": "dev.tsv"} if task == "pawsx_es" else {}
@@ -57,7 +57,7 @@ def test_the_files_have_the_official_number_of_rows(task: str, tmp_path: Path) -
     assert not SPECS[task].labels or labels == set(range(len(SPECS[task].labels)))
 
 
-def test_a_lone_quote_ends_no_field_and_a_comma_in_quotes_none(tmp_path: Path) -> None:
+def test_a_lone_quote_in_tsv_and_a_quoted_comma_in_csv_stay_in_the_field(tmp_path: Path) -> None:
     rows = Glue(task="cola", path=str(cola(tmp_path))).examples()["train"]
     assert len(rows) == 80
     assert all(e.first.endswith(' "') for e in rows)
@@ -85,7 +85,7 @@ def broken(folder: Path, name: str, text: str) -> Path:
         ("sentence\tlabel\n", "holds no rows"),
     ],
 )
-def test_what_is_not_right_is_said_in_one_line(text: str, says: str, tmp_path: Path) -> None:
+def test_a_broken_file_gives_one_line(text: str, says: str, tmp_path: Path) -> None:
     cola(tmp_path)
     broken(tmp_path, "train.tsv", text)
     with pytest.raises(UserError, match=says) as error:
@@ -93,7 +93,7 @@ def test_what_is_not_right_is_said_in_one_line(text: str, says: str, tmp_path: P
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_names_those_there_are_and_another_may_be_taken(tmp_path: Path) -> None:
+def test_a_missing_file_names_the_existing_ones_and_another_can_be_chosen(tmp_path: Path) -> None:
     cola(tmp_path)
     (tmp_path / "CoLA/train.tsv").rename(tmp_path / "CoLA/mine.tsv")
     with pytest.raises(UserError, match=r"no train.tsv or train_9k.tsv \(it has dev.tsv, mine"):
@@ -104,7 +104,7 @@ def test_a_missing_file_names_those_there_are_and_another_may_be_taken(tmp_path:
         Glue(task="cola", path=str(tmp_path / "nowhere")).check()
 
 
-def test_a_score_out_of_range_and_a_broken_row_of_qqp(tmp_path: Path) -> None:
+def test_a_score_out_of_range_is_refused_and_a_broken_row_of_qqp_skipped(tmp_path: Path) -> None:
     file = tmp_path / "f.tsv"
     file.write_text("sentence1\tsentence2\tscore\na\tb\t5.5\n")
     with pytest.raises(UserError, match=r"score '5\.5' is no number from 0 to 5"):
@@ -114,12 +114,12 @@ def test_a_score_out_of_range_and_a_broken_row_of_qqp(tmp_path: Path) -> None:
 
 
 class HubRows(list):  # type: ignore[type-arg]
-    """As much of a hub's data set as is read of it."""
+    """The part of a hub data set's interface that is used."""
 
     column_names = ("premise", "hypothesis", "label", "idx")
 
 
-def test_rows_of_the_hub() -> None:
+def test_rows_of_the_hub_become_examples() -> None:
     rows = HubRows([{"premise": "p", "hypothesis": "h", "label": i, "idx": 9} for i in (2, -1)])
     found = list(parts_of_hub(rows, SPECS["mnli"], "here"))
     assert found == [Example("p", "h", 2, 9), Example("p", "h", None, 9)]
@@ -128,7 +128,7 @@ def test_rows_of_the_hub() -> None:
         list(parts_of_hub(rows, SPECS["mnli"], "here"))
 
 
-def test_pairs_are_framed_and_the_longer_text_gives_way() -> None:
+def test_pairs_have_special_tokens_and_the_longer_text_is_truncated() -> None:
     template = Template((1,), (2, 2), (3,))
     a, b = np.arange(10, 20), np.arange(30, 34)
     row, second = frame(a, b, template, 100)
@@ -149,7 +149,7 @@ def test_pairs_are_framed_and_the_longer_text_gives_way() -> None:
         frame(a, b, template, 4)
 
 
-def test_a_batch_is_padded_to_its_longest_and_knows_its_segments() -> None:
+def test_a_batch_is_padded_to_its_longest_row_and_has_segments() -> None:
     made = encode(
         [Example("the cat", "a dog", 1, 0), Example("the big red dog", "a cat", 0, 1)],
         tokenizer(),
@@ -168,7 +168,7 @@ def parts(count: int = 1000) -> Rows:
     return Rows([encode(rows, tokenizer(), 128)])
 
 
-def test_bucketing_pads_little_repeats_itself_and_goes_on_where_it_stopped() -> None:
+def test_bucketing_pads_little_is_repeatable_and_resumes() -> None:
     held = parts()
     make = lambda: BucketedLoader(held, 8, Collate(0), seed=3)  # noqa: E731
     whole = [batch["indices"].tolist() for batch in make()]
@@ -189,7 +189,7 @@ def test_bucketing_pads_little_repeats_itself_and_goes_on_where_it_stopped() -> 
     assert {tuple(b["indices"].tolist()) for b in again} != set(map(tuple, whole))  # epoch 2
 
 
-def test_parts_are_kept_in_a_file(tmp_path: Path) -> None:
+def test_saved_parts_are_loaded_again(tmp_path: Path) -> None:
     held = parts(20).parts[0]
     save_parts({"test": held, "ax": held}, tmp_path / "t.npz")
     back = load_parts(tmp_path / "t.npz")
@@ -217,7 +217,7 @@ def test_prepared_examples_come_from_the_cache(tmp_path: Path, monkeypatch) -> N
     assert np.array_equal(first.splits["train"].ids, second.splits["train"].ids)
 
 
-def test_a_bound_takes_rows_from_everywhere(tmp_path: Path) -> None:
+def test_max_bytes_takes_rows_evenly_from_all_parts_of_the_data(tmp_path: Path) -> None:
     rows = [Example("x" * 10, None, int(i >= 50), i) for i in range(100)]
     kept = evenly(rows, 200)
     assert len(kept) == 20
@@ -227,7 +227,7 @@ def test_a_bound_takes_rows_from_everywhere(tmp_path: Path) -> None:
     assert len(scores.examples()["valid"]) == 15
 
 
-def test_acceptability_is_made_of_twins_that_stay_together(tmp_path: Path) -> None:
+def test_acceptability_keeps_a_sentence_and_its_corrupted_copy_in_one_split(tmp_path: Path) -> None:
     corpus = Acceptability(pairs=300)
     found = corpus.examples()
     assert {p: len(rows) for p, rows in found.items()} == {"train": 600, "valid": 62, "test": 62}

@@ -1,4 +1,4 @@
-"""Instructions: records from files and from nothing, tokens and the places that are learnt."""
+"""Instruction data: records from files and from Python's documentation, targets, batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALPACA = Path("/work/shared/data/instruct/alpaca_2000.json")
 
 
 class Letters:
-    """A token a letter; 0 pads, 1 begins, 2 ends."""
+    """Tokenizer with one token per letter; 0 is padding, 1 the start, 2 the end."""
 
     sep_id, pad_id, template = 2, 0, Template((1,), (2,), (2,))
 
@@ -48,7 +48,7 @@ def test_the_template() -> None:
     )
 
 
-def test_splits_are_apart_and_do_not_depend_on_order(file: Path) -> None:
+def test_splits_are_disjoint_and_independent_of_the_order(file: Path) -> None:
     corpus = Instruct(path=str(file), samples=40, held_out=5)
     found = corpus.records()
     assert {split: len(records) for split, records in found.items()} == {
@@ -64,7 +64,7 @@ def test_splits_are_apart_and_do_not_depend_on_order(file: Path) -> None:
     assert len(Instruct(path=str(file), samples=999, held_out=99).records()["valid"]) == 6
 
 
-def test_only_the_answer_is_learnt() -> None:
+def test_targets_are_the_tokens_of_the_answer() -> None:
     record = Record("ask:", "ok")
     one = example(7, record, Letters(), 100, (1,))  # type: ignore[arg-type]
     row = [1, *map(ord, "ask:ok"), 2]
@@ -79,7 +79,7 @@ def test_only_the_answer_is_learnt() -> None:
     assert tiny.targets.tolist()[0] == ord("o")
 
 
-def test_batches_and_the_kept_test(tmp_path: Path) -> None:
+def test_batches_and_the_saved_test_split(tmp_path: Path) -> None:
     records = [Record("a:" * (i + 1), "yes" * (3 - i)) for i in range(3)]
     found = [example(i, r, Letters(), 50, (1,)) for i, r in enumerate(records)]  # type: ignore[arg-type]
     batch: dict[str, Any] = Collate(0)(found)
@@ -100,7 +100,7 @@ def test_batches_and_the_kept_test(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([b["indices"] for b in batches]), torch.arange(3))
 
 
-def test_out_of_nothing(tmp_path: Path) -> None:
+def test_records_are_made_from_pythons_documentation(tmp_path: Path) -> None:
     corpus = Instruct(cache_dir=str(tmp_path))
     corpus.check()
     found = corpus.records()
@@ -126,7 +126,7 @@ def test_out_of_nothing(tmp_path: Path) -> None:
         ("[3]", "record 1 has no instruction and no output"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, says: str, tmp_path: Path) -> None:
+def test_broken_records_and_wrong_data_are_refused(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UserError, match=says):
         Instruct(path=str(tmp_path / "a.json")).records()

@@ -1,4 +1,4 @@
-"""Generation: decoding equals the full pass for every mixer, batches change nothing, sampling."""
+"""Generation: decoding equals full passes for every mixer, alone and in batches; sampling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(mixer: str, **choices: str) -> LanguageModel:
 
 @torch.no_grad()
 def by_full_passes(model: LanguageModel, prompt: list[int], count: int) -> tuple[list[int], Tensor]:
-    """Greedy continuation without any state: the whole text again for every token."""
+    """Greedy continuation without a decoding state: one pass over the whole text per token."""
     ids, logits = list(prompt), []
     for _ in range(count):
         logits.append(model(torch.tensor([ids])).logits[0, -1])
@@ -60,7 +60,7 @@ def test_every_position_decodes_as_the_full_pass(position: str) -> None:
         assert ids == by_full_passes(model, prompt, GREEDY.max_new)[0]
 
 
-def test_what_is_drawn_does_not_depend_on_the_batch() -> None:
+def test_sampled_tokens_do_not_depend_on_the_batch() -> None:
     model, how = build("gqa"), Generation(run="x", max_new=12, seed=3, temperature=2.0, top_p=0.9)
     together = torch.stack(list(decode(model, PROMPTS, how, pad_id=0, end_id=None)), 1)
     for number, prompt in enumerate(PROMPTS):
@@ -72,7 +72,7 @@ def test_what_is_drawn_does_not_depend_on_the_batch() -> None:
     assert not torch.equal(other.T, together)
 
 
-def test_a_sequence_ends_with_its_end_and_waits_for_the_others() -> None:
+def test_a_sequence_stops_at_the_end_token_and_decoding_at_the_last_sequence() -> None:
     model = build("retnet")
     free = torch.stack(list(decode(model, PROMPTS, GREEDY, pad_id=0, end_id=None)), 1).tolist()
     end = free[0][2]
@@ -85,7 +85,7 @@ def test_a_sequence_ends_with_its_end_and_waits_for_the_others() -> None:
     assert len(one) == free[0].index(end) + 1
 
 
-def test_more_positions_than_a_table_has_are_refused_before_the_first_token() -> None:
+def test_too_many_tokens_for_learned_positions_are_refused_before_the_first_token() -> None:
     model = zoo.model(causal=True, position="learned").eval()
     long = Generation(run="x", max_new=32)
     with pytest.raises(UserError, match="learned has max_len=32 positions"):
@@ -94,7 +94,7 @@ def test_more_positions_than_a_table_has_are_refused_before_the_first_token() ->
 
 
 @pytest.mark.parametrize(("mixer", "position"), [("attention", "learned"), ("aft", "none")])
-def test_reach_is_found_out_without_a_change(mixer: str, position: str) -> None:
+def test_check_reach_does_not_change_the_model(mixer: str, position: str) -> None:
     model = zoo.model(causal=True, mixer=mixer, position=position, norm="qdyt").train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     model.check_length(32)
@@ -104,7 +104,7 @@ def test_reach_is_found_out_without_a_change(mixer: str, position: str) -> None:
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
-def test_padding_goes_to_the_left() -> None:
+def test_padding_is_on_the_left() -> None:
     ids, mask = pad_left([[1, 2, 3], [4]], 0)
     assert ids.tolist() == [[1, 2, 3], [0, 0, 4]]
     assert mask is not None
@@ -144,7 +144,7 @@ def test_tokens_are_drawn_in_proportion() -> None:
     assert (share - want).abs().max() < 0.02
 
 
-def test_words_are_read(tmp_path: Path) -> None:
+def test_arguments_are_parsed(tmp_path: Path) -> None:
     how = parse(["run=x", "prompt=12 = a", "max_new=5", "top_p=0.5", "greedy=true", "seed=7"])
     assert how == Generation("x", "12 = a", max_new=5, top_p=0.5, greedy=True, seed=7)
     assert parse(["run=x", "prompt=12"]).prompt == "12"
@@ -166,7 +166,7 @@ def test_words_are_read(tmp_path: Path) -> None:
         (["run=x", "greedy=maybe"], "greedy=maybe is not allowed; it takes true or false"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(words: list[str], line: str) -> None:
+def test_bad_arguments_give_one_line(words: list[str], line: str) -> None:
     with pytest.raises(UserError, match=line.replace("?", r"\?")) as refusal:
         parse(words)
     assert "\n" not in str(refusal.value)

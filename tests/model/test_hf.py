@@ -43,7 +43,7 @@ def made(place: Path, *, causal: bool | None = None, vocab_size: int = 1) -> Hug
 
 
 @pytest.mark.parametrize("kind", [*KINDS])
-def test_logits_and_hidden_states_are_theirs(kind: str, folders: dict[str, Path]) -> None:
+def test_logits_and_hidden_states_equal_transformers(kind: str, folders: dict[str, Path]) -> None:
     head = AutoModelForMaskedLM if kind in ENCODERS else AutoModelForCausalLM
     theirs = head.from_pretrained(folders[kind]).double().eval()
     body = AutoModel.from_pretrained(folders[kind]).double().eval()
@@ -62,7 +62,7 @@ def test_logits_and_hidden_states_are_theirs(kind: str, folders: dict[str, Path]
 
 
 @pytest.mark.parametrize("kind", [*KINDS])
-def test_padding_changes_no_judgement(kind: str, folders: dict[str, Path]) -> None:
+def test_padding_changes_no_logits(kind: str, folders: dict[str, Path]) -> None:
     classifier = Classifier(made(folders[kind]).backbone, 3).double().eval()
     short = torch.randint(6, 18, (1, 5))
     padded = torch.cat([short, torch.zeros(1, 6, dtype=torch.long)], 1)
@@ -83,7 +83,7 @@ def test_pooling() -> None:
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_decoder_decodes_as_it_reads(left: bool, folders: dict[str, Path]) -> None:
+def test_decoding_in_parts_equals_the_full_pass(left: bool, folders: dict[str, Path]) -> None:
     ours = made(folders["llama"])
     ids, mask = torch.randint(4, 18, (2, 9)), ragged((9, 6), left=left)
     whole = ours(ids, mask).logits
@@ -95,7 +95,7 @@ def test_a_decoder_decodes_as_it_reads(left: bool, folders: dict[str, Path]) -> 
     close(torch.cat(parts, 1)[mask], whole[mask], 1e-10)
 
 
-def test_segments_reach_those_who_read_them(folders: dict[str, Path]) -> None:
+def test_segments_reach_the_models_that_use_them(folders: dict[str, Path]) -> None:
     assert {k: made(f).backbone.reads_segments for k, f in folders.items()} == {
         "bert": True,
         "roberta": False,
@@ -109,7 +109,7 @@ def test_segments_reach_those_who_read_them(folders: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS])
-def test_the_tokenizer_frames_as_theirs_does(
+def test_the_tokenizer_adds_the_special_tokens_of_transformers(
     kind: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     ours = Own(path=str(folders[kind])).build([])
@@ -134,7 +134,7 @@ def test_the_tokenizer_frames_as_theirs_does(
     assert (ours.mask_id is None) == (kind == "llama")
 
 
-def test_every_weight_is_trained(folders: dict[str, Path]) -> None:
+def test_every_weight_has_a_gradient(folders: dict[str, Path]) -> None:
     for kind, place in folders.items():
         classifier = Classifier(made(place).backbone, 2).double()
         ids, segments = torch.randint(6, 18, (4, 9)), torch.ones(4, 9, dtype=torch.long)
@@ -152,14 +152,14 @@ def test_every_weight_is_trained(folders: dict[str, Path]) -> None:
         ("bert", None, 999, "has 20 tokens, but the tokenizer has 999; use tokenizer=own"),
     ],
 )
-def test_what_does_not_fit(
+def test_a_model_that_does_not_fit_the_task_is_refused(
     kind: str, causal: bool | None, vocab_size: int, says: str, folders: dict[str, Path]
 ) -> None:
     with pytest.raises(UserError, match=says):
         made(folders[kind], causal=causal, vocab_size=vocab_size)
 
 
-def test_loss_is_that_of_all_logits(folders: dict[str, Path]) -> None:
+def test_the_loss_in_parts_equals_that_of_all_logits(folders: dict[str, Path]) -> None:
     ours, ids = made(folders["llama"]), torch.randint(4, 18, (2, 9))
     index, targets = torch.arange(16), torch.randint(4, 18, (16,))
     wanted = torch.nn.functional.cross_entropy(ours(ids, index=index).logits, targets)
@@ -168,7 +168,7 @@ def test_loss_is_that_of_all_logits(folders: dict[str, Path]) -> None:
     assert 0 <= float(out.accuracy) <= 1
 
 
-def test_a_table_of_positions_ends(folders: dict[str, Path]) -> None:
+def test_more_positions_than_the_model_has_are_refused(folders: dict[str, Path]) -> None:
     reach = {"bert": 66, "roberta": 65}
     for kind, place in folders.items():
         if kind not in reach:
@@ -185,7 +185,9 @@ def test_a_table_of_positions_ends(folders: dict[str, Path]) -> None:
             )
 
 
-def test_what_is_not_there(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_missing_model_or_an_unusable_component_is_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=r"is not on this machine .*hf download owner/name"):
         HuggingFace(name="owner/name").check()
     with pytest.raises(UserError, match=r"has no config\.json and no model\.safetensors"):
@@ -197,9 +199,9 @@ def test_what_is_not_there(folders: dict[str, Path], tmp_path: Path) -> None:
         )
 
 
-def test_a_really_trained_model_tells_its_story() -> None:
+def test_a_trained_model_generates_a_story() -> None:
     place = Path("/work/shared/data/models/stories260k")
-    if not place.is_dir():  # elsewhere the decoding of a fresh one is held to its reading, above
+    if not place.is_dir():  # decoding is also tested above, with random weights
         return
     ours, tokenizer = made(place), Own(path=str(place)).build([])
     ids = torch.tensor([tokenizer.cls_id, *tokenizer.encode(["Once upon a time"])[0]])[None]

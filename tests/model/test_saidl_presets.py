@@ -21,7 +21,7 @@ def parameters(words: list[str]) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def test_the_preset_is_table_1() -> None:
+def test_the_preset_has_table_1s_parameters() -> None:
     body = 6 * (4 * 256**2 + 2 * 256 * 1024 + 1024 + 256 + 4 * 256) + 2 * 256
     assert parameters(["preset=saidl_gpt"]) == GPT2 * 256 + 2048 * 256 + body == 18_123_008
 
@@ -35,7 +35,7 @@ def test_hybrids_have_table_6s_parameters(row: str) -> None:
         assert row.startswith("aft")  # ours
 
 
-def test_a_decoders_head_is_the_table_alone() -> None:
+def test_a_decoders_head_is_tied_to_the_embedding() -> None:
     config = plain(compose(["preset=saidl_gpt", "model.dim=64"]))
     assert config["task"]["name"] == "causal_lm"
     assert config["model"]["tie_head"]

@@ -27,7 +27,7 @@ def test_equals_the_plain_form(at_once: int) -> None:
     close(torch.autograd.grad(loss, parameters), torch.autograd.grad(want, parameters), 1e-12)
 
 
-def test_no_more_logits_at_once_than_said() -> None:
+def test_at_most_at_once_logits_are_computed_at_a_time() -> None:
     head, sizes = nn.Linear(D, V), []
     head.register_forward_hook(lambda _m, _a, out: sizes.append(out.numel()))
     x = torch.randn(N, D, requires_grad=True)
@@ -51,7 +51,7 @@ def test_the_softmax_is_in_float32() -> None:
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_model_scores_its_own_logits(padded: bool) -> None:
+def test_a_models_loss_equals_that_of_its_logits(padded: bool) -> None:
     model = zoo.model(causal=True).double().eval()
     ids, index = zoo.tokens(3, 9), torch.tensor([0, 4, 13, 20]) if padded else None
     targets = zoo.tokens(1, 4 if padded else 27)[0]

@@ -22,7 +22,7 @@ def tokens(t: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tens
 
 
 @torch.no_grad()
-def test_growing_equals_joining() -> None:
+def test_extending_equals_joining() -> None:
     grown = joined = KVCache.empty(B, G, K, K, torch.empty(0))
     for number, t in enumerate((5, 1, 1, 90, 1, 300, 1)):
         k, v, pos, mask = tokens(t)
@@ -32,7 +32,7 @@ def test_growing_equals_joining() -> None:
 
 
 @torch.no_grad()
-def test_tokens_are_written_where_there_is_room() -> None:
+def test_new_tokens_are_written_into_the_free_buffer() -> None:
     cache = KVCache.empty(B, G, K, K, torch.empty(0)).extend(*tokens(10))
     places = {cache.k.data_ptr()}
     for _ in range(60):
@@ -49,7 +49,7 @@ def test_tokens_are_written_where_there_is_room() -> None:
 
 
 @torch.no_grad()
-def test_two_continuations_of_one_text_do_not_meet() -> None:
+def test_two_continuations_of_one_cache_are_independent() -> None:
     start = KVCache.empty(B, G, K, K, torch.empty(0)).extend(*tokens(5))
     before = [x.clone() for x in start]
     first, second = tokens(2), tokens(2)
@@ -72,7 +72,7 @@ def test_gradients_flow_through_a_cache() -> None:
 @pytest.mark.parametrize(("mixer", "kv_heads"), [("attention", 4), ("gqa", 1), ("mqa", 1)])
 @torch.no_grad()
 def test_the_cache_holds_2_n_kv_d_k_n_floats(mixer: str, kv_heads: int) -> None:
-    """SAIDL 2.5; width 32 in 4 heads, a sequence of 50 tokens."""
+    """The formula of SAIDL 2.5, at width 32 with 4 heads after 50 tokens."""
     model = zoo.model(causal=True, mixer=mixer).eval()
     state = model(zoo.tokens(1, 20), state=model.init_state(1)).state
     for _ in range(30):
@@ -84,7 +84,7 @@ def test_the_cache_holds_2_n_kv_d_k_n_floats(mixer: str, kv_heads: int) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("heads", [0, 1, 8])
 @pytest.mark.parametrize("groups", [1, 2, 8])
-def test_a_step_of_grouped_heads_is_that_of_repeated_ones(
+def test_a_decoding_step_of_grouped_heads_equals_that_of_repeated_heads(
     groups: int, heads: int, masked: bool
 ) -> None:
     q, k, v = torch.randn(2, 8, 1, 4), torch.randn(2, groups, 9, 4), torch.randn(2, groups, 9, 4)

@@ -1,4 +1,4 @@
-"""The directory of a run: its name, its files, and that it is never half written."""
+"""The directory of a run: name, files, atomic writes, lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def config(*overrides: str) -> dict[str, object]:
     return plain(compose(list(overrides)))
 
 
-def test_the_directory_follows_from_what_is_computed() -> None:
+def test_the_directory_depends_on_settings_that_change_results() -> None:
     assert identity(config()) == identity(config())
     assert identity(config()) != identity(config("seed=1"))
     assert identity(config()) != identity(config("optim.lr=1e-3"))
@@ -40,7 +40,7 @@ def test_the_directory_follows_from_what_is_computed() -> None:
     assert found.name.startswith("mlm-gqa-none-layernorm-")
 
 
-def test_run_dir_names_it(tmp_path: Path) -> None:
+def test_run_dir_chooses_the_directory(tmp_path: Path) -> None:
     assert RunDir.of(config(f"run_dir={tmp_path}")).path == tmp_path
 
 
@@ -53,7 +53,7 @@ def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     open_run(config(f"run_dir={tmp_path}/new"))
 
 
-def test_a_directory_of_another_run_is_refused_by_the_keys_that_differ(tmp_path: Path) -> None:
+def test_a_directory_of_another_run_is_refused_with_the_keys_that_differ(tmp_path: Path) -> None:
     here = f"run_dir={tmp_path}"
     RunDir(tmp_path).start(config(here, "mixer=gqa"), [])
     for state in ("RUNNING", "STOPPED", "FAILED", "DONE"):
@@ -87,7 +87,7 @@ def test_an_atomic_write_leaves_the_old_text_when_it_fails(
     assert file.read_text() == "old"
 
 
-def test_environment_says_what_it_ran_on() -> None:
+def test_environment_has_packages_and_processor() -> None:
     found = environment()
     assert found["packages"]["torch"]
     assert found["processor"]
@@ -98,7 +98,7 @@ def test_flat_keys() -> None:
     assert flatten({"a": {"b": 1, "c": {}}, "d": None}) == {"a.b": 1, "a.c": {}, "d": None}
 
 
-def test_a_run_that_is_there_is_found_whatever_it_is_called(
+def test_an_existing_run_is_found_under_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
@@ -128,7 +128,7 @@ def test_alive_is_who_says_running_and_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert not run.is_running()
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_second_process_cannot_lock_the_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.lock()
     run.write_status("RUNNING")
@@ -145,6 +145,6 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     assert subprocess.run(words, capture_output=True).returncode == 0
 
 
-def test_what_does_not_decide_the_numbers() -> None:
+def test_settings_that_change_no_result_do_not_change_the_identity() -> None:
     for cosmetic in ("trainer.checkpoint_keep=1", "guard=skip", "trainer.log_every_n_steps=3"):
         assert identity(config()) == identity(config(cosmetic)), cosmetic

@@ -1,4 +1,4 @@
-"""Tables of fine-tuning: the row that a run starts from, and what the papers' counts want."""
+"""Tables of fine-tuning: the row that a run starts from, and the papers' parameter counts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_row_starts_from_another_row_at_its_own_scale() -> None:
     )
 
 
-def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_row_and_the_scale(tmp_path: Path) -> None:
     theirs = config(LORA, "scale=small", "model=hf", "model.name=someone/something")
     assert theirs["init_from"] is None
     assert theirs["model"]["name"] == "someone/something"
@@ -66,13 +66,15 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
         compose([LORA, "scale=small", "init_from=row:saidl/backbone/mlmm"])
 
 
-def test_where_it_is_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_is_independent_of_chimera_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = identity(config(LORA, "scale=small"))
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
     assert identity(config(LORA, "scale=small")) == one
 
 
-def test_a_sweep_trains_it_first(
+def test_a_sweep_trains_the_row_to_start_from_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
@@ -107,7 +109,7 @@ def test_a_sweep_trains_it_first(
     assert made["score"] == pytest.approx(record["metrics"]["val/mcc"])
     assert made["train_loss"] > 0
 
-    # What the paper prints and the run has, side by side.
+    # The report compares measured and published values.
     summary = summarise("saidl/adapters", [w for w in words if w != LORA], [0])
     assert {"trained.parameters", "val/entropy_rank", "val/loss"} <= set(columns(summary))
     head, rows = columns_grid(summary)
@@ -121,7 +123,7 @@ def test_a_sweep_trains_it_first(
 
 @pytest.mark.parametrize("row", [row.name for row in load("saidl/targets").rows])
 def test_the_papers_counts(row: str, labelled: Path) -> None:
-    """Trained parameters of Table 10 and adapted layers of Table 7, to the last one."""
+    """Exact counts of trained parameters (SAIDL Table 10) and of adapted layers (Table 7)."""
     shape = json.loads((labelled / "shape/config.json").read_text())
     shape |= {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}
     (labelled / "shape/config.json").write_text(json.dumps(shape | {"num_attention_heads": 12}))
@@ -140,7 +142,7 @@ def test_the_papers_counts(row: str, labelled: Path) -> None:
     assert len(adapted(model)) == printed[row, "val/adapted"]
 
 
-def test_traces_by_hand(tmp_path: Path) -> None:
+def test_epochs_of_a_step_log_by_hand(tmp_path: Path) -> None:
     log = tmp_path / "steps.csv"
     rows = [f"2026-01-01T00:00:0{n}+00:00,{n},{n / 2}" for n in range(1, 7)]
     log.write_text("\n".join(["timestamp,global_step,loss", *rows]) + "\n")

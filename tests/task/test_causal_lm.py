@@ -1,4 +1,4 @@
-"""The task: its loss is the definition's, it learns, and longer texts are validated as they are."""
+"""Causal language modelling: the loss equals its definition, training lowers it, longer lengths."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def trainer(folder: Path, steps: int = 30, **more: Any) -> pl.Trainer:
 
 
 def naive(task: CausalLM, ids: list[int], length: int) -> float:
-    """Mean loss of a text in blocks, token by token from the definition."""
+    """Mean loss of a text in blocks of `length`, computed token by token from the definition."""
     losses = []
     for start in range(0, len(ids) - 1, length):
         block = torch.tensor([ids[start : start + length]])
@@ -69,7 +69,7 @@ def naive(task: CausalLM, ids: list[int], length: int) -> float:
     return sum(losses) / len(losses)
 
 
-def test_it_learns_and_validates_as_the_definition_says(
+def test_training_lowers_the_loss_and_validation_equals_the_definition(
     build: Callable[..., CausalLM], data: Prepared, module: CausalDataModule, tmp_path: Path
 ) -> None:
     task, run = build(longer=[2, 4]), trainer(tmp_path)
@@ -90,7 +90,7 @@ def test_it_learns_and_validates_as_the_definition_says(
     assert more["val/loss_2x"] != after["val/loss"]
 
 
-def test_the_unigram_baseline_is_of_the_validated_tokens(
+def test_the_unigram_baseline_is_computed_on_the_validation_tokens(
     build: Callable[..., CausalLM], data: Prepared, module: CausalDataModule
 ) -> None:
     task = build()
@@ -104,7 +104,7 @@ def test_the_unigram_baseline_is_of_the_validated_tokens(
     assert found == pytest.approx(float((-p[targets].log().mean()).exp()))
 
 
-def test_losses_in_parts_are_the_same_losses(
+def test_the_loss_in_parts_equals_the_whole_loss(
     build: Callable[..., CausalLM], data: Prepared, module: CausalDataModule
 ) -> None:
     whole, parts = build(), build(logits_at_once=5 * data.tokenizer.vocab_size)
@@ -115,7 +115,7 @@ def test_losses_in_parts_are_the_same_losses(
     assert torch.equal(a["accuracy"], b["accuracy"])
 
 
-def test_auxiliary_losses_are_weighed(data: Prepared, module: CausalDataModule) -> None:
+def test_auxiliary_losses_are_weighted(data: Prepared, module: CausalDataModule) -> None:
     vocab = data.tokenizer.vocab_size
     model = zoo.model(SHAPE, causal=True, vocab_size=vocab, ffn="moe")
     task = CausalLM(model, Optim(lr=1e-2), 3, vocab, weights={"balance": 0.5})
@@ -136,13 +136,13 @@ def test_learned_positions_refuse_longer_texts_before_training(
         build(position="learned").configure_for(module.lengthened(32), "fit")
 
 
-def test_longer_batches_hold_as_many_tokens(module: CausalDataModule) -> None:
+def test_batches_of_longer_sequences_have_as_many_tokens(module: CausalDataModule) -> None:
     assert module.lengthened(32).corpus == Data(batch_size=2, seq_len=32)
     assert module.lengthened(1024).corpus == Data(batch_size=1, seq_len=1024)
     assert module.corpus == GIVEN
 
 
-def test_cost_changes_no_weight_and_gives_numbers(
+def test_measuring_cost_changes_no_weight(
     build: Callable[..., CausalLM], module: CausalDataModule
 ) -> None:
     task = build(cost_at=[8, 16])
@@ -154,7 +154,7 @@ def test_cost_changes_no_weight_and_gives_numbers(
     assert all(torch.equal(v, before[k]) for k, v in task.state_dict().items())
 
 
-def test_a_rotation_scaled_dynamically_is_plain_up_to_its_length() -> None:
+def test_dynamic_scaling_changes_only_sequences_beyond_the_trained_length() -> None:
     plain = zoo.model(SHAPE, causal=True, position="rope").eval()
     for scaling in ("linear", "ntk", "yarn"):
         scaled = zoo.model(SHAPE, causal=True, position="rope").eval()
@@ -172,7 +172,7 @@ def test_a_rotation_scaled_dynamically_is_plain_up_to_its_length() -> None:
         torch.testing.assert_close(scaled(long).logits, fixed, rtol=1e-5, atol=1e-5)
 
 
-def test_stored_tests_are_read_again(module: CausalDataModule, tmp_path: Path) -> None:
+def test_the_saved_test_split_is_loaded_again(module: CausalDataModule, tmp_path: Path) -> None:
     module.save_test(tmp_path / "test.npz")
     again = CausalDataModule(GIVEN, small_piece())
     again.load_test(tmp_path / "test.npz")

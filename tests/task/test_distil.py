@@ -1,4 +1,4 @@
-"""Distillation: what the student is held against, who the teacher is, and where it is not."""
+"""Distillation: hidden states and losses, identity of the teacher, a missing teacher."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_losses_by_hand() -> None:
     torch.testing.assert_close(logit_loss(s, t, 2.0), 4 * (kl + entropy))
 
 
-def test_the_identity_is_the_teachers_not_its_place(
+def test_teacher_run_is_the_teachers_identity_wherever_its_directory_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = config(STUDENT)
@@ -63,7 +63,7 @@ def test_the_identity_is_the_teachers_not_its_place(
     assert table["task"]["teacher_run"] == one["task"]["teacher_run"]
 
 
-def test_the_words_of_the_teacher() -> None:
+def test_overrides_of_the_teacher() -> None:
     mine = [STUDENT, "+bitnet_qdyt=main", "scale=small", "seed=2", "run_dir=x", "workers=2"]
     found = teacher_overrides("row:bitnet_qdyt/main/bert_base", mine)
     assert found[0] == TEACHER
@@ -73,7 +73,7 @@ def test_the_words_of_the_teacher() -> None:
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Words for a corpus that a test makes itself, and for a run of seconds."""
+    """Overrides for an invented corpus and a run of seconds."""
     folder = tmp_path_factory.mktemp("text")
     lines = [f"The {a} sees the {b} near house number {i}.\n" for i in range(40) for a, b in (
         ("cat", "dog"), ("bird", "child"), ("dog", "bird"))]  # fmt: skip
@@ -90,7 +90,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]
 
 
-def test_teacher_then_student(
+def test_a_student_starts_from_its_trained_teacher(
     text: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,7 +126,7 @@ def test_teacher_then_student(
         torch.testing.assert_close(
             parameter.detach(), saved(teacher)["state_dict"][f"model.{name}"], rtol=0, atol=0
         )
-    # Two small steps away from the teacher, not from a start of its own.
+    # The student is two small steps away from the teacher's weights.
     moved = max(
         float((weights[f"model.{n}"] - p.detach()).abs().max()) for n, p in fresh.named_parameters()
     )
@@ -134,7 +134,7 @@ def test_teacher_then_student(
 
 
 def zoo_of(directory: RunDir) -> Any:
-    """An untrained model as the run's configuration has it."""
+    """An untrained model of the run's configuration."""
     from chimera.train.build import make_task
 
     return make_task(directory.config(), directory.record()["tokenizer"]["vocab_size"]).model

@@ -1,4 +1,4 @@
-"""The metrics are scikit-learn's and scipy's, whatever the batches."""
+"""The metrics over batches equal those of scikit-learn and scipy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORACLES = {
 
 
 def scored(names: tuple[str, ...], classes: int, y: np.ndarray, p: np.ndarray) -> dict[str, float]:
-    """In batches of 7, twice, so that a reset that forgets nothing is seen."""
+    """Metrics over batches of 7, computed twice so that an incomplete reset shows."""
     scores = Scores(names, classes)
     for _ in range(2):
         for at in range(0, len(y), 7):
@@ -37,7 +37,7 @@ def test_every_metric_of_every_task_has_an_oracle() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_classes(classes: int, seed: int) -> None:
+def test_classification_metrics(classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     y, p = rng.integers(0, classes, 500), rng.integers(0, classes, 500)
     p = np.where(rng.random(500) < 0.4, y, p)
@@ -51,7 +51,7 @@ def test_classes(classes: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_scores(seed: int) -> None:
+def test_regression_metrics(seed: int) -> None:
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 26, 1379) / 5  # ties, as the benchmark has
     p = 100 + 1e-3 * (y + rng.normal(size=1379))  # far from zero: sums in float32 would lose it
@@ -63,12 +63,12 @@ def test_scores(seed: int) -> None:
 @pytest.mark.parametrize(
     ("y", "p"), [([0, 1, 1, 1], [1, 1, 1, 1]), ([1, 1, 1], [0, 1, 1]), ([1, 1], [1, 1])]
 )
-def test_a_constant_has_no_mcc_however_uneven_the_classes(y: list[int], p: list[int]) -> None:
+def test_constant_predictions_or_labels_have_mcc_0(y: list[int], p: list[int]) -> None:
     found = scored(("mcc",), 2, np.array(y), np.array(p))
     assert found["mcc"] == theirs.matthews_corrcoef(y, p) == 0.0
 
 
-def test_what_is_undefined_counts_as_nothing() -> None:
+def test_undefined_metrics_are_0() -> None:
     y = np.array([0, 1, 1, 0])
     assert scored(("mcc",), 2, y, np.ones(4, dtype=np.int64))["mcc"] == 0.0
     assert scored(("pearson",), 0, y.astype(float), np.full(4, 2.5))["score"] == 0.0

@@ -1,4 +1,4 @@
-"""Instruction tuning from the command line: a graft is trained, resumed, examined, kept."""
+"""Instruction tuning from the command line: train a graft, resume it, ask it questions, save it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def words(records: Path, to: Path, *more: str) -> list[str]:
     ]
 
 
-#: One process imports everything, which takes longer than a run, and forks all that it runs.
+#: Program that imports everything once, which takes longer than a run, and forks each run.
 LIVES = """
 import json, sys
 from pathlib import Path
@@ -79,7 +79,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
 
 
-def test_a_run_and_one_that_was_interrupted(records: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_equals_an_uninterrupted_one(records: Path, tmp_path: Path) -> None:
     broken, asked, log = tmp_path / "broken", tmp_path / "mmlu", tmp_path / "log.txt"
     for part in ("dev", "test"):
         (asked / part).mkdir(parents=True)
@@ -130,13 +130,13 @@ def test_a_run_and_one_that_was_interrupted(records: Path, tmp_path: Path) -> No
         mmlu([f"run={broken}", "limits=3"])
 
 
-def test_data_without_answers_are_refused(records: Path, tmp_path: Path) -> None:
+def test_data_without_answers_is_refused(records: Path, tmp_path: Path) -> None:
     line = [w for w in words(records, tmp_path / "x") if not w.startswith("data.path")]
     with pytest.raises(UserError, match="task=instruct needs instructions with answers"):
         check_settings(plain(compose([*line, "data=pydocs"])))
 
 
-def test_fifteen_variants_say_what_table_1_says() -> None:
+def test_the_fifteen_variants_have_the_settings_of_table_1() -> None:
     table = load("tptt/variants")
     assert len(table.rows) == 15
     published = {(p.row, p.column): p.value for p in table.published}
@@ -159,7 +159,7 @@ def test_fifteen_variants_say_what_table_1_says() -> None:
         assert ("GELU" in row.title) == (adapter["nonlinearity"] == "gelu")
 
 
-def test_greedy_answers_are_generates_own() -> None:
+def test_greedy_answers_equal_those_of_generate() -> None:
     model = causal_model()
     ours, prompts = HuggingFaceModel(model, causal=True).eval(), [[5, 9, 7], [8] * 11, [4]]
 
@@ -175,12 +175,12 @@ def test_greedy_answers_are_generates_own() -> None:
         assert got == (row[: row.index(2)] if 2 in row else row)
 
 
-def test_answers_come_in_the_order_of_the_questions() -> None:
+def test_answers_are_in_the_order_of_the_questions() -> None:
     tokenizer = from_transformers(str(SHAPE))
     said = {"which one": "B", "who": "A"}
 
     class Told(torch.nn.Module):
-        """Says the letter that belongs to a question of its prompt, then a line and more."""
+        """Model that answers each question with its letter, then a line break and more text."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -208,7 +208,7 @@ def test_answers_come_in_the_order_of_the_questions() -> None:
     assert answer(Told(), tokenizer, asked[:1], length=40).shortened == 1
 
 
-def test_questions_out_of_nothing() -> None:
+def test_questions_are_made_from_records() -> None:
     class Record:
         def __init__(self, i: int) -> None:
             self.prompt, self.answer = f"p{i}", f"a{i}"

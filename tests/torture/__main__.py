@@ -1,4 +1,4 @@
-"""`python -m tests.torture [R1 R2 …]` prints how often each promise held; exits 1 if one broke."""
+"""Run torture tests: `python -m tests.torture [R1 R2 …]`; exits with 1 if a case fails."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from chimera.rundir.environment import git_state
 
-#: Which function counts a promise: `(good, all)` from a folder to work in.
-PROMISES = {
+#: Tests: functions of a folder to work in that return (number of passed cases, number of cases).
+TESTS = {
     "R1": "resume.r1",
     "R2": "resume.r2",
     "R3": "corruption.r3",
@@ -27,19 +27,19 @@ PROMISES = {
 
 
 def main(chosen: list[str]) -> int:
-    """Run the chosen promises, all without any."""
-    unknown = set(chosen) - set(PROMISES)
+    """Run the chosen tests, or all; print the results; return the exit code."""
+    unknown = set(chosen) - set(TESTS)
     if unknown:
-        print(f"error: {', '.join(sorted(unknown))}; there are {', '.join(PROMISES)}")
+        print(f"error: {', '.join(sorted(unknown))} is no test; choose of {', '.join(TESTS)}")
         return 2
     results = {}
-    for name in chosen or PROMISES:
-        module, _, function = PROMISES[name].partition(".")
+    for name in chosen or TESTS:
+        module, _, function = TESTS[name].partition(".")
         count = getattr(importlib.import_module(f"tests.torture.{module}"), function)
-        began = time.perf_counter()
+        start = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:
             good, total = count(Path(folder))
-        seconds = round(time.perf_counter() - began)
+        seconds = round(time.perf_counter() - start)
         results[name] = {"good": good, "of": total, "seconds": seconds}
         print(f"{name}  {good} of {total}, {seconds} s", flush=True)
     machine = f"{platform.platform()}, {os.cpu_count()} CPUs"

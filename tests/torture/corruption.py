@@ -1,7 +1,7 @@
-"""R3: damaged checkpoints. The run goes on from the newest valid one, says so, and ends the same.
+"""R3: a run with damaged checkpoints resumes from the newest valid one and ends with equal numbers.
 
-The run was killed in its 13th step. Its step 12 is there as `rolling-12` and `epoch-2`, one file on
-disk under two names; the next older one is `best-10`.
+The run was killed in its 13th step. Step 12 is saved as `rolling-12` and `epoch-2`, two names of
+one file; the checkpoint before it is `best-10`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ NEWEST = ("rolling-12.ckpt", "epoch-2.ckpt")
 
 
 def truncate(share: float) -> Callable[[Path], None]:
-    """Cut the file to a share of its bytes."""
+    """Truncate the file to a share of its bytes."""
 
     def damage(folder: Path) -> None:
         file = folder / NEWEST[0]
         data = file.read_bytes()
-        with file.open("r+b") as stream:  # in place: it has two names
+        with file.open("r+b") as stream:  # in place, because the file has two names
             stream.truncate(int(len(data) * share))
 
     return damage
 
 
 def flip(where: Callable[[Path], int]) -> Callable[[Path], None]:
-    """Turn one bit round."""
+    """Flip one bit of the byte at `where(file)`."""
 
     def damage(folder: Path) -> None:
         file = folder / NEWEST[0]
@@ -48,7 +48,7 @@ def flip(where: Callable[[Path], int]) -> Callable[[Path], None]:
 
 
 def _record(number: int) -> Callable[[Path], int]:
-    """The middle of the n-th stored tensor; the weights come first, the optimiser's last."""
+    """Offset of the middle of the n-th stored tensor: weights first, optimiser state last."""
 
     def offset(file: Path) -> int:
         with zipfile.ZipFile(file) as archive:
@@ -60,20 +60,20 @@ def _record(number: int) -> Callable[[Path], int]:
 
 
 def missing(folder: Path) -> None:
-    """The checksums are left."""
+    """Remove the files, but not their checksums."""
     for name in NEWEST:
         (folder / name).unlink()
 
 
 def dangling(folder: Path) -> None:
-    """Links to a disk that is gone."""
+    """Replace the files by links to a path that does not exist."""
     for name in NEWEST:
         (folder / name).unlink()
         (folder / name).symlink_to("/nowhere/at-all.ckpt")
 
 
 def wrong_checksum(folder: Path) -> None:
-    """One digit of it."""
+    """Change one digit of each checksum."""
     for name in NEWEST:
         file = sidecar_path(folder / name)
         text = file.read_text()
@@ -83,7 +83,7 @@ def wrong_checksum(folder: Path) -> None:
 
 
 def no_checksum(folder: Path) -> None:
-    """None beside either name."""
+    """Remove both checksums."""
     for name in NEWEST:
         sidecar_path(folder / name).unlink()
 
@@ -105,31 +105,31 @@ CASES: dict[str, Callable[[Path], None] | None] = {
 
 
 def case(folder: Path, name: str) -> list[str]:
-    """What did not hold; nothing if all did."""
+    """Run a case; return its failures, empty if there are none."""
     reference, broken, to = whole(folder), folder / "broken", folder / "damaged"
     log = folder / "damaged.log"
     log.unlink(missing_ok=True)
     shutil.rmtree(to, ignore_errors=True)
     damage = CASES[name]
     if damage is None:
-        job.train(job.words(folder, to), log, faults.kill_at("save of step", 12))
+        job.train(job.arguments(folder, to), log, faults.kill_at("save of step", 12))
     else:
         if not broken.exists():
-            job.train(job.words(folder, broken), log, faults.kill_at("micro-batch", 22))
-        subprocess.run(("cp", "-a", str(broken), str(to)), check=True)  # keeps links as they are
+            job.train(job.arguments(folder, broken), log, faults.kill_at("micro-batch", 22))
+        subprocess.run(("cp", "-a", str(broken), str(to)), check=True)  # -a copies links as links
         damage(to / "checkpoints")
     log.unlink(missing_ok=True)
-    code = job.train(job.words(folder, to), log)
+    code = job.train(job.arguments(folder, to), log)
     text = log.read_text()
-    said = next((line for line in text.splitlines() if line.startswith("resuming")), "")
+    resuming = next((line for line in text.splitlines() if line.startswith("resuming")), "")
     wrong = [] if code == 0 else [f"exit code {code}: {text[-300:]}"]
-    if "best-10.ckpt at step 10" not in said or "rejected" not in said:
-        wrong.append(f"said: {said}")
+    if "best-10.ckpt at step 10" not in resuming or "rejected" not in resuming:
+        wrong.append(f"printed: {resuming}")
     return wrong or job.differences(to, reference)
 
 
 def r3(folder: Path) -> tuple[int, int]:
-    """Twelve corruptions."""
+    """Run twelve corruptions; return the number that passed and the number of all."""
     good = 0
     for name in CASES:
         wrong = case(folder, name)

@@ -1,4 +1,4 @@
-"""Ways to go wrong at an exactly chosen moment, planted into a child process from outside."""
+"""Plant faults into a child process: kills, exceptions and full disks at a chosen moment."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from chimera.task.mlm import MaskedLM
 
 
 def die() -> None:
-    """What `kill -9` does."""
+    """Kill this process by SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def nth(number: int, act: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, but at its n-th call something happens first."""
+    """Wrap a function so that its n-th call runs `act()` first."""
     calls = 0
 
     def wrapped(*given: Any, **named: Any) -> Any:
@@ -36,7 +36,7 @@ def nth(number: int, act: Callable[[], None], function: Callable[..., Any]) -> C
 
 
 def kill_at(moment: str, number: int) -> Callable[[], None]:
-    """Plants a kill −9 at the n-th micro-batch, update, row, validation batch, save, …"""
+    """A function that plants a SIGKILL at the n-th occurrence of a moment, a key of PLANTS."""
 
     def plant() -> None:
         PLANTS[moment](number)
@@ -61,7 +61,7 @@ def _test(n: int) -> None:
 
 
 def _row(n: int) -> None:
-    """In the middle of a row of the step log; the first write is the head."""
+    """Kill in the middle of the row of step n of the step log."""
     whole = StepLog._write
 
     def torn(self: StepLog, row: Any) -> None:
@@ -74,7 +74,7 @@ def _row(n: int) -> None:
 
 
 def _save_write(n: int) -> None:
-    """Half way through the bytes of the n-th checkpoint."""
+    """Kill after half of the bytes of the n-th checkpoint."""
     original = io.write
 
     def half(checkpoint: dict[str, Any], path: Path) -> str:
@@ -94,7 +94,7 @@ def _save_write(n: int) -> None:
 
 
 def _save_between(n: int) -> None:
-    """After the n-th checksum, before the file that it belongs to."""
+    """Kill after the n-th checksum is written, before its checkpoint is."""
     calls = 0
     original = files.write_atomic
 
@@ -109,7 +109,7 @@ def _save_between(n: int) -> None:
 
 
 def _save_of_step(n: int) -> None:
-    """After the checksum of that step's rolling checkpoint, before its file."""
+    """Kill after the checksum of step n's rolling checkpoint is written, before its file is."""
     original = files.write_atomic
 
     def write(path: Path, text: str) -> None:
@@ -121,12 +121,12 @@ def _save_of_step(n: int) -> None:
 
 
 def _save_after(n: int) -> None:
-    """After the n-th checkpoint has its name, before links are right and old ones are gone."""
+    """Kill after the n-th checkpoint has its name, before links and old checkpoints are updated."""
     files.sync_folder = nth(n, die, files.sync_folder)
 
 
 def raise_at(number: int) -> Callable[[], None]:
-    """Plants an error in the n-th micro-batch."""
+    """A function that plants an exception in the n-th micro-batch."""
 
     def fail() -> None:
         raise RuntimeError("planted")
@@ -138,8 +138,13 @@ def raise_at(number: int) -> Callable[[], None]:
     return plant
 
 
-def full_at(what: str, number: int) -> Callable[[], None]:
-    """Plants a disk that is full from the n-th checkpoint, sidecar or row on."""
+def full_at(file: str, number: int) -> Callable[[], None]:
+    """A function that plants a full disk from the n-th write of a file on.
+
+    Args:
+        file: checkpoint, sidecar or row.
+        number: n, from 1.
+    """
 
     def error() -> OSError:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -167,18 +172,18 @@ def full_at(what: str, number: int) -> Callable[[], None]:
                 self._file = FullDisk(self._file)  # type: ignore[assignment]
             row(self, values)
 
-        if what == "checkpoint":
+        if file == "checkpoint":
             io._Hashing.__init__ = hashing  # type: ignore[method-assign]
-        if what == "sidecar":
+        if file == "sidecar":
             files.write_atomic = atomic  # type: ignore[attr-defined]
-        if what == "row":
+        if file == "row":
             StepLog._write = torn  # type: ignore[method-assign]
 
     return plant
 
 
 class FullDisk:
-    """A file with room for 20 more bytes."""
+    """A file on a disk with 20 free bytes."""
 
     def __init__(self, file: Any) -> None:
         self.file, self.room = file, 20

@@ -1,7 +1,7 @@
-"""A tiny run that has all that can be interrupted: accumulation, epochs, validation, checkpoints.
+"""Train a tiny run with accumulation, epochs, validation and checkpoints in a forked process.
 
-Fourteen steps of two micro-batches; an epoch has seven, so that its last step has one only.
-Each run is a process of its own, forked from one that has imported everything.
+It has fourteen steps of two micro-batches. An epoch has seven micro-batches, so that its last step
+has only one. Processes are forked, because importing everything takes longer than the run.
 """
 
 from __future__ import annotations
@@ -26,15 +26,21 @@ RUN += ["trainer.limit_val_batches=2", "trainer.limit_test_batches=2", "trainer.
 RUN += ["trainer.checkpoint_every_n_steps=3", "trainer.log_every_n_steps=1", "logger=none"]
 
 
-def words(folder: Path, to: Path, *more: str) -> list[str]:
-    """The command line of the job; its text is made in `folder`."""
+def arguments(folder: Path, to: Path, *overrides: str) -> list[str]:
+    """Arguments of train.py for the run.
+
+    Args:
+        folder: for the text and the cache; the text is written at the first call.
+        to: directory of the run.
+        overrides: further ones.
+    """
     text = folder / "text.txt"
     if not text.exists():
         folder.mkdir(parents=True, exist_ok=True)
         text.write_text("\n".join(_sentences()))
     data = ["data=text", f"data.path={text}", f"data.cache_dir={folder / 'cache'}"]
     data += ["data.batch_size=15", "data.seq_len=32", "tokenizer.vocab_size=300"]
-    return [*MODEL, *RUN, *data, f"run_dir={to}", *more]
+    return [*MODEL, *RUN, *data, f"run_dir={to}", *overrides]
 
 
 def _sentences() -> list[str]:
@@ -44,12 +50,12 @@ def _sentences() -> list[str]:
 
 
 def train(command: list[str], log: Path, before: Callable[[], None] | None = None) -> int:
-    """Run in a child process; returns its exit code, or minus the signal that ended it.
+    """Run train.py in a child process; return its exit code, or minus the signal that ended it.
 
     Args:
-        command: of `train.py`.
-        log: gets what it prints.
-        before: called in the child first; plants what will go wrong.
+        command: arguments of `train.py`.
+        log: file to which the output is appended.
+        before: called first in the child; plants a fault.
     """
     sys.stdout.flush()
     child = os.fork()
@@ -62,7 +68,7 @@ def train(command: list[str], log: Path, before: Callable[[], None] | None = Non
             if before:
                 before()
             code = train_command(command)
-        except BaseException:  # noqa: BLE001 - as the interpreter would at its top level
+        except BaseException:  # noqa: BLE001 - as the interpreter does at its top level
             traceback.print_exc()
             code = 1
         finally:
@@ -74,29 +80,32 @@ def train(command: list[str], log: Path, before: Callable[[], None] | None = Non
 
 
 def rows(run: Path) -> list[dict[str, str]]:
-    """The step log without what the clock decides."""
+    """Rows of the step log without the column of the time."""
     with (run / "steps.csv").open(newline="") as file:
         return [{k: v for k, v in r.items() if k != "timestamp"} for r in csv.DictReader(file)]
 
 
 def differences(run: Path, whole: Path) -> list[str]:
-    """In what a run differs from the uninterrupted one: losses, validations, weights, optimiser."""
-    found = []
+    """Parts in which a run differs from the uninterrupted one: losses, metrics, weights, optimiser.
+
+    Empty if the runs are equal, bit by bit.
+    """
+    differing = []
     if rows(run) != rows(whole):
-        found.append("steps.csv")
-    mine, theirs = (json.loads((d / "run.json").read_text()) for d in (run, whole))
-    found += [key for key in ("metrics", "validations", "steps") if mine[key] != theirs[key]]
+        differing.append("steps.csv")
+    a, b = (json.loads((d / "run.json").read_text()) for d in (run, whole))
+    differing += [key for key in ("metrics", "validations", "steps") if a[key] != b[key]]
     first, second = (
         torch.load(d / "checkpoints" / "last.ckpt", weights_only=True) for d in (run, whole)
     )
     for key in ("state_dict", "optimizer_states", "lr_schedulers"):
         if not equal(first[key], second[key]):
-            found.append(key)
-    return found
+            differing.append(key)
+    return differing
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Bitwise, all the way down."""
+    """Whether nested tensors and values are bitwise equal."""
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
     if isinstance(a, dict):

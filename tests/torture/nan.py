@@ -1,8 +1,9 @@
-"""R4: NaN or Inf in loss, gradient, weight, input under fp32, bf16, fp16.
+"""R4: NaN or Inf in loss, gradient, weight or input under fp32, bf16 and fp16.
 
-Each case: stopped before the update, the emergency checkpoint equal to the uninterrupted run's
-state of before and finite, the report complete, the replay in a new process reproduces, and after
-the fault is gone the run goes on to the uninterrupted run's numbers.
+Each case checks five things. The run stops before the update. The emergency checkpoint is finite
+and equals the state before the step of a run without the fault. The report is complete. A replay in
+a new process reproduces the fault. Without the fault, the run resumes and ends with the numbers of
+the uninterrupted run.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ PARTS = (
 
 
 class Poison:
-    """A numerical fault that certain samples set off, so that a replay meets it, too."""
+    """A numerical fault in batches of certain samples, so that a replay has the fault too.
+
+    Args:
+        kind: place of the fault: loss, gradient, weight or input.
+        value: NaN or Inf.
+        samples: indices of the samples; None: those of micro-batch MICRO.
+    """
 
     def __init__(self, kind: str, value: float, samples: list[int] | None = None) -> None:
         self.kind, self.value, self.samples = kind, value, samples
@@ -54,7 +61,7 @@ class Poison:
         MaskedLM._predict = predict  # type: ignore[method-assign]
 
     def hits(self, batch: dict[str, Any]) -> bool:
-        """Whether these are the samples; in another epoch they come in another company."""
+        """Whether the batch has exactly the samples; other epochs group them differently."""
         return batch["indices"].tolist() == self.samples
 
     def before(self, task: MaskedLM, batch: dict[str, Any]) -> None:
@@ -67,26 +74,26 @@ class Poison:
     def after(self, task: MaskedLM, loss: torch.Tensor) -> torch.Tensor:
         if self.kind == "loss":
             return loss + self.value
-        if self.kind == "gradient":  # finite forwards, not backwards
+        if self.kind == "gradient":  # the forward pass stays finite
             table = next(task.model.parameters())
             table.register_hook(lambda g: torch.full_like(g, self.value))
         return loss
 
 
 def case(folder: Path, kind: str, value: float, precision: str) -> list[str]:
-    """What did not hold; nothing if all did."""
+    """Run a case; return its failures, empty if there are none."""
     log, to, reference = folder / "nan.log", folder / "nan", folder / f"whole-{precision}"
     shutil.rmtree(to, ignore_errors=True)
     log.unlink(missing_ok=True)
     more = (f"precision={precision}", "trainer.max_steps=14", "trainer.checkpoint_every_n_steps=1")
     keep = ("trainer.checkpoint_keep=99",)
     if not reference.exists():
-        code = job.train(job.words(folder, reference, *more, *keep), folder / "whole.log")
+        code = job.train(job.arguments(folder, reference, *more, *keep), folder / "whole.log")
         assert code == 0, (folder / "whole.log").read_text()
-    # Under fp16 the scaler first takes an infinite gradient for its own doing and halves its scale,
-    # sixteen times from 65536 to 1, each time leaving the step out.
+    # Under fp16 the scaler first attributes infinite gradients to its scale: it skips the step and
+    # halves the scale, sixteen times from 65536 to 1.
     scaled = precision == "fp16" and kind == "gradient"
-    command = job.words(folder, to, *more, *(["trainer.max_steps=30"] if scaled else []))
+    command = job.arguments(folder, to, *more, *(["trainer.max_steps=30"] if scaled else []))
     code = job.train(command, log, lambda: Poison(kind, value).plant())
     text = log.read_text()
     wrong = [] if code == 1 and "Traceback" not in text else [f"exit code {code}"]
@@ -98,29 +105,29 @@ def case(folder: Path, kind: str, value: float, precision: str) -> list[str]:
     before = facts["step"] - 1
     wrong += _emergency(to, reference, before, kind, precision)
     samples = facts["indices"][-1]
-    recorded = kind in ("input", "weight")  # what was recorded is the fault itself
+    recorded = kind in ("input", "weight")  # the recorded batch or state contains the fault
     code = job.train([f"replay={reports[0]}"], log, lambda: Poison(kind, value, samples).plant())
-    # A broken weight is broken from the step's first micro-batch on, when it is repeated.
+    # In the replay, a broken weight is broken from the first micro-batch of the step on.
     if code != 0 or (kind != "weight" and "to the bit" not in log.read_text()):
         wrong.append(f"replay: exit code {code}: {log.read_text()[-300:]}")
     code = job.train([f"replay={reports[0]}"], log)
     wrong += [] if code == (0 if recorded else 1) else [f"replay without the fault: {code}"]
     if scaled:
         wrong += [] if facts["step"] == STEP + 16 else [f"stopped at step {facts['step']}"]
-    return wrong + _goes_on(folder, to, None if scaled else reference, command)
+    return wrong + _resume(folder, to, None if scaled else reference, command)
 
 
-def _goes_on(folder: Path, to: Path, reference: Path | None, command: list[str]) -> list[str]:
-    """With the fault mended, from the emergency checkpoint alone, to the same end."""
+def _resume(folder: Path, to: Path, reference: Path | None, command: list[str]) -> list[str]:
+    """Resume without the fault, from the emergency checkpoint only; return what differs."""
     for file in (to / "checkpoints").glob("*"):
         if not file.name.startswith("emergency"):
             file.unlink()
     log = folder / "mended.log"
     log.unlink(missing_ok=True)
     if job.train(command, log) or "emergency.ckpt at step" not in log.read_text():
-        return [f"did not go on: {log.read_text()[-300:]}"]
+        return [f"did not resume: {log.read_text()[-300:]}"]
     differing = job.differences(to, reference) if reference else []
-    return [f"{each} differs after going on" for each in differing]
+    return [f"{each} differs after resuming" for each in differing]
 
 
 def _complete(facts: dict[str, Any], report: Path, kind: str, text: str) -> list[str]:
@@ -134,20 +141,21 @@ def _complete(facts: dict[str, Any], report: Path, kind: str, text: str) -> list
 
 
 def _emergency(to: Path, reference: Path, before: int, kind: str, precision: str) -> list[str]:
-    """The state of before the step, as the run without the fault had it."""
-    found = torch.load(to / "checkpoints" / "emergency.ckpt", weights_only=True)
-    finite = all(bool(torch.isfinite(t).all()) for t in found["state_dict"].values())
+    """Compare the emergency checkpoint with the state before the step of the faultless run."""
+    emergency = torch.load(to / "checkpoints" / "emergency.ckpt", weights_only=True)
+    finite = all(bool(torch.isfinite(t).all()) for t in emergency["state_dict"].values())
     wrong = [] if finite else ["emergency weights not finite"]
-    if found["global_step"] != before:
-        return [*wrong, f"emergency of step {found['global_step']}, not {before}"]
-    if precision == "fp16" and kind == "gradient":  # its scaler left steps out first
+    if emergency["global_step"] != before:
+        return [*wrong, f"emergency of step {emergency['global_step']}, not {before}"]
+    if precision == "fp16" and kind == "gradient":  # the scaler skipped steps before
         return wrong
     good = torch.load(reference / "checkpoints" / f"rolling-{before}.ckpt", weights_only=True)
-    for state in (found["state_dict"], good["state_dict"]):
-        for name in [n for n in state if n.endswith("alpha")]:  # a function of the step, set before
+    for state in (emergency["state_dict"], good["state_dict"]):
+        # α is a function of the step and set before the fault.
+        for name in [n for n in state if n.endswith("alpha")]:
             del state[name]
     for key in ("state_dict", "optimizer_states", "loops"):
-        wrong += [] if job.equal(found[key], good[key]) else [f"emergency {key} differs"]
+        wrong += [] if job.equal(emergency[key], good[key]) else [f"emergency {key} differs"]
     return wrong
 
 
@@ -164,10 +172,10 @@ CASES: list[tuple[str, float, str]] = [
 
 
 def r4(folder: Path) -> tuple[int, int]:
-    """Twelve cases."""
+    """Run twelve cases; return the number that passed and the number of all."""
     good = 0
     for kind, value, precision in CASES:
         wrong = case(folder, kind, value, precision)
         good += not wrong
-        print(f"R4  {kind} {precision}: {'; '.join(wrong) or 'held'}", flush=True)
+        print(f"R4  {kind} {precision}: {'; '.join(wrong) or 'passed'}", flush=True)
     return good, len(CASES)

@@ -1,8 +1,8 @@
-"""R11: what all callbacks together cost of a training step, and how long a save stalls it.
+"""R11: share of a training step that all callbacks take, and the time that a save stops training.
 
-Measured inside one run of the main job at the shape of `benchmarks.train_step`, hook by hook, so
-that whatever else the machine does weighs on both sides alike. `benchmarks.overhead` sets the whole
-platform against a bare loop instead.
+Measured hook by hook within one run of the main job at the shape of `benchmarks.train_step`, so
+that other work of the machine affects both sides of the ratio alike. `benchmarks.overhead` compares
+the whole platform with a bare loop instead.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ SHAPE += ["trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
 SHAPE += ["trainer.checkpoint_every_n_steps=8", "trainer.log_every_n_steps=1", "trainer.threads=1"]
 HOOKS = ("on_train_batch_start", "on_before_backward", "on_after_backward", "on_before_zero_grad")
 HOOKS += ("on_before_optimizer_step", "on_train_batch_end")
+#: Largest allowed share.
 MOST = 0.03
 
 
 class Clock:
-    """Adds up what the hooks of all callbacks take, from the second step on, saves left out."""
+    """Sums the seconds of all callbacks' hooks, without saves and without the first step."""
 
     def __init__(self, to: Path) -> None:
         self.to, self.seconds, self.began, self.steps = to, 0.0, 0.0, 0
         self.each: dict[str, float] = {}
 
     def plant(self) -> None:
-        """Wrap the callbacks of the run that this process is about to make."""
+        """Wrap the callbacks of the next run of this process."""
         make = chimera.train.run.make_trainer
 
         def timed(config: Any, settings: Any, directory: Any, loggers: Any, callbacks: Any) -> Any:
@@ -77,7 +78,7 @@ class Clock:
 
 
 def r11(folder: Path) -> tuple[int, int]:
-    """One promise: under three hundredths."""
+    """Check that the callbacks take less than MOST; return the number passed and 1."""
     to, log = folder / "clock.json", folder / "overhead.log"
     code = job.train([*SHAPE, f"run_dir={folder / 'overhead'}"], log, Clock(to).plant)
     if code:

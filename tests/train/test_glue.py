@@ -1,4 +1,4 @@
-"""Fine-tuning from the command line to its files: epochs, best, predictions, beginnings."""
+"""Fine-tuning from the command line: epochs, best checkpoint, predictions, `init_from=`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = ["model.dim=32", "model.depth=1", "model.max_len=32", "data.batch_size=8
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data, a cache and a language model that was pretrained on some sentences."""
+    """Folder with data, a cache and a language model pretrained on a few sentences."""
     folder = tmp_path_factory.mktemp("glue")
     for make in (cola, mnli, stsb):
         make(folder / "data")
@@ -48,7 +48,7 @@ def from_scratch(place: Path, to: Path, task: str, *more: str) -> list[str]:
     return tune(place, to, task, "tokenizer=word", *SMALL, *more)
 
 
-def test_epochs_the_best_one_and_predictions(
+def test_epochs_best_checkpoint_and_predictions(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -74,14 +74,14 @@ def test_epochs_the_best_one_and_predictions(
 
 
 @pytest.mark.parametrize("pool", ["first", "mean", "last"])
-def test_what_can_be_learnt_is_learnt(pool: str, place: Path, tmp_path: Path) -> None:
-    cola(tmp_path / "more", 640)  # acceptable is what has a cat in it
+def test_a_learnable_task_is_learned(pool: str, place: Path, tmp_path: Path) -> None:
+    cola(tmp_path / "more", 640)  # sentences with «cat» are acceptable
     more = [f"data.path={tmp_path}/more", "trainer.max_epochs=3", f"task.pool={pool}"]
     assert train(from_scratch(place, tmp_path / "run", "cola", *more)) == 0
     assert json.loads((tmp_path / "run/run.json").read_text())["metrics"]["val/mcc"] > 0.9
 
 
-def test_mnli_has_two_of_each(place: Path, tmp_path: Path) -> None:
+def test_mnli_has_two_validation_and_two_test_parts(place: Path, tmp_path: Path) -> None:
     assert train(from_scratch(place, tmp_path / "run", "mnli", "trainer.max_epochs=1")) == 0
     found = json.loads((tmp_path / "run/run.json").read_text())["metrics"]
     both = found["val/accuracy"], found["val/accuracy_mismatched"]
@@ -97,11 +97,11 @@ def test_scores_are_predicted(place: Path, tmp_path: Path) -> None:
     assert train([*words, "position=none"]) == 0
     found = json.loads((tmp_path / "run/run.json").read_text())["metrics"]
     assert -1 <= found["val/pearson"] <= 1
-    # No test part: the dev part is what a test repeats.
+    # STS-B has no test part here, so the dev part is the test.
     assert found["test/pearson"] == pytest.approx(found["val/pearson"], abs=1e-6)
 
 
-def test_it_starts_from_a_run(place: Path, tmp_path: Path) -> None:
+def test_init_from_a_run_copies_weights_and_tokenizer(place: Path, tmp_path: Path) -> None:
     more = [f"init_from={place}/pre", "trainer.max_steps=1", "optim.lr=1e-12", "optim.eps=1"]
     assert train(tune(place, tmp_path / "run", "cola", *more)) == 0
     before = load(place / "pre/checkpoints/best.ckpt")["state_dict"]
@@ -113,7 +113,7 @@ def test_it_starts_from_a_run(place: Path, tmp_path: Path) -> None:
     assert made["tokenizer"] == json.loads((place / "pre/run.json").read_text())["tokenizer"]
 
 
-def test_what_it_starts_from_is_part_of_its_identity(place: Path, tmp_path: Path) -> None:
+def test_init_from_is_part_of_the_identity(place: Path, tmp_path: Path) -> None:
     def of(*more: str) -> str:
         return identity(plain(compose(tune(place, tmp_path, "cola", *more))))
 
@@ -153,7 +153,7 @@ def test_what_it_starts_from_is_part_of_its_identity(place: Path, tmp_path: Path
         ),
     ],
 )
-def test_what_cannot_be(
+def test_bad_settings_give_one_line(
     words: list[str], says: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled = [word.format(place=place) for word in words]
@@ -164,7 +164,7 @@ def test_what_cannot_be(
     assert not (tmp_path / "run/config.yaml").exists()
 
 
-def test_a_run_that_is_not_finished_is_not_started_from(place: Path, tmp_path: Path) -> None:
+def test_init_from_an_unfinished_run_is_refused(place: Path, tmp_path: Path) -> None:
     (tmp_path / "half").mkdir()
     (tmp_path / "half/config.yaml").write_text("task: {}\n")
     (tmp_path / "half/status.json").write_text('{"state": "STOPPED"}')

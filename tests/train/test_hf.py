@@ -1,4 +1,4 @@
-"""Hugging Face models on the command line: tasks, adapters, one after another."""
+"""Hugging Face models on the command line: tasks, adapters, one task after another."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_language_modelling(kind: str, task: str, place: Path, tmp_path: Path) -
     found = json.loads((tmp_path / "run/run.json").read_text())["metrics"]
     assert found["val/perplexity"] > 1
 
-    # What was trained further is what fine-tuning starts from, tokenizer and all.
+    # Fine-tuning starts from the weights and the tokenizer of this run.
     frozen = ["optim.lr=1e-12", "optim.eps=1"]
     words = tune(place, tmp_path / "tuned", "cola", f"init_from={tmp_path}/run", *frozen)
     assert train([*words, "trainer.max_steps=1"]) == 0
@@ -66,7 +66,7 @@ def test_language_modelling(kind: str, task: str, place: Path, tmp_path: Path) -
         assert torch.allclose(before[prefix + name], after[f"model.backbone.inner.{name}"])
 
 
-def test_one_task_after_another_and_an_adapter(
+def test_a_second_task_with_an_adapter_starts_from_the_first(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = tune(place, tmp_path / "mnli", "mnli", f"init_from={place}/bert", "optim.lr=1e-2")
@@ -99,7 +99,7 @@ def test_one_task_after_another_and_an_adapter(
         (["model=hf", "model.name={place}/bert", "model.dim=3"], "model.dim is no key"),
     ],
 )
-def test_what_cannot_be(
+def test_bad_settings_give_one_line(
     words: list[str], says: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled = [word.format(place=place) for word in words]

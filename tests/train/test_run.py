@@ -1,4 +1,4 @@
-"""A run from the command line to its directory: what it leaves, repeats, and goes on from."""
+"""A run from the command line: files in its directory, evaluation, resumption."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "scale=smoke", "mode
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of a few hundred sentences that a test makes itself."""
+    """Folder with text.txt, a few hundred invented sentences."""
     folder = tmp_path_factory.mktemp("text")
     things, does = ("cat", "dog", "bird", "child"), ("sees", "likes", "follows", "hears")
     lines = [
@@ -55,7 +55,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
 
 
-def test_what_a_run_leaves_and_eval_repeats(text: Path, tmp_path: Path) -> None:
+def test_files_of_a_run_and_their_evaluation(text: Path, tmp_path: Path) -> None:
     to = tmp_path / "run"
     done = run(train(text, to))
     assert done.returncode == 0, done.stderr
@@ -91,7 +91,7 @@ def test_what_a_run_leaves_and_eval_repeats(text: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_goes_on_with_the_same_numbers(
+def test_an_interrupted_run_resumes_with_the_same_numbers(
     number: signal.Signals, text: Path, tmp_path: Path
 ) -> None:
     more = ["logger=none", "model.dropout=0.1", "trainer.accumulate_grad_batches=2"]
@@ -119,13 +119,13 @@ def test_an_interrupted_run_goes_on_with_the_same_numbers(
     assert all(torch.equal(first[k], second[k]) for k in first)
 
 
-def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
+def test_eval_of_a_folder_without_a_run_gives_one_line(tmp_path: Path) -> None:
     found = run(command("eval.py", f"run={tmp_path}"))
     assert found.returncode == 2
     assert found.stderr.count("\n") == 1
 
 
-def test_a_sweep_runs_each_job_and_an_unknown_choice_none(text: Path, tmp_path: Path) -> None:
+def test_a_sweep_runs_each_job_and_refuses_an_unknown_choice(text: Path, tmp_path: Path) -> None:
     words = [w for w in train(text, tmp_path / "x") if not w.startswith("run_dir=")]
     ran = run(
         [

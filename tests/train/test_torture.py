@@ -1,4 +1,4 @@
-"""The promises of `make torture`, a few cases of each; one process forks all that it kills."""
+"""A few cases of each torture test of `make torture`; each in a process that forks its runs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Faults for the jobs of a sweep: a folder on PYTHONPATH is all that plants them.
+"""Plant faults into the jobs of a sweep. This folder has to be on PYTHONPATH.
 
-`CHIMERA_FAULTS` names a folder of files `<word of a job's command line>` that say `raise`, `exit`
-or `kill`. The job that has the word does so in the middle of training, at its second checkpoint;
-the file goes first, so that it happens once.
+`CHIMERA_FAULTS` is a folder of files `<argument of a job's command line>` with the contents
+`raise`, `exit` or `kill`. A job with this argument does so at its second checkpoint. It removes the
+file before, so that the fault happens once.
 """
 
 import os
@@ -13,33 +13,34 @@ from typing import Any
 
 
 def arm(fault: Path) -> None:
-    """Wait for the second checkpoint of this process to be named."""
-    named = 0
+    """Cause the fault when the second checkpoint of this process gets its name."""
+    renamed = 0
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        nonlocal named
+        nonlocal renamed
         if event != "os.rename" or not str(args[1]).endswith(".ckpt") or not fault.exists():
             return
-        named += 1
-        if named == 2:
-            kind = fault.read_text()
+        renamed += 1
+        if renamed == 2:
+            action = fault.read_text()
             fault.unlink()
-            if kind == "kill":
+            if action == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if kind == "exit":
+            if action == "exit":
                 sys.exit(3)
             raise RuntimeError("planted")
 
     sys.addaudithook(hook)
 
 
-def plant(words: list[str]) -> None:
-    """Arm the faults of this command line; sweeps themselves have none."""
+def plant(arguments: list[str]) -> None:
+    """Arm the faults of this command line if it is a job; the sweep's process has none."""
     folder = os.environ.get("CHIMERA_FAULTS")
-    if folder and any(word.endswith("train.py") for word in words) and "-m" not in words:
-        for word in words:
-            fault = Path(folder) / word.replace("/", ":")
-            if "=" in word and fault.exists():
+    is_train = any(argument.endswith("train.py") for argument in arguments)
+    if folder and is_train and "-m" not in arguments:
+        for argument in arguments:
+            fault = Path(folder) / argument.replace("/", ":")
+            if "=" in argument and fault.exists():
                 arm(fault)
 
 
