@@ -186,8 +186,8 @@ def _panel(axis: Any, family: Family, summary: Summary) -> bool:
 
 def _line(axis: Any, points: Mapping[int, float | None], number: int, label: str | None) -> bool:
     """Draw the points that have a value; return whether there is one."""
-    kept = [(n, value) for n, value in points.items() if value]
-    if kept:
+    drawn = [(n, value) for n, value in points.items() if value]
+    if drawn:
         style = "-o" if label else "--"
-        axis.plot(*zip(*kept, strict=True), style, color=f"C{number % 10}", ms=3, label=label)
-    return bool(kept)
+        axis.plot(*zip(*drawn, strict=True), style, color=f"C{number % 10}", ms=3, label=label)
+    return bool(drawn)

@@ -66,8 +66,8 @@ def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
         for line in summary.lines
     ]
     always = 3  # row, published, ours
-    kept = [i for i in range(len(head)) if i < always or any(row[i] for row in body)]
-    return [head[i] for i in kept], [[row[i] for i in kept] for row in body]
+    shown = [i for i in range(len(head)) if i < always or any(row[i] for row in body)]
+    return [head[i] for i in shown], [[row[i] for i in shown] for row in body]
 
 
 def order(summary: Summary) -> str:

@@ -226,8 +226,8 @@ class Engine:
             work.become(State.RUNNING)
 
     def _free_slot(self) -> int | None:
-        taken = {work.slot for work in self.work.values()}
-        return next((slot for slot in range(self.workers) if slot not in taken), None)
+        used = {work.slot for work in self.work.values()}
+        return next((slot for slot in range(self.workers) if slot not in used), None)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
