@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hydra._internal.config_repository import ConfigRepository
 
+from chimera.config import choices, repository
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.schema import describe
@@ -49,3 +51,22 @@ def test_a_member_that_no_cycle_names_is_an_error() -> None:
 def test_types_in_words() -> None:
     assert describe(PositiveInt | None) == "an integer of at least 1 or null"
     assert describe(ProperFraction) == "a number of at least 0 and below 1"
+
+
+def test_a_file_is_read_once_and_no_composition_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    load = ConfigRepository.load_config
+
+    def counted(self: ConfigRepository, config_path: str) -> object:
+        reads.append(config_path)
+        return load(self, config_path)
+
+    monkeypatch.setattr(ConfigRepository, "load_config", counted)
+    repository._repository.cache_clear()
+    choices.compose_choices.cache_clear()
+    choices.select.cache_clear()
+    first = plain(compose(["mixer=retnet"]))
+    plain(compose(["mixer=pattern", "mixer.cycle=[retnet,gqa]", "mixer.members.retnet.eps=1"]))
+    choices.compose_choices.cache_clear()
+    assert plain(compose(["mixer=retnet"])) == first
+    assert len(reads) == len(set(reads)) > 20

@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from chimera.config.repository import keep_files
 from chimera.config.roots import roots
 from chimera.errors import UserError
 
@@ -47,6 +48,7 @@ def hydra_on(conf: Path) -> Iterator[None]:
     register_roots()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(conf)):
+            keep_files()
             yield
     finally:
         GlobalHydra.instance().clear()
