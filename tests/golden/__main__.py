@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from chimera.rundir.identity import NUMERICS
 from tests.golden import lanes
 from tests.golden.combinations import ALL, ROOT, Combination, components, units
 from tests.golden.compare import differences, interruptions, recorded
@@ -114,7 +115,8 @@ def show(base: Results, now: Results) -> int:
 def write(base: Results, commit: str) -> None:
     """Record the base's numbers for machines like this one."""
     runs = {name: recorded(base[name]) for name in ALL if name in base}
-    head = {"commit": commit, "components": components(lanes.worktree(commit)), **lanes.machine()}
+    head = {"commit": commit, "numerics": NUMERICS, **lanes.machine()}
+    head["components"] = components(lanes.worktree(commit))
     text = json.dumps({**head, "runs": runs}, indent=1)
     LOSSES.write_text(text + "\n", encoding="utf-8")
 

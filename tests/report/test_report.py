@@ -190,6 +190,21 @@ def test_runs_of_other_numerics_are_left_out(runs: Path, tmp_path: Path) -> None
     assert "numerics 1." in (tmp_path / "out/report.tex").read_text(encoding="utf-8")
 
 
+def test_runs_of_older_numerics_are_reported_as_such_until_there_are_newer(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as first_release:
+        first_release.setattr("chimera.config.compose.NUMERICS", 1)
+        make(TABLE, {("qdyt", 0): 9.0, ("qdyt", 1): 8.0, ("layernorm", 0): 8.5})
+    summary = summarise(TABLE, OVERRIDES, [0, 1])
+    assert summary.numerics == 1
+    done = {(c.row, c.seed): c.value for c in summary.cells if c.state == "done"}
+    assert done == {("qdyt", 0): 9.0, ("qdyt", 1): 8.0, ("layernorm", 0): 8.5}
+    make(TABLE, {("qdyt", 0): 7.0})  # trained again: the newer run of a cell counts
+    newer = next(c for c in summarise(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt")
+    assert newer.value == 7.0
+
+
 def test_at_a_tie_the_later_numerics_is_reported(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0, ("layernorm", 0): 8.0})
     first = next(c for c in summarise(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt")

@@ -94,7 +94,7 @@ def metric(record: dict[str, Any], key: str) -> float | None:
 
 
 def _cell(table: Table, job: Job, config: dict[str, Any]) -> Cell:
-    directory = RunDir.of(config)
+    directory = RunDir.of_any_numerics(config)
     record = directory.record()
     value = metric(record, table.metric)
     state, why = _state(directory)
@@ -118,8 +118,8 @@ def _cell(table: Table, job: Job, config: dict[str, Any]) -> Cell:
 
 def _left_out(cell: Cell, reported: int) -> Cell:
     why = (
-        f"left out, because this report is of numerics {reported}; overwrite=true trains the run"
-        " again"
+        f"left out, because this report is of numerics {reported}; the row's command trains the run"
+        f" again, with numerics {NUMERICS}"
     )
     return replace(cell, state=f"numerics {cell.numerics}", why=why, value=None, record={})
 

@@ -31,7 +31,7 @@ from chimera.paths import runs_root
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
-from chimera.rundir.identity import differences, identity
+from chimera.rundir.identity import differences, identity, numerics_of
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json, read_yaml
 from chimera.types import NAME
@@ -93,11 +93,27 @@ class RunDir:
         existing = sorted(p for p in root.glob(f"*-{digits}") if p.is_dir())
         return RunDir(existing[0] if existing else root / f"{config['name']}-{digits}")
 
+    @staticmethod
+    def of_any_numerics(config: dict[str, Any]) -> RunDir:
+        """Run directory of a configuration; if it is missing, that of a run of older numerics.
+
+        For readers such as reports. A run of older numerics is never resumed.
+        """
+        directory = RunDir.of(config)
+        if config.get("run_dir") or directory.status():
+            return directory
+        for number in range(numerics_of(config) - 1, 0, -1):
+            older = RunDir.of({**config, "numerics": number})
+            if older.status().get("state") == "DONE":
+                return older
+        return directory
+
     def check(self, config: dict[str, Any]) -> None:
         """Refuse a directory that holds anything but the run of this configuration.
 
         Call it before writing. Keys outside the identity may differ (see
-        `rundir.identity.NOT_IDENTITY`); `overwrite=true` accepts any run, which is started over.
+        `rundir.identity.NOT_IDENTITY`); `overwrite=true` accepts any run, which is started over. A
+        finished run of other numerics is accepted, to be shown; an unfinished one is not resumed.
 
         Raises:
             UserError: the path is a file, or holds other files, or another run; the message lists
@@ -118,7 +134,16 @@ class RunDir:
                     " run; name another run_dir, or start over in this one with overwrite=true"
                 )
             return
-        if differing := differences(self.config(), config):
+        existing = self.config()
+        older = numerics_of(existing) != numerics_of(config)
+        if older and self.status().get("state") != "DONE":
+            raise UserError(
+                f"run_dir={self.path} holds an unfinished run of numerics {numerics_of(existing)},"
+                f" and this version computes numerics {numerics_of(config)}: its numbers would be"
+                " of two kinds; name another run_dir, start over in this one with overwrite=true,"
+                " or resume it with the version that began it"
+            )
+        if differing := differences(existing, config, of_both=older):
             rest = len(differing) - MAX_DIFFERENCES
             shown = "; ".join(differing[:MAX_DIFFERENCES]) + f"; and {rest} more" * (rest > 0)
             raise UserError(

@@ -10,8 +10,8 @@ from chimera.rundir.class_table import original
 
 #: Raise it when a change of the code alters the numbers of unchanged configurations, so that no
 #: table mixes runs from before and after the change. 1 is the first release; the identity includes
-#: values from 2 on.
-NUMERICS = 1
+#: values from 2 on. docs/numerics.md says what changed with each value.
+NUMERICS = 2
 
 #: Keys that do not affect the numbers of a run (places, logging, checkpoints), and keys whose
 #: effect other keys hold: the scale has been applied, the nodes of the choices are in place.
@@ -73,7 +73,14 @@ def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
+def numerics_of(config: dict[str, Any]) -> int:
+    """Numerics of the code that composed a configuration; the first release recorded none."""
+    return int(config.get("numerics") or 1)
+
+
+def differences(
+    existing: dict[str, Any], config: dict[str, Any], *, of_both: bool = False
+) -> list[str]:
     """List the differing identity settings of two runs, such as `seed=0 there, 7 here`.
 
     If two runs chose different options of a group, only the options are listed.
@@ -81,9 +88,12 @@ def differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
     Args:
         existing: configuration of the run in the directory («there»).
         config: configuration of the new run («here»).
+        of_both: compare only keys that both have, and not `numerics`: for a run of older code.
     """
     old, new = flatten(identity_settings(existing)), flatten(identity_settings(config))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    if of_both:
+        keys = [key for key in keys if key in old and key in new and key != "numerics"]
     options = {
         group: (existing["choices"].get(group), option)
         for group, option in config["choices"].items()

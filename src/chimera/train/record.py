@@ -14,10 +14,16 @@ from chimera.callback.state.guard import NanGuard
 from chimera.data.encode.prepare import Prepared
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import NUMERICS, identity
+from chimera.rundir.identity import NUMERICS, identity, numerics_of
 from chimera.rundir.steps import epochs
 from chimera.task.base import Task
 from chimera.train.console import parameters_by_component
+
+
+def older(config: dict[str, Any]) -> str:
+    """Words on a run whose numbers this version would not give; empty for its own."""
+    number = numerics_of(config)
+    return "" if number == NUMERICS else f" with numerics {number} (this version: {NUMERICS})"
 
 
 def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]:

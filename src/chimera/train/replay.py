@@ -114,6 +114,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
     from chimera.rundir.checkpoint_io import load
     from chimera.train.callbacks import make_part_callbacks
     from chimera.train.console import say
+    from chimera.train.record import older
     from chimera.train.restore import restore
     from chimera.train.trainer import make_trainer
 
@@ -124,6 +125,8 @@ def replay(file: Path, *, trust: bool = False) -> int:
         raise UserError(f"replay={file}: {state} is of step {at}, a later report's; keep it aside")
     # The trainer loads the state.
     run = restore(directory, None, trust=trust, training=True)
+    if of := older(run.config):
+        say(f"a run{of}: its dropout and its sums of losses are not repeated to the bit")
     task, settings = run.task, run.settings.in_steps(facts["batches_an_epoch"])
     task.total_steps = settings.max_steps
     batches = nan_report.read_batches(file)

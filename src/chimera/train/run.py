@@ -44,7 +44,8 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     quiet()
     directory = open_run(config)
     if directory.status().get("state") == "DONE" and not config["overwrite"]:
-        say(f"done already: {directory.path}  (overwrite=true starts it over)")
+        of = record.older(directory.config())
+        say(f"done already{of}: {directory.path}  (overwrite=true starts it over)")
         report(directory.record(), directory)
         return directory.record()
     settings, callbacks = trainer_settings(config), make_callbacks(config)
