@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from chimera.config.compose import compose, plain
 from chimera.config.tables import load, tables
 from chimera.paths import EXPERIMENTS, ROOT
 from chimera.train.check import check_settings
+from tests import forks
 from tests.data.kit import sentences
 
 #: Rows of decoders; tests/sweep/test_finetuning.py has those of encoders.
@@ -30,15 +32,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words += ["data=text", f"data.path={folder / 'text.txt'}", f"data.cache_dir={folder / 'cache'}"]
     words += ["tokenizer.vocab_size=80", "tokenizer.byte_fallback=false", "logger=none"]
     words += ["position=rope", "task.longer=[2]", "task.cost_at=[16]", f"run_dir={folder / 'run'}"]
-    done = command("train.py", *words)
+    done = forks.run("train.py", *words)
     assert done.returncode == 0, done.stderr
     return folder / "run"
-
-
-def command(script: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / script), *words], capture_output=True, text=True, timeout=120
-    )
 
 
 def test_a_run_records_the_extra_metrics(run: Path) -> None:
@@ -50,7 +46,8 @@ def test_a_run_records_the_extra_metrics(run: Path) -> None:
 
 
 def test_eval_at_the_trained_and_at_another_length(run: Path) -> None:
-    own, longer = command("eval.py", f"run={run}"), command("eval.py", f"run={run}", "length=128")
+    own = forks.run("eval.py", f"run={run}")
+    longer = forks.run("eval.py", f"run={run}", "length=128")
     assert own.returncode == longer.returncode == 0, own.stderr + longer.stderr
     shown = json.loads(own.stdout)["test/loss"]
     assert shown["now"] == pytest.approx(shown["recorded"], rel=1e-6)
@@ -62,8 +59,8 @@ def test_eval_at_the_trained_and_at_another_length(run: Path) -> None:
 def test_a_prompt_gives_the_same_text_alone_and_in_a_batch(run: Path, tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("the cat\nthe old red fox ran\n")
     words = [f"run={run}", "max_new=12", "seed=3", "temperature=0.9", "top_k=20"]
-    alone = command("generate.py", *words, "prompt=the cat")
-    both = command("generate.py", *words, f"prompts={tmp_path / 'prompts'}")
+    alone = forks.run("generate.py", *words, "prompt=the cat")
+    both = forks.run("generate.py", *words, f"prompts={tmp_path / 'prompts'}")
     assert alone.returncode == both.returncode == 0, alone.stderr + both.stderr
     assert alone.stdout == both.stdout.splitlines(keepends=True)[0]
     assert alone.stdout.startswith("the cat")
@@ -79,10 +76,32 @@ def test_a_prompt_gives_the_same_text_alone_and_in_a_batch(run: Path, tmp_path: 
     ],
 )
 def test_bad_arguments_give_one_line(run: Path, words: list[str], line: str) -> None:
-    done = command(words[0], f"run={run}", *words[1:])
+    done = forks.run(words[0], f"run={run}", *words[1:])
     assert done.returncode == 2
     assert line in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [["eval.py"], ["generate.py", "max_new=4", "prompt=the cat"], ["export.py", "to={folder}/out"]],
+    ids=lambda words: words[0],
+)
+def test_a_script_prints_the_same_in_a_new_process(
+    run: Path, words: list[str], tmp_path: Path
+) -> None:
+    """The server of `tests/forks.py` has libraries imported that a script may forget to import."""
+    script, *rest = [word.format(folder=tmp_path) for word in words]
+    arguments = [script, f"run={run}", *rest]
+    forked = forks.run(*arguments)
+    if (tmp_path / "out").exists():
+        shutil.rmtree(tmp_path / "out")
+    real = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert real.returncode == forked.returncode == 0, real.stderr + forked.stderr
+    assert real.stdout == forked.stdout
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "none"])

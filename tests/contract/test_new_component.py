@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from chimera.paths import ROOT
+from tests import forks
 
 MIXER = '''
 """Mean of the tokens so far."""
@@ -46,12 +46,9 @@ def test_two_files_make_a_mixer_that_trains_and_is_tested(tmp_path: Path) -> Non
     (tmp_path / "src/chimera/mixer/toy.py").write_text(MIXER)
     (tmp_path / "conf/mixer/toy.yaml").write_text(YAML)
     (tmp_path / "text.txt").write_text("A line of words to learn from, once more.\n\n" * 400)
-    environment = {"PYTHONPATH": f"{tmp_path / 'src'}:{tmp_path}", "PATH": "/usr/bin:/bin"}
 
     def python(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+        return forks.run(*words, root=tmp_path, cwd=tmp_path)
 
     trained = python(
         "train.py", "mixer=toy", "mixer.gain=0.5", "scale=smoke", "data=text", "data.path=text.txt",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +21,7 @@ from chimera.paths import CONF, EXPERIMENTS, ROOT
 from chimera.task.mmlu.answer import answer, greedy
 from chimera.task.mmlu.questions import Question, from_records
 from chimera.train.check import check_settings
+from tests import forks
 from tests.adapter.graft.kit import causal_model
 
 SHAPE = ROOT / "experiments/tptt/shapes/meta-llama/Llama-3.2-1B"
@@ -54,13 +52,11 @@ def words(records: Path, to: Path, *more: str) -> list[str]:
     ]
 
 
-#: Program that imports everything once, which takes longer than a run, and forks each run.
+#: A run, a run that is killed in its fifth step, its resumption, and questions to that run.
 LIVES = """
 import json, sys
 from pathlib import Path
 
-import chimera.train.check
-import chimera.train.run
 from transformers import LlamaForCausalLM
 
 from chimera.evaluate.mmlu import main as mmlu
@@ -86,19 +82,8 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(records: Path, tmp_path:
         (asked / f"{part}/art_{part}.csv").write_text("Who?,a,b,c,d,A\nWhat?,a,b,c,d,D\n")
     every = "trainer.checkpoint_every_n_steps=1"
     commands = [words(records, to, every) for to in (tmp_path / "whole", broken)]
-    given = json.dumps([*commands, [f"run={broken}", f"data={asked}"], str(log)])
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "COLUMNS": "120",
-        "PYTHONPATH": f"{ROOT}/src:{ROOT}",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", LIVES, given],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=240,
-    )
+    given = json.dumps([*commands, [f"run={broken}", f"data={asked}", "trust=true"], str(log)])
+    done = forks.run("-c", LIVES, given)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [0, -signal.SIGKILL, 0, 0], log.read_text()
     measured, resumed = (

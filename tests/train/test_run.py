@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 import torch
 
 from chimera.callback.log.step_log import FIELDS
-from chimera.paths import ROOT
+from tests import forks
 
 MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "scale=smoke", "model.dim=32"]
 
@@ -35,19 +33,15 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(script: str, *words: str) -> list[str]:
-    return [sys.executable, str(ROOT / script), *words]
-
-
 def train(text: Path, to: Path, *more: str) -> list[str]:
+    """A command line for `train.py` with the main job on the text."""
     data = ["data=text", f"data.path={text / 'text.txt'}", f"data.cache_dir={text / 'cache'}"]
-    return command("train.py", *MAIN_JOB, *data, f"run_dir={to}", *more)
+    return ["train.py", *MAIN_JOB, *data, f"run_dir={to}", *more]
 
 
 def run(words: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, capture_output=True, text=True, env=os.environ | {"COLUMNS": "120"}
-    )
+    """Run a command line to its end."""
+    return forks.run(*words)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
@@ -78,7 +72,7 @@ def test_files_of_a_run_and_their_evaluation(text: Path, tmp_path: Path) -> None
     assert list((to / "wandb").glob("offline-run-*/*.wandb"))
     assert (to / "overrides.txt").read_text().splitlines()[0] == "mixer=retnet"
 
-    found = run(command("eval.py", f"run={to}"))
+    found = run(["eval.py", f"run={to}"])
     assert found.returncode == 0, found.stderr
     shown = json.loads(found.stdout)
     for metric in ("test/loss", "test/perplexity", "test/accuracy"):
@@ -90,26 +84,36 @@ def test_files_of_a_run_and_their_evaluation(text: Path, tmp_path: Path) -> None
     assert rows(to)[-1]["global_step"] == "12"
 
 
+LONGER = ["logger=none", "model.dropout=0.1", "trainer.accumulate_grad_batches=2"]
+LONGER += ["trainer.checkpoint_every_n_steps=1", "trainer.max_steps=10"]
+
+
+@pytest.fixture(scope="module")
+def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that is not interrupted."""
+    to = tmp_path_factory.mktemp("whole") / "run"
+    done = run(train(text, to, *LONGER))
+    assert done.returncode == 0, done.stderr
+    return to
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_resumes_with_the_same_numbers(
-    number: signal.Signals, text: Path, tmp_path: Path
+    number: signal.Signals, text: Path, whole: Path, tmp_path: Path
 ) -> None:
-    more = ["logger=none", "model.dropout=0.1", "trainer.accumulate_grad_batches=2"]
-    more += ["trainer.checkpoint_every_n_steps=1", "trainer.max_steps=10"]
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert run(train(text, whole, *more)).returncode == 0
-    process = subprocess.Popen(train(text, broken, *more), stderr=subprocess.PIPE)
+    broken = tmp_path / "broken"
+    process = forks.start(*train(text, broken, *LONGER))
     steps = broken / "steps.csv"
     deadline = time.monotonic() + 120
     while not steps.exists() or steps.read_text().count("\n") < 5:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(number)
-    process.communicate()
+    code = process.wait().returncode
     if number is not signal.SIGKILL and len(rows(broken)) < 10:
-        assert process.returncode == 130
+        assert code == 130
         assert json.loads((broken / "status.json").read_text())["state"] == "STOPPED"
-    resumed = run(train(text, broken, *more))
+    resumed = run(train(text, broken, *LONGER))
     assert resumed.returncode == 0, resumed.stderr
     assert rows(broken) == rows(whole)
     first, second = (
@@ -120,7 +124,7 @@ def test_an_interrupted_run_resumes_with_the_same_numbers(
 
 
 def test_eval_of_a_folder_without_a_run_gives_one_line(tmp_path: Path) -> None:
-    found = run(command("eval.py", f"run={tmp_path}"))
+    found = run(["eval.py", f"run={tmp_path}"])
     assert found.returncode == 2
     assert found.stderr.count("\n") == 1
 
@@ -140,4 +144,4 @@ def test_a_sweep_runs_each_job_and_refuses_an_unknown_choice(text: Path, tmp_pat
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "0/run.json").exists()
     assert (tmp_path / "1/run.json").exists()
-    assert run(command("train.py", "-m", "mixer=retnett,attention")).returncode == 2
+    assert run(["train.py", "-m", "mixer=retnett,attention"]).returncode == 2

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from chimera.paths import ROOT
+from tests import forks
 
 FEW = {
     "kills": "[resume.single(folder, *case) for case in"
@@ -25,18 +22,21 @@ FEW = {
 }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all cases run: the run that nothing happens to is there once."""
+    return tmp_path_factory.mktemp("torture")
+
+
 @pytest.mark.parametrize("name", FEW)
-def test_nothing_is_lost(name: str, tmp_path: Path) -> None:
+def test_nothing_is_lost(name: str, folder: Path) -> None:
     program = (
         "import json, math, pathlib\n"
         "from tests.torture import corruption, limits, nan, resume\n"
-        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        f"folder = pathlib.Path({str(folder)!r})\n"
         f"print(json.dumps({FEW[name]}))\n"
     )
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
-    )
+    done = forks.run("-c", program)
     assert done.returncode == 0, done.stderr
     for wrong in json.loads(done.stdout.splitlines()[-1]):
         assert not wrong

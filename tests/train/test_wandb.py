@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chimera.paths import ROOT
+from tests import forks
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +22,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     words = ["+bitnet_qdyt/norms=qdyt", "ffn=moe", "scale=smoke", "seed=3", "model.dim=32"]
     words += ["data=text", f"data.path={text}", f"data.cache_dir={root / 'cache'}"]
     words += ["trainer.max_steps=4", "model.depth=1", "tokenizer=sentencepiece"]
-    environment = os.environ | {"CHIMERA_RUNS": str(root / "runs"), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    ran = forks.run("train.py", *words, env={"CHIMERA_RUNS": str(root / "runs")})
     assert ran.returncode == 0, ran.stderr
     (file,) = (root / "runs").glob("*/wandb/offline-run-*/*.wandb")
     return inspect(file)
