@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from chimera.contract import Ctx, Parts, Site
+from chimera.contract_tests.kit import close as close
+from chimera.contract_tests.kit import ragged as ragged
 from chimera.norm.standard import LayerNorm
 from chimera.position.none import NoPosition
 from chimera.quant.none import FullPrecision
@@ -35,14 +37,6 @@ def ctx(mask: Tensor | None = None, *, tokens: int = 0, start: int = 0, loop: in
     if mask is None:
         return Ctx(torch.arange(start, start + tokens)[None], None, loop)
     return Ctx(start + (mask.long().cumsum(1) - 1).clamp(min=0), mask, loop)
-
-
-def ragged(lengths: Iterable[int], *, left: bool) -> Tensor:
-    """[b t] mask of sequences of these lengths, padded on the left or on the right."""
-    lengths = list(lengths)
-    width = max(lengths)
-    rows = [[False] * (width - n) + [True] * n for n in lengths]
-    return torch.tensor([row if left else row[::-1] for row in rows])
 
 
 def in_pieces(mixer: nn.Module, x: Tensor, widths: Iterable[int]) -> tuple[Tensor, list[Any]]:
@@ -101,18 +95,6 @@ def grads(loss: Tensor, of: nn.Module | Iterable[Tensor]) -> list[Tensor]:
     over = list(of.parameters()) if isinstance(of, nn.Module) else list(of)
     got = torch.autograd.grad(loss, over, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(over, got, strict=True)]
-
-
-def close(a: Any, b: Any, tol: float = 1e-9) -> None:
-    """Tensors or nested tuples/lists of them agree to `tol`, relative and absolute."""
-    if isinstance(a, Tensor):
-        torch.testing.assert_close(a, b, rtol=tol, atol=tol)
-    elif isinstance(a, (tuple, list)):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            close(x, y, tol)
-    else:
-        assert a == b
 
 
 def double(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:

@@ -21,9 +21,9 @@ from chimera.adapter.sora import sora
 from chimera.callback.part.adalora import RankBudget
 from chimera.callback.part.adapter import AdapterLog, ranks
 from chimera.callback.part.sora import GateUpdate
+from chimera.contract_tests import zoo
 from chimera.ops.low_rank import soft_threshold
 from chimera.paths import CONF
-from tests import zoo
 from tests.adapter.kit import batches, bert, stir, updates
 from tests.kit import close
 

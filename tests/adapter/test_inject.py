@@ -14,10 +14,10 @@ from chimera.adapter.shared.low_rank import adapted
 from chimera.adapter.shared.merge import merge
 from chimera.adapter.sora import sora
 from chimera.config.settings import Optim
+from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.optim.groups import components, groups
 from chimera.quant.shared.packing import packed
-from tests import zoo
 from tests.adapter.kit import bert, stir, updates
 from tests.kit import close
 

@@ -19,8 +19,8 @@ from chimera.adapter.shared.files import TENSORS, load, save, update_classes
 from chimera.adapter.shared.low_rank import LowRank, adapted
 from chimera.adapter.shared.merge import merge, prune
 from chimera.adapter.sora import sora
+from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from tests import zoo
 from tests.adapter.kit import TARGETS, batches, bert, stir, theirs, updates
 from tests.kit import close, uniform
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,9 @@ import pytest
 from chimera.cli.train import main as train
 from chimera.config.groups import groups
 from chimera.config.tables import load, tables
+from chimera.contract_tests.__main__ import main as contract
 from chimera.errors import UserError
+from chimera.paths import CONF
 from tests.config.roots_kit import folders
 
 #: File to contents, below the stranger's folder; `conf/` is what `--config-dir` names.
@@ -78,9 +83,20 @@ class Sink(DummyLogger):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shout(Text):
-    """Text in capitals."""
+class Birds(Text):
+    """Text about birds."""
+
+    def fingerprint(self):
+        return "birds-" + super().fingerprint()
+
+    def splits(self):
+        splits = super().splits().items()
+        return {split: [text.replace("more", "bird") for text in texts] for split, texts in splits}
 ''',
+    "conf/data/birds.yaml": (CONF / "data/text.yaml")
+    .read_text(encoding="utf-8")
+    .replace("chimera.data.corpus.text.Text", "mine.Birds"),
+    "conf/logger/sink.yaml": "_target_: mine.Sink\nto: ???\n",
     "conf/mixer/running_mean.yaml": (
         "# The mean of the tokens so far.\n_target_: mine.RunningMean\n_partial_: true\ngain: 1.0\n"
     ),
@@ -140,6 +156,43 @@ def test_a_mixer_a_norm_and_a_callback_train_from_another_folder(
         record = json.loads((stranger / "run/run.json").read_text())
         assert record["choices"]["mixer"] == "running_mean"
         assert record["choices"]["norm"] == "half"
+
+
+def test_a_data_set_and_a_logger_train_from_another_folder(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with folders(monkeypatch):
+        own = [f"--config-dir={stranger}/conf", "logger=sink", f"logger.to={stranger}/sink.txt"]
+        words = [word.replace("data=text", "data=birds") for word in quiet(stranger)]
+        assert train([*own, *words, f"run_dir={stranger}/run"]) == 0
+    assert "train/loss" in (stranger / "sink.txt").read_text()
+    words = json.loads((stranger / "run/tokenizer/huggingface.json").read_text())["model"]["vocab"]
+    assert "bird" in words
+    assert "more" not in words
+
+
+def test_the_contract_tests_run_on_them(stranger: Path) -> None:
+    """A right mixer passes, a norm that averages over padding fails, in one process."""
+    mine = stranger / "mine.py"
+    mine.write_text(mine.read_text().replace("x * self.by", "x * self.by - x.mean(1, True)"))
+    command = [sys.executable, "-m", "chimera.contract_tests", f"--config-dir={stranger}/conf"]
+    words = ["mixer=running_mean", "norm=half", "-rfE", "-k=padding or future"]
+    done = subprocess.run([*command, *words], cwd=stranger, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr
+    failed = re.findall(r"^FAILED (.*?)(?: - .*)?$", done.stdout, re.M)
+    assert len(failed) == 2
+    assert all("TestEveryPart::test_padding" in test and "norm-half" in test for test in failed)
+    assert re.search(r"2 failed, \d+ passed", done.stdout)
+
+
+def test_a_part_to_test_that_does_not_exist_is_one_line(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with folders(monkeypatch):
+        assert contract([f"--config-dir={stranger}/conf", "norm=hafl"]) == 2
+        assert "did you mean 'half'?" in capsys.readouterr().err
+        assert contract(["nrom=half"]) == 2
+        assert "did you mean 'norm'?" in capsys.readouterr().err
 
 
 def test_a_table_of_ones_own_is_listed_and_its_rows_run(

@@ -56,7 +56,7 @@ def test_two_files_make_a_mixer_that_trains_and_is_tested(tmp_path: Path) -> Non
     )  # fmt: skip
     assert trained.returncode == 0, trained.stderr
     assert (tmp_path / "out/run.json").exists()
-    collected = python("-m", "pytest", "tests/contract/test_mixers.py", "-k", "toy", "-x")
+    collected = python("-m", "chimera.contract_tests", "mixer=toy", "-x", "-k=TestEvery")
     assert collected.returncode == 0, collected.stdout[-3000:]
     assert " passed" in collected.stdout
     misspelt = python("train.py", "mixer=toy", "mixer.gian=2", "data=text", "data.path=text.txt")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from chimera.contract_tests import zoo
 from chimera.model.catalog import GROUPS, markdown, rows
 from chimera.paths import ROOT
-from tests import zoo
 
 
 def test_readme_has_the_tables_of_the_code() -> None:

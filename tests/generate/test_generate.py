@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.generate.decode import decode
 from chimera.generate.sample import choose, generators, probabilities
 from chimera.generate.settings import Generation, parse
 from chimera.model.decode import pad_left
 from chimera.model.language import LanguageModel
-from tests import zoo
 from tests.kit import close
 
 GREEDY = Generation(run="x", greedy=True, max_new=9)

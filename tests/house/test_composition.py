@@ -13,8 +13,8 @@ import pytest
 from chimera.config import choices
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO
+from chimera.contract_tests.zoo import names
 from chimera.paths import PACKAGE
-from tests.zoo import names
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hydra.utils import get_object
 
 from chimera.config.groups import groups
 from chimera.config.schema import RESERVED, arguments, check_node, nodes
+from chimera.contract_tests.zoo import ZOO, config, names
 from chimera.paths import CONF, ROOT
-from tests.zoo import ZOO, config, names
 
 SRC = ROOT / "src" / "chimera"
 COMPONENTS = [

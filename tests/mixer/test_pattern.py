@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 import torch
 
+from chimera.contract_tests import zoo
 from chimera.mixer.attention import Attention
 from chimera.mixer.linear import LinearAttention
 from chimera.mixer.pattern import pattern
 from chimera.mixer.retnet import Retention
-from tests import zoo
 from tests.kit import parts, site
 
 MEMBERS = {"a": partial(Attention, kv_heads=1), "r": Retention, "l": LinearAttention}

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from chimera.contract_tests import zoo
 from chimera.model.assemble import Choices, build_model, choose
-from tests import zoo
 
 
 @dataclass(frozen=True)

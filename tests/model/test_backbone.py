@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from chimera.contract import Ctx, Out, Site
+from chimera.contract_tests import zoo
 from chimera.model.backbone import _mean
-from tests import zoo
 from tests.kit import close
 
 

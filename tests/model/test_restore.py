@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.model.restore import read, restore
-from tests import zoo
 
 
 def saved(model: nn.Module, folder: Path, kind: str) -> Path:

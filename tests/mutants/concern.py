@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.mutants.mutate import ROOMS, ROOT
 
-CONTRACT = "tests/contract/test_mixers.py"
-DEFAULTS = "tests/contract/test_defaults.py"  # of every constructor
+CONTRACT = "src/chimera/contract_tests/test_mixers.py"
+DEFAULTS = "src/chimera/contract_tests/test_defaults.py"  # of every constructor
 MOST = 6  # files for one mutant, without the contract
 
 

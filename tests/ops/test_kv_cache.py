@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from chimera.contract_tests import zoo
 from chimera.ops.attention import KVCache, attend
-from tests import zoo
 from tests.kit import close
 
 B, G, K = 2, 3, 4

@@ -6,8 +6,8 @@ import pytest
 from hydra.utils import instantiate
 
 from chimera.config.compose import compose, plain
+from chimera.contract_tests import zoo
 from chimera.optim.groups import components, groups
-from tests import zoo
 
 
 @pytest.mark.parametrize("mixer", zoo.names("mixer"))

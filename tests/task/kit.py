@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chimera.config.settings import Model, Optim
+from chimera.contract_tests import zoo
 from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.instruct import InstructDataModule
 from chimera.data.batch.labelled import LabelledDataModule
@@ -20,7 +21,6 @@ from chimera.task.causal_lm import CausalLM
 from chimera.task.instruct import Instruct
 from chimera.task.mlm import MaskedLM
 from chimera.task.sequence_classification import SequenceClassification
-from tests import zoo
 from tests.data.glue import mnli
 from tests.data.kit import Toy, small_piece
 

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from chimera.config.settings import Model, Optim
+from chimera.contract_tests import zoo
 from chimera.data.batch.causal import CausalDataModule, TokenBlocks
 from chimera.data.corpus.base import Data
 from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
 from chimera.task.causal_lm import CausalLM
-from tests import zoo
 from tests.data.kit import Toy, small_piece
 
 SHAPE = Model(dim=32, depth=1, heads=4, max_len=16, head_transform=False)

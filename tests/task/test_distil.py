@@ -10,10 +10,10 @@ import torch
 
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain, teacher_overrides
+from chimera.contract_tests import zoo
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
-from tests import zoo
 
 STUDENT = "+bitnet_qdyt/main=ternary_bert"
 TEACHER = "+bitnet_qdyt/main=bert_base"

@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 import torch
 
+from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from tests import zoo
 
 PAIRS = [
     (a, one, b, other)
@@ -21,7 +21,7 @@ PAIRS = [
 @pytest.mark.parametrize(("a", "one", "b", "other"), PAIRS, ids=lambda v: str(v))
 def test_pair_trains_a_step_or_is_refused(a: str, one: str, b: str, other: str) -> None:
     try:
-        model = zoo.model(**{a: one, b: other})
+        model = zoo.build(zoo.TINY, {a: one, b: other})
     except UserError as refusal:
         line = str(refusal)
         assert "\n" not in line

@@ -1,0 +1,73 @@
+"""Components as `conf/` names them, found by looking there: no test lists them by hand."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chimera.config.compose import compose, plain
+from chimera.config.groups import ZOO, groups
+from chimera.config.settings import Model
+from chimera.model.assemble import Choices, build_model, choose
+from chimera.model.language import LanguageModel
+
+#: What the rest of a model is where a test is about one part.
+PLAIN = {
+    "mixer": "attention",
+    "norm": "layernorm",
+    "quant": "none",
+    "ffn": "mlp",
+    "position": "none",
+    "adapter": "none",
+}
+TINY = Model(dim=32, depth=2, heads=4, max_len=32, init_std=0.2)
+
+
+def names(group: str) -> list[str]:
+    """All choices of a group."""
+    return groups()[group]
+
+
+@cache
+def _node(group: str, name: str) -> dict[str, Any]:
+    return plain(compose([f"{group}={name}", "data=text", "data.path=x"]))[group]
+
+
+def config(**choices: str) -> dict[str, Any]:
+    """The six groups' configuration, plain ones where none is named."""
+    chosen = {**PLAIN, **choices}
+    nodes = {group: copy.deepcopy(_node(group, name)) for group, name in chosen.items()}
+    return {**nodes, "choices": chosen}
+
+
+def choices(**chosen: str) -> Choices:
+    """Factories of these choices."""
+    return choose(config(**chosen))
+
+
+def model(
+    settings: Model = TINY, *, causal: bool = False, vocab_size: int = 64, **chosen: str
+) -> LanguageModel:
+    """A tiny model of these choices."""
+    return build(settings, chosen, causal=causal, vocab_size=vocab_size)
+
+
+def build(
+    settings: Model, chosen: dict[str, str], *, causal: bool = False, vocab_size: int = 64
+) -> LanguageModel:
+    """The same, of choices in a dictionary."""
+    torch.manual_seed(0)
+    return build_model(settings, choices(**chosen), vocab_size=vocab_size, causal=causal)
+
+
+def tokens(batch: int = 2, length: int = 16, vocab_size: int = 64) -> Tensor:
+    """Random token ids, the same each time."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(vocab_size, (batch, length), generator=generator)
+
+
+__all__ = ["PLAIN", "TINY", "ZOO", "build", "choices", "config", "model", "names", "tokens"]
