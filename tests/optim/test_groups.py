@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hydra.utils import instantiate
 
 from chimera.config.compose import compose, plain
+from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
-from chimera.optim.groups import components, groups
+from chimera.model.assemble import build_model, choose
+from chimera.norm.dyt import DyT
+from chimera.optim.groups import components, groups, undecayed
+from chimera.optim.optimizer import build
+
+SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "model.max_len=8", "position=none"]
 
 
 @pytest.mark.parametrize("mixer", zoo.names("mixer"))
@@ -23,7 +30,7 @@ def test_every_parameter_in_exactly_one_group(mixer: str) -> None:
 def test_rates_of_titan_table_3() -> None:
     optim = instantiate(plain(compose(["optim.lr=1e-4"]))["optim"], _convert_="all")
     model = zoo.model(mixer="retnet", norm="dyt")
-    found = {group.component: group for group in groups(model, optim)}
+    found = {group.component: group for group in groups(model, optim) if not group.undecayed}
     assert found["embedding"].lr == pytest.approx(1e-4)
     assert found["norm"].lr == pytest.approx(2e-4)
     assert found["norm"].weight_decay == 0.001
@@ -44,3 +51,49 @@ def test_a_frozen_parameter_is_in_no_group() -> None:
         parameter.requires_grad_(False)
     optim = instantiate(plain(compose([]))["optim"], _convert_="all")
     assert "embedding" not in {group.component for group in groups(model, optim)}
+
+
+@pytest.mark.parametrize(
+    ("choices", "names"),
+    [
+        ({"mixer": "mamba"}, {"mamba": ("A_log", "D", "dt_bias")}),
+        ({"mixer": "delta", "options": ["mixer.decay=true"]}, {"delta": ("rate", "decay_bias")}),
+        ({"mixer": "titan_memory"}, {"mamba": ("alpha_logit", "A_log", "D", "dt_bias")}),
+        ({"mixer": "mlstm"}, {"mlstm": ("gate_bias",)}),
+        ({"mixer": "slstm"}, {"slstm": ("gate_bias",)}),
+        ({"norm": "dyt"}, {"norm": ("alpha",)}),
+        ({"norm": "qdyt"}, {"norm": ("alpha",)}),
+        ({"norm": "layernorm"}, {}),
+    ],
+)
+def test_decay_leaves_rates_gates_and_slopes_alone(
+    choices: dict[str, object], names: dict[str, tuple[str, ...]]
+) -> None:
+    options = choices.pop("options", [])
+    config = plain(compose([*(f"{k}={v}" for k, v in choices.items()), *options, *SMALL]))  # type: ignore[misc]
+    made = build_model(
+        instantiate(config["model"], _convert_="all"), choose(config), vocab_size=8, causal=True
+    )
+    found = groups(made, instantiate(config["optim"], _convert_="all"))
+    alone = {group.component: group for group in found if group.undecayed}
+    assert {name: set(group.undecayed) for name, group in alone.items()} == {
+        component: set(wanted) for component, wanted in names.items()
+    }
+    for group in alone.values():
+        assert group.weight_decay == 0
+        assert group.lr == next(g.lr for g in found if g.component == group.component)
+    named = dict(made.named_parameters())
+    assert {id(named[name]) for name in undecayed(made)} == {
+        id(p) for group in alone.values() for p in group.parameters
+    }
+
+
+def test_an_undecayed_parameter_without_a_gradient_of_its_own_keeps_its_value() -> None:
+    norm = DyT(4)
+    made = groups(norm, Optim(lr=0.1, weight_decay=0.5))
+    optimizer, _ = build(Optim(lr=0.1, weight_decay=0.5), made, 10, fused=False)
+    for parameter in norm.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert bool((norm.alpha == 0.5).all())
+    assert bool((norm.weight < 1).all())

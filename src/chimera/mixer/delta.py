@@ -46,6 +46,7 @@ class DeltaProduct(Mixer):
     """
 
     component = "delta"
+    undecayed = ("rate", "decay_bias")
     directions: ClassVar[frozenset[Direction]] = CAUSAL
     forms = ("parallel", "chunkwise", "recurrent")
     source = "M11; TPTT 3.3; arXiv 2406.06484, 2502.10297"

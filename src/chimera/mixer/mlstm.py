@@ -57,6 +57,7 @@ class MLSTM(Mixer):
     """
 
     component = "mlstm"
+    undecayed = ("gate_bias",)
     directions = CAUSAL
     forms = ("parallel", "chunkwise", "recurrent")
     source = "M13; SAIDL 3.7; arXiv 2405.04517"

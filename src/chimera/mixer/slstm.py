@@ -44,6 +44,7 @@ class SLSTM(Mixer):
     """
 
     component = "slstm"
+    undecayed = ("gate_bias",)
     directions = CAUSAL
     forms = ("recurrent",)
     source = "M13 slstm; arXiv 2405.04517"

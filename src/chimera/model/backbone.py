@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Position, Site
+from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Position, Site, accept_scalars
 
 
 class State(NamedTuple):
@@ -53,7 +53,8 @@ class EmbeddingScale(nn.Module):
 
     def __init__(self, scale: float, *, learned: bool) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.tensor(scale)) if learned else scale
+        self.scale = nn.Parameter(torch.tensor([scale])) if learned else scale
+        accept_scalars(self, "scale")
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         return x * self.scale

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Norm, PositiveFloat
+from chimera.contract import Norm, PositiveFloat, accept_scalars
 
 
 class DyT(Norm):
@@ -25,6 +25,8 @@ class DyT(Norm):
         init: initial α.
     """
 
+    undecayed = ("alpha",)
+
     def __init__(
         self,
         dim: int,
@@ -33,7 +35,8 @@ class DyT(Norm):
         init: PositiveFloat = 0.5,
     ) -> None:
         super().__init__()
-        self.alpha = nn.Parameter(torch.full((dim,) if alpha == "channel" else (), float(init)))
+        self.alpha = nn.Parameter(torch.full((dim if alpha == "channel" else 1,), float(init)))
+        accept_scalars(self, "alpha")
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
 

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.contract import Fraction, Norm, PositiveFloat
+from chimera.contract import Fraction, Norm, PositiveFloat, accept_scalars
 from chimera.ops.grid import wide
 from chimera.ops.straight import recomputing
 
@@ -44,6 +44,7 @@ class QDyT(Norm):
         momentum: weight of a new batch in the running mean; the first batch has weight 1.
     """
 
+    undecayed = ("alpha",)
     running_mean: Tensor
     updates: Tensor
     warm: Tensor
@@ -61,7 +62,8 @@ class QDyT(Norm):
     ) -> None:
         super().__init__()
         self.inference_mean, self.momentum = inference_mean, momentum
-        self.alpha = nn.Parameter(torch.tensor(float(alpha)))
+        self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
+        accept_scalars(self, "alpha")
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))

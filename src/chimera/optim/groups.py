@@ -1,4 +1,9 @@
-"""Divide parameters into optimiser groups, with a rate and weight decay per component (SPEC T1)."""
+"""Divide parameters into optimiser groups, with a rate and weight decay per component (SPEC T1).
+
+A module names parameters of its own that weight decay leaves alone in its class attribute
+`undecayed`: rates of decay, biases of gates, slopes, where zero is no neutral value. They form a
+second group of their component, with the component's rate and weight decay 0.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,23 @@ from chimera.config.settings import Optim
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters of one component, their learning rate and weight decay."""
+    """Parameters of one component, their learning rate and weight decay.
+
+    Args:
+        component: whose parameters they are.
+        lr: peak learning rate.
+        weight_decay: 0 in a group of `undecayed` parameters.
+        parameters: in the order of the model.
+        undecayed: names, without modules, of the parameters that decay leaves alone; else empty.
+        places: of each parameter among the trained parameters of the model.
+    """
 
     component: str
     lr: float
     weight_decay: float
     parameters: list[nn.Parameter]
+    undecayed: tuple[str, ...] = ()
+    places: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -52,23 +68,36 @@ def components(model: nn.Module) -> dict[str, str]:
     return {name: component for name, component in owner.items() if name in unique}
 
 
+def undecayed(model: nn.Module) -> set[str]:
+    """Names of the parameters that their modules exempt from weight decay."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name in getattr(module, "undecayed", ())
+    }
+
+
 def groups(model: nn.Module, settings: Optim) -> list[Group]:
     """Group trainable parameters by component, in the order of the model's parameters.
+
+    A component with parameters that weight decay leaves alone has a second group of them.
 
     Settings may have rates and decays of components that the model does not have: one table of
     rates serves all models.
     """
-    owner = components(model)
-    by_component: dict[str, list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            by_component.setdefault(owner[name], []).append(parameter)
+    owner, exempt = components(model), undecayed(model)
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    members: dict[tuple[str, bool], list[int]] = {}
+    for place, (name, _) in enumerate(trained):
+        members.setdefault((owner[name], name in exempt), []).append(place)
     return [
         Group(
             component,
             settings.lr * settings.rates.get(component, 1.0),
-            settings.decays.get(component, settings.weight_decay),
-            parameters,
+            0.0 if alone else settings.decays.get(component, settings.weight_decay),
+            [trained[place][1] for place in places],
+            tuple(dict.fromkeys(trained[p][0].rpartition(".")[2] for p in places if alone)),
+            tuple(places),
         )
-        for component, parameters in by_component.items()
+        for (component, alone), places in members.items()
     ]

@@ -17,6 +17,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.optim.groups import groups
+from chimera.optim.older import upgrade
 from chimera.optim.optimizer import build
 
 Stage = Literal["val", "test"]
@@ -198,6 +199,9 @@ class Task(pl.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        upgrade(checkpoint, groups(self.model, self.optim))
 
     def configure_gradient_clipping(
         self,

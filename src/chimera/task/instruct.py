@@ -187,6 +187,7 @@ class Instruct(CausalLM):
         checkpoint["instruct"] = {**vars(totals), "losses": losses, "base": base}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
         saved = dict(checkpoint["instruct"])
         self._base_metrics = saved.pop("base")
         self._epoch_losses, self._pending_losses = list(saved.pop("losses", ())), []

@@ -52,19 +52,22 @@ def parameters_by_component(model: nn.Module) -> dict[str, int]:
 
 
 def show_parameters(title: str, groups: list[Group], model: nn.Module) -> None:
-    """Print a row per component: parameters, share, rate, weight decay."""
+    """Print a row per optimiser group and per frozen component: parameters, share, rate, decay."""
     total = sum(p.numel() for p in model.parameters())
-    rates = {group.component: group for group in groups}
+    trained_count = sum(group.count for group in groups)
     table = Table(title=title, title_justify="left")
     table.add_column("component")
     for column in ("parameters", "share", "peak lr", "weight decay"):
         table.add_column(column, justify="right")
     for component, count in parameters_by_component(model).items():
-        group = rates.get(component)
-        trained = (f"{group.lr:.2e}", f"{group.weight_decay:g}") if group else ("frozen", "")
-        table.add_row(component, f"{count:,}", f"{count / total:.1%}", *trained)
+        for group in (group for group in groups if group.component == component):
+            name = f"{component}: {', '.join(group.undecayed)}" if group.undecayed else component
+            trained = (f"{group.lr:.2e}", f"{group.weight_decay:g}")
+            table.add_row(name, f"{group.count:,}", f"{group.count / total:.1%}", *trained)
+            count -= group.count
+        if count:
+            table.add_row(component, f"{count:,}", f"{count / total:.1%}", "frozen", "")
     table.add_row("total", f"{total:,}", "", "", "", style="bold")
-    trained_count = sum(group.count for group in groups)
     if trained_count < total:
         table.add_row("trained", f"{trained_count:,}", f"{trained_count / total:.2%}", "", "")
     rich.get_console().print(table)

@@ -45,6 +45,8 @@ class FastWeightMemory(nn.Module):
         ValueError: `heads` does not divide both widths.
     """
 
+    undecayed = ("alpha_logit",)
+
     def __init__(
         self,
         dim: int,

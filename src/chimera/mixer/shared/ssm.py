@@ -48,6 +48,8 @@ class SelectiveSSM(nn.Module):
         dt_rank: rank of the map from u to Δ; None for ⌈d/16⌉.
     """
 
+    undecayed = ("A_log", "D", "dt_bias")
+
     def __init__(
         self,
         dim: int,
