@@ -22,6 +22,13 @@ SAIDL = [f"{name}={row.name}" for name in tables() if name.startswith("saidl/")
          for row in load(name).rows
          if "preset: saidl_gpt" in (text := (EXPERIMENTS / name / f"{row.name}.yaml").read_text())
          or "preset: saidl_hardware" in text]  # fmt: skip
+SCALES = ("smoke", "small", "none")
+#: Every row at every scale; each row at one scale, and each scale with a third of the rows, fast.
+PLACES = [
+    pytest.param(row, scale, marks=[] if i % len(SCALES) == j else pytest.mark.slow)
+    for i, row in enumerate(SAIDL)
+    for j, scale in enumerate(SCALES)
+]
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +111,7 @@ def test_a_script_prints_the_same_in_a_new_process(
     assert real.stdout == forked.stdout
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small", "none"])
-@pytest.mark.parametrize("row", SAIDL)
+@pytest.mark.parametrize(("row", "scale"), PLACES)
 def test_every_row_composes_at_every_scale(row: str, scale: str, tmp_path: Path) -> None:
     path = ["data=pydocs", "tokenizer=sentencepiece"] if scale == "none" else []
     config = plain(compose([f"+{row}", f"scale={scale}", f"run_dir={tmp_path / 'x'}", *path]))

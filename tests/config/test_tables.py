@@ -100,8 +100,9 @@ def test_rows_compose_check_and_build(name: str, scale: str, labelled: Path) -> 
     table = load(name)
     configs = {}
     for job in jobs(table, [f"scale={scale}"], [0]):
-        words = here(composed(job), scale, labelled)
-        configs[job.row] = plain(compose([*job.overrides, *words]))
+        configs[job.row] = composed(job)
+        if words := here(configs[job.row], scale, labelled):
+            configs[job.row] = plain(compose([*job.overrides, *words]))
     for row, config in configs.items():
         assert config["table"] == {"name": name, "row": row}
         check(config)  # builds on the meta device, too

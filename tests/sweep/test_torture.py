@@ -19,6 +19,8 @@ def test_bad_arguments_are_refused(arguments: str, parts: list[str], tmp_path: P
     assert not [failure for failure in failures if not failure.endswith(" s")]
 
 
+# It starts five processes; tests/sweep/test_engine.py has the same with light jobs.
+@pytest.mark.slow
 def test_a_killed_job_stops_no_other_and_a_second_sweep_resumes_it(tmp_path: Path) -> None:
     arguments = [
         "seed=0,1",

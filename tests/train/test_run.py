@@ -129,19 +129,16 @@ def test_eval_of_a_folder_without_a_run_gives_one_line(tmp_path: Path) -> None:
     assert found.stderr.count("\n") == 1
 
 
-def test_a_sweep_runs_each_job_and_refuses_an_unknown_choice(text: Path, tmp_path: Path) -> None:
+def test_a_sweep_runs_each_missing_job_and_refuses_an_unknown_choice(
+    text: Path, tmp_path: Path
+) -> None:
     words = [w for w in train(text, tmp_path / "x") if not w.startswith("run_dir=")]
-    ran = run(
-        [
-            *words,
-            "-m",
-            "seed=0,1",
-            f"run_dir={tmp_path}/${{seed}}",
-            "trainer.max_steps=2",
-            "logger=none",
-        ]
-    )
+    words += ["trainer.max_steps=2", "logger=none"]
+    # A sweep starts a job as a new process of five seconds, so one of the two is done before.
+    assert run([*words, "seed=0", f"run_dir={tmp_path}/0"]).returncode == 0
+    first = (tmp_path / "0/run.json").read_bytes()
+    ran = run([*words, "-m", "seed=0,1", f"run_dir={tmp_path}/${{seed}}"])
     assert ran.returncode == 0, ran.stderr
-    assert (tmp_path / "0/run.json").exists()
-    assert (tmp_path / "1/run.json").exists()
+    assert (tmp_path / "0/run.json").read_bytes() == first
+    assert json.loads((tmp_path / "1/run.json").read_text())["steps"] == 2
     assert run(["train.py", "-m", "mixer=retnett,attention"]).returncode == 2

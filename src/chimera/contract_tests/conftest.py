@@ -8,6 +8,11 @@ import torch
 torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark for a project that does not: `-m "not slow"` leaves most pairs out."""
+    config.addinivalue_line("markers", "slow: a pair like others that are tested")
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
