@@ -24,7 +24,7 @@ from chimera.config.groups import groups
 from chimera.data.source import hub
 from chimera.errors import UserError, unknown
 from chimera.paths import runs_root
-from chimera.rundir.directory import RunDir
+from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import identity
 from chimera.rundir.plain import read_json
 
@@ -57,7 +57,7 @@ def location(config: Mapping[str, Any]) -> str | None:
     init_from = config.get("init_from")
     if not init_from or not str(init_from).startswith(_ROW):
         return init_from
-    directories = sorted(runs_root().glob(f"*-{config['init_run']}"))
+    directories = runs_of(str(config["init_run"]))
     return str(directories[0] if directories else runs_root() / f"start-{config['init_run']}")
 
 

@@ -43,6 +43,7 @@ def apply_scale(cfg: DictConfig, command_keys: Set[str]) -> None:
     """Set the scale's values and clamp numbers to its bounds.
 
     This is the last step of the composition, so the scale wins over presets and rows.
+    `extend=true` lifts the bound on `trainer.max_steps`, because its purpose is to go past it.
 
     Args:
         cfg: composed; changed in place.
@@ -60,7 +61,7 @@ def apply_scale(cfg: DictConfig, command_keys: Set[str]) -> None:
     preset_bounds = cfg.scale.presets.get(cfg.choices.preset) or {}
     for key, bound in {**cfg.scale.bounds, **preset_bounds}.items():
         node, leaf = _holder(cfg, key)
-        if node is None:
+        if node is None or (cfg.extend and key == "trainer.max_steps"):
             continue
         value = node[leaf]
         if value is None or (isinstance(value, int | float) and value > bound):

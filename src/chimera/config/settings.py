@@ -41,6 +41,8 @@ class Run:
         precision: fp32, bf16 or fp16 (mixed; fp16 with a gradient scaler, slow on a CPU).
         run_dir: directory of the run; None: `runs/<name>-<hash of the resolved config>`.
         overwrite: start over in a directory that holds a finished run.
+        extend: train the finished run in `run_dir` on to a larger `trainer.max_steps`
+            (`chimera.rundir.extend`).
         workers: jobs of a sweep that run at the same time.
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
             model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`).
@@ -52,6 +54,7 @@ class Run:
     precision: Precision = "fp32"
     run_dir: str | None = None
     overwrite: bool = False
+    extend: bool = False
     workers: PositiveInt = 1
     init_from: str | None = None
     init_run: str | None = None

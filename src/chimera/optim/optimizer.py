@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from chimera.config.settings import Optim
 from chimera.errors import UserError
 from chimera.optim.groups import Group
-from chimera.optim.schedule import warmup_cosine
+from chimera.optim.schedule import Factor, warmup_cosine
 
 #: Arguments of an optimiser that each parameter group sets.
 PER_GROUP = ("params", "lr", "weight_decay")
@@ -39,10 +39,20 @@ def build(
     optimizer = make_optimizer(
         [group.options() for group in groups], **_accepted(make_optimizer, defaults)
     )
+    return optimizer, LambdaLR(optimizer, rate_factor(settings, total_steps))
+
+
+def rate_factor(settings: Optim, total_steps: int) -> Factor:
+    """Build the schedule: the factor on all rates by the number of steps taken.
+
+    Args:
+        settings: values of `optim`.
+        total_steps: optimiser steps of the whole run.
+    """
     make_schedule = settings.schedule or warmup_cosine
     defaults = {"warmup": settings.warmup, "min_ratio": settings.min_ratio}
-    factor = make_schedule(total_steps, **_accepted(make_schedule, defaults))
-    return optimizer, LambdaLR(optimizer, factor)
+    factor: Factor = make_schedule(total_steps, **_accepted(make_schedule, defaults))
+    return factor
 
 
 def check(settings: Optim) -> None:

@@ -5,6 +5,7 @@ overrides.txt     the command line, one override per line
 environment.json  git commit, package versions, machine
 status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (with the reason)
 run.json          metrics, choices, parameters by component, speed, memory, time
+run-<steps>.json  the same of the shorter run, if the run was extended
 steps.csv         one row per optimiser step (TITAN Table 5)
 curves.png        loss and learning rate
 tokenizer/        the tokenizer; with test.npz, enough for an evaluation
@@ -31,6 +32,7 @@ from chimera.paths import runs_root
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
+from chimera.rundir.extend import before_extension, extended, was_extended
 from chimera.rundir.identity import differences, identity, numerics_of
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json, read_yaml
@@ -90,7 +92,7 @@ class RunDir:
                 " takes letters, digits and any of _ . + -"
             )
         digits, root = identity(config), runs_root()
-        existing = sorted(p for p in root.glob(f"*-{digits}") if p.is_dir())
+        existing = runs_of(digits)
         return RunDir(existing[0] if existing else root / f"{config['name']}-{digits}")
 
     @staticmethod
@@ -111,9 +113,10 @@ class RunDir:
     def check(self, config: dict[str, Any]) -> None:
         """Refuse a directory that holds anything but the run of this configuration.
 
-        Call it before writing. Keys outside the identity may differ (see
-        `rundir.identity.NOT_IDENTITY`); `overwrite=true` accepts any run, which is started over. A
-        finished run of other numerics is accepted, to be shown; an unfinished one is not resumed.
+        Call it before writing. Keys in `rundir.identity.NOT_IDENTITY` and `RESUMABLE` may differ;
+        `overwrite=true` accepts any run, which is started over; `extend=true` accepts a finished
+        run of fewer steps. A finished run of other numerics is accepted, to be shown; an unfinished
+        one is not resumed.
 
         Raises:
             UserError: the path is a file, or holds other files, or another run; the message lists
@@ -125,6 +128,7 @@ class RunDir:
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - BEFORE_START and not self.status():
             raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
+        config = self.extended(config)
         if config["overwrite"]:
             return
         if "config.yaml" not in names:
@@ -134,7 +138,7 @@ class RunDir:
                     " run; name another run_dir, or start over in this one with overwrite=true"
                 )
             return
-        existing = self.config()
+        existing = before_extension(config, self.config())
         older = numerics_of(existing) != numerics_of(config)
         if older and self.status().get("state") != "DONE":
             raise UserError(
@@ -150,6 +154,22 @@ class RunDir:
                 f"run_dir={self.path} holds another run: {shown}; name another run_dir, or start"
                 " over in this one with overwrite=true"
             )
+
+    def extended(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The configuration with the list of this run's extensions (`rundir.extend`).
+
+        Raises:
+            UserError: `extend=true`, and the run here cannot be extended so.
+        """
+        existing = self.config() if (self.path / "config.yaml").is_file() else {}
+        return extended(self.path, existing, config, self.status().get("state"))
+
+    def is_done(self, config: dict[str, Any]) -> bool:
+        """Whether the run of this configuration is finished here, all of its steps included."""
+        if self.status().get("state") != "DONE":
+            return False
+        steps: object = self.config()["trainer"]["max_steps"]
+        return not config.get("extend") or steps == config["trainer"]["max_steps"]
 
     def status(self) -> dict[str, Any]:
         """Contents of status.json, or `{}`."""
@@ -214,7 +234,10 @@ class RunDir:
     def start(self, config: dict[str, Any], overrides: list[str]) -> None:
         """Create the directory with status, configuration, overrides and environment."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        (self.path / "run.json").unlink(missing_ok=True)  # exists if a finished run is overwritten
+        record = self.path / "run.json"  # exists if a finished run is extended or overwritten
+        if config.get("extend") and record.exists():
+            record.replace(self.path / f"run-{self.record()['steps']}.json")
+        record.unlink(missing_ok=True)
         max_steps = config["trainer"]["max_steps"]
         self.write_status("RUNNING", started=_now(), step=0, max_steps=max_steps)
         write_atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
@@ -236,6 +259,12 @@ class RunDir:
     def record(self) -> dict[str, Any]:
         """Contents of run.json; `{}` before the run is done."""
         return read_json(self.path / "run.json")
+
+
+def runs_of(digits: str) -> list[Path]:
+    """Directories of the runs of an identity; extended runs are no longer those runs."""
+    found = sorted(runs_root().glob(f"*-{digits}"))
+    return [path for path in found if path.is_dir() and not was_extended(path)]
 
 
 def process_start(pid: int) -> str | None:
@@ -267,5 +296,5 @@ def directory_of_teacher(teacher: str, teacher_run: str) -> RunDir:
     """
     if not teacher.startswith("row:"):
         return RunDir(Path(teacher))
-    directories = sorted(runs_root().glob(f"*-{teacher_run}"))
+    directories = runs_of(teacher_run)
     return RunDir(directories[0] if directories else runs_root() / f"teacher-{teacher_run}")

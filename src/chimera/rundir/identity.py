@@ -18,6 +18,7 @@ NUMERICS = 2
 NOT_IDENTITY = (
     "run_dir",
     "overwrite",
+    "extend",
     "name",
     "logger",
     "choices",
@@ -37,6 +38,14 @@ NOT_IDENTITY = (
     "trainer.checkpoint_keep",
     "trainer.checkpoint_keep_best",
     "trainer.checkpoint_keep_epochs",
+)
+
+#: Keys of the identity that may differ when a run in `run_dir=` is resumed: they say which machine
+#: is used and how much of it. They are hashed, because they were in the first release.
+RESUMABLE = (
+    "trainer.accelerator",
+    "trainer.devices",
+    "trainer.threads",
 )
 
 #: Dotted keys added after the first release, with their defaults. A key at its default is not
@@ -65,6 +74,8 @@ def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
         if node.get(key.rpartition(".")[2]) == default:
             del node[key.rpartition(".")[2]]
     kept = original(kept)
+    if kept.get("extended"):  # the times of the extensions do not count
+        kept["extended"] = [f"{each['from']} to {each['to']}" for each in kept["extended"]]
     for key in NOT_IDENTITY:
         _holder(kept, key).pop(key.rpartition(".")[2], None)
     if kept.get("init_run") and "path" in kept["tokenizer"]:
@@ -83,7 +94,8 @@ def differences(
 ) -> list[str]:
     """List the differing identity settings of two runs, such as `seed=0 there, 7 here`.
 
-    If two runs chose different options of a group, only the options are listed.
+    Keys in `RESUMABLE` may differ. If two runs chose different options of a group, only the options
+    are listed.
 
     Args:
         existing: configuration of the run in the directory («there»).
@@ -92,6 +104,7 @@ def differences(
     """
     old, new = flatten(identity_settings(existing)), flatten(identity_settings(config))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    keys = [key for key in keys if key not in RESUMABLE]
     if of_both:
         keys = [key for key in keys if key in old and key in new and key != "numerics"]
     options = {

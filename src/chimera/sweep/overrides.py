@@ -28,6 +28,8 @@ def check_sweep(parsed: Sequence[Override]) -> None:
                 "hydra.sweeper.max_batch_size cannot be set; set workers=, the number of jobs at"
                 " a time"
             )
+        if override.key_or_group == "extend":
+            raise UserError("extend=true goes on with one finished run; start it without -m")
         if override.key_or_group in ("workers", "launcher") and override.is_sweep_override():
             raise UserError(
                 f"{override.key_or_group} cannot vary within a sweep; give it a single value"

@@ -14,6 +14,7 @@ from chimera.callback.state.guard import NanGuard
 from chimera.data.encode.prepare import Prepared
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.directory import RunDir
+from chimera.rundir.extend import EXTENDED
 from chimera.rundir.identity import NUMERICS, identity, numerics_of
 from chimera.rundir.steps import epochs
 from chimera.task.base import Task
@@ -37,6 +38,7 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
         "numerics": NUMERICS,
         "choices": config["choices"],
         "seed": config["seed"],
+        **({EXTENDED: config[EXTENDED]} if EXTENDED in config else {}),
         "parameters": {"total": total, **by_component},
         "trained": {"parameters": trained, "share": trained / total},
         "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},

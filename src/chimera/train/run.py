@@ -14,7 +14,7 @@ import lightning.pytorch as pl
 
 from chimera.callback.log.heartbeat import Heartbeat
 from chimera.callback.log.steps import Steps
-from chimera.config.settings import TrainerInSteps
+from chimera.config.settings import Optim, TrainerInSteps
 from chimera.data.batch.module import DataModule
 from chimera.errors import FULL, Interrupted, UserError
 from chimera.model.restore import save_body
@@ -23,12 +23,14 @@ from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir, open_run
+from chimera.rundir.extend import EXTENDED
 from chimera.task.base import Task
 from chimera.train import record
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say, show_parameters
 from chimera.train.curves import curves
+from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.loggers import open_loggers
 from chimera.train.trainer import make_trainer, trainer_settings
 
@@ -36,14 +38,16 @@ from chimera.train.trainer import make_trainer, trainer_settings
 def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """Train as a checked configuration says; returns the contents of run.json.
 
-    A directory that holds a finished run is shown, not repeated; an unfinished run goes on.
+    A directory that holds a finished run is shown, not repeated; an unfinished run goes on, and
+    with `extend=true` a finished one.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all is saved.
     """
     quiet()
     directory = open_run(config)
-    if directory.status().get("state") == "DONE" and not config["overwrite"]:
+    config = directory.extended(config)
+    if directory.is_done(config) and not config["overwrite"]:
         of = record.older(directory.config())
         say(f"done already{of}: {directory.path}  (overwrite=true starts it over)")
         report(directory.record(), directory)
@@ -60,7 +64,9 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     task.total_steps = settings.max_steps
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
 
-    resume = start(directory, config, overrides)
+    resume = start(directory, config, overrides, task.optim)
+    if EXTENDED in config:
+        callbacks.insert(1, RatesOfSchedule())
     steps = next(c for c in callbacks if isinstance(c, Steps))
     with status_of(Heartbeat(directory, steps, resume.step, settings.max_steps)):
         tokenizer.save(directory.tokenizer)
@@ -126,19 +132,23 @@ def test(
     return metrics
 
 
-def start(directory: RunDir, config: dict[str, Any], overrides: list[str]) -> files.ResumePoint:
+def start(
+    directory: RunDir, config: dict[str, Any], overrides: list[str], optim: Optim
+) -> files.ResumePoint:
     """Lock a run's directory, put its checkpoints in order, write what is known before training.
 
     Returns:
         The checkpoint to go on from, if there is one.
 
     Raises:
-        UserError: another process is at work on it.
+        UserError: another process is at work on it, or a run to extend lacks its last checkpoint.
     """
     directory.lock()
     resume = files.prepare(directory.checkpoints, fresh=config["overwrite"])
     if resume.path or resume.rejected:
         say(str(resume))
+    if EXTENDED in config:
+        say(announcement(config, optim, resume))
     directory.start(config, overrides)
     return resume
 

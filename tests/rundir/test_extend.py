@@ -1,0 +1,216 @@
+"""A directory and its configuration belong together: refused, resumed, extended.
+
+One run is trained. Its copies stand for the states in which a command may find a directory.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from chimera.cli.train import main
+from tests.data.kit import sentences
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "old_run"
+STEPS = 8
+#: Overrides of the run; `optim.schedule` is constant, so an extension changes no rate.
+LINE = [
+    *("mixer=retnet", "model.dim=16", "model.depth=1", "model.heads=2", "model.max_len=16"),
+    *("model.dropout=0.1", "data=text", "data.path=text.txt", "data.cache_dir=cache"),
+    *("data.batch_size=4", "tokenizer=word", "logger=none", "trainer.accelerator=cpu"),
+    *("trainer.val_check_interval=4", "trainer.limit_val_batches=1", "trainer.progress=none"),
+    *("trainer.limit_test_batches=1", "trainer.checkpoint_every_n_steps=2"),
+    *("trainer.checkpoint_keep=9", "trainer.accumulate_grad_batches=2", "optim.warmup=0"),
+    "optim.schedule._target_=chimera.optim.schedule.warmup_constant",
+]
+SHORT = f"trainer.max_steps={STEPS}"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the text, its cache, the run of 8 steps and one of 12 steps."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "text.txt").write_text("\n\n".join(sentences(60)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([*LINE, SHORT, "run_dir=finished"]) == 0
+        assert main([*LINE, "trainer.max_steps=12", "run_dir=long"]) == 0
+    return folder
+
+
+@pytest.fixture
+def there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh folder with `finished/`, `stopped/`, `killed/`, and `old/` of the first release."""
+    for name in ("text.txt", "cache"):
+        (tmp_path / name).symlink_to(home / name)
+    for name in ("finished", "stopped", "killed"):
+        shutil.copytree(home / "finished", tmp_path / name, symlinks=True)
+    for name in ("stopped", "killed"):
+        run = tmp_path / name
+        (run / "run.json").unlink()
+        for file in (run / "checkpoints").glob("*-[68].ckpt*"):
+            file.unlink()
+        status = json.loads((run / "status.json").read_text())
+        state = {"state": "STOPPED"} if name == "stopped" else {"state": "RUNNING", "process": "1"}
+        (run / "status.json").write_text(json.dumps(status | state))
+    for name in ("killed", "finished"):
+        shutil.copytree(FIXTURE / name, tmp_path / f"old/{name}", symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def digest(folder: Path) -> str:
+    """Hash of every name, link and byte below a folder."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        total.update(str(path.relative_to(folder)).encode())
+        if path.is_symlink():
+            total.update(str(path.readlink()).encode())
+        elif path.is_file():
+            total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def losses(run: Path) -> list[dict[str, str]]:
+    """Rows of the step log without their times."""
+    with (run / "steps.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(run / "checkpoints/last.ckpt", weights_only=True)[
+        "state_dict"
+    ]
+    return state
+
+
+def same(a: Path, b: Path) -> bool:
+    first, second = weights(a), weights(b)
+    return losses(a) == losses(b) and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def old(name: str) -> list[str]:
+    return (FIXTURE / name / "overrides.txt").read_text().split("\n")[:-2]  # without run_dir
+
+
+LONGER = "trainer.max_steps=12"
+OWN = [*LINE, SHORT]
+#: Directory, command, and what its one line says.
+NOT_BELONGING: list[tuple[str, list[str], str]] = [
+    ("finished", [*OWN, "mixer=attention"], "mixer=retnet there, attention here"),
+    ("finished", [*OWN, "seed=7"], "seed=0 there, 7 here"),
+    ("finished", [*OWN, "optim.lr=0.5"], "optim.lr=0.002 there, 0.5 here"),
+    ("finished", [*OWN, "model.dim=32"], "model.dim=16 there, 32 here"),
+    ("finished", [*LINE, LONGER], "trainer.max_steps=8 there, 12 here"),
+    ("finished", [*LINE, "trainer.max_steps=4", "extend=true"], "not more than the 8 steps"),
+    ("finished", [*OWN, "extend=true"], "not more than the 8 steps"),
+    ("finished", [*LINE, LONGER, "extend=true", "optim.lr=0.5"], "optim.lr=0.002 there, 0.5 here"),
+    ("finished", [*LINE, LONGER, "extend=true", "overwrite=true"], "choose one of them"),
+    ("finished", [*LINE, "trainer.max_epochs=2", "extend=true"], "counts in trainer.max_steps"),
+    ("stopped", [*OWN, "quant=bitnet158"], "quant=none there, bitnet158 here"),
+    ("stopped", [*OWN, "optim.weight_decay=0.3"], "optim.weight_decay=0.01 there, 0.3 here"),
+    ("stopped", [*LINE, LONGER, "extend=true"], "is STOPPED; leave extend=true out"),
+    ("stopped", [*OWN, "data.batch_size=8"], "data.batch_size=4 there, 8 here"),
+    ("killed", [*OWN, "model.dropout=0.2"], "model.dropout=0.1 there, 0.2 here"),
+    ("killed", [*OWN, "optim.schedule._target_=chimera.optim.schedule.wsd"], "optim.schedule"),
+    ("killed", [*LINE, LONGER, "extend=true"], "is RUNNING; leave extend=true out"),
+    ("old/killed", [*old("killed"), "mixer=attention"], "an unfinished run of numerics 1"),
+    ("old/killed", old("killed"), "an unfinished run of numerics 1"),
+    ("old/finished", [*old("finished"), "trainer.max_steps=90", "extend=true"], "of numerics 1,"),
+    ("old/finished", [*old("finished"), "seed=3"], "seed=0 there, 3 here"),
+    ("old/finished", [*old("finished"), "optim.lr=0.1"], "optim.lr=0.01 there, 0.1 here"),
+    ("old/finished", OWN, "holds another run: "),
+    ("empty", [*OWN, "extend=true"], "holds none; name its directory"),
+]
+
+
+@pytest.mark.parametrize(("name", "command", "says"), NOT_BELONGING)
+def test_a_pair_that_does_not_belong_together_is_refused_before_a_byte_changes(
+    name: str, command: list[str], says: str, there: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given in ("text.txt", "glue"):  # of the old runs
+        if name.startswith("old/") and not (there / given).exists():
+            (there / given).symlink_to(FIXTURE / given)
+    before = digest(there)
+    assert main([*command, f"run_dir={name}"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
+    assert says in line
+    assert digest(there) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["data.num_workers=1", "workers=2"],
+        ["trainer.accelerator=auto", "trainer.devices=1", "trainer.threads=1"],
+        ["logger=csv", "trainer.log_every_n_steps=1", "trainer.progress=lines"],
+        ["name=other", "guard=skip", "trainer.checkpoint_keep=1", "launcher.threads=1"],
+    ],
+    ids=lambda change: change[0],
+)
+def test_a_run_resumes_to_the_same_bits_with_other_workers_devices_loggers_names(
+    change: list[str], there: Path
+) -> None:
+    assert main([*OWN, *change, "run_dir=stopped"]) == 0
+    assert same(there / "stopped", there / "finished")
+    assert json.loads((there / "stopped/status.json").read_text())["state"] == "DONE"
+
+
+def test_a_finished_run_is_extended_to_the_bits_of_the_longer_run(
+    there: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*LINE, LONGER, "extend=true", "run_dir=finished"]
+    before = (there / "finished/run.json").read_text()
+    assert main(command) == 0
+    assert "extending from 8 to 12 steps" in capsys.readouterr().err
+    run = there / "finished"
+    assert same(run, home / "long")  # the rates are constant
+    record, config = json.loads((run / "run.json").read_text()), (run / "config.yaml").read_text()
+    (extension,) = record["extended"]
+    assert (extension["from"], extension["to"], record["steps"]) == (8, 12, 12)
+    assert yaml.safe_load(config)["extended"] == record["extended"]
+    assert yaml.safe_load(config)["trainer"]["max_steps"] == 12
+    assert (run / "run-8.json").read_text() == before
+    done = digest(run)
+    assert main(command) == 0  # the same command again shows the run
+    assert "done already" in capsys.readouterr().err
+    assert digest(run) == done
+    # It is neither the run of 8 steps nor the one of 12.
+    for steps in (SHORT, LONGER):
+        assert main([*LINE, steps, "run_dir=finished"]) == 2
+        assert "extended=" in capsys.readouterr().err
+    assert record["identity"] not in (
+        json.loads(text)["identity"] for text in (before, (home / "long/run.json").read_text())
+    )
+
+
+def test_an_extension_has_the_rates_of_the_longer_schedule(
+    there: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cosine = [*LINE[:-1], "run_dir=cosine"]
+    assert main([*cosine, "trainer.max_steps=4"]) == 0
+    assert main([*cosine, "trainer.max_steps=8", "extend=true"]) == 0
+    assert "from step 5 on" in (said := capsys.readouterr().err)
+    assert "their factor goes from 0 to 0.5" in said
+    rates = [float(row["learning_rate"]) / 2e-3 for row in losses(there / "cosine")]
+    assert rates[:4] == pytest.approx([1.0, 0.853553, 0.5, 0.146447], abs=1e-6)
+    assert rates[4:] == pytest.approx([0.5, 0.308658, 0.146447, 0.03806], abs=1e-6)
+    # Whoever looks for the run of 4 steps by its identity does not find this one.
+    (there / "runs").mkdir()
+    monkeypatch.setenv("CHIMERA_RUNS", str(there / "runs"))
+    from chimera.config.compose import compose, plain
+    from chimera.rundir.directory import RunDir
+    from chimera.rundir.identity import identity
+
+    short = plain(compose([*LINE[:-1], "trainer.max_steps=4"]))
+    (there / "cosine").rename(there / f"runs/x-{identity(short)}")
+    assert RunDir.of(short).path.name == f"{short['name']}-{identity(short)}"
