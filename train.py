@@ -1,7 +1,7 @@
 """Train one run: `python train.py mixer=retnet quant=bitnet158 norm=qdyt`; `--help` lists all.
 
 `chimera.train.run.run` trains it; the folder `conf/` defines the groups and keys of the command
-line.
+line. Tab completion of Hydra looks for the text @hydra.main in this file.
 """
 
 import sys

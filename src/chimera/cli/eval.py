@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chimera.cli.errors import exit_code
-from chimera.cli.train import HELP
+from chimera.cli.flags import HELP
 from chimera.errors import UserError
 from chimera.types import PositiveInt
 

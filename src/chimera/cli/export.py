@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from chimera.cli.errors import exit_code
-from chimera.cli.train import HELP
+from chimera.cli.flags import HELP
 
 USAGE = (
     "python export.py run=<directory of a run> to=<folder>"

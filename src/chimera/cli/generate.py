@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chimera.cli.errors import exit_code
-from chimera.cli.train import HELP
+from chimera.cli.flags import HELP
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,9 @@ from chimera.errors import UserError
 USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
 python train.py -m group=a,b key=1,2                   a sweep (Hydra's syntax)
-python train.py --cfg job [...]                        show the composed configuration
+python train.py --cfg job [--package optim] [...]      show the configuration of the run
+python train.py --info [defaults|searchpath|...] [...] how it is composed
+eval "$(python train.py -sc install=bash)"             complete groups and keys in the shell
 python train.py --help                                 groups and choices
 python train.py list                                   all components: description, source, cost
 python train.py list tables                            all tables of experiments with their rows
@@ -37,36 +39,39 @@ class Replay:
     trust: bool = False
 
 
-HELP = {"-h", "--help"}
-_SWEEP, _SHOW = {"-m", "--multirun"}, {"--cfg", "-c", "--info", "-i"}
-
-
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code."""
     return exit_code(lambda: _command(list(arguments)))
 
 
 def _command(arguments: list[str]) -> int:
+    from chimera.cli.flags import read_flags
     from chimera.config.roots import read_folders
 
-    arguments = read_folders(arguments)
-    flags = {argument for argument in arguments if argument.startswith("-")}
-    if flags & HELP:
+    flags = read_flags(read_folders(arguments))
+    overrides = flags.overrides
+    if flags.help:
         print(_help())
         return 0
-    if arguments[:1] == ["list"]:
-        return _list(arguments[1:])
-    if any(argument.startswith("replay=") for argument in arguments):
-        return _replay(arguments)
-    if flags and flags <= _SWEEP:
+    if overrides[:1] == ["list"]:
+        return _list(overrides[1:])
+    if any(override.startswith("replay=") for override in overrides):
+        return _replay(overrides)
+    if flags.multirun:
         from chimera.sweep.main import sweep
 
-        return sweep([argument for argument in arguments if argument not in flags])
-    if flags & _SHOW:
-        return _show(arguments)
-    if flags:
-        raise UserError(f"{min(flags)} is no flag of train.py; use -m, --cfg, --info or --help")
-    return _run(arguments)
+        return sweep(overrides)
+    if flags.cfg or flags.info or flags.completion or flags.version:
+        from chimera.cli import show
+
+        if flags.completion:
+            return show.complete(overrides)
+        if flags.version:
+            return show.show_versions()
+        if flags.info:
+            return show.show_info(overrides, flags.info)
+        return show.show_config(overrides, flags.package)
+    return _run(overrides)
 
 
 def _run(overrides: list[str]) -> int:
@@ -113,29 +118,6 @@ def _replay(arguments: list[str]) -> int:
     from chimera.train.replay import find, replay
 
     return replay(find(given.replay, trust=given.trust), trust=given.trust)
-
-
-def _show(arguments: list[str]) -> int:
-    """Let Hydra answer its own flags, such as `--cfg` and `--info`."""
-    import hydra
-    from omegaconf import DictConfig
-
-    from chimera.config.overrides import check_choices
-    from chimera.config.search_path import register_roots
-    from chimera.paths import CONF
-
-    overrides = [a for a in arguments if "=" in a or a.startswith("~")]
-    check_choices(overrides)
-    register_roots()
-
-    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-    def nothing(_: DictConfig) -> None:
-        raise AssertionError("Hydra shows the configuration and does not call this function")
-
-    # Hydra's parser needs all flags before the overrides.
-    sys.argv = ["train.py", *(a for a in arguments if a not in overrides), *overrides]
-    nothing()
-    return 0
 
 
 def _help() -> str:

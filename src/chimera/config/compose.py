@@ -8,7 +8,7 @@ are refused; Hydra's own errors become one line. Does not import torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from chimera.config import init_from, tables
 from chimera.config.choices import (
     UNSET,
-    Selection,
     configuration,
     init_from_of,
     is_experiment,
@@ -31,7 +30,7 @@ from chimera.config.choices import (
 )
 from chimera.config.declared import recorded, trusted_model
 from chimera.config.groups import groups
-from chimera.config.overrides import check_choices, check_key, hint, is_choice
+from chimera.config.overrides import canonical, check_choices, check_key, hint, is_choice
 from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
 from chimera.config.search_path import one_line
 from chimera.errors import UserError
@@ -56,19 +55,21 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         UserError: an override that cannot be read, an unknown choice, an unknown key, an unusable
             `init_from`.
     """
+    overrides = canonical(overrides)
     parsed = check_choices(overrides)
     settings: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
-    choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
-    start_model = settings.get("init_from", UNSET)
-    if start_model is UNSET:
-        start_model = init_from_of(select(tuple(choices), conf), choices)
-    source = source_of(start_model, overrides) if start_model else None
-    implied = init_from.source_choices(source, start_model, settings)
-    cfg, final = _with_choices([*implied, *choices], settings.get("mixer.cycle", UNSET), conf)
-    known_keys = frozenset(final.keys())
+    start_model, source, choices = _choices(overrides, parsed, settings, conf)
+    cfg, final = configuration(choices, conf), select(choices, conf)
+    known_keys = set(final.keys())
     for override in parsed:
         if not is_choice(override):
-            _set(cfg, override, known_keys)
+            key = override.key_or_group
+            if key not in known_keys and _is_argument(cfg, key, settings):
+                _check_adds(override)
+                known_keys.add(key)
+            else:
+                check_key(override, known_keys)
+            _set(cfg, override)
     preset = final.options["preset"]
     drop_unused_preset_keys(cfg, preset, known_keys, conf)
     _refuse_unknown(cfg, known_keys)
@@ -180,19 +181,68 @@ def _row(overrides: tuple[str, ...]) -> dict[str, Any]:
     return plain(compose(list(overrides)))
 
 
-def _with_choices(choices: list[str], cycle: Any, conf: Path) -> tuple[DictConfig, Selection]:
-    """Compose choices with those of the scale and of the mixer's cycle; return also their files."""
-    chosen = select(tuple(choices), conf)
-    final = (*scale_choices(chosen, choices), *choices)
-    final = (*member_choices(select(final, conf), cycle), *final)
-    return configuration(final, conf), select(final, conf)
+def final_choices(overrides: list[str], *, conf: Path = CONF) -> list[str]:
+    """All choices of groups that overrides lead to, those of scale and `init_from` included.
+
+    Raises:
+        UserError: as of `compose`.
+    """
+    parsed = check_choices(overrides)
+    settings = {o.key_or_group: o.value() for o in parsed}
+    return list(_choices(overrides, parsed, settings, conf)[2])
 
 
-def _set(cfg: DictConfig, override: Override, known_keys: frozenset[str]) -> None:
+def _choices(
+    overrides: list[str], parsed: list[Override], settings: dict[str, Any], conf: Path
+) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
+    """Value of `init_from`, its Chimera model if it names one, and all choices.
+
+    The choices are those of the command line and those that `init_from`, the scale and the mixer's
+    cycle imply.
+    """
+    choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
+    start_model = settings.get("init_from", UNSET)
+    if start_model is UNSET:
+        start_model = init_from_of(select(tuple(choices), conf), choices)
+    source = source_of(start_model, overrides) if start_model else None
+    choices = [*init_from.source_choices(source, start_model, settings), *choices]
+    chosen = (*scale_choices(select(tuple(choices), conf), choices), *choices)
+    cycle = settings.get("mixer.cycle", UNSET)
+    return start_model, source, (*member_choices(select(chosen, conf), cycle), *chosen)
+
+
+def _is_argument(cfg: DictConfig, key: str, settings: dict[str, Any]) -> bool:
+    """Whether a key is an argument of its node's class that no YAML file names.
+
+    The arguments of a class of another package are checked later, when it is imported.
+    """
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(cfg, parent) if parent else None
+    if not isinstance(node, DictConfig) or name in node:
+        return False
+    target = str(settings.get(f"{parent}._target_", node.get("_target_") or ""))
+    if not target.startswith("chimera."):
+        return bool(target)
+    from chimera.config.schema import arguments  # imports pydantic
+
+    return name in arguments(target)
+
+
+def _check_adds(override: Override) -> None:
+    if not override.is_add() and not override.is_force_add():
+        raise UserError(
+            f"{override.input_line}: no file sets {override.key_or_group}; if its class has this"
+            f" argument, write +{override.input_line}"
+        )
+
+
+def _set(cfg: DictConfig, override: Override) -> None:
     key = override.key_or_group
-    if key.partition(".")[0] == "hydra":  # only a sweep has keys of Hydra's own
+    if override.is_delete():
+        parent, _, leaf = key.rpartition(".")
+        with open_dict(OmegaConf.select(cfg, parent)) as node:
+            node.pop(leaf, None)
         return
-    check_key(override, known_keys)
     if override.is_sweep_override():
         raise UserError(
             f"{override.input_line} gives several values; start a sweep with train.py -m …"
@@ -204,7 +254,7 @@ def _set(cfg: DictConfig, override: Override, known_keys: frozenset[str]) -> Non
         raise UserError(" ".join(str(error).split())) from error
 
 
-def _refuse_unknown(cfg: DictConfig, known_keys: frozenset[str]) -> None:
+def _refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
     for key in sorted(set(keys_of(cfg)) - known_keys):
         if not key.startswith(("table.", "mixer.members", "callbacks.")):
             raise UserError(

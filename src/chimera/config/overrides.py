@@ -8,22 +8,56 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
 from hydra.errors import HydraException, OverrideParseException
 
+from chimera.config.elsewhere import advice, check_hydra, is_hydra
 from chimera.config.groups import groups, is_part
 from chimera.errors import UserError, nearest, unknown
 
+#: Mappings whose entries `~` may delete; other keys always have a value.
+MAPPINGS = ("optim.rates", "optim.decays")
 
-def check_choices(overrides: list[str]) -> list[Override]:
+
+def canonical(overrides: list[str]) -> list[str]:
+    """Rewrite Hydra's other ways to write a choice: `++mixer=retnet` and `~adapter`.
+
+    `~group` chooses `none` where a group has it, `~callbacks.<name>` leaves a callback out.
+
+    Raises:
+        UserError: an override that cannot be read.
+    """
+    return [_canonical(text, _parse(text)) for text in overrides]
+
+
+def _canonical(text: str, override: Override) -> str:
+    key = override.key_or_group
+    if override.is_force_add() and is_choice(override) and not override.package:
+        return text.removeprefix("+" if not _names_part(override) else "++")
+    if override.is_delete() and override.value() is None and not override.package:
+        if "none" in groups().get(key, ()):
+            return f"{key}=none"
+        if key.startswith("callbacks."):
+            return f"{key}=null"
+    return text
+
+
+def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override]:
     """Parse the overrides and check all choices of groups.
 
     Of a sweep, the names in `a,b` are checked; a `glob(…)` selects existing names itself.
 
+    Args:
+        overrides: as `canonical` returns them.
+        sweep: whether they are of a sweep, which may set Hydra's sweeper.
+
     Raises:
         UserError: an override that cannot be read, a deletion, an unknown choice, a `+` too many
-            or too few.
+            or too few, a setting of Hydra's own.
     """
     parsed = [_parse(text) for text in overrides]
     for override in parsed:
-        _check_choice(override)
+        if is_hydra(override.key_or_group):
+            check_hydra(override.key_or_group, sweep=sweep)
+        else:
+            _check_choice(override)
     return parsed
 
 
@@ -47,10 +81,13 @@ def _names_part(override: Override) -> bool:
 
 def _check_choice(override: Override) -> None:
     group = override.key_or_group
-    if override.is_delete():
+    if override.is_delete() and (
+        override.value() is not None or group.rpartition(".")[0] not in MAPPINGS
+    ):
         raise UserError(
-            f"~{group} deletes a key, which is not allowed; to leave a part out, choose none, as in"
-            " adapter=none"
+            f"{override.input_line} deletes a key, which only ~callbacks.<name>,"
+            " ~optim.rates.<name> and ~optim.decays.<name> do; to leave a part out, choose none, as"
+            " in adapter=none"
         )
     if not is_choice(override):
         return
@@ -83,9 +120,10 @@ def check_key(override: Override, known_keys: Set[str]) -> None:
         UserError: naming the key, and near keys.
     """
     key = override.key_or_group
-    if override.is_add() and key.startswith("callbacks."):  # the user's own callback
+    adds = override.is_add() or override.is_force_add()
+    if adds and key.startswith("callbacks."):  # the user's own callback
         return
-    if key not in known_keys and not key.startswith("hydra"):
+    if key not in known_keys:
         raise UserError(f"{key} is no key of this configuration{hint(key, known_keys)}")
     if override.is_add() and not override.is_force_add():
         raise UserError(f"+{key}: {key} exists already; drop the +")
@@ -94,8 +132,11 @@ def check_key(override: Override, known_keys: Set[str]) -> None:
 def hint(key: str, known_keys: Set[str]) -> str:
     """End of an error message about an unknown key.
 
-    Suggests the same leaf under another parent, else a near spelling, else lists the parent's keys.
+    Suggests the setting that has the key's place here, the same leaf under another parent, a near
+    spelling, or the parent's keys.
     """
+    if text := advice(key):
+        return f"; {text}"
     parent, _, leaf = key.rpartition(".")
     same_leaf = sorted(k for k in known_keys if k.rpartition(".")[2] == leaf)
     if same_leaf:

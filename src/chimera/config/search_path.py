@@ -41,7 +41,7 @@ def register_roots() -> None:
 
 
 @contextmanager
-def hydra_on(conf: Path) -> Iterator[None]:
+def hydra_on(conf: Path) -> Iterator[Any]:
     """Initialise Hydra on the folder `conf`; restore the surrounding Hydra, if any, at exit."""
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
@@ -49,7 +49,7 @@ def hydra_on(conf: Path) -> Iterator[None]:
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(conf)):
             keep_files()
-            yield
+            yield GlobalHydra.instance().hydra
     finally:
         GlobalHydra.instance().clear()
         if before is not None:

@@ -19,7 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from chimera.config.compose import compose, plain
-from chimera.config.overrides import check_choices
+from chimera.config.elsewhere import is_hydra
+from chimera.config.overrides import canonical, check_choices
 from chimera.config.scale import clamped
 from chimera.config.search_path import register_roots
 from chimera.errors import UserError
@@ -47,7 +48,8 @@ def sweep(overrides: list[str]) -> int:
     Raises:
         UserError: the overrides are not valid; nothing has been written then.
     """
-    parsed = check_choices(overrides)
+    overrides = canonical(overrides)
+    parsed = check_choices(overrides, sweep=True)
     check_sweep(parsed)
     first = first_job(overrides, parsed)
     config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
@@ -175,7 +177,7 @@ def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override
         return
     common, paper = [], str(name).partition("/")[0]
     for text, override in zip(overrides, parsed, strict=True):
-        if override.key_or_group in ("seed", name, paper):
+        if override.key_or_group in ("seed", name, paper) or is_hydra(override.key_or_group):
             continue
         if override.is_sweep_override():
             print(

@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 
+from chimera.config.elsewhere import is_hydra
 from chimera.config.groups import groups
 from chimera.errors import UserError
 
@@ -18,16 +19,6 @@ def check_sweep(parsed: Sequence[Override]) -> None:
         UserError: an override does; the message names the override to use instead.
     """
     for override in parsed:
-        if override.key_or_group == "hydra/launcher":
-            raise UserError(
-                "hydra/launcher cannot be chosen in a sweep; choose launcher="
-                + " or launcher=".join(groups()["launcher"])
-            )
-        if override.key_or_group == "hydra.sweeper.max_batch_size":
-            raise UserError(
-                "hydra.sweeper.max_batch_size cannot be set; set workers=, the number of jobs at"
-                " a time"
-            )
         if override.key_or_group == "extend":
             raise UserError("extend=true goes on with one finished run; start it without -m")
         if override.key_or_group in ("workers", "launcher") and override.is_sweep_override():
@@ -55,7 +46,7 @@ def first_job(overrides: Sequence[str], parsed: Sequence[Override]) -> list[str]
     rows, swept = [], []
     for text, override in zip(overrides, parsed, strict=True):
         name, value = override.key_or_group, override.value()
-        if _is_hydra(name) or _is_single_value(override):
+        if is_hydra(name) or _is_single_value(override):
             continue
         if override.is_add() and "/" not in name and f"{name}/{value}" in groups():
             rows.append(f"+{name}/{value}={groups()[f'{name}/{value}'][0]}")
@@ -65,17 +56,13 @@ def first_job(overrides: Sequence[str], parsed: Sequence[Override]) -> list[str]
     return [*rows, *swept, *shared(overrides, parsed)]
 
 
-def _is_hydra(name: str) -> bool:
-    return name.partition(".")[0].partition("/")[0] == "hydra"
-
-
 def _is_single_value(override: Override) -> bool:
-    """Whether the override is `key=value`: no choice, no sweep, no setting of Hydra."""
+    """Whether the override is `key=value` or `~key`: no choice, no sweep, no setting of Hydra."""
     name = override.key_or_group
-    prefixed = (override.is_add(), override.is_force_add(), override.is_delete())
+    prefixed = (override.is_add(), override.is_force_add())
     if any(prefixed) or override.is_sweep_override() or name in groups():
         return False
-    return not _is_hydra(name)
+    return not is_hydra(name)
 
 
 def _first_value(override: Override) -> str:

@@ -1,0 +1,90 @@
+"""Settings of Hydra, Lightning and lightning-hydra-template that have another name here.
+
+Such a key is never ignored: it is refused in one line that says what to use.
+"""
+
+from __future__ import annotations
+
+from chimera.errors import UserError
+
+#: Flags of Hydra that a command here does not have.
+FLAGS = {
+    "--config-name": "the configuration is conf/config.yaml; choose preset=<name> or"
+    " +<paper>/<table>=<row>",
+    "--config-path": "add a folder of your own with --config-dir=<folder>",
+    "--experimental-rerun": "start the same command again, or write"
+    " python train.py $(cat <run>/overrides.txt)",
+    "--hydra-help": "python train.py --help lists flags, groups and tables",
+}
+FLAGS |= {"-cn": FLAGS["--config-name"], "-cp": FLAGS["--config-path"]}
+
+#: Hydra's own settings; a key stands for all keys below it.
+HYDRA = {
+    "hydra": "a run has no settings of Hydra's own; --help lists what it has",
+    "hydra.run": "run_dir=<folder> is the directory of a run",
+    "hydra.output_subdir": "config.yaml and overrides.txt are in the run's directory itself",
+    "hydra.sweep": "run_dir='<folder>/lr-${optim.lr}' varies with the job, and the variable"
+    " CHIMERA_RUNS=<folder> holds all runs",
+    "hydra.sweeper": "a sweeper needs a sweep; start one with -m",
+    "hydra.sweeper.max_batch_size": "workers=<n> is the number of jobs at a time",
+    "hydra.launcher": "launcher=local with workers=<n> starts n jobs at a time on this machine,"
+    " launcher=submitit uses Slurm",
+    "hydra.mode": "start a sweep with -m",
+    "hydra.verbose": "trainer.progress=lines and trainer.log_every_n_steps=1 print every step",
+    "hydra.job_logging": "a run prints to standard error; trainer.progress=none keeps it quiet",
+    "hydra.hydra_logging": "a run prints to standard error; trainer.progress=none keeps it quiet",
+    "hydra.callbacks": "+callbacks.<name>._target_=package.Class adds a Lightning callback",
+    "hydra.job": "name=<name> is the name of a run",
+    "hydra.job.chdir": "a run never changes its working directory",
+    "hydra.job.env_set": "set variables before the command: NAME=value python train.py …",
+    "hydra.job.env_copy": "the jobs of a sweep inherit the whole environment",
+    "hydra.searchpath": "write --config-dir=<folder>, or hydra.searchpath=[file://<folder>]",
+}
+
+#: Keys of lightning-hydra-template, of Lightning's Trainer in its versions, and near ones.
+OTHER = {
+    "experiment": "+<paper>/<table>=<row> chooses a row, preset=<name> a model; files of your own"
+    " are found with --config-dir=<folder>",
+    "hparams_search": "-m hydra/sweeper=<name> searches with a sweeper of Hydra's plugins",
+    "datamodule": "data=<name> chooses a data set",
+    "paths": "run_dir=<folder>, data.path=<folder>, and the variable CHIMERA_RUNS=<folder>",
+    "extras": "a run prints its parameters, and --cfg job its configuration",
+    "task_name": "name=<name> is the name of a run, tags=[a,b] are its tags",
+    "train": "a run always trains; python eval.py run=<dir> only tests",
+    "test": "a run always tests; trainer.limit_test_batches=1 makes it short",
+    "print_config": "--cfg job prints the configuration",
+    "optimized_metric": "a sweeper gets the table's metric, or val/perplexity",
+    "optimizer": "optim=<name> and optim.optimizer._target_=<class> choose it",
+    "scheduler": "optim.schedule._target_=<function> chooses it",
+}
+
+
+def advice(key: str) -> str:
+    """What to use in place of a key that belongs elsewhere; empty for any other key."""
+    table = HYDRA if key.partition(".")[0] == "hydra" else OTHER
+    name = key
+    while name and name not in table:
+        name = name.rpartition(".")[0]
+    return table.get(name, "")
+
+
+def is_hydra(key: str) -> bool:
+    """Whether a key or group (`hydra/launcher`) is one of Hydra's own."""
+    return key.replace("/", ".").partition(".")[0] == "hydra"
+
+
+def check_hydra(key: str, *, sweep: bool) -> None:
+    """Refuse a setting of Hydra's own; a sweep takes those of its sweeper.
+
+    Args:
+        key: dotted key, or group such as `hydra/launcher`.
+        sweep: whether the command is a sweep.
+
+    Raises:
+        UserError: with what to use here.
+    """
+    dotted = key.replace("/", ".")
+    sweeper = dotted == "hydra.sweeper" or dotted.startswith("hydra.sweeper.")
+    if sweep and sweeper and dotted != "hydra.sweeper.max_batch_size":
+        return
+    raise UserError(f"{key} has no effect here; {advice(dotted)}")
