@@ -9,10 +9,12 @@ T      ?= bitnet_qdyt/norms
 SCALE  ?= small
 SEEDS  ?= 3
 WORKERS ?= 1
+# Seconds after which `make test-rest` starts no more tests.
+BUDGET ?= 3300
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint format bench torture zoo table report dashboard notebooks
+.PHONY: help setup train test test-rest test-all lint format bench torture zoo table report dashboard notebooks
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,10 +31,14 @@ train: setup ## the main job: a masked language model on embedded text; ARGS="ke
 	$(BIN)/python train.py $(RUN) $(ARGS)
 
 test: setup ## the fast tests, on all cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
+
+test-rest: setup ## the slow tests that fit BUDGET=3300 seconds, in an order that the commit gives
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow -rs \
+		--rotate=$$(git rev-parse HEAD) --budget=$(BUDGET) $(ARGS)
 
 test-all: setup ## every test, properties on new examples
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --hypothesis-profile=search $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile=search $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

@@ -10,6 +10,12 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.rotation import (  # noqa: F401 - hooks of pytest
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_runtest_setup,
+)
+
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("fixed", derandomize=True, deadline=None)
