@@ -1,7 +1,9 @@
 """The stream of batches: the same for any number of workers, and resumed exactly."""
 
+import gc
 import itertools
 import json
+import time
 
 import lightning.pytorch as pl
 import numpy as np
@@ -231,3 +233,17 @@ def test_lightning_resumes_with_the_very_next_batch(stopped: int, tmp_path) -> N
     np.testing.assert_array_equal(whole, take(make(), 13))
     assert fit(tmp_path, stopped) == whole[:stopped]
     assert fit(tmp_path, 13, resume=tmp_path / "last.ckpt") == whole[stopped:]
+
+
+def test_workers_of_a_collected_cycle_end_at_once() -> None:
+    loader = make(num_workers=2)
+    take(loader, 2)
+    processes = loader._loader._iterator._workers  # type: ignore[union-attr]
+    cycle = [loader]
+    cycle.append(cycle)
+    del loader, cycle
+    began = time.monotonic()
+    gc.collect()
+    # torch waits 5 s for each worker that is not told to end, and then kills it.
+    assert time.monotonic() - began < 5
+    assert [process.exitcode for process in processes] == [0, 0]

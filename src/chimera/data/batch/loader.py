@@ -10,6 +10,7 @@ and `load_state_dict`. Because the loader has a length, Lightning itself prefetc
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self, TypeVar
 
@@ -85,6 +86,7 @@ class ResumableLoader:
                 f" {batch_size}; lower data.batch_size or data.seq_len, or give"
                 " more text"
             )
+        self._kept = False
         self._plan = _Plan()
         self._loader: DataLoader[Any] = DataLoader(
             samples,  # type: ignore[arg-type]  # a map-style data set whose keys are (epoch, index)
@@ -150,9 +152,22 @@ class ResumableLoader:
         elif not self.shuffle:
             self._returned = 0
         self._plan.batches = self._batches()[self._returned :]
-        for batch in self._loader:
+        batches = iter(self._loader)
+        self._keep_queues(batches)
+        for batch in batches:
             self._returned += 1
             yield batch
+
+    def _keep_queues(self, batches: Any) -> None:
+        """Keep the queues to the workers open until the workers are told to end.
+
+        A garbage collection of a cycle (a Lightning Trainer is in one) finalizes the queues before
+        torch's iterator. The iterator could then tell its workers nothing and would wait 5 s for
+        each of them.
+        """
+        if not self._kept and (queues := list(getattr(batches, "_index_queues", ()))):
+            self._kept = True
+            weakref.finalize(self, queues.clear).atexit = False
 
     def state_dict(self) -> dict[str, int]:
         """Epoch, samples of it returned to all ranks, and settings on which the order depends."""
