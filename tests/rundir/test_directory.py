@@ -22,7 +22,10 @@ def config(*overrides: str) -> dict[str, object]:
     return plain(compose(list(overrides)))
 
 
-def test_the_directory_depends_on_settings_that_change_results() -> None:
+def test_the_directory_depends_on_settings_that_change_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CHIMERA_RUNS", raising=False)
     assert identity(config()) == identity(config())
     assert identity(config()) != identity(config("seed=1"))
     assert identity(config()) != identity(config("optim.lr=1e-3"))
