@@ -72,7 +72,7 @@ def test_decayed(t: int, kind: str, with_state: bool) -> None:
     }[kind]
     state = leaf(1, 2, WIDTH, WIDTH) if with_state else None
     assert fused.suits(q.half(), v.half())
-    got = decay.chunkwise(q.half(), k.half(), v.half(), g, state)
+    got = fused.decayed(q.half(), k.half(), v.half(), g, state)
     before = torch.zeros(1, 2, WIDTH, WIDTH, device=DEVICE).double() if state is None else state
     want = recurrence(q, k, v, g, before)
     agree(got, want, [x for x in (q, k, v, g, state) if x is not None and x.requires_grad])
@@ -91,6 +91,12 @@ def test_delta(t: int, steps: int, gated: bool) -> None:
     got = delta.chunkwise(q.half(), k.half(), v.half(), beta.half(), g, state)
     want = naive_delta(q, k, v, beta, g, state)
     agree(got, want, [x for x in (q, k, v, beta, g, state) if x is not None])
+
+
+def test_fp16_has_no_room_for_sums_over_tokens() -> None:
+    ones = torch.full((1, 1, 1100, WIDTH), 2.0, device=DEVICE).half()
+    o, _ = decay.chunkwise(ones, ones, ones)
+    assert o.max() == 1100 * WIDTH * 8  # the kernels would return it in fp16, as infinity
 
 
 def test_what_the_kernels_do_not_have_stays_with_torch() -> None:

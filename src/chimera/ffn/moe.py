@@ -24,6 +24,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Ctx, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.ops.precision import wide
 from chimera.ops.routing import Groups, balance, blend, entropy, group, probabilities, touch
 
 
@@ -106,7 +107,7 @@ class MoE(FFN):
         if not outs:  # all tokens are padding
             return rows * 0.0 + touch(self.experts.parameters()), {}
         outputs = torch.cat([out.y[0] for out in outs.values()])
-        outputs = outputs * groups.gates.to(outputs.dtype)[:, None]
+        outputs = outputs * groups.gates.to(wide(outputs))[:, None]  # summed in float32
         y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens, outputs)
         if self.training:
             idle = (e for i, e in enumerate(self.experts) if i not in outs)

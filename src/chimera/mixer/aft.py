@@ -21,7 +21,7 @@ from chimera.errors import UserError
 from chimera.ops import aft
 from chimera.ops.attention import KVCache
 from chimera.ops.local import Aligned, empty_cache, slide
-from chimera.ops.precision import autocast_off
+from chimera.ops.precision import autocast_off, widen
 
 
 class State(NamedTuple):
@@ -71,15 +71,14 @@ class AFT(Mixer):
 
     def init_state(self, batch: int) -> State:
         like = self.o_proj.weight.new_empty(batch, self.dim)
-        like = like.to(torch.promote_types(like.dtype, torch.float32))
+        like = widen(like)
         slots = self.window - 1 if self.form == "local" else 0
         return State(empty_cache(batch, 1, slots, self.dim, like), aft.Sums.empty(like))
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
         tokens = Aligned.of(ctx)
         x = tokens.take(x)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        k, v = self.k_proj(x).to(wide), self.v_proj(x).to(wide)
+        k, v = widen(self.k_proj(x)), widen(self.v_proj(x))
         with autocast_off(x):
             if self.form == "simple":
                 sums, state = self._simple(k, v, tokens, state)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import delta
 from chimera.ops.conv import causal_conv
+from chimera.ops.precision import wide, widen
 
 
 class DeltaState(NamedTuple):
@@ -92,9 +93,8 @@ class DeltaProduct(Mixer):
 
     def init_state(self, batch: int) -> DeltaState:
         like, k = self.q_proj.weight, self.head_dim
-        wide = torch.promote_types(like.dtype, torch.float32)
         tails = (like.new_zeros(batch, w.shape[1] - 1, w.shape[0]) for w in self.convs)
-        return DeltaState(like.new_zeros(batch, self.heads, k, k, dtype=wide), tuple(tails))
+        return DeltaState(like.new_zeros(batch, self.heads, k, k, dtype=wide(like)), tuple(tails))
 
     def forward(self, x: Tensor, ctx: Ctx, state: DeltaState | None = None) -> Out:
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
@@ -128,6 +128,5 @@ class DeltaProduct(Mixer):
         """Log-decay of each token; None without decay."""
         if self.decay_proj is None:
             return None
-        wide = torch.promote_types(x.dtype, torch.float32)
-        dt = F.softplus(self.decay_proj(x).to(wide) + self.decay_bias.to(wide))
-        return rearrange(-self.rate.to(wide).exp() * dt, "b t h -> b h t")
+        dt = F.softplus(widen(self.decay_proj(x)) + widen(self.decay_bias))
+        return rearrange(-widen(self.rate).exp() * dt, "b t h -> b h t")

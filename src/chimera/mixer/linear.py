@@ -22,6 +22,7 @@ from torch import Tensor
 
 from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import decay
+from chimera.ops.precision import wide, widen
 
 
 class LinearState(NamedTuple):
@@ -73,7 +74,7 @@ class LinearAttention(Mixer):
         if not self.causal:
             raise ValueError("mixer=linear has no state in an encoder: decode with a causal model")
         like, h, k = self.q_proj.weight, self.heads, self.head_dim
-        dtype = torch.promote_types(like.dtype, torch.float32)
+        dtype = wide(like)
         return LinearState(
             like.new_zeros(batch, h, k, k, dtype=dtype), like.new_zeros(batch, h, k, dtype=dtype)
         )
@@ -118,4 +119,4 @@ class LinearAttention(Mixer):
 
 def feature(x: Tensor) -> Tensor:
     """φ(x) = elu(x) + 1, in float32 or wider: near 0, half precision loses all digits."""
-    return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1
+    return F.elu(widen(x)) + 1

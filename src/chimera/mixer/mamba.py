@@ -58,4 +58,4 @@ class Mamba(Mixer):
     def forward(self, x: Tensor, ctx: Ctx, state: SSMState | None = None) -> Out:
         y, gate, after = self.ssm(x, ctx.mask, state)
         y = F.dropout(y * gate, self.dropout, self.training)
-        return Out(self.out_proj(y), None if state is None else after)
+        return Out(self.out_proj(y.to(x.dtype)), None if state is None else after)

@@ -133,5 +133,5 @@ class MLSTM(Mixer):
         q, k, v = (rearrange(y, "b t (h k) -> b h t k", h=self.heads) for y in (q, k, v))
         k = k / math.sqrt(k.shape[-1])
         y, memory = mlstm(q, k, v, i, f, memory, ctx.mask, chunk=self.chunk)
-        y = self.o_proj((self.norm(y) + self.skip * a) * F.silu(z))
+        y = self.o_proj(((self.norm(y) + self.skip * a) * F.silu(z)).to(x.dtype))
         return Out(y, None if memory is None else State(tail, memory))

@@ -32,6 +32,7 @@ from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
 from chimera.errors import UserError
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
+from chimera.ops.precision import widen
 from chimera.ops.rk4 import CLASSIC, THREE_EIGHTHS, solve, solve_adjoint
 
 #: One cache per evaluation of f, because each stage has its own keys and values.
@@ -85,7 +86,7 @@ class ODEAttention(SoftmaxMixer):
         return (self.cache(batch),) * (4 * self.steps)
 
     def forward(self, x: Tensor, ctx: Ctx, state: Caches | None = None) -> Out:
-        start = x.to(torch.promote_types(x.dtype, torch.float32))
+        start = widen(x)
         caches = None if state is None else list(state)
         needs_grad = caches is None and torch.is_grad_enabled()
         f = partial(self.slope, ctx=ctx, caches=caches)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.ops import decay
+from chimera.ops.precision import wide
 from chimera.ops.rotary import angles, frequencies, rotate
 
 
@@ -95,7 +96,7 @@ class Retention(Mixer):
 
     def log_decay(self, loop: int, like: Tensor) -> Float[Tensor, " h"]:
         """log γ of each head in this layer, in traversal `loop` of the stack."""
-        dtype = torch.promote_types(like.dtype, torch.float32)
+        dtype = wide(like)
         rank = torch.arange(self.heads, device=like.device, dtype=dtype)
         last = max(self.site.depth * self.site.loops - 1, 1)
         shift = self.depth_shift * self.site.logical(loop) / last
@@ -106,7 +107,7 @@ class Retention(Mixer):
         if not self.site.causal:
             raise ValueError("mixer=retnet has no state in an encoder: decode with a causal model")
         like = self.q_proj.weight
-        dtype = torch.promote_types(like.dtype, torch.float32)
+        dtype = wide(like)
         return RetentionState(
             like.new_zeros(batch, self.heads, self.k_dim, self.v_dim, dtype=dtype)
         )
@@ -120,7 +121,7 @@ class Retention(Mixer):
         k, g = decay.masked(k, self.log_decay(ctx.loop, q), ctx.mask)
         y, s = self._retention(q, k, v, g, None if state is None else state.s)
         y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
-        y = rearrange(y, "b h t v -> b t (h v)") * F.silu(self.g_proj(x))
+        y = (rearrange(y, "b h t v -> b t (h v)") * F.silu(self.g_proj(x))).to(x.dtype)
         y = self.o_proj(F.dropout(y, self.site.dropout, self.training))
         return Out(y, None if s is None else RetentionState(s))
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from chimera.contract import Ctx, Mixer, MixerFactory, Out, Parts, Site
 from chimera.ops import routing
+from chimera.ops.precision import wide
 
 
 class State(NamedTuple):
@@ -75,10 +76,9 @@ class Routed(Mixer):
 
     def init_state(self, batch: int) -> State:
         weight = self.router.weight
-        wide = torch.promote_types(weight.dtype, torch.float32)
         return State(
             tuple(m.init_state(batch) for m in self.members.values()),
-            weight.new_zeros(batch, weight.shape[1], dtype=wide),
+            weight.new_zeros(batch, weight.shape[1], dtype=wide(weight)),
             torch.zeros(batch, dtype=torch.long, device=weight.device),
         )
 
@@ -114,7 +114,7 @@ class Routed(Mixer):
         states = states or [None] * len(self.members)
         outs = [m(x, ctx, s) for m, s in zip(self.members.values(), states, strict=True)]
         parts = zip(outs, weights[..., None].unbind(-2), strict=True)
-        y = sum(out.y * weight.to(out.y.dtype) for out, weight in parts)
+        y = sum(out.y * weight.to(wide(out.y)) for out, weight in parts)
         aux = routing.blend(*((1.0, out.aux) for out in outs))
         stats = _named(zip(self.members, outs, strict=True))
         return Out(y, tuple(out.state for out in outs), aux, stats)
@@ -132,7 +132,7 @@ class Routed(Mixer):
         jobs = zip(self.members.items(), inputs, strict=True)
         outs = {name: m(z, Ctx(p, k, ctx.loop)) for (name, m), (z, p, k) in jobs if len(z)}
         y = torch.cat([out.y for out in outs.values()])
-        y = y * groups.gates.to(y.dtype)[:, None, None]
+        y = y * groups.gates.to(wide(y))[:, None, None]
         y = y.index_select(0, groups.tokens.argsort())
         if self.training:
             idle = (m for name, m in self.members.items() if name not in outs)

@@ -82,6 +82,6 @@ class TitanAttention(SoftmaxMixer):
         y, cache = self.full_attention(*self.project(x), ctx.pos, ctx.mask, cache)
         if self.memory is not None:
             r, memory = self.memory(x, ctx.mask, memory)
-            y = y + self.heads.split(r, self.heads.h)
+            y = (y + self.heads.split(r, self.heads.h)).to(x.dtype)
         new_state = None if cache is None or memory is None else TitanState(cache, memory)
         return Out(self.output(y), new_state)

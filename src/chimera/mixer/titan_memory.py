@@ -95,4 +95,4 @@ class TitanMemory(Mixer):
         y, gate, ssm = self.ssm(x, ctx.mask, ssm)
         r, memory = self.memory(x, ctx.mask, memory)
         y = F.dropout((y + r) * gate, self.dropout, self.training)
-        return Out(self.out_proj(y), None if state is None else TitanState(ssm, memory))
+        return Out(self.out_proj(y.to(x.dtype)), None if state is None else TitanState(ssm, memory))

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from chimera.ops.precision import autocast_off, wide, widen
 from chimera.quant.shared.layers import Linear
 
 Pool = Literal["auto", "first", "mean", "last"]
@@ -38,7 +39,8 @@ def pooled(
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     if pool == "mean":
         share = mask / mask.sum(1, keepdim=True).clamp(min=1)
-        return torch.einsum("btd,bt->bd", x, share.to(x.dtype))
+        with autocast_off(x):
+            return torch.einsum("btd,bt->bd", widen(x), share.to(wide(x))).to(x.dtype)
     place = torch.arange(x.shape[1], device=x.device)
     index = mask.long().argmax(1) if pool == "first" else (mask * place).argmax(1)
     return x[torch.arange(len(x), device=x.device), index]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from chimera.contract import Norm, PositiveFloat, accept_scalars
+from chimera.ops.precision import widen
 
 
 class DyT(Norm):
@@ -41,4 +42,4 @@ class DyT(Norm):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * x)).to(x.dtype)
+        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * widen(x))).to(x.dtype)

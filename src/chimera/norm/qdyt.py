@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from chimera.contract import Fraction, Norm, PositiveFloat, accept_scalars
-from chimera.ops.grid import wide
+from chimera.ops.precision import wide, widen
 from chimera.ops.straight import recomputing
 
 GAMMA = (0.1, 10.0)  # bounds of a calibrated γ, which is infinite for a channel of zeros
@@ -77,15 +77,16 @@ class QDyT(Norm):
         self._calibrate_at: float | None = None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        half, x = x.dtype, widen(x)
         if self.training or self.inference_mean == "token":
-            z = x - x.mean(-1, keepdim=True, dtype=wide(x))
+            z = x - x.mean(-1, keepdim=True)
         elif self.inference_mean == "channel":
             z = x - self.running_mean
         else:
             z = x - self.running_mean.mean()
         if self.training and not recomputing():
             self._observe(x.detach(), z.detach(), mask)
-        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * z)).to(x.dtype)
+        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * z)).to(half)
 
     @torch.no_grad()
     def _observe(

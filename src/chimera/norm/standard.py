@@ -1,4 +1,8 @@
-"""torch's LayerNorm and RMSNorm (SPEC N1; arXiv 1607.06450, 1910.07467)."""
+"""torch's LayerNorm and RMSNorm (SPEC N1; arXiv 1607.06450, 1910.07467).
+
+Both compute in float32 or wider: torch's gradient of γ and β of a half-precision x is a sum over
+tokens in half precision.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.contract import Norm, PositiveFloat
+from chimera.ops.precision import widen
 
 
 class LayerNorm(nn.LayerNorm, Norm):
@@ -15,7 +20,8 @@ class LayerNorm(nn.LayerNorm, Norm):
         super().__init__(dim, eps=eps)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        weight, bias = widen(self.weight), widen(self.bias)
+        return F.layer_norm(widen(x), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
 
 
 class RMSNorm(nn.RMSNorm, Norm):
@@ -25,4 +31,5 @@ class RMSNorm(nn.RMSNorm, Norm):
         super().__init__(dim, eps=eps)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        y = F.rms_norm(widen(x), self.normalized_shape, widen(self.weight), self.eps)
+        return y.to(x.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chimera.contract import Norm, PositiveFloat
+from chimera.ops.precision import widen
 
 
 class StaticTanh(Norm):
@@ -26,4 +27,4 @@ class StaticTanh(Norm):
         self.bias = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * x)).to(x.dtype)
+        return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * widen(x))).to(x.dtype)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from chimera.ops.precision import wide
+
 
 def _rows(x: Float[Tensor, "b t d"], index: Int[Tensor, "b s"]) -> Float[Tensor, "b s d"]:
     """x[i, index[i]], by copies of whole rows: much faster than `gather`, forward and backward."""
@@ -52,8 +54,7 @@ def causal_conv(
     if mask is not None:
         # Order: padding, tail, real tokens. Then a real token directly follows its k−1 inputs.
         padded = _rows(padded, _order(F.pad(mask, (k - 1, 0), value=True)))
-    wide = torch.promote_types(x.dtype, torch.float32)
-    taps = weight.to(wide).unbind(1)
+    taps = weight.to(wide(x)).unbind(1)
     y = padded[:, :t] * taps[0] if bias is None else torch.addcmul(bias, padded[:, :t], taps[0])
     for j in range(1, k):
         y = torch.addcmul(y, padded[:, j : j + t], taps[j])

@@ -18,6 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from chimera.ops.precision import widen
+
 
 def cross_entropy(
     head: Callable[[Tensor], Tensor],
@@ -39,7 +41,7 @@ def cross_entropy(
 
     def part(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         logits = head(x)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = widen(logits)
         hits = (logits.detach().argmax(-1) == targets).sum()
         return F.cross_entropy(logits, targets, reduction="sum"), hits
 

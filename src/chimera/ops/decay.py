@@ -10,8 +10,9 @@ Shapes: q, k [b h t k]; v [b h t v]; state S [b h k v]; o [b h t v]. The finite 
 All forms give the same numbers. `parallel` costs t², `chunkwise` t·chunk, `step` O(1) per token.
 
 A padded token changes nothing if its k and g are zero (`masked` sets both). Accumulation is in
-float32 or wider, also under autocast; o has the dtype of v, the state keeps the wide dtype. All
-arguments of exp are ≤ 0, so that no decay overflows.
+float32 or wider, also under autocast. o and the state have this wide dtype: a sum over 1000 tokens
+may be beyond fp16, and the caller norms or divides it first. (Kernels of `fused`, for bf16 only: o
+is bf16.) All arguments of exp are ≤ 0, so that no decay overflows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from chimera.ops import fused
-from chimera.ops.precision import autocast_off
+from chimera.ops.precision import autocast_off, wide
 
 #: Number of chunks whose states one matrix product combines; longer sequences recurse on groups.
 GROUP = 32
@@ -77,13 +78,13 @@ def chunkwise(
     """
     if state is not None and not causal:
         raise ValueError("causal=False takes no state: pass state=None, or causal=True")
-    if causal and fused.suits(q, v):
+    if causal and v.dtype == torch.bfloat16 and fused.suits(q, v):
         return fused.decayed(q, k, v, g, state)
-    tokens, dtype = q.shape[2], v.dtype
+    tokens = q.shape[2]
     q, k, v, g, state = _widen(q, k, v, g, state)
     with autocast_off(q):
         if g is None and not causal:
-            return (q @ (k.mT @ v)).to(dtype), None  # all weights are 1
+            return q @ (k.mT @ v), None  # all weights are 1
         size = min(chunk, tokens)
         missing = -tokens % size
         if g is not None and g.ndim == 1 and state is not None and missing:
@@ -100,7 +101,7 @@ def chunkwise(
             y += _times(q, w.to_start) @ left
             y += _times(q, w.to_end) @ right
         y = rearrange(y, "b h n c v -> b h (n c) v")
-    return y[:, :, :tokens].to(dtype), state
+    return y[:, :, :tokens], state
 
 
 def step(
@@ -111,14 +112,13 @@ def step(
     state: State,
 ) -> tuple[Float[Tensor, "b h 1 v"], State]:
     """One token of the recurrence. Arguments and result as for `parallel`."""
-    dtype = v.dtype
-    q, k, v, g, wide = _widen(q, k, v, g, state)
+    q, k, v, g, state = _widen(q, k, v, g, state)
     with autocast_off(q):
         new = k.mT @ v
         if g is not None:
-            wide = wide * (g[:, None, None] if g.ndim == 1 else g[..., None]).exp()
-        new = new + wide
-        return (q @ new).to(dtype), new
+            state = state * (g[:, None, None] if g.ndim == 1 else g[..., None]).exp()
+        new = new + state
+        return q @ new, new
 
 
 def masked(
@@ -227,6 +227,6 @@ def _chunks(x: Tensor, missing: int, size: int) -> Tensor:
 
 def _widen(q: Tensor, k: Tensor, v: Tensor, g: Decay, state: State | None) -> tuple:
     """Convert all to one dtype, float32 or wider."""
-    dtype = torch.promote_types(torch.promote_types(q.dtype, v.dtype), torch.float32)
+    dtype = wide(q, v)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     return q, k, v, None if g is None else g.to(dtype), None if state is None else state.to(dtype)

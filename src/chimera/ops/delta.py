@@ -15,9 +15,9 @@ of the chunk, L_sr = Γ_s/Γ_r (without decay, Γ = L = 1):
     h ← (Γ_N I − K̂ᵀW) h + K̂ᵀU,  K̂_s = (Γ_N/Γ_s) K_s   the only loop over chunks
     O = Γ(Q h) + tril(QKᵀ ⊙ L)(U − W h)              E1: a token reads after its own update
 
-All arguments of exp are ≤ 0. Computes in float32 or wider, also under autocast; o has the dtype of
-v, the state keeps the wide dtype. The number of query heads h may be a multiple of the number of
-key-value heads g; the queries of a group then read the same state.
+All arguments of exp are ≤ 0. Computes in float32 or wider, also under autocast; o and the state
+have this wide dtype (kernels of `fused`: o has the dtype of v). The number of query heads h may be
+a multiple of the number of key-value heads g; the queries of a group then read the same state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chimera.ops import fused
-from chimera.ops.precision import autocast_off
+from chimera.ops.precision import autocast_off, wide, widen
 
 #: Steps in a chunk, measured: smaller chunks need more states, larger ones more work within chunks.
 STEPS = 64
@@ -85,22 +85,21 @@ def chunkwise(
     simple = between is None and beta.shape[-1] == 1 and q.shape[1] == k.shape[1]
     if simple and fused.suits(q, v):
         return fused.delta(q, k, v, beta, decay, state)
-    tokens, dtype = q.shape[2], v.dtype
+    tokens, dtype = q.shape[2], wide(q, v)
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])
-    wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
     size = min(chunk or max(1, STEPS // k.shape[3]), tokens)
     with autocast_off(q):
         split = "b g (c i) r x -> (c b g) (i r) x"
         q = rearrange(q, "b (g r) t k -> b g t r k", g=shape[1])
         steps, reads = k.shape[3], q.shape[3]
-        q, k, v, beta = (_chunks(x.to(wide), size, split) for x in (q, k, v, beta))
+        q, k, v, beta = (_chunks(x.to(dtype), size, split) for x in (q, k, v, beta))
         u, w, ends = v * beta, k * beta, k
         a, p = w @ k.mT, q @ k.mT
         keep = q.new_ones(len(q))
         if decay is None:
             inside = q.new_ones(size, size).tril()
         else:
-            total = _chunks(decay.to(wide), size, "b g (c i) -> (c b g) i").cumsum(-1)
+            total = _chunks(decay.to(dtype), size, "b g (c i) -> (c b g) i").cumsum(-1)
             apart = total[:, :, None] - total[:, None, :]
             upper = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
             inside = apart.masked_fill(upper, float("-inf")).exp()
@@ -109,7 +108,7 @@ def chunkwise(
             w, q = w * _spread(start, steps), q * _spread(start, reads)
             ends = k * _spread((last[:, None] - total).exp()[..., None], steps)
         p = p.mul_(_spread(inside, reads, steps))
-        h = q.new_zeros(shape) if state is None else state.to(wide)
+        h = q.new_zeros(shape) if state is None else state.to(dtype)
         parts = (a, p, u, w, q, ends, keep)
         if between is None:
             o, h = Chunks.apply(*parts, h.flatten(0, 1))
@@ -124,7 +123,7 @@ def chunkwise(
         join = "(c b g) (i r) v -> b (g r) (c i) v"
         o = rearrange(o, join, b=shape[0], g=shape[1], r=reads)
         state = None if state is None else h
-    return o[:, :, :tokens].to(dtype), state
+    return o[:, :, :tokens], state
 
 
 def step(
@@ -136,18 +135,17 @@ def step(
     state: State,
 ) -> tuple[Float[Tensor, "b h 1 v"], State]:
     """One token of the recurrence. Arguments and result as for `chunkwise`."""
-    dtype = v.dtype
-    wide = torch.promote_types(torch.promote_types(q.dtype, dtype), torch.float32)
+    dtype = wide(q, v)
     with autocast_off(q):
-        h = state.to(wide)
-        q, k, v, beta = (x.to(wide) for x in (q, k, v, beta))
+        h = state.to(dtype)
+        q, k, v, beta = (x.to(dtype) for x in (q, k, v, beta))
         if decay is not None:
-            h = h * decay.to(wide).exp()[..., None]
+            h = h * decay.to(dtype).exp()[..., None]
         for j in range(k.shape[3]):
             key, size = k[:, :, :, j], beta[:, :, :, j]
             h = h + key.mT @ (size * v[:, :, :, j] - (size * key) @ h)
         queries = rearrange(q, "b (g r) 1 k -> b g r k", g=h.shape[1])
-        return rearrange(queries @ h, "b g r v -> b (g r) 1 v").to(dtype), h
+        return rearrange(queries @ h, "b g r v -> b (g r) 1 v"), h
 
 
 def masked(
@@ -164,8 +162,7 @@ def masked(
 
 def unit(x: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
     """x / ‖x‖ over the last axis, in float32 or wider."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return F.normalize(wide, dim=-1, eps=1e-6)
+    return F.normalize(widen(x), dim=-1, eps=1e-6)
 
 
 class Chunks(torch.autograd.Function):

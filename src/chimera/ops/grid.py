@@ -15,12 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
+from chimera.ops.precision import wide
+
 FLOOR = 1e-5  # smallest max|x|, because a token of zeros has no scale (BitNet's value)
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """Dtype for statistics of x: float32, or float64 if x is float64."""
-    return torch.promote_types(x.dtype, torch.float32)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.precision import autocast_off
+from chimera.ops.precision import autocast_off, wide, widen
 
 #: Order of H below which one small matrix product is faster than butterflies (on one CPU core).
 RADIX = 16
@@ -39,7 +39,8 @@ def signs(n: int) -> Float[Tensor, "n n"]:
 
 def rotate_dense(x: Float[Tensor, "*b d"], h: Float[Tensor, "n n"]) -> Float[Tensor, "*b d"]:
     """Multiply x by H as in the paper, O(d·n); `h` = signs(block(d))."""
-    y = rearrange(x, "... (m n) -> ... m n", n=len(h)) @ h.to(x.dtype)
+    with autocast_off(x):
+        y = rearrange(x, "... (m n) -> ... m n", n=len(h)) @ h.to(x.dtype)
     return rearrange(y, "... m n -> ... (m n)") * len(h) ** -0.5
 
 
@@ -65,9 +66,8 @@ class _Butterfly(Function):
 
 
 def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
-    wide = torch.promote_types(x.dtype, torch.float32)  # sums over n values
     with autocast_off(x):
-        y = x.to(wide).reshape(-1, len(h)) @ (h.to(wide) * n**-0.5)
+        y = widen(x).reshape(-1, len(h)) @ (h.to(wide(x)) * n**-0.5)  # sums over n values
     stride = len(h)
     while stride < n:
         a, b = y.view(-1, 2, stride).unbind(1)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from chimera.ops.precision import wide, widen
+
 
 def soft_threshold(z: Float[Tensor, "*n"], t: float) -> Float[Tensor, "*n"]:
     """Proximal operator of t·‖·‖₁: exactly zero where |z| ≤ t."""
@@ -22,9 +24,8 @@ def soft_threshold(z: Float[Tensor, "*n"], t: float) -> Float[Tensor, "*n"]:
 
 def singular_values(b: Float[Tensor, "o r"], a: Float[Tensor, "r i"]) -> Float[Tensor, " n"]:
     """The n = min(o, r, i) singular values of B A, in descending order."""
-    wide = torch.promote_types(b.dtype, torch.float32)
-    left = torch.linalg.qr(b.to(wide), mode="r").R
-    right = torch.linalg.qr(a.mT.to(wide), mode="r").R
+    left = torch.linalg.qr(widen(b), mode="r").R
+    right = torch.linalg.qr(a.mT.to(wide(b)), mode="r").R
     return torch.linalg.svdvals(left @ right.mT)
 
 

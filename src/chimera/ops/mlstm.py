@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from chimera.ops import decay
+from chimera.ops.precision import wide
 
 
 class Memory(NamedTuple):
@@ -36,8 +37,7 @@ class Memory(NamedTuple):
     @staticmethod
     def empty(batch: int, heads: int, k: int, v: int, like: Tensor) -> Memory:
         """Zero state, on the device of `like`, in the dtype of `like`, at least float32."""
-        wide = torch.promote_types(like.dtype, torch.float32)
-        c = like.new_zeros(batch, heads, k, v + 1, dtype=wide)
+        c = like.new_zeros(batch, heads, k, v + 1, dtype=wide(like))
         return Memory(c, c.new_zeros(batch, heads))
 
 
@@ -71,9 +71,9 @@ def mlstm(
         chunk: tokens in a chunk; chunk ≥ t is the parallel form, cost t².
 
     Returns:
-        h in the dtype of v, and the memory after the last token.
+        h in float32 or wider, and the memory after the last token.
     """
-    dtype = torch.promote_types(torch.promote_types(v.dtype, i.dtype), torch.float32)
+    dtype = wide(v, i)
     log_i, log_f = i.to(dtype), F.logsigmoid(f.to(dtype))
     if mask is not None:
         log_i = log_i.masked_fill(~mask[:, None], float("-inf"))
@@ -93,4 +93,4 @@ def mlstm(
     # e^{−m} may underflow to 0; the clamp makes an empty memory return 0, not 0/0.
     least = (-m).exp().clamp(min=torch.finfo(dtype).tiny)[..., None]
     h = y[..., :-1] / torch.maximum(y[..., -1:].abs(), least)
-    return h.to(v.dtype), None if c is None else Memory(c, m[..., -1])
+    return h, None if c is None else Memory(c, m[..., -1])

@@ -1,4 +1,14 @@
-"""Switch autocast off for code that chooses its own precision."""
+"""Precision of the numbers that half precision cannot hold, whatever autocast says.
+
+States, sums over tokens, norms, softmax statistics, gates and routers are computed in float32 (in
+float64 if an input has it). fp16 ends at 65504, which a sum over 1000 tokens passes, and at 6e-8,
+which an ε of 1e-12 does not reach: 0/0 is NaN. bf16 has 8 bits, so that a sum stops growing after
+256 equal terms. The idiom, in `ops` and in components:
+
+    with autocast_off(x):                  products stay in the dtype of their factors
+        y = f(widen(x))                    `widen` one tensor, or `x.to(wide(x, v))` for several
+    return y                               wide; a component returns `y.to(x.dtype)`
+"""
 
 from __future__ import annotations
 
@@ -13,3 +23,16 @@ def autocast_off(x: Tensor) -> AbstractContextManager[object]:
     if x.is_meta:
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
+
+
+def wide(*tensors: Tensor) -> torch.dtype:
+    """Dtype for statistics of these tensors: float32, or float64 if one of them is float64."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def widen(x: Tensor) -> Tensor:
+    """x in float32 or wider; x itself if it is."""
+    return x.to(wide(x))

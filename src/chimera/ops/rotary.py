@@ -13,6 +13,8 @@ from annotated_types import Gt
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from chimera.ops.precision import wide
+
 #: Base of a geometric series of frequencies.
 Base = Annotated[float, Gt(1)]
 
@@ -28,7 +30,7 @@ def frequencies(
         like: tensor to rotate; gives device and precision.
         inclusive: True if the last exponent is −1 (RetNet), False if −(half−1)/half (RoPE).
     """
-    dtype = torch.promote_types(like.dtype, torch.float32)
+    dtype = wide(like)
     step = torch.arange(half, device=like.device, dtype=dtype)
     return base ** (-step / max(half - inclusive, 1))
 

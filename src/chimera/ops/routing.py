@@ -24,14 +24,13 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from chimera.ops.precision import autocast_off
+from chimera.ops.precision import autocast_off, wide, widen
 
 
 def probabilities(x: Float[Tensor, "*n d"], weight: Float[Tensor, "e d"]) -> Float[Tensor, "*n e"]:
     """Router probabilities, without autocast: rounded logits reorder near-equal experts."""
-    wide = torch.promote_types(x.dtype, torch.float32)
     with autocast_off(x):
-        return F.linear(x.to(wide), weight.to(wide)).softmax(-1)
+        return F.linear(widen(x), weight.to(wide(x))).softmax(-1)
 
 
 def average(x: Float[Tensor, "n e"], real: Bool[Tensor, " n"] | None) -> Float[Tensor, " e"]:
@@ -55,16 +54,16 @@ def entropy(probs: Float[Tensor, "n e"], real: Bool[Tensor, " n"] | None) -> Flo
     return average(torch.special.entr(probs.detach()), real).sum()
 
 
-def _wide(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _real(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """x in float32 or wider with zeros at padding, and the mask as [b t 1]."""
     real = x.new_ones(*x.shape[:2], 1, dtype=torch.bool) if mask is None else mask[..., None]
-    return x.to(torch.promote_types(x.dtype, torch.float32)).masked_fill(~real, 0.0), real
+    return widen(x).masked_fill(~real, 0.0), real
 
 
 def mean(x: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b 1 d"]:
     """Mean of each sequence over its real tokens."""
-    wide, real = _wide(x, mask)
-    return wide.sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+    x, real = _real(x, mask)
+    return x.sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
 
 
 def running_mean(
@@ -81,8 +80,8 @@ def running_mean(
         total: sum from earlier calls.
         seen: number of tokens in earlier calls.
     """
-    wide, real = _wide(x, mask)
-    sums, counts = wide.cumsum(1), real.cumsum(1)[..., 0].expand(x.shape[:2])
+    x, real = _real(x, mask)
+    sums, counts = x.cumsum(1), real.cumsum(1)[..., 0].expand(x.shape[:2])
     if total is not None and seen is not None:
         sums, counts = sums + total[:, None], counts + seen[:, None]
     return sums / counts.clamp(min=1)[..., None], sums[:, -1], counts[:, -1]

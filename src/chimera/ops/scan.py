@@ -12,7 +12,7 @@ in the cache. The backward pass stores one state per chunk, recomputes the other
 adjoint g_t = C_t ȳ_t + exp(Δ_{t+1} A) g_{t+1} in the same way from the right.
 
 Cost t·e·n, memory t·e·n/16. All arguments of exp are ≤ 0; no division occurs. Computes in float32
-or wider, also under autocast; y has the dtype of x, the state keeps the wide dtype.
+or wider, also under autocast; y and the state have this wide dtype.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chimera.ops.precision import autocast_off
+from chimera.ops.precision import autocast_off, wide
 
 #: Tokens in a chunk: one stored state per chunk, CHUNK sequential steps per block.
 CHUNK = 16
@@ -63,13 +63,12 @@ def selective_scan(
     Returns:
         y, and h after the last token.
     """
-    dtype = x.dtype
     x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
     with autocast_off(x):
         y, state = _Scan.apply(x, delta, A, B, C, state)
         if D is not None:
             y = torch.addcmul(y, x, D.to(x.dtype))
-    return y.to(dtype), state
+    return y, state
 
 
 def step(
@@ -83,14 +82,13 @@ def step(
     mask: Bool[Tensor, "b 1"] | None = None,
 ) -> tuple[Float[Tensor, "b 1 e"], State]:
     """One token of the recurrence. Arguments and result as for `selective_scan`."""
-    dtype = x.dtype
     x, delta, A, B, C, state = _prepared(x, delta, A, B, C, state, mask)
     with autocast_off(x):
         state = torch.addcmul((delta * A.mT).exp() * state, B.mT, delta * x)
         y = C @ state
         if D is not None:
             y = torch.addcmul(y, x, D.to(x.dtype))
-    return y.to(dtype), state
+    return y, state
 
 
 def _prepared(
@@ -103,12 +101,12 @@ def _prepared(
     mask: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """Convert to one wide dtype, create a missing state, set Δ of padding to 0."""
-    wide = torch.promote_types(x.dtype, torch.float32)
+    dtype = wide(x)
     if state is None:
-        state = torch.zeros(x.shape[0], A.shape[1], A.shape[0], dtype=wide, device=x.device)
+        state = torch.zeros(x.shape[0], A.shape[1], A.shape[0], dtype=dtype, device=x.device)
     if mask is not None:
         delta = delta.masked_fill(~mask[..., None], 0)
-    return x.to(wide), delta.to(wide), A.to(wide), B.to(wide), C.to(wide), state.to(wide)
+    return x.to(dtype), delta.to(dtype), A.to(dtype), B.to(dtype), C.to(dtype), state.to(dtype)
 
 
 class _Block(NamedTuple):

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from chimera.ops.precision import autocast_off
+from chimera.ops.precision import autocast_off, wide
 
 #: m of an empty memory. Finite, so that differences of m are finite.
 EMPTY = -1e30
@@ -40,8 +40,7 @@ class Cell(NamedTuple):
     @staticmethod
     def empty(batch: int, heads: int, width: int, like: Tensor) -> Cell:
         """State before the first token, on the device and in the dtype (≥ float32) of `like`."""
-        wide = torch.promote_types(like.dtype, torch.float32)
-        c = like.new_zeros(batch, heads, width, dtype=wide)
+        c = like.new_zeros(batch, heads, width, dtype=wide(like))
         return Cell(c, c.clone(), c.clone(), torch.full_like(c, EMPTY))
 
 
@@ -60,9 +59,9 @@ def slstm(
         mask: True for real tokens; padding does not change the state.
 
     Returns:
-        h in the dtype of x, and the state after the last token.
+        h in float32 or wider, and the state after the last token.
     """
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    dtype = wide(x)
     pre = rearrange(x.to(dtype), "b t n e -> t n b e")
     if mask is not None:
         shut = rearrange(~mask, "b t -> t 1 b 1")
@@ -75,7 +74,7 @@ def slstm(
     with autocast_off(x):
         h, c, n, m = _Scan.apply(pre, R.to(dtype), *old, real)
     y = rearrange(h, "t n b e -> b t n e")
-    return y.to(x.dtype), Cell(*(s.transpose(0, 1) for s in (c, n, h[-1], m)))
+    return y, Cell(*(s.transpose(0, 1) for s in (c, n, h[-1], m)))
 
 
 class _Scan(torch.autograd.Function):
@@ -92,9 +91,9 @@ class _Scan(torch.autograd.Function):
         m: Tensor,
         real: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        t, heads, b, wide = pre.shape
+        t, heads, b, width = pre.shape
         raw = torch.empty_like(pre)
-        saved, out = (pre.new_empty(k, t, heads, b, wide // 4) for k in (4, 1))
+        saved, out = (pre.new_empty(k, t, heads, b, width // 4) for k in (4, 1))
         enter, forget, cs, ns, hs = (s.unbind() for s in (*saved, *out))
         initial = (c, n, h)
         for j, (from_input, gates) in enumerate(zip(pre.unbind(), raw.unbind(), strict=True)):

@@ -28,7 +28,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.grid import FLOOR, wide
+from chimera.ops.grid import FLOOR
+from chimera.ops.precision import wide
 
 Measured = tuple[Tensor, Tensor]
 TWN_THRESHOLD = 0.7

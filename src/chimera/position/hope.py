@@ -16,11 +16,11 @@ import math
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from chimera.contract import Hook, Position, Site
+from chimera.ops.delta import unit
 from chimera.ops.rotary import Base, angles, frequencies, rotate
 
 
@@ -49,6 +49,5 @@ class Hope(Position):
         cos, sin = angles(pos, frequencies(self.head_dim // 2, self.base, like=q))
         radius = self.log_radius.to(cos.dtype).exp()[:, None, None]
         # Normalising before rotating gives the same result, because a rotation keeps norms.
-        on_sphere = F.normalize(q.to(cos.dtype), dim=-1) * radius
-        keys = F.normalize(k.to(cos.dtype), dim=-1) * math.sqrt(self.head_dim)
+        on_sphere, keys = unit(q) * radius, unit(k) * math.sqrt(self.head_dim)
         return rotate(on_sphere, cos, sin).to(q.dtype), rotate(keys, cos, sin).to(k.dtype)

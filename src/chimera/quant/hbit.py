@@ -23,7 +23,8 @@ from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
 from chimera.contract import Fraction, Role
-from chimera.ops.grid import FLOOR, wide
+from chimera.ops.grid import FLOOR
+from chimera.ops.precision import wide
 from chimera.ops.straight import straight
 from chimera.ops.ternary import LearnedStep, Measured, mean_size, round_codes, ternary
 from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Rotation, Transform

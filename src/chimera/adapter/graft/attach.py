@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from chimera.adapter.graft.memory import GraftedMemory, Padding
 from chimera.adapter.graft.sites import decoder, sites
 from chimera.errors import UserError
+from chimera.ops.precision import wide
 
 
 def attach(
@@ -58,7 +58,7 @@ def attach(
         layers = [attention.get_submodule(part) for part in layout.names]
         projections += [p for layer in layers for p in layer.parameters()]
         like = projections[-1]
-        memory.to(like.device, torch.promote_types(like.dtype, torch.float32))
+        memory.to(like.device, wide(like))
         memory.attach(attention)
     top.register_forward_pre_hook(padding.read_mask, with_kwargs=True)
     model.requires_grad_(False)

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from chimera.ops.low_rank import entropy_rank
+from chimera.ops.precision import wide
 
 
 def widths(layer: Any) -> tuple[int, int] | None:
@@ -53,9 +54,7 @@ class LowRank(nn.Module):
         self.r, self.scale, self.dropout = r, scale, dropout
         like: Any = base.weight
         self.options = {
-            "dtype": torch.promote_types(like.dtype, torch.float32)
-            if like.dtype.is_floating_point
-            else torch.float32,
+            "dtype": wide(like) if like.dtype.is_floating_point else torch.float32,
             "device": like.device,
         }
         self.A = nn.Parameter(torch.empty(r, sizes[0], **self.options))

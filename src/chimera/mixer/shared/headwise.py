@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chimera.contract import Role
+from chimera.ops.precision import widen
 
 
 class HeadwiseLinear(nn.Module):
@@ -43,7 +44,10 @@ class HeadwiseLinear(nn.Module):
 
 
 class HeadNorm(nn.Module):
-    """LayerNorm of each head (a group norm), with scale, without shift. [b h t v] to [b t h·v]."""
+    """LayerNorm of each head (a group norm), with scale, without shift: [b h t v] to [b t h·v].
+
+    The result is in float32 or wider.
+    """
 
     component = "norm"
 
@@ -53,6 +57,5 @@ class HeadNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "b h t v"]) -> Float[Tensor, "b t d"]:
-        x = rearrange(x, "b h t v -> b t h v")
-        y = F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight
-        return y.flatten(2).to(x.dtype)
+        x = rearrange(widen(x), "b h t v -> b t h v")
+        return (F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight).flatten(2)

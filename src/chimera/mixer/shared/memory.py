@@ -23,6 +23,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from chimera.ops import decay
+from chimera.ops.delta import unit
+from chimera.ops.precision import wide
 
 OpenFraction = Annotated[float, Gt(0), Lt(1)]
 
@@ -77,7 +79,7 @@ class FastWeightMemory(nn.Module):
     def init_state(self, batch: int) -> decay.State:
         """Zero matrices for `batch` sequences, in float32 or wider."""
         like = self.q_proj.weight
-        dtype = torch.promote_types(like.dtype, torch.float32)
+        dtype = wide(like)
         return like.new_zeros(batch, self.heads, *self.widths, dtype=dtype)
 
     def forward(
@@ -86,14 +88,14 @@ class FastWeightMemory(nn.Module):
         mask: Bool[Tensor, "b t"] | None = None,
         state: decay.State | None = None,
     ) -> tuple[Float[Tensor, "b t v"], decay.State | None]:
-        """Read of each token, after its own write, and the memory after the last token."""
+        """Read of each token (in float32 or wider), after its own write, and the last memory."""
         q, k, v = (
             rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         if self.normalise:
-            q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-        logit = self.alpha_logit.to(torch.promote_types(q.dtype, torch.float32))
+            q, k = unit(q), unit(k)
+        logit = self.alpha_logit.to(wide(q))
         written = k * torch.sigmoid(-logit)[:, None, None]  # 1 − α without cancellation
         k, g = decay.masked(written, F.logsigmoid(logit), mask)
         if state is not None and x.shape[1] == 1:

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from chimera.ops.conv import causal_conv
+from chimera.ops.precision import wide, widen
 from chimera.ops.scan import selective_scan, step
 
 DT_MIN, DT_MAX = 1e-3, 1e-1
@@ -83,7 +84,7 @@ class SelectiveSSM(nn.Module):
                 batch,
                 self.sizes[1],
                 self.inner,
-                dtype=torch.promote_types(like.dtype, torch.float32),
+                dtype=wide(like),
             ),
         )
 
@@ -99,9 +100,8 @@ class SelectiveSSM(nn.Module):
         u, tail = causal_conv(u, self.conv_weight, self.conv_bias, tail, mask)
         u = F.silu(u)
         low, B, C = self.x_proj(u).split(self.sizes, dim=-1)
-        wide = torch.promote_types(u.dtype, torch.float32)
-        delta = F.softplus(F.linear(low, self.dt_weight).to(wide) + self.dt_bias)
-        A = -self.A_log.to(wide).exp()
+        delta = F.softplus(widen(F.linear(low, self.dt_weight)) + self.dt_bias)
+        A = -self.A_log.to(wide(u)).exp()
         if h is not None and x.shape[1] == 1:
             y, h = step(u, delta, A, B, C, self.D, h, mask)
         else:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from chimera.contract import Role
+from chimera.ops.precision import widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
 from chimera.quant.shared.packed import PackedTernaryEmbedding, PackedTernaryLinear
@@ -61,7 +62,8 @@ class QuantisedLinear(Linear):
         return straight(self.weight, self.rule.quantised(self.weight))
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        return F.linear(self.inputs(x), self.quantised(), self.bias)
+        x = self.inputs(widen(x)).to(x.dtype)
+        return F.linear(x, self.quantised(), self.bias)
 
 
 class TernaryLinear(QuantisedLinear):

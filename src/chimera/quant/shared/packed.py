@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from chimera.contract import Packable, Role
+from chimera.ops.precision import widen
 from chimera.ops.trits import PER_BYTE, pack, unpack, unpack_at
 
 BLOCK = 640  # rows unpacked at once, a multiple of five
@@ -86,7 +87,7 @@ class PackedTernaryLinear(Packed):
         return super().train(False)
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        x, height = self.inputs(x), self.shape[0]
+        x, height = self.inputs(widen(x)).to(x.dtype), self.shape[0]
         if self.cache:
             y = F.linear(x, self.cached().to(x.dtype))
         else:

@@ -1,0 +1,276 @@
+"""Error of every component in half precision, against float32, with a derived bound.
+
+    python -m tests.contract.precision                    every component, 128 and 2048 tokens
+    python -m tests.contract.precision --only linear      some
+    python -m tests.contract.precision --rows FILE        also append each row to FILE, as JSON
+    python -m tests.contract.precision --table FILE       the table of docs/half-precision.md
+
+The half-precision run is a tiny model under `torch.autocast("cpu", fp16 or bf16)`. It may round
+what autocast rounds: inputs, weights and results of linear maps and of softmax attention, and what
+is computed elementwise between them. All else (states, sums over tokens, norms, softmax statistics,
+gates, routers) has to stay in float32.
+
+Bound. One rounding changes a number by a share u = eps/2 (fp16 2⁻¹¹, bf16 2⁻⁸). From one linear map
+to the next, half precision rounds up to C = 4 times: the result, an activation, a product or
+convolution, the next input. To first order, the error of a result is therefore at most
+
+    C · u · growth,      growth = ‖change of the result‖ / size of the changes, where rounded
+
+with the growth (the condition) of the function, not of its code. It is estimated in float32:
+`rounding.Roundings` changes all that may be rounded, forward and backward, by up to C·u at random,
+and the bound is `SAFETY` times the largest change of the result in `DRAWS` such runs. `SAFETY`
+covers the difference of a maximum over few draws from that over all. Code that sums in half
+precision, or overflows, has more than C roundings on its way and leaves the bound. Components that
+choose (quantisers, routers) are covered alike: where a change of size C·u reverses a choice, half
+precision may reverse it.
+
+Error of logits: the largest ‖got − want‖ of a real token, over the root mean square of ‖want‖. Of
+a gradient: ‖got − want‖/‖want‖ of the parameter that is worst relative to its bound; parameters of
+fewer than `FEW` numbers count together, because one number alone may be hit by chance. Gradients of
+fp16 are scaled as by a GradScaler: by the largest power of two up to 2¹⁶ that leaves them finite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from chimera.errors import UserError
+from tests import zoo
+from tests.contract.rounding import Roundings
+
+C, SAFETY, DRAWS, FEW = 4, 2, 2, 32
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DECODED = 3  # tokens, one by one, after the padded prompt
+VOCAB = 64
+Padding = Literal["left", "right", "both"]
+Context = Callable[[], AbstractContextManager[Any]]
+#: Tensors by name, for each pass: forward, backward, decode.
+Passes = dict[str, dict[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A component in a tiny model whose other groups have plain choices."""
+
+    group: str
+    name: str
+    causal: bool
+    length: int
+    padding: Padding
+    depth: int = 2
+
+    def model(self) -> Any:
+        """The model; every parameter matters, and sums over tokens grow with their number.
+
+        The latter by a vector that all embeddings share, as in trained models.
+
+        Raises:
+            UserError: the component is refused in this model.
+        """
+        settings = replace(zoo.TINY, max_len=self.length + DECODED, depth=self.depth)
+        model = zoo.model(settings, causal=self.causal, **{self.group: self.name})
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.05 * torch.randn_like(p))
+            table = model.backbone.embedding.weight
+            table.add_(2 * table.std() * torch.randn_like(table[0]))
+        return model
+
+    def mask(self) -> Tensor:
+        """[4 t]: a text of full length, two shorter ones, one of three tokens."""
+        lengths = torch.tensor([self.length, self.length * 5 // 8, self.length // 3, 3])
+        right = torch.arange(self.length) < lengths[:, None]
+        left = {"right": [0, 0, 0, 0], "left": [1, 1, 1, 1], "both": [0, 1, 0, 1]}[self.padding]
+        return torch.where(torch.tensor(left).bool()[:, None], right.flip(1), right)
+
+    def ids(self) -> Tensor:
+        """[4 t], random."""
+        return zoo.tokens(4, self.length, VOCAB)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Worst error of one pass, its bound, and the tensor that has it."""
+
+    case: Case
+    half: str
+    what: str
+    error: float
+    bound: float
+    where: str
+
+    @property
+    def share(self) -> float:
+        """Error over bound; infinite if the error is not finite."""
+        share = self.error / max(self.bound, 1e-30)
+        return share if math.isfinite(share) else math.inf
+
+    def __str__(self) -> str:
+        kind = "decoder" if self.case.causal else "encoder"
+        return (
+            f"{self.case.group}={self.case.name} {kind}, {self.case.padding}, {self.case.length}"
+            f" tokens, {self.half}, {self.what}: {self.error:.1e} of {self.bound:.1e}"
+            + ("" if self.share <= 1 else f"  OUTSIDE at {self.where}")
+        )
+
+
+def cases(only: Iterable[str] = (), **where: Any) -> Iterator[Case]:
+    """Every component: mixers in decoders and encoders, the others in a decoder."""
+    for group in zoo.ZOO:
+        for name in zoo.names(group):
+            for causal in (True, False) if group == "mixer" else (True,):
+                if not only or name in only:
+                    yield Case(group, name, causal, **where)
+
+
+def measure(case: Case, halves: Iterable[str] = tuple(HALF)) -> list[Row]:
+    """Worst error and bound of each pass.
+
+    Raises:
+        UserError: the component is refused in this model.
+    """
+    torch.manual_seed(0)
+    model = case.model()
+    want = passes(model, case, nullcontext)
+    rows = []
+    for half in halves:
+        dtype = HALF[half]
+        got = passes(model, case, partial(torch.autocast, "cpu", dtype), scaled=half == "fp16")
+        changed = [partial(Roundings, dtype, times=C, seed=seed) for seed in range(DRAWS)]
+        draws = [passes(model, case, context) for context in changed]
+        for what, tensors in want.items():
+            errors = _distances(got[what], tensors)
+            drawn = [_distances(draw[what], tensors) for draw in draws]
+            bounds = {name: SAFETY * max(d[name] for d in drawn) for name in errors}
+            by_name = (Row(case, half, what, errors[n], bounds[n], n) for n in errors)
+            rows.append(max(by_name, key=lambda row: row.share))
+    return rows
+
+
+def passes(model: Any, case: Case, context: Context, *, scaled: bool = False) -> Passes:
+    """Logits, gradients and decoded logits of a copy of the model, each in this context."""
+    for power in range(16 if scaled else 0, -1, -1):
+        logits, grads = _train(model, case, context, 2.0**power)
+        if all(bool(g.isfinite().all()) for g in grads.values()):
+            break
+    found = {"forward": {"logits": logits}, "backward": grads}
+    if case.causal:
+        found["decode"] = {"logits": _decode(model, case, context)}
+    return found
+
+
+def _train(
+    model: Any, case: Case, context: Context, scale: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits [n v] of real tokens, and gradients of a loss that is their product with constants."""
+    model, mask = copy.deepcopy(model).train(), case.mask()
+    generator = torch.Generator().manual_seed(2)
+    target = torch.randn(*mask.shape, VOCAB, generator=generator)[mask]
+    with context():
+        out = model(case.ids(), mask)
+        logits = out.logits.float()[mask]
+        loss = (logits * target).mean() + sum(v.float() for v in out.aux.values())
+    (loss * scale).backward()
+    named = [(n, p.grad / scale) for n, p in model.named_parameters() if p.grad is not None]
+    return logits.detach(), dict(named)
+
+
+@torch.no_grad()
+def _decode(model: Any, case: Case, context: Context) -> Tensor:
+    """Logits [n v] of a padded prompt and of the tokens after it."""
+    model, mask = copy.deepcopy(model).eval(), case.mask()
+    with context():
+        out = model(case.ids(), mask, state=model.init_state(len(mask)))
+        steps = [out.logits.float()[mask]]
+        for token in zoo.tokens(len(mask), DECODED, VOCAB).split(1, 1):
+            out = model(token, state=out.state)
+            steps.append(out.logits.float()[:, 0])
+    return torch.cat(steps)
+
+
+def _distances(got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[str, float]:
+    """Relative error of each tensor; small ones together, as their root mean square."""
+    found, few = {}, []
+    for name, reference in want.items():
+        per_row = name == "logits"
+        apart, size = (got[name].double() - reference.double()), reference.double()
+        if per_row:
+            scale = size.norm(dim=-1).square().mean().sqrt()
+            error = apart.norm(dim=-1).max() / scale
+        else:
+            error = apart.norm() / size.norm().clamp(min=1e-30)
+        if not per_row and size.numel() < FEW:
+            few.append(error)
+        else:
+            found[name] = float(error)
+    if few:
+        found["small tensors"] = float(torch.stack(few).square().mean().sqrt())
+    return found
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """Markdown: a line per component, a column per padding, length and dtype, worst pass each."""
+    worst: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        case = row["case"]
+        kind = "" if case["group"] != "mixer" else " decoder" if case["causal"] else " encoder"
+        column = f"{row['half']} {case['padding']} {case['length']}"
+        cells = worst.setdefault(f"{case['group']}={case['name']}{kind}", {})
+        old = cells.get(column)
+        if old is None or row["error"] / row["bound"] > old["error"] / old["bound"]:
+            cells[column] = row
+    columns = sorted(
+        {c for cells in worst.values() for c in cells}, key=lambda c: (c[:4], len(c), c)
+    )
+    lines = [["component", *columns], ["---", *("---" for _ in columns)]]
+    for name, cells in worst.items():
+        shown = (cells.get(c) for c in columns)
+        lines.append([name, *(f"{r['error']:.0e} / {r['bound']:.0e}" if r else "–" for r in shown)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--lengths", nargs="*", type=int, default=[128, 2048])
+    parser.add_argument("--paddings", nargs="*", default=["left", "right"])
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--table", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(line) for line in options.table.read_text().splitlines()))
+        return
+    outside = count = 0
+    for length in options.lengths:
+        for padding in options.paddings:
+            for case in cases(options.only, length=length, padding=padding):
+                try:
+                    rows = measure(case)
+                except UserError as refusal:
+                    print(refusal, file=sys.stderr)
+                    continue
+                for row in rows:
+                    print(row, flush=True)
+                    if options.rows:
+                        with options.rows.open("a") as file:
+                            file.write(json.dumps(asdict(row)) + "\n")
+                count, outside = count + len(rows), outside + sum(row.share > 1 for row in rows)
+    print(f"{count} passes, {outside} outside their bound")
+    sys.exit(outside > 0)
+
+
+if __name__ == "__main__":
+    main()

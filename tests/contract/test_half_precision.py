@@ -1,0 +1,57 @@
+"""Every component in fp16 and bf16 against float32: forward, backward and decoding, padded.
+
+`tests.contract.precision` derives the bounds; `python -m tests.contract.precision` prints all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chimera.errors import UserError
+from tests.contract.precision import Case, Padding, cases, measure
+
+HALVES = ("fp16", "bf16")
+QUICK = list(cases(length=128, padding="both", depth=1))
+LONG = [c for p in ("left", "right") for c in cases(length=2048, padding=p)]  # type: ignore[arg-type]
+
+
+def name(case: Case) -> str:
+    return f"{case.group}={case.name}-{'decoder' if case.causal else 'encoder'}-{case.padding}"
+
+
+def check(case: Case, *halves: str) -> None:
+    """Check every pass of a case."""
+    if case.group == "adapter" and case.name == "liza":  # for Hugging Face models only
+        with pytest.raises(UserError, match="adapter=liza"):
+            measure(case, halves)
+        return
+    rows = measure(case, halves)
+    assert {row.what for row in rows} >= {"forward", "backward"}
+    assert not [str(row) for row in rows if row.share > 1]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=name)
+def test_128_tokens(case: Case) -> None:
+    check(case, *HALVES)
+
+
+@pytest.mark.parametrize("mixer", ["linear", "titan_memory"])
+def test_2048_tokens_in_fp16(mixer: str) -> None:
+    """Sums over 2048 tokens leave fp16 (linear); a padded row has norm 0 (titan_memory)."""
+    check(Case("mixer", mixer, True, 2048, "both", depth=1), "fp16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("case", QUICK, ids=name)
+def test_128_tokens_two_layers(case: Case, padding: Padding) -> None:
+    check(replace(case, padding=padding, depth=2), *HALVES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("case", LONG, ids=name)
+def test_2048_tokens(case: Case, half: str) -> None:
+    check(case, half)
