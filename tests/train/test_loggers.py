@@ -44,6 +44,38 @@ def test_a_row_is_grouped_under_its_table(tmp_path: Path) -> None:
     assert start(RunDir(tmp_path), table=row)[1:] == ("paper/table", "qdyt")
 
 
+def test_several_loggers_are_chosen_by_a_list(tmp_path: Path) -> None:
+    several = config("logger=[wandb,csv]", "logger.wandb.project=mine")
+    assert several["choices"]["logger"] == "csv,wandb"
+    with open_loggers(several, FACTS, RunDir(tmp_path)) as loggers:
+        assert [type(logger).__name__ for logger in loggers] == ["WandbRun", "CSVLogger"]
+        assert loggers[0].name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("logger=[wandb,cvs]", "logger=cvs is not known; .* did you mean 'csv'"),
+        ("logger=[csv,csv]", "logger=csv is named twice"),
+        ("logger=[csv,none]", "logger=none is no logger"),
+        ("logger=[]", r"logger=\[\] is not one name"),
+        ("mixer=[retnet,mamba]", "is not one name"),
+    ],
+)
+def test_a_list_with_a_mistake_is_refused(words: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        config(words)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_a_logger_whose_package_is_missing_says_so(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.train.check.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=f"needs {name}, which is not here; pip install {name}"):
+        check(config(f"logger={name}", "data=text", "data.path=README.md"))
+
+
 def test_none_is_none(tmp_path: Path) -> None:
     with open_loggers(config("logger=none"), FACTS, RunDir(tmp_path)) as loggers:
         assert loggers == []

@@ -30,7 +30,15 @@ from chimera.config.choices import (
 )
 from chimera.config.declared import recorded, trusted_model
 from chimera.config.groups import groups
-from chimera.config.overrides import canonical, check_choices, check_key, hint, is_choice
+from chimera.config.overrides import (
+    OPEN,
+    canonical,
+    check_choices,
+    check_key,
+    hint,
+    is_choice,
+    one_each,
+)
 from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
 from chimera.config.search_path import one_line
 from chimera.errors import UserError
@@ -55,7 +63,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         UserError: an override that cannot be read, an unknown choice, an unknown key, an unusable
             `init_from`.
     """
-    overrides = canonical(overrides)
+    overrides = one_each(canonical(overrides))
     parsed = check_choices(overrides)
     settings: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
     start_model, source, choices = _choices(overrides, parsed, settings, conf)
@@ -77,6 +85,8 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         del cfg["hydra"]
         options = final.options.items()
         cfg.choices = {g: o for g, o in options if is_top_level(g) and not is_experiment(g)}
+        if several := [o for g, o in options if g.startswith("logger@")]:
+            cfg.choices.logger = ",".join(several)
         cfg.table = _table(final.options, cfg.table)
         cfg.numerics = NUMERICS
     apply_scale(cfg, set(settings))
@@ -240,7 +250,8 @@ def _set(cfg: DictConfig, override: Override) -> None:
     key = override.key_or_group
     if override.is_delete():
         parent, _, leaf = key.rpartition(".")
-        with open_dict(OmegaConf.select(cfg, parent)) as node:
+        node = OmegaConf.select(cfg, parent)
+        with open_dict(node):
             node.pop(leaf, None)
         return
     if override.is_sweep_override():
@@ -256,7 +267,7 @@ def _set(cfg: DictConfig, override: Override) -> None:
 
 def _refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
     for key in sorted(set(keys_of(cfg)) - known_keys):
-        if not key.startswith(("table.", "mixer.members", "callbacks.")):
+        if not key.startswith(("table.", "mixer.members", "callbacks.", *OPEN)):
             raise UserError(
                 f"an experiment or preset sets {key}, which no chosen part has"
                 f"{hint(key, known_keys)}"

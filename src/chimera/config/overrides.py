@@ -14,6 +14,10 @@ from chimera.errors import UserError, nearest, unknown
 
 #: Mappings whose entries `~` may delete; other keys always have a value.
 MAPPINGS = ("optim.rates", "optim.decays")
+#: Groups of which several options may be chosen at once, as in `logger=[csv,wandb]`.
+SEVERAL = ("logger",)
+#: Any component of the model has a key below these; the model's check refuses others.
+OPEN = ("optim.rates.", "optim.decays.")
 
 
 def canonical(overrides: list[str]) -> list[str]:
@@ -61,6 +65,24 @@ def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override
     return parsed
 
 
+def one_each(overrides: list[str]) -> list[str]:
+    """Overrides with a choice for each name of `logger=[csv,wandb]`, in the form that Hydra takes.
+
+    The node of each is below its name: `logger.csv`, `logger.wandb`.
+
+    Raises:
+        UserError: an override that cannot be read, or an unknown choice.
+    """
+    found = list[str]()
+    for text, override in zip(overrides, check_choices(overrides), strict=True):
+        group, names = override.key_or_group, override.value()
+        if group in SEVERAL and isinstance(names, list):
+            found += [f"{group}=none", *(f"+{group}@{group}.{name}={name}" for name in names)]
+        else:
+            found.append(text)
+    return found
+
+
 def _parse(text: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([text])[0]
@@ -97,6 +119,15 @@ def _check_choice(override: Override) -> None:
             if str(name) not in groups()[group]:
                 raise unknown(group, str(name), groups()[group])
         return
+    if group in SEVERAL and isinstance(value, list) and value:
+        for name in map(str, value):
+            if name not in groups()[group]:
+                raise unknown(group, name, groups()[group])
+            if name == "none":
+                raise UserError(f"{group}=none is no {group}; leave it out of the list")
+            if list(map(str, value)).count(name) > 1:
+                raise UserError(f"{group}={name} is named twice; leave one out")
+        return
     if not isinstance(value, str):
         raise UserError(
             f"{group}={_shown(value)} is not one name; choose one of {', '.join(groups()[group])}"
@@ -122,6 +153,8 @@ def check_key(override: Override, known_keys: Set[str]) -> None:
     key = override.key_or_group
     adds = override.is_add() or override.is_force_add()
     if adds and key.startswith("callbacks."):  # the user's own callback
+        return
+    if key not in known_keys and key.startswith(OPEN):
         return
     if key not in known_keys:
         raise UserError(f"{key} is no key of this configuration{hint(key, known_keys)}")

@@ -125,7 +125,7 @@ def check_model(
     *,
     causal: bool | None,
     head: Callable[[Any], nn.Module] = lambda model: model,
-) -> None:
+) -> nn.Module:
     """Build the model on the meta device, without memory, so that constructors raise their errors.
 
     Args:
@@ -134,7 +134,7 @@ def check_model(
     """
     with torch.device("meta"), _Unfilled():
         model = build_model(settings, choices, vocab_size=8, causal=causal, adapt=False)
-        choices.adapter(head(model))
+        return choices.adapter(head(model))
 
 
 class _Unfilled(TorchFunctionMode):

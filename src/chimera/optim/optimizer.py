@@ -8,15 +8,15 @@ nodes set the arguments.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from chimera.config.settings import Optim
-from chimera.errors import UserError
-from chimera.optim.groups import Group
+from chimera.errors import UserError, nearest, one_line
+from chimera.optim.groups import Group, components
 from chimera.optim.schedule import Factor, warmup_cosine
 
 #: Arguments of an optimiser that each parameter group sets.
@@ -56,10 +56,10 @@ def rate_factor(settings: Optim, total_steps: int) -> Factor:
 
 
 def check(settings: Optim) -> None:
-    """Reject an optimiser node that sets arguments of parameter groups.
+    """Reject an optimiser that sets arguments of parameter groups, or that cannot take a step.
 
     Raises:
-        UserError: with the keys to set instead.
+        UserError: with the keys to set instead, or with the optimiser's own words.
     """
     for key in getattr(settings.optimizer, "keywords", {}):
         if key in PER_GROUP:
@@ -67,10 +67,64 @@ def check(settings: Optim) -> None:
                 f"optim.optimizer.{key} is set for each component; use optim.lr and optim.rates, or"
                 " optim.weight_decay and optim.decays"
             )
+    try:
+        _try(settings)
+    except (TypeError, ValueError, RuntimeError, AttributeError, AssertionError) as error:
+        made = settings.optimizer or torch.optim.AdamW
+        name = getattr(made, "func", made).__name__
+        raise UserError(
+            f"optim.optimizer: {name} cannot train a model: {one_line(error)}; choose a class that"
+            " takes parameter groups and dense gradients, and needs no closure"
+        ) from error
+
+
+def _try(settings: Optim) -> None:
+    """Build the optimiser and the schedule for a matrix and a vector, and take one step."""
+    parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in ((2, 2), (2,))]
+    groups = [Group("other", settings.lr, settings.weight_decay, parameters)]
+    optimizer, schedule = build(settings, groups, 10, fused=False)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    with torch.compiler.set_stance("force_eager"):  # compiling takes longer than the whole check
+        optimizer.step()
+    schedule.step()
+
+
+def check_components(settings: Optim, model: torch.nn.Module, known: Collection[str]) -> None:
+    """Reject rates and decays of components that neither the model nor another part has.
+
+    Args:
+        settings: values of `optim`.
+        model: that is to be trained.
+        known: components of all parts; one table of rates serves many models.
+
+    Raises:
+        UserError: with the components of the model.
+    """
+    own = dict.fromkeys(components(model).values())
+    for key in ("rates", "decays"):
+        for name in getattr(settings, key):
+            if name not in own and name not in known:
+                raise UserError(
+                    f"optim.{key}.{name}: no part is called {name}; this model has"
+                    f" {', '.join(own)}{nearest(name, {*own, *known})}"
+                )
 
 
 def _accepted(function: Callable[..., Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Arguments among `defaults` that the function has and that a partial does not fix."""
     fixed = getattr(function, "keywords", {})
-    names = inspect.signature(function).parameters
-    return {key: value for key, value in defaults.items() if key in names and key not in fixed}
+    parameters = inspect.signature(function).parameters
+    return {
+        key: value
+        for key, value in defaults.items()
+        if key in parameters and key not in fixed and _alike(parameters[key].default, value)
+    }
+
+
+def _alike(default: Any, value: Any) -> bool:
+    """Whether a default is of the same form: Adafactor's `eps` is a pair, not a number."""
+    if default is inspect.Parameter.empty or default is None:
+        return True
+    pair = isinstance(value, tuple)
+    return pair == isinstance(default, tuple) and (not pair or len(default) == len(value))

@@ -11,9 +11,12 @@ import os
 import pickle
 import re
 import struct
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -23,6 +26,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from chimera.errors import UserError
 from chimera.rundir.checkpoints import Sidecar, publish
 
+#: Modules of packages whose tensor classes a checkpoint may hold: an optimiser's 8-bit states.
+TENSOR_CLASSES = ("torchao.optim",)
 #: What torch raises of bytes that are no checkpoint of tensors and plain values.
 DAMAGE = (
     *(pickle.UnpicklingError, struct.error, RuntimeError, ValueError, EOFError, OSError),
@@ -73,6 +78,8 @@ def load(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
         with warnings.catch_warnings(action="ignore"):  # of pickles that torch did not write
             checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except DAMAGE as error:
+        if _import_tensor_classes(str(error)):
+            return load(path, map_location)
         blocked = re.search(r"unsupported (?:GLOBAL|operand|class) \S+", str(error))
         why = blocked[0] if blocked else " ".join(str(error).split())[:200] or "it ends too early"
         raise UserError(
@@ -81,6 +88,19 @@ def load(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(f"{path} is not a checkpoint of a run: it has no state_dict")
     return checkpoint
+
+
+def _import_tensor_classes(refusal: str) -> bool:
+    """Import the package whose tensor class torch refused; whether it was one of `TENSOR_CLASSES`.
+
+    The import declares the class safe. A package that only the file names is never imported.
+    """
+    for module in TENSOR_CLASSES:
+        package = module.partition(".")[0]
+        if module in refusal and module not in sys.modules and find_spec(package) is not None:
+            import_module(module)
+            return True
+    return False
 
 
 def finite(path: Path) -> bool:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any, get_type_hints
 
 from hydra.utils import get_object
 
 from chimera.config import static
-from chimera.config.groups import ZOO
+from chimera.config.groups import ZOO, groups
+from chimera.config.groups import node as node_of
 from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest
 from chimera.train.callbacks import nodes as ordered
@@ -21,6 +23,13 @@ from chimera.train.callbacks import nodes as ordered
 SETTINGS = ("trainer", "optim", "model", "scale", "launcher", "data", "tokenizer")
 #: Signatures of this package are read without importing it: torch and Lightning take seconds.
 OURS = "chimera."
+#: Packages without which Lightning's loggers fail when they are built, after the run's start.
+LOGGER_PACKAGES = {
+    "lightning.pytorch.loggers.TensorBoardLogger": "tensorboard",
+    "lightning.pytorch.loggers.MLFlowLogger": "mlflow",
+    "lightning.pytorch.loggers.CometLogger": "comet_ml",
+    "lightning.pytorch.loggers.NeptuneLogger": "neptune",
+}
 
 
 def check(config: dict[str, Any]) -> None:
@@ -73,12 +82,14 @@ def check_parts(config: dict[str, Any]) -> None:
     from chimera.model.assemble import check_model, choose
     from chimera.model.classifier import head_of
     from chimera.optim.optimizer import check as check_optim
+    from chimera.optim.optimizer import check_components
 
     for group in (*ZOO, "task"):
         if not _ours(config[group]):
             check_node(group, config[group])
     check_node("optim", config["optim"])
-    check_optim(_instantiate(config["optim"]))
+    optim = _instantiate(config["optim"])
+    check_optim(optim)
     for where, node in _of_lightning(config):
         if not _ours(node):
             _check_foreign(where, node)
@@ -86,11 +97,22 @@ def check_parts(config: dict[str, Any]) -> None:
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
     settings, choices = _instantiate(config["model"]), choose(config)
-    check_model(settings, choices, causal=causal_of(config["task"]), head=head_of(config["task"]))
+    task = config["task"]
+    model = check_model(settings, choices, causal=causal_of(task), head=head_of(task))
+    check_components(optim, model, _components())
 
 
-def _ours(node: dict[str, Any]) -> bool:
-    return str(node["_target_"]).startswith(OURS)
+def _components() -> set[str]:
+    """Components of all parts, by which `optim.rates` of a table may speak."""
+    mixers = (node_of("mixer", name)["_target_"] for name in groups()["mixer"])
+    found = {static.attribute(target, "component", "attention") for target in mixers}
+    named = (node_of("optim", name) for name in groups()["optim"])
+    rates = {key for n in named for of in ("rates", "decays") for key in n.get(of, {})}
+    return {"ffn", "head", "position", *found, *rates}
+
+
+def _ours(part: dict[str, Any]) -> bool:
+    return str(part["_target_"]).startswith(OURS)
 
 
 def _of_lightning(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -106,6 +128,10 @@ def _of_lightning(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 def _check_foreign(where: str, node: dict[str, Any]) -> None:
     """A class that was not written for this package takes any of its arguments by name."""
     target = node["_target_"]
+    needed = LOGGER_PACKAGES.get(target)
+    if needed is not None and find_spec(needed) is None:
+        name = needed.replace("_", "-")
+        raise UserError(f"{where}: {target} needs {needed}, which is not here; pip install {name}")
     try:
         taken = inspect.signature(get_object(target)).parameters
     except (ImportError, ValueError, TypeError) as error:

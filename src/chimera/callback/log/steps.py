@@ -106,7 +106,7 @@ class Steps(Callback):
     ) -> None:
         self._before = trainer.global_step
         # The schedule changes the rates right after the step: read them before.
-        self._rates = {g["name"]: g["lr"] for g in trainer.optimizers[0].param_groups}
+        self._rates = {g["name"]: float(g["lr"]) for g in trainer.optimizers[0].param_groups}
 
     def on_train_batch_end(
         self,
@@ -157,7 +157,7 @@ class Steps(Callback):
 def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
     """Of the schedule at this step, 1 at its peak."""
     first = trainer.optimizers[0].param_groups[0]
-    return rates[first["name"]] / first["initial_lr"]
+    return rates[first["name"]] / float(first["initial_lr"])
 
 
 def _mean(values: list[torch.Tensor]) -> float:

@@ -50,7 +50,7 @@ class GateUpdate(Callback):
     ) -> None:
         self._before = trainer.global_step
         # The schedule changes the rates right after the step: read them before.
-        self._rates = [group["lr"] for group in self._groups]
+        self._rates = [float(group["lr"]) for group in self._groups]
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any

@@ -50,7 +50,7 @@ def collect(
         "epoch": trainer.current_epoch,
         "losses": [_plain(loss) for loss in losses],
         "grad_norm": _plain(grad_norm),
-        "learning_rates": {g["name"]: g["lr"] for g in trainer.optimizers[0].param_groups},
+        "learning_rates": {g["name"]: float(g["lr"]) for g in trainer.optimizers[0].param_groups},
         "gradients_not_finite": _not_finite(gradients),
         "gradients_large": _large(gradients),
         "weights_not_finite": _not_finite(weights),

@@ -1,0 +1,180 @@
+"""Optimisers of torch and of other packages, chosen by name; rates of any component."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from torch import Tensor, nn
+
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups as options
+from chimera.config.settings import Optim
+from chimera.contract_tests import zoo
+from chimera.errors import UserError
+from chimera.optim.groups import groups
+from chimera.optim.muon import MuonAdamW
+from chimera.optim.optimizer import build, check
+from chimera.train.check import check_parts
+from tests import forks
+
+
+def settings(*overrides: str) -> Optim:
+    made = instantiate(plain(compose(list(overrides)))["optim"], _convert_="all")
+    assert isinstance(made, Optim)
+    return made
+
+
+def torch_optimisers() -> list[str]:
+    named = (getattr(torch.optim, name) for name in torch.optim.__all__)
+    classes = [c for c in named if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)]
+    return sorted({c.__name__ for c in classes} - {"Optimizer"})
+
+
+#: What cannot train a model of matrices and vectors by one call of `step()`.
+REFUSED = {
+    "LBFGS": "closure",
+    "SparseAdam": "dense gradients",
+    "Muon": "2D",
+}
+
+
+@pytest.mark.parametrize("name", torch_optimisers())
+def test_every_optimiser_of_torch_steps_or_is_refused(name: str) -> None:
+    given = settings(f"optim.optimizer._target_=torch.optim.{name}")
+    if name in REFUSED:
+        with pytest.raises(UserError, match=f"{name} cannot train a model: .*{REFUSED[name]}"):
+            check(given)
+    else:
+        check(given)
+
+
+@pytest.mark.parametrize("name", sorted(set(options()["optim"])))
+def test_every_choice_lowers_the_loss_of_a_model(name: str) -> None:
+    with torch.compiler.set_stance("force_eager"):
+        model = zoo.model()
+        given = settings(f"optim={name}", "optim.warmup=0.0")
+        check(given)
+        optimizer, schedule = build(given, groups(model, given), 30, fused=False)
+        losses = []
+        for _ in range(12):
+            loss = nn.functional.cross_entropy(
+                model(zoo.tokens()).logits.transpose(1, 2), zoo.tokens()
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(float(loss.detach()))
+        assert losses[-1] < losses[0]
+
+
+def test_rates_of_any_component_and_no_other() -> None:
+    words = ["mixer=delta", "data=text", "data.path=README.md", "optim.rates.delta=2"]
+    config = plain(compose(words))
+    check_parts(config)
+    given = instantiate(config["optim"], _convert_="all")
+    rates = {g.component: g.lr for g in groups(zoo.model(mixer="delta"), given)}
+    assert rates["delta"] == 2 * given.lr
+    with pytest.raises(UserError, match=r"no part is called detla; .* did you mean 'delta'"):
+        check_parts(plain(compose([*words[:-1], "optim.rates.detla=2"])))
+    check_parts(plain(compose([*words[:-1], "optim.rates.mamba=2"])))  # of a table for many models
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["optim.optimizer._target_=no_such.Lion"], "no_such.Lion cannot be imported"),
+        (["+optim.optimizer.momentmu=0.9"], "optim.optimizer.momentmu is no key"),
+        (["optim=sgd", "+optim.optimizer.dampening=0.5"], "SGD cannot train .* zero dampening"),
+        (["schedule=wsd", "optim.schedule.decya=0.5"], "optim.schedule.decya is no key"),
+        (["schedule=wdd"], "schedule=wdd is not known; .* did you mean 'wsd'"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        check_parts(plain(compose([*words, "data=text", "data.path=README.md"])))
+
+
+def grouped(*tensors: Tensor) -> list[dict[str, Any]]:
+    names = ("attention", "embedding", "norm")
+    return [
+        {"params": [nn.Parameter(t.clone())], "name": n, "lr": 0.01, "weight_decay": 0.1}
+        for n, t in zip(names, tensors, strict=True)
+    ]
+
+
+def given_gradients(groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        for p in group["params"]:
+            p.grad = (p.detach() * 3).sin()
+
+
+SAVE = """
+import sys
+import torch
+from torchao.optim.subclass_8bit import OptimState8bit
+from chimera.rundir.checkpoint_io import write
+from pathlib import Path
+state = {0: {"exp_avg": OptimState8bit.zeros((64, 64))}}
+write({"state_dict": {}, "optimizer_states": [{"state": state}]}, Path(sys.argv[1]))
+"""
+LOAD = """
+import sys
+from pathlib import Path
+from chimera.rundir.checkpoint_io import load
+assert "torchao" not in sys.modules
+print(type(load(Path(sys.argv[1]))["optimizer_states"][0]["state"][0]["exp_avg"]).__name__)
+"""
+
+
+def test_a_checkpoint_with_8_bit_states_is_read_by_a_process_that_trains_nothing(
+    tmp_path: Path,
+) -> None:
+    file = str(tmp_path / "last.ckpt")
+    saved = forks.run("-c", SAVE, file)
+    assert saved.returncode == 0, saved.stderr
+    loaded = forks.run("-c", LOAD, file)
+    assert loaded.stdout.strip() == "OptimState8bit", loaded.stderr
+
+
+class TestMuon:
+    tensors = (torch.randn(6, 4), torch.randn(5, 4), torch.randn(4))
+
+    def test_matrices_follow_torchs_muon_and_the_rest_adamw(self) -> None:
+        ours, theirs = grouped(*self.tensors), grouped(*self.tensors)
+        both = MuonAdamW(ours)
+        muon = torch.optim.Muon(theirs[:1], adjust_lr_fn="match_rms_adamw")
+        adamw = torch.optim.AdamW(theirs[1:], betas=(0.9, 0.95))
+        for _ in range(3):
+            given_gradients(ours)
+            given_gradients(theirs)
+            both.step()
+            muon.step()
+            adamw.step()
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a["params"], b["params"], rtol=0, atol=0)
+
+    def test_a_loaded_state_goes_on_with_the_same_numbers(self) -> None:
+        whole, broken = grouped(*self.tensors), grouped(*self.tensors)
+        first, before = MuonAdamW(whole), MuonAdamW(broken)
+        for optimizer, of in ((first, whole), (before, broken)):
+            given_gradients(of)
+            optimizer.step()
+        after = MuonAdamW(broken)
+        after.load_state_dict(copy.deepcopy(before.state_dict()))
+        for group in first.param_groups + after.param_groups:
+            group["lr"] = 0.003  # as the schedule does
+        for optimizer, of in ((first, whole), (after, broken)):
+            given_gradients(of)
+            optimizer.step()
+        for a, b in zip(whole, broken, strict=True):
+            torch.testing.assert_close(a["params"], b["params"], rtol=0, atol=0)
+
+    def test_no_matrix_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="needs a trained matrix"):
+            MuonAdamW([{"params": [nn.Parameter(torch.ones(3))], "name": "norm"}])
