@@ -9,7 +9,7 @@ Call: `mixer(x[b t d], ctx, state=None) -> Out`, `ffn(x[b t d], ctx) -> Out`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -71,11 +71,23 @@ class Ctx:
         pos: [b t] or [1 t], position of each token; padding is not counted.
         mask: [b t], True for real tokens, False for padding; None if there is no padding.
         loop: index of this traversal of the stack, from 0.
+        draws: [b t], key of each token's dropout (`ops.dropout`); None for draws by torch's
+            generator, or without dropout.
     """
 
     pos: Int[Tensor, "#b t"]
     mask: Bool[Tensor, "b t"] | None = None
     loop: int = 0
+    draws: Int[Tensor, "b t"] | None = None
+
+    def take(self, rows: Int[Tensor, " n"]) -> Ctx:
+        """Inputs of the sequences `rows` alone."""
+        pos, mask, draws = (
+            x if x is None or len(x) == 1 else x.index_select(0, rows)
+            for x in (self.pos, self.mask, self.draws)
+        )
+        assert pos is not None
+        return replace(self, pos=pos, mask=mask, draws=draws)
 
 
 @dataclass(frozen=True)
@@ -180,6 +192,14 @@ class Mixer(nn.Module):
     source: ClassVar[str] = ""  # SPEC id, paper
     cost: ClassVar[str] = ""  # of a forward pass in sequence length t (table only)
     state_size: ClassVar[str] = ""  # numbers in the decoding state, per sequence and layer
+
+    @property
+    def torch_draws(self) -> str:
+        """Where torch's generator draws dropout, by micro-batch and process, not by `Ctx.draws`.
+
+        Empty for nowhere. A run prints it at its start; a module of any kind may have it.
+        """
+        return ""
 
     def init_state(self, batch: int) -> Any:
         """Empty state for `batch` sequences; `forward` with this state is a prefill."""

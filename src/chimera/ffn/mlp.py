@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+from chimera.ops.dropout import dropout, label
+
+CALL = label("ffn")
 
 
 class MLP(FFN):
@@ -31,5 +34,5 @@ class MLP(FFN):
         self.dropout = site.dropout
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
-        y = F.dropout(F.gelu(self.up(x)), self.dropout, self.training)
+        y = dropout(F.gelu(self.up(x)), self.dropout, self.training, ctx.draws, CALL)
         return Out(self.down(y))

@@ -24,6 +24,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Ctx, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
 from chimera.ops.routing import Groups, balance, blend, entropy, group, probabilities, touch
 
@@ -85,22 +86,25 @@ class MoE(FFN):
             capacity=self.capacity[self.training],
             in_order=self.causal,
         )
-        y, inner = self._run(rows, ctx.pos.expand(x.shape[:2]).reshape(-1), groups, ctx.loop)
+        y, inner = self._run(rows, ctx, groups)
         return Out(
             rearrange(y, "(b t) d -> b t d", b=x.shape[0]),
             aux=blend((1.0, {"balance": balance(probs, chosen[:, 0], real)}), (1.0, inner)),
             stats=self._stats(groups, probs, real),
         )
 
-    def _run(
-        self, rows: Tensor, pos: Tensor, groups: Groups, loop: int
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _run(self, rows: Tensor, ctx: Ctx, groups: Groups) -> tuple[Tensor, dict[str, Tensor]]:
         """Run each expert on its rows, and add the weighted outputs to the rows of their tokens."""
         tokens, sizes = groups.tokens, groups.sizes
-        positions = pos.index_select(0, tokens)[None].split(sizes, 1)
-        inputs = rows.index_select(0, tokens)[None].split(sizes, 1)
+
+        def of_experts(x: Tensor) -> tuple[Tensor, ...]:
+            return x.index_select(0, tokens)[None].split(sizes, 1)
+
+        positions = of_experts(ctx.pos.expand(len(rows) // ctx.pos.shape[1], -1).flatten())
+        inputs = of_experts(rows)
+        keys = [None] * len(sizes) if ctx.draws is None else of_experts(ctx.draws.reshape(-1))
         outs = {
-            i: self.experts[i](inputs[i], Ctx(positions[i], None, loop))
+            i: self.experts[i](inputs[i], fork(Ctx(positions[i], None, ctx.loop, keys[i]), i))
             for i in range(len(sizes))
             if sizes[i]
         }

@@ -17,6 +17,9 @@ from einops import reduce
 from torch import Tensor
 
 from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.ops.dropout import dropout, label
+
+CALL = label("ffn")
 
 
 class ReLU2(FFN):
@@ -55,4 +58,4 @@ class ReLU2(FFN):
         y = F.relu(self.up(x)).square()
         if self.fold > 1:
             y = reduce(y, "b t (fold f) -> b t f", "sum", fold=self.fold)
-        return Out(self.down(F.dropout(y, self.dropout, self.training)))
+        return Out(self.down(dropout(y, self.dropout, self.training, ctx.draws, CALL)))

@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+from chimera.ops.dropout import dropout, label
+
+CALL = label("ffn")
 
 
 class SwiGLU(FFN):
@@ -34,4 +37,4 @@ class SwiGLU(FFN):
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)
-        return Out(self.down(F.dropout(a * F.silu(b), self.dropout, self.training)))
+        return Out(self.down(dropout(a * F.silu(b), self.dropout, self.training, ctx.draws, CALL)))

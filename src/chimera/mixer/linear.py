@@ -22,7 +22,10 @@ from torch import Tensor
 
 from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import decay
+from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
+
+CALL = label("linear")
 
 
 class LinearState(NamedTuple):
@@ -90,7 +93,7 @@ class LinearAttention(Mixer):
         q, k = self.position.rotate(q, k, ctx.pos)
         y, s = self._attend(q, k, v, None if state is None else state.s)
         y = rearrange((y / weight).to(x.dtype), "b h t v -> b t (h v)")
-        y = self.o_proj(F.dropout(y, self.dropout, self.training))
+        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if s is None or z is None else LinearState(s, z))
 
     def _normaliser(

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
+from chimera.ops.dropout import dropout, label
+
+CALL = label("mamba")
 
 
 class Mamba(Mixer):
@@ -57,5 +59,5 @@ class Mamba(Mixer):
 
     def forward(self, x: Tensor, ctx: Ctx, state: SSMState | None = None) -> Out:
         y, gate, after = self.ssm(x, ctx.mask, state)
-        y = F.dropout(y * gate, self.dropout, self.training)
+        y = dropout(y * gate, self.dropout, self.training, ctx.draws, CALL)
         return Out(self.out_proj(y.to(x.dtype)), None if state is None else after)

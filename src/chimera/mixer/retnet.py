@@ -31,8 +31,11 @@ from torch import Tensor
 
 from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.ops import decay
+from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
 from chimera.ops.rotary import angles, frequencies, rotate
+
+CALL = label("retnet")
 
 
 class RetentionState(NamedTuple):
@@ -85,6 +88,7 @@ class Retention(Mixer):
                 f" must be a multiple of 2·heads={2 * h}"
             )
         self.site, self.rule, self.depth_shift = site, decay, depth_shift
+        self.dropout = site.dropout
         self.form, self.chunk_size, self.eps = form, chunk_size, eps
         self.k_dim, self.v_dim = site.dim // h, value_expand * site.dim // h
         self.q_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
@@ -122,7 +126,7 @@ class Retention(Mixer):
         y, s = self._retention(q, k, v, g, None if state is None else state.s)
         y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
         y = (rearrange(y, "b h t v -> b t (h v)") * F.silu(self.g_proj(x))).to(x.dtype)
-        y = self.o_proj(F.dropout(y, self.site.dropout, self.training))
+        y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if s is None else RetentionState(s))
 
     def _rotated(self, q: Tensor, k: Tensor, ctx: Ctx) -> tuple[Tensor, Tensor]:

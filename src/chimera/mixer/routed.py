@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from chimera.contract import Ctx, Mixer, MixerFactory, Out, Parts, Site
 from chimera.ops import routing
+from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
 
 
@@ -112,7 +113,8 @@ class Routed(Mixer):
     def _all(self, x: Tensor, ctx: Ctx, weights: Tensor, states: Any) -> Out:
         """Run every mixer on every token."""
         states = states or [None] * len(self.members)
-        outs = [m(x, ctx, s) for m, s in zip(self.members.values(), states, strict=True)]
+        jobs = enumerate(zip(self.members.values(), states, strict=True))
+        outs = [m(x, fork(ctx, i), s) for i, (m, s) in jobs]
         parts = zip(outs, weights[..., None].unbind(-2), strict=True)
         y = sum(out.y * weight.to(wide(out.y)) for out, weight in parts)
         aux = routing.blend(*((1.0, out.aux) for out in outs))
@@ -124,13 +126,13 @@ class Routed(Mixer):
         gates = weights[:, 0].gather(1, chosen[:, None])
         groups = routing.group(chosen[:, None], gates, None, count=len(self.members))
 
-        def by_member(rows: Tensor) -> tuple[Tensor, ...]:
-            return rows.index_select(0, groups.tokens).split(groups.sizes)
-
-        masks = [None] * len(self.members) if ctx.mask is None else by_member(ctx.mask)
-        inputs = zip(by_member(x), by_member(ctx.pos.expand(x.shape[:2])), masks, strict=True)
-        jobs = zip(self.members.items(), inputs, strict=True)
-        outs = {name: m(z, Ctx(p, k, ctx.loop)) for (name, m), (z, p, k) in jobs if len(z)}
+        rows = groups.tokens.split(groups.sizes)
+        jobs = enumerate(zip(self.members.items(), rows, strict=True))
+        outs = {
+            name: m(x.index_select(0, chosen), fork(ctx.take(chosen), i))
+            for i, ((name, m), chosen) in jobs
+            if len(chosen)
+        }
         y = torch.cat([out.y for out in outs.values()])
         y = y * groups.gates.to(wide(y))[:, None, None]
         y = y.index_select(0, groups.tokens.argsort())

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.memory import FastWeightMemory, OpenFraction
 from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
+from chimera.ops.dropout import dropout, label
+
+CALL = label("titan_memory")
 
 
 class TitanState(NamedTuple):
@@ -94,5 +96,5 @@ class TitanMemory(Mixer):
         ssm, memory = state or (None, None)
         y, gate, ssm = self.ssm(x, ctx.mask, ssm)
         r, memory = self.memory(x, ctx.mask, memory)
-        y = F.dropout((y + r) * gate, self.dropout, self.training)
+        y = dropout((y + r) * gate, self.dropout, self.training, ctx.draws, CALL)
         return Out(self.out_proj(y.to(x.dtype)), None if state is None else TitanState(ssm, memory))

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Position, Site, accept_scalars
+from chimera.ops.dropout import dropout, fork, label, token_keys
+
+EMBEDDING, AFTER_MIXER, AFTER_FFN = map(label, ("embedding", "after mixer", "after ffn"))
 
 
 class State(NamedTuple):
@@ -32,18 +34,17 @@ class Block(nn.Module):
         self.mixer_norm, self.mixer = norms[0], mixer
         self.ffn_norm: Norm | None = None if ffn is None else norms[1]
         self.ffn: FFN | None = ffn
-        self.dropout = site.dropout
+        self.site, self.dropout = site, site.dropout
 
     def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+        ctx = fork(ctx, self.site.logical(ctx.loop))
         mixed = self.mixer(_blank(self.mixer_norm(x, ctx.mask), ctx.mask), ctx, state)
-        x = x + self._drop(mixed.y)
+        x = x + dropout(mixed.y, self.dropout, self.training, ctx.draws, AFTER_MIXER)
         if self.ffn is None or self.ffn_norm is None:
             return Out(x, mixed.state, mixed.aux, mixed.stats)
         fed = self.ffn(_blank(self.ffn_norm(x, ctx.mask), ctx.mask), ctx)
-        return Out(x + self._drop(fed.y), mixed.state, mixed.aux | fed.aux, mixed.stats | fed.stats)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+        x = x + dropout(fed.y, self.dropout, self.training, ctx.draws, AFTER_FFN)
+        return Out(x, mixed.state, mixed.aux | fed.aux, mixed.stats | fed.stats)
 
 
 class EmbeddingScale(nn.Module):
@@ -113,6 +114,7 @@ class Backbone(nn.Module):
         ids: Int[Tensor, "b t"],
         mask: Bool[Tensor, "b t"] | None = None,
         state: State | None = None,
+        draws: Int[Tensor, " b"] | None = None,
     ) -> Out:
         """Hidden states [b t d] of token ids; aux and stats are means over the logical layers.
 
@@ -120,14 +122,16 @@ class Backbone(nn.Module):
             ids: token ids; any id at padding.
             mask: True for real tokens; None if there is no padding.
             state: None in training; `init_state` for a prefill; the returned state to continue.
+            draws: keys of the samples' dropout (`ops.dropout.sample_keys`); None: torch draws.
         """
         pos = _positions(ids, mask, state)
+        keys = token_keys(draws, pos) if draws is not None and self.training else None
         x = self.embedding(ids)
         x = self.position.embed(x if self.scale is None else self.scale(x), pos)
-        x = F.dropout(x, self.dropout, self.training) if self.dropout else x
+        x = dropout(x, self.dropout, self.training, keys, EMBEDDING)
         outs: list[Out] = []
         for loop in range(self.loops):
-            ctx = Ctx(pos, mask, loop)
+            ctx = Ctx(pos, mask, loop, keys)
             for block in self.blocks:
                 slot = state.slots[len(outs)] if state is not None else None
                 out = self._run(block, x, ctx, slot)

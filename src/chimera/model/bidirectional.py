@@ -17,6 +17,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from chimera.contract import BOTH, Ctx, Mixer, MixerFactory, Out, Parts, Site
+from chimera.ops.dropout import fork
 from chimera.ops.routing import blend
 
 
@@ -44,6 +45,7 @@ class Bidirectional(Mixer):
 
     def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
         ahead = self.ahead(x, ctx)
+        ctx = fork(ctx, 1)  # other draws, also where both passes share weights
         if ctx.mask is None:
             back = self.back(x.flip(1), ctx)
             y = back.y.flip(1)

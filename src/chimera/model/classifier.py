@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import autocast_off, wide, widen
 from chimera.quant.shared.layers import Linear
 
 Pool = Literal["auto", "first", "mean", "last"]
+POOLED, DENSE = label("pooled"), label("dense")
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,12 @@ class ClassificationHead(nn.Module):
                 nn.init.normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b c"]:
-        x = F.dropout(x, self.dropout, self.training)
+    def forward(
+        self, x: Float[Tensor, "b d"], draws: Int[Tensor, " b"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        x = dropout(x, self.dropout, self.training, draws, POOLED)
         if self.dense is not None:
-            x = F.dropout(torch.tanh(self.dense(x)), self.dropout, self.training)
+            x = dropout(torch.tanh(self.dense(x)), self.dropout, self.training, draws, DENSE)
         return self.out(x)
 
 
@@ -102,11 +105,18 @@ class Classifier(nn.Module):
         ids: Int[Tensor, "b t"],
         mask: Bool[Tensor, "b t"] | None = None,
         segments: Int[Tensor, "b t"] | None = None,
+        draws: Int[Tensor, " b"] | None = None,
     ) -> Classification:
-        """Logits of each sequence; `segments` is 1 in the second text."""
+        """Logits of each sequence.
+
+        Args:
+            ids, mask, draws: see `Backbone.forward`.
+            segments: 1 in the second text.
+        """
         kwargs = {"segments": segments} if self.reads_segments else {}
-        out = self.backbone(ids, mask, **kwargs)
-        return Classification(self.classifier(pooled(out.y, mask, self.pool)), out.aux, out.stats)
+        out = self.backbone(ids, mask, draws=draws, **kwargs)
+        logits = self.classifier(pooled(out.y, mask, self.pool), draws)
+        return Classification(logits, out.aux, out.stats)
 
 
 def head_of(task: Mapping[str, Any]) -> Callable[[Any], nn.Module]:

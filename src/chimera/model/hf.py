@@ -49,13 +49,19 @@ class HuggingFaceBody(nn.Module):
             # The pooler's output is not used, so its weights would get no gradients.
             setattr(inner, "pooler", None)  # noqa: B010
 
+    @property
+    def torch_draws(self) -> str:
+        """Where torch's generator draws dropout; see `contract.Mixer.torch_draws`."""
+        return _torch_draws(self.inner)
+
     def forward(
         self,
         ids: Int[Tensor, "b t"],
         mask: Bool[Tensor, "b t"] | None = None,
         segments: Int[Tensor, "b t"] | None = None,
+        draws: Int[Tensor, " b"] | None = None,
     ) -> Out:
-        """Hidden states [b t d]; `segments` is 1 in the second text."""
+        """Hidden states [b t d]; `segments` is 1 in the second text, `draws` is for adapters."""
         kwargs: dict[str, Any] = {} if segments is None else {"token_type_ids": segments}
         if self.causal:
             kwargs |= {"position_ids": positions(ids, mask), "use_cache": False}
@@ -77,6 +83,11 @@ class HuggingFaceModel(nn.Module):
     def backbone(self) -> HuggingFaceBody:
         """Backbone that shares the weights of this model."""
         return HuggingFaceBody(cast(Any, self.model).base_model, causal=self.causal)
+
+    @property
+    def torch_draws(self) -> str:
+        """Where torch's generator draws dropout; see `contract.Mixer.torch_draws`."""
+        return _torch_draws(self.model)
 
     def init_state(self, batch: int) -> Cache:
         """Empty decoding state for `batch` sequences."""
@@ -109,6 +120,7 @@ class HuggingFaceModel(nn.Module):
         state: Cache | None = None,
         targets: Int[Tensor, " n"] | None = None,
         at_once: int = 1 << 25,
+        draws: Int[Tensor, " b"] | None = None,
     ) -> Prediction:
         """Logits, or loss and accuracy if `targets` are given; see `LanguageModel.forward`.
 
@@ -136,6 +148,13 @@ class HuggingFaceModel(nn.Module):
             )
             return Prediction(rows[:0], cast(Any, new_state), loss=loss, accuracy=accuracy)
         return Prediction(logits, cast(Any, new_state))
+
+
+def _torch_draws(model: nn.Module) -> str:
+    config = cast(Any, model).config.to_dict()
+    shares = [value for key, value in config.items() if "dropout" in key or key.endswith("pdrop")]
+    drops = any(isinstance(value, float) and value > 0 for value in shares)
+    return "the Hugging Face body" if drops else ""
 
 
 def positions(ids: Int[Tensor, "b t"], mask: Bool[Tensor, "b t"] | None) -> Int[Tensor, "b t"]:

@@ -106,6 +106,7 @@ class CausalLM(LanguageTask):
             index=batch["index"],
             targets=batch["targets"],
             at_once=self.logits_at_once,
+            draws=batch.get("draws"),
         )
         assert isinstance(out, Prediction)
         return out

@@ -103,7 +103,9 @@ class MaskedLM(LanguageTask):
         return self.step_output(loss, accuracy, aux, stats, objective=objective)
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        out = self.model(batch["ids"], batch["mask"], index=batch["index"])
+        out = self.model(
+            batch["ids"], batch["mask"], index=batch["index"], draws=batch.get("draws")
+        )
         return F.cross_entropy(out.logits.float(), batch["targets"]), out.logits, out.aux, out.stats
 
     def update_metrics(self, batch: Batch, stage: Stage) -> None:

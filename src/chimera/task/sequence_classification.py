@@ -133,7 +133,8 @@ class SequenceClassification(Task):
         return {"val/majority_accuracy": float((parts["valid"].labels == majority).mean())}
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
-        out = self.model(batch["ids"], batch["mask"], batch["segments"])
+        draws = batch.get("draws")
+        out = self.model(batch["ids"], batch["mask"], batch["segments"], draws=draws)
         targets = targets_of(batch["labels"], self.classes)
         loss = self._loss(out.logits, targets)
         predicted = self._predict(out.logits.detach())

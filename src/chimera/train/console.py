@@ -73,6 +73,16 @@ def show_parameters(title: str, groups: list[Group], model: nn.Module) -> None:
     rich.get_console().print(table)
 
 
+def show_draws(model: nn.Module) -> None:
+    """Say which dropout depends on the process and the place in a batch; nothing if none does."""
+    parts = dict.fromkeys(getattr(module, "torch_draws", "") for module in model.modules())
+    if places := " and ".join(part for part in parts if part):
+        say(
+            f"dropout inside {places} is drawn by micro-batch and process, not by sample: other"
+            " numbers of processes or micro-batches draw otherwise"
+        )
+
+
 def report(record: dict[str, Any], directory: RunDir) -> None:
     """Print the results of a finished run in a few lines."""
     saves, skipped = record["checkpoints"], record["skipped"]

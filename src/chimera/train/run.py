@@ -28,7 +28,7 @@ from chimera.task.base import Task
 from chimera.train import record
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
-from chimera.train.console import quiet, report, say, show_parameters
+from chimera.train.console import quiet, report, say, show_draws, show_parameters
 from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.loggers import open_loggers
@@ -63,6 +63,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     settings = settings.in_steps(len(data.train_dataloader()))
     task.total_steps = settings.max_steps
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
+    show_draws(task.model)
 
     resume = start(directory, config, overrides, task.optim)
     if EXTENDED in config:

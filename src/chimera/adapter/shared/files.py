@@ -19,6 +19,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from chimera.adapter.shared.draws import connect
 from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute
 from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
@@ -79,6 +80,7 @@ def load(model: nn.Module, folder: str | Path) -> nn.Module:
         _attach(model, name, config, parts)
     for name, tensor in tensors.items():
         _copy(model, name, tensor)
+    connect(model)
     return model
 
 

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
+from chimera.adapter.shared.draws import connect
 from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute, widths
 from chimera.contract import FFN, Mixer
 from chimera.errors import UserError, nearest
@@ -52,6 +53,7 @@ def inject(
     for parameter in parameters:
         parameter.requires_grad_(True)
     substitute(model, {layer: Adapted(layer, make(layer)) for layer in layers})
+    connect(model)
     return model
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from chimera.ops.dropout import dropout
 from chimera.ops.low_rank import entropy_rank
 from chimera.ops.precision import wide
 
@@ -52,6 +53,8 @@ class LowRank(nn.Module):
         sizes = widths(base)
         assert sizes is not None
         self.r, self.scale, self.dropout = r, scale, dropout
+        self.source: Any = None  # of keys of dropout; `shared.draws` sets it, and the call
+        self.call = 0
         like: Any = base.weight
         self.options = {
             "dtype": wide(like) if like.dtype.is_floating_point else torch.float32,
@@ -88,7 +91,10 @@ class LowRank(nn.Module):
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         x = x.to(self.A.dtype)
         if self.dropout:
-            x = F.dropout(x, self.dropout, self.training)
+            keys = None if self.source is None else self.source.keys
+            if keys is not None and keys.shape != x.shape[:-1]:  # as in a head on chosen tokens
+                keys = None
+            x = dropout(x, self.dropout, self.training, keys, self.call)
         m = self.diagonal()
         return F.linear(F.linear(x, self.A) * (self.scale if m is None else m * self.scale), self.B)
 

@@ -1,6 +1,8 @@
-"""Make dropout and other draws a function of (seed, micro-batch, rank) alone.
+"""Make dropout and other draws a function of counters, so that checkpoints need no generator state.
 
-Checkpoints need no generator state then: a resumed run draws the same.
+Dropout of our own modules depends on (seed, step, sample) through the keys that a batch gets here
+(`chimera.ops.dropout`). What draws from torch's generator, such as dropout inside
+`scaled_dot_product_attention` and in Hugging Face bodies, depends on (seed, micro-batch, rank).
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch import nn
 
+from chimera.ops.dropout import sample_keys
 from chimera.types import NonNegativeInt
 
 
 class StatelessRandomness(Callback):
-    """Reseeds torch before every micro-batch.
+    """Adds `draws`, the samples' keys, to every micro-batch, and reseeds torch before it.
+
+    A model without dropout needs no keys and gets none.
 
     Args:
         seed: of the run.
@@ -24,6 +30,10 @@ class StatelessRandomness(Callback):
 
     def __init__(self, *, seed: NonNegativeInt = 0) -> None:
         self.seed = seed
+        self._drops = True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._drops = drops(pl_module)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -31,3 +41,11 @@ class StatelessRandomness(Callback):
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         entropy = np.random.SeedSequence([self.seed, micro, trainer.global_rank])
         torch.manual_seed(int(entropy.generate_state(1, np.uint64)[0] >> 1))
+        if self._drops and "indices" in batch:
+            batch["draws"] = sample_keys(self.seed, trainer.global_step, batch["indices"])
+
+
+def drops(module: nn.Module) -> bool:
+    """Whether a module of ours has dropout: an attribute `dropout` above 0."""
+    values = (getattr(part, "dropout", 0.0) for part in module.modules())
+    return any(isinstance(value, float) and value > 0 for value in values)

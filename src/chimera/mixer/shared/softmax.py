@@ -60,6 +60,11 @@ class SoftmaxMixer(Mixer):
         self.o_proj = parts.linear(h * k, site.dim, bias=bias, role="out")
         self.position = parts.position(site, h, k)
 
+    @property
+    def torch_draws(self) -> str:
+        """Where torch's generator draws dropout; see `contract.Mixer.torch_draws`."""
+        return "scaled_dot_product_attention" if self.dropout else ""
+
     def cache(self, batch: int, slots: int | None = None) -> KVCache:
         """Empty cache with `slots` places; None for a growing cache."""
         like, g, k = self.q_proj.weight, self.heads.g, self.head_dim
