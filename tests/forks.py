@@ -109,7 +109,9 @@ def run(
 @cache
 def _server() -> subprocess.Popen[str]:
     words, pipe = [sys.executable, str(Path(__file__).resolve())], subprocess.PIPE
-    return subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=ENVIRONMENT, cwd=ROOT)
+    server = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=ENVIRONMENT, cwd=ROOT)
+    atexit.register(server.communicate)  # closes its input and waits for its end
+    return server
 
 
 def _ask(task: dict[str, Any]) -> int:

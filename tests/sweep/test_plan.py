@@ -114,7 +114,7 @@ def test_a_key_that_only_the_rows_have_reaches_every_job(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("chimera.sweep.main.plan", record)
     with pytest.raises(UserError, match="recorded"):
-        sweep(["+tptt=variants", "scale=smoke", "task.mmlu_limit=7", "seed=0,1"])
-    assert len(batches) == 30
-    for overrides in batches[::7]:  # without a row the task has no key mmlu_limit
+        sweep(["+tptt=training", "scale=smoke", "task.mmlu_limit=7", "seed=0,1"])
+    assert len(batches) == 14
+    for overrides in batches[::6]:  # without a row the task has no key mmlu_limit
         assert plain(compose(overrides))["task"]["mmlu_limit"] == 7
