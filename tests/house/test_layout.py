@@ -78,3 +78,16 @@ def test_yaml_names_every_hyperparameter_and_no_other(group: str, name: str) -> 
 def test_every_group_with_a_folder_has_a_choice() -> None:
     folders = {p.name for p in CONF.iterdir() if p.is_dir()}
     assert folders == {g for g in groups() if (CONF / g).is_dir()}
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in sorted(SRC.rglob("*.py")) if "@runtime_checkable" in f.read_text()],
+    ids=lambda f: f.stem,
+)  # fmt: skip
+def test_protocols_of_isinstance_have_methods_only(file: Path) -> None:
+    """From Python 3.12 on isinstance finds no parameter or buffer of a `torch.nn.Module`."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and "runtime_checkable" in map(
+            ast.unparse, node.decorator_list
+        ):
+            assert not [each for each in node.body if isinstance(each, ast.AnnAssign)], node.name

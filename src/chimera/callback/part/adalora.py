@@ -9,7 +9,7 @@ t counts optimiser steps from 0, T is the length of the run. The adapter's YAML 
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -25,8 +25,10 @@ from chimera.types import NonNegativeFloat, PositiveInt, ProperFraction
 class Budgeted(Protocol):
     """An update whose rank-one directions can be scored and pruned."""
 
-    r: int
-    kept: Tensor
+    if TYPE_CHECKING:
+        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
+        r: int
+        kept: Tensor
 
     def add_penalty(self, weight: float, form: Literal["squared", "norm"]) -> Tensor: ...
 

@@ -11,7 +11,7 @@ protocol `Mixed`, not by class.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
@@ -24,7 +24,9 @@ from chimera.types import Fraction, PositiveInt
 class Mixed(Protocol):
     """A module that mixes two branches by a weight which a schedule may set."""
 
-    mag_weight: Tensor
+    if TYPE_CHECKING:
+        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
+        mag_weight: Tensor
 
     def set_mag_weight(self, weight: float) -> None: ...
 

@@ -5,7 +5,7 @@ The norm's YAML names this callback, which finds norms by the protocol `Schedule
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -19,11 +19,13 @@ from chimera.types import PositiveFloat, PositiveInt
 class Scheduled(Protocol):
     """A norm whose α warms up and whose γ is calibrated."""
 
-    alpha: Tensor
-    warm: Tensor
-    calibrated: Tensor
-    moment: Tensor
-    tokens: Tensor
+    if TYPE_CHECKING:
+        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
+        alpha: Tensor
+        warm: Tensor
+        calibrated: Tensor
+        moment: Tensor
+        tokens: Tensor
 
     def set_alpha(self, value: float) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -16,7 +16,9 @@ from chimera.callback.part.adapter import add_stats
 class Sparse(Protocol):
     """Gates that update themselves around the optimiser's step."""
 
-    g: Tensor
+    if TYPE_CHECKING:
+        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
+        g: Tensor
 
     def before_step(self, gates: int) -> None: ...
 
