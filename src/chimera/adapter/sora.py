@@ -62,7 +62,7 @@ class Gate(nn.Module):
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
-        """Apply the proximal step, unless the gates have no gradient (a skipped step)."""
+        """Apply the proximal step, unless the gates have no gradient."""
         if self.update == "proximal" and self.g.grad is not None:
             self.g.copy_(
                 soft_threshold(self.g, self.xi if self.threshold == "xi" else lr * self.l1)

@@ -94,14 +94,16 @@ class QDyT(Norm):
     ) -> None:
         total, count = _sum(x, mask)
         first = (self.updates == 0).to(count.dtype)
-        share = (first + (1 - first) * self.momentum) * (count > 0)
-        mean = (total / count.clamp(min=1)).to(self.running_mean.dtype)
+        # A batch that overflowed is no statistic: its step will be left out, but not its means.
+        known = (count > 0) & total.isfinite().all()
+        share = (first + (1 - first) * self.momentum) * known
+        mean = torch.where(known, total / count.clamp(min=1), 0).to(self.running_mean.dtype)
         self.running_mean.lerp_(mean, share.to(mean.dtype))
-        self.updates += count > 0
+        self.updates += known
         if self._calibrate_at is not None:
             total, count = _sum(torch.tanh(self._calibrate_at * z).square(), mask)
-            self.moment += total
-            self.tokens += count
+            self.moment += torch.where(known, total, 0)
+            self.tokens += torch.where(known, count, 0)
 
     def set_alpha(self, value: float) -> None:
         """Set α; called during warm-up."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from chimera.callback.part.adapter import add_stats
+from chimera.callback.part.update import OnUpdate
 from chimera.errors import UserError
 from chimera.types import NonNegativeFloat, PositiveInt, ProperFraction
 
@@ -41,7 +41,7 @@ class Budgeted(Protocol):
     def forget(self) -> None: ...
 
 
-class RankBudget(Callback):
+class RankBudget(OnUpdate):
     """Prunes directions over all layers until the budget is reached.
 
     The penalty's gradient is part of the gradient norm and of clipping, as that of a loss term is.
@@ -87,6 +87,9 @@ class RankBudget(Callback):
         self.stop = steps - max(1, round(self.final * (steps - self.start)))
         self.first = sum(u.r for u in self.updates)
         self.last = self.target_r * len(self.updates)
+        kept = sum(int(u.kept.sum()) for u in self.updates)
+        # True from the start in a run that is resumed after the last choice.
+        self.fixed = kept <= self.last < self.first
 
     def budget(self, step: int) -> int:
         """Number of directions, over all layers, that may stay at this step."""
@@ -104,28 +107,34 @@ class RankBudget(Callback):
 
     def allocate(self, step: int) -> None:
         """Update the importance and prune; called after the step, with its gradients."""
-        if step > self.stop:
+        if step > self.stop and self.fixed:
             for update in self.updates:
                 update.keep()
             return
-        if step < self.stop:
+        if step != self.stop:
             for update in self.updates:
                 update.observe(self.beta1, self.beta2)
-        if step == self.stop or (step > self.start and step % self.every == 0):
+        if step >= self.stop or (step > self.start and step % self.every == 0):
             self._choose(self.first - self.budget(step))
-        if step == self.stop:
+        if step >= self.stop and self.observed():  # later than `stop` if that step was left out
+            self.fixed = True
             for update in self.updates:
                 update.forget()
+
+    def observed(self) -> bool:
+        """Whether any direction has an importance: not before the first step that was observed."""
+        return any(bool(update.scores().any()) for update in self.updates)
 
     def _choose(self, less: int) -> None:
         """Prune the `less` directions of lowest importance, over all layers."""
         scores = [update.scores() for update in self.updates]
-        if less:
+        if less and self.observed():
             limit = torch.cat(scores).kthvalue(less).values
             for update, score in zip(self.updates, scores, strict=True):
                 update.keep(score > limit)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
         self.begin(pl_module, trainer.max_steps)
 
     def on_train_batch_start(
@@ -139,11 +148,15 @@ class RankBudget(Callback):
         self.penalise()
 
     @torch.no_grad()
+    def on_update(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any) -> None:
+        if self.updates:
+            self.allocate(trainer.global_step - 1)
+
+    @torch.no_grad()
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step > self._before and self.updates:
-            self.allocate(trainer.global_step - 1)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         stats = {"rank_budget": torch.tensor(float(self.budget(self._before)))}
         if self._penalty is not None:
             stats["orthogonality"] = self._penalty.float()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from chimera.callback.part.update import OnUpdate
 from chimera.types import PositiveFloat, PositiveInt
 
 
@@ -34,7 +34,7 @@ class Scheduled(Protocol):
     def end_calibration(self) -> None: ...
 
 
-class QDyTSchedule(Callback):
+class QDyTSchedule(OnUpdate):
     """Sets α during its warm-up, and has γ calibrated once.
 
     α(step) = start + (end − start)·min(step / length, 1), of `trainer.global_step` alone, so a
@@ -42,8 +42,8 @@ class QDyTSchedule(Callback):
     step, so the optimiser holds no state for it; afterwards α is learned. The length is
     min(warmup_steps, half of the run's steps), so a short run gets through it.
 
-    γ is calibrated at the first optimiser step by which `sequences` have been seen, counted over
-    the micro-batches of gradient accumulation and over all processes; never within an
+    γ is calibrated at the first update of the weights by which `sequences` have been seen, counted
+    over the micro-batches of gradient accumulation and over all processes; never within an
     accumulation. A norm that is warm or calibrated according to its state is left alone, so
     fine-tuning does not start over.
 
@@ -74,6 +74,7 @@ class QDyTSchedule(Callback):
         self.seen = state_dict["seen"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
         norms = [module for module in pl_module.modules() if isinstance(module, Scheduled)]
         self._cold = [norm for norm in norms if not bool(norm.warm)]
         self._raw = [norm for norm in norms if not bool(norm.calibrated)]
@@ -84,7 +85,6 @@ class QDyTSchedule(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._before = trainer.global_step
         done = min(trainer.global_step / max(self._length, 1), 1.0) if self._length else 1.0
         for norm in self._cold:
             norm.set_alpha(self.start + (self.end - self.start) * done)
@@ -98,19 +98,16 @@ class QDyTSchedule(Callback):
         for norm in self._cold:
             norm.alpha.grad = None
 
-    @torch.no_grad()
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if not self._raw:
-            return
-        self.seen += len(batch["ids"]) * trainer.world_size
-        if self.seen < self.sequences or trainer.global_step == self._before:
+        if self._raw:
+            self.seen += len(batch["ids"]) * trainer.world_size
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    @torch.no_grad()
+    def on_update(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any) -> None:
+        if self.seen < self.sequences:
             return
         for norm in self._raw:
             for total in (norm.moment, norm.tokens):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from chimera.callback.part.adapter import add_stats
+from chimera.callback.part.update import OnUpdate
 
 
 @runtime_checkable
@@ -25,7 +25,7 @@ class Sparse(Protocol):
     def after_step(self, lr: float) -> None: ...
 
 
-class GateUpdate(Callback):
+class GateUpdate(OnUpdate):
     """Runs the gates' own updates before and after each optimiser step, at that step's rate.
 
     The subgradient is part of the gradient norm and of clipping, as that of a loss term is. Logs
@@ -42,6 +42,7 @@ class GateUpdate(Callback):
         self._count = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
         self._gates = [module for module in pl_module.modules() if isinstance(module, Sparse)]
         self._count = sum(gate.g.numel() for gate in self._gates)
         of = {id(p): g for g in trainer.optimizers[0].param_groups for p in g["params"]}
@@ -50,7 +51,6 @@ class GateUpdate(Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self._before = trainer.global_step
         # The schedule changes the rates right after the step: read them before.
         self._rates = [float(group["lr"]) for group in self._groups]
 
@@ -60,13 +60,15 @@ class GateUpdate(Callback):
         for gate in self._gates:
             gate.before_step(self._count)
 
+    def on_update(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any) -> None:
+        for gate, rate in zip(self._gates, self._rates, strict=True):
+            gate.after_step(rate)
+
     @torch.no_grad()
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step > self._before:
-            for gate, rate in zip(self._gates, self._rates, strict=True):
-                gate.after_step(rate)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if self.show and self._gates:
             zeros = torch.cat([gate.g for gate in self._gates]).eq(0).float().mean()
             alive = (1 - zeros) * (self._count / len(self._gates))

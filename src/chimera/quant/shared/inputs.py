@@ -70,7 +70,8 @@ class PerChannel(nn.Module):
     def _observe(self, peak: Float[Tensor, " d"]) -> None:
         if recomputing():
             return
-        peak = peak.to(self.maxima.dtype)
+        # A channel that overflowed has no maximum: its step will be left out.
+        peak = torch.where(peak.isfinite(), peak.to(self.maxima.dtype), self.maxima)
         mixed = self.maxima.lerp(peak, self.momentum)
         self.maxima.copy_(torch.where(self.maxima > 0, mixed, peak))
 
