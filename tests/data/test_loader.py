@@ -129,9 +129,29 @@ def test_ranks_share_every_batch(drop_last: bool, monkeypatch: pytest.MonkeyPatc
     shares = [take(loader, 4) for loader in ranks]
     assert {len(loader) for loader in ranks} == {3 if drop_last else 4}
     for whole, first, second in zip(alone, *shares, strict=True):
-        assert first == whole[::2]
-        assert second[: len(whole) // 2] == whole[1::2]
-        assert len(first) == len(second)  # filled up from the beginning
+        assert (first, second) == (whole[::2], whole[1::2])
+
+
+@pytest.mark.parametrize(
+    ("size", "samples", "workers"),
+    [(1, 23, 0), (1, 23, 2), (2, 23, 0), (2, 19, 2), (3, 22, 0), (6, 19, 0), (6, 24, 0)],
+)
+def test_each_sample_of_a_validation_counts_once(
+    size: int, samples: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = {"batch_size": 6, "shuffle": False, "drop_last": False, "num_workers": workers}
+    loaders = on_ranks(monkeypatch, size, samples=Noise(samples), **change)
+    epochs = [list(loader) for loader in loaders]
+    assert {len(batches) for batches in epochs} == {4}  # ranks make as many forward passes
+    assert all(len(batch["x"]) for batches in epochs for batch in batches)
+    counted = [
+        int(row[1])
+        for batches in epochs
+        for batch in batches
+        if not batch.get("void")
+        for row in batch["x"].tolist()
+    ]
+    assert sorted(counted) == list(range(samples))
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from chimera.contract import FFN, Ctx, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
+from chimera.ops.reduce import participants
 from chimera.ops.routing import Groups, balance, blend, entropy, group, probabilities, touch
 
 
@@ -100,13 +101,15 @@ class MoE(FFN):
         def of_experts(x: Tensor) -> tuple[Tensor, ...]:
             return x.index_select(0, tokens)[None].split(sizes, 1)
 
+        # Experts that reduce over processes run on all of them, where one may have no tokens.
+        everywhere = self.training and participants() > 1
         positions = of_experts(ctx.pos.expand(len(rows) // ctx.pos.shape[1], -1).flatten())
         inputs = of_experts(rows)
         keys = [None] * len(sizes) if ctx.draws is None else of_experts(ctx.draws.reshape(-1))
         outs = {
             i: self.experts[i](inputs[i], fork(Ctx(positions[i], None, ctx.loop, keys[i]), i))
             for i in range(len(sizes))
-            if sizes[i]
+            if sizes[i] or everywhere
         }
         if not outs:  # all tokens are padding
             return rows * 0.0 + touch(self.experts.parameters()), {}

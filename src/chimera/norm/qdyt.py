@@ -11,8 +11,9 @@ channel, [d], as BatchNorm does; it evaluates another function than the trained 
 of the main experiment has test perplexity 142.9 with `token`, 180.6 with `running`, 3e30 with
 `channel`.
 
-Statistics exclude padding. A norm that runs several times per forward pass (loops) averages over
-all calls. A recomputation by gradient checkpointing does not count.
+Statistics exclude padding and are of the batch of all processes. A norm that runs several times per
+forward pass (loops) averages over all calls. A recomputation by gradient checkpointing does not
+count.
 
 `chimera.callback.part.qdyt`, a callback in this norm's YAML, schedules α and the calibration of γ.
 [b t d] to [b t d].
@@ -27,6 +28,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from chimera.contract import Fraction, Norm, PositiveFloat, accept_scalars
+from chimera.ops import reduce
 from chimera.ops.precision import wide, widen
 from chimera.ops.straight import recomputing
 
@@ -93,6 +95,8 @@ class QDyT(Norm):
         self, x: Float[Tensor, "b t d"], z: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None
     ) -> None:
         total, count = _sum(x, mask)
+        *sums, count = reduce.total(torch.cat([total, count[None]])).split([len(total), 1])
+        total, count = sums[0], count.squeeze(0)
         first = (self.updates == 0).to(count.dtype)
         # A batch that overflowed is no statistic: its step will be left out, but not its means.
         known = (count > 0) & total.isfinite().all()

@@ -24,6 +24,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from chimera.ops import reduce
 from chimera.ops.precision import autocast_off, wide, widen
 
 
@@ -43,10 +44,16 @@ def average(x: Float[Tensor, "n e"], real: Bool[Tensor, " n"] | None) -> Float[T
 def balance(
     probs: Float[Tensor, "n e"], first: Int[Tensor, " n"], real: Bool[Tensor, " n"] | None
 ) -> Float[Tensor, ""]:
-    """Balance loss N Σ fᵢ Pᵢ over the real rows; only P has a gradient."""
+    """Balance loss N Σ fᵢ Pᵢ over the real rows of all processes; only P has a gradient."""
     count = probs.shape[1]
-    share = average(F.one_hot(first, count).to(probs.dtype), real)
-    return count * (share * average(probs, real)).sum()
+    both = torch.cat([F.one_hot(first, count).to(probs.dtype), probs], 1)
+    if real is None:
+        rows = both.new_full((1,), len(both))
+    else:
+        both, rows = both.masked_fill(~real[:, None], 0.0), real.sum().to(both.dtype)[None]
+    sums = reduce.total(torch.cat([both.sum(0), rows]))
+    share, mean, rows = sums.split([count, count, 1])
+    return count * (share * mean).sum() / rows.squeeze(0).clamp(min=1).square()
 
 
 def entropy(probs: Float[Tensor, "n e"], real: Bool[Tensor, " n"] | None) -> Float[Tensor, ""]:

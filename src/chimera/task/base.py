@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -16,6 +16,7 @@ from chimera.config.settings import Optim
 from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
+from chimera.ops import reduce
 from chimera.optim.groups import groups
 from chimera.optim.older import upgrade
 from chimera.optim.optimizer import build
@@ -78,6 +79,8 @@ class Task(pl.LightningModule):
         self.grad_norm = float("nan")  # of the last step, before clipping
         self.guard: Guard = RaiseIfNotFinite()
         self._losses: list[Tensor] = []  # of the micro-batches of the current step
+        self._counts: list[Tensor] = []  # likewise, of the predictions that a loss is the mean of
+        self._unit = 0.0  # number of predictions with weight 1 in a step of several micro-batches
 
     @classmethod
     def data_module(
@@ -146,27 +149,75 @@ class Task(pl.LightningModule):
         aux: dict[str, Tensor],
         stats: dict[str, Tensor],
         *,
+        count: Tensor | float,
         objective: Tensor | None = None,
     ) -> dict[str, Any]:
         """Make the dict that a training step returns; callbacks log it.
+
+        A step's loss is the mean over all predictions of its micro-batches and processes: `loss` in
+        the dict is weighted by `count`. Auxiliary losses get the same weights.
 
         Args:
             loss: task loss to log.
             accuracy: of the batch.
             aux: auxiliary losses, unweighted.
             stats: scalars for charts.
+            count: number of predictions that `loss` is the mean of, or the sum of their weights.
             objective: task loss to minimise, if it differs from `loss`.
         """
+        total = self.total_loss(loss if objective is None else objective, aux)
+        predictions = torch.as_tensor(count, dtype=torch.float32, device=loss.device)
         return {
-            "loss": self.total_loss(loss if objective is None else objective, aux),
+            "loss": self._weighted(total, predictions),
+            "count": predictions,
             "task_loss": loss.detach(),
             "accuracy": accuracy,
             "aux": {key: value.detach() for key, value in aux.items()},
             "stats": stats,
         }
 
+    def _weighted(self, loss: Tensor, count: Tensor) -> Tensor:
+        """The loss of a micro-batch, weighted so that a step has the mean over its predictions.
+
+        Lightning takes the mean over micro-batches, DDP that over processes. With several
+        micro-batches the number of all predictions is known after the last: until then weights are
+        relative to a power of 2, which changes no digit; `optimizer_step` corrects the gradients.
+        """
+        trainer, processes = getattr(self, "_trainer", None), reduce.participants()
+        if trainer is None or trainer.accumulate_grad_batches == 1:
+            return loss if processes == 1 else loss * (processes * count / reduce.total(count))
+        if not self._unit:
+            self._unit = 2.0 ** round(math.log2(max(1.0, float(reduce.largest(count)))))
+        self._counts.append(count)
+        return loss * (count / self._unit)
+
+    def on_train_start(self) -> None:
+        self._counts = []
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Any,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        """Take a step with the gradients of the mean over the step's predictions."""
+
+        def closure() -> Any:
+            loss = optimizer_closure() if optimizer_closure else None
+            if self._counts:
+                parts = self.trainer.accumulate_grad_batches * reduce.participants()
+                factor = parts * self._unit / reduce.total(torch.stack(self._counts).sum())
+                torch._foreach_mul_(
+                    [p.grad for p in self.parameters() if p.grad is not None], factor
+                )
+                self._counts = []
+            return loss
+
+        super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
     def update_metrics(self, batch: dict[str, Any], stage: Stage) -> Any:
-        """Add a batch to the metrics of a stage."""
+        """Add a batch to the metrics of a stage; nothing of one that is `void`."""
         raise NotImplementedError
 
     def compute_metrics(self, stage: Stage) -> dict[str, float]:

@@ -91,10 +91,13 @@ class CausalLM(LanguageTask):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         out = self._predict(batch)
-        return self.step_output(out.loss, out.accuracy, out.aux, out.stats)
+        count = len(batch["targets"])
+        return self.step_output(out.loss, out.accuracy, out.aux, out.stats, count=count)
 
     def update_metrics(self, batch: Batch, stage: Stage) -> None:
         out = self._predict(batch)
+        if batch.get("void"):
+            return
         meter, tokens = self.meter(stage), len(batch["targets"])
         meter.loss.update(out.loss, weight=tokens)
         meter.accuracy.update(out.accuracy, weight=tokens)

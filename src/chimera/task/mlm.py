@@ -100,7 +100,8 @@ class MaskedLM(LanguageTask):
             stats = {**stats, **{key: value.detach() for key, value in distil_stats.items()}}
         with torch.no_grad():
             accuracy = (logits.argmax(-1) == batch["targets"]).float().mean()
-        return self.step_output(loss, accuracy, aux, stats, objective=objective)
+        count = len(batch["targets"])
+        return self.step_output(loss, accuracy, aux, stats, count=count, objective=objective)
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
         out = self.model(
@@ -110,6 +111,8 @@ class MaskedLM(LanguageTask):
 
     def update_metrics(self, batch: Batch, stage: Stage) -> None:
         loss, logits, _, _ = self._predict(batch)
+        if batch.get("void"):
+            return
         meter, targets = self.meter(stage), batch["targets"]
         meter.loss.update(loss, weight=len(targets))
         meter.accuracy.update(logits, targets)

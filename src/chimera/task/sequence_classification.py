@@ -140,7 +140,9 @@ class SequenceClassification(Task):
         predicted = self._predict(out.logits.detach())
         # A predicted score counts as correct if its error is at most half a point.
         near = predicted == targets if self.classes else (predicted - targets).abs() <= 0.5
-        return self.step_output(loss, near.float().mean(), out.aux, out.stats)
+        weighed = self.balanced and self.classes
+        count = self.class_weights[targets].sum() if weighed else len(targets)
+        return self.step_output(loss, near.float().mean(), out.aux, out.stats, count=count)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         predicted = self.update_metrics(batch, "test").tolist()
@@ -187,6 +189,8 @@ class SequenceClassification(Task):
     def update_metrics(self, batch: Batch, stage: Stage) -> Tensor:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
         predicted, has_label = self._predict(out.logits), labelled(batch["labels"])
+        if batch.get("void"):
+            return predicted
         for number, part in enumerate(self.parts[stage]):
             rows = has_label & (batch["parts"] == number)
             if rows.any():

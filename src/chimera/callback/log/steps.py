@@ -20,7 +20,7 @@ from chimera.callback.siblings import with_method
 
 @dataclass(frozen=True)
 class Step:
-    """Numbers of one optimiser step. Losses and accuracy are means over its micro-batches.
+    """Numbers of one optimiser step. Losses and accuracy are means over its predictions.
 
     Args:
         epoch: from 0.
@@ -140,8 +140,8 @@ class Steps(Callback):
             epoch=trainer.current_epoch,
             step=-(-(batch_idx + 1) // trainer.accumulate_grad_batches),
             global_step=trainer.global_step,
-            loss=_mean([m["task_loss"] for m in self._micro]),
-            accuracy=_mean([m["accuracy"] for m in self._micro]),
+            loss=_mean(self._micro, "task_loss"),
+            accuracy=_mean(self._micro, "accuracy"),
             lr=task.optim.lr * _factor(trainer, self._rates),
             rates=self._rates,
             grad_norm=task.grad_norm,
@@ -149,8 +149,8 @@ class Steps(Callback):
             scaler_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
             tokens=self._tokens,
             seconds=seconds,
-            aux=_means([m["aux"] for m in self._micro]),
-            stats=_means([m["stats"] for m in self._micro]),
+            aux=_means(self._micro, "aux"),
+            stats=_means(self._micro, "stats"),
         )
 
 
@@ -160,9 +160,19 @@ def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
     return rates[first["name"]] / float(first["initial_lr"])
 
 
-def _mean(values: list[torch.Tensor]) -> float:
-    return float(torch.stack([v.detach().float() for v in values]).mean())
+def _mean(outputs: list[dict[str, Any]], key: str) -> float:
+    """Mean over the predictions of all micro-batches; a step of another task may count none."""
+    values = torch.stack([output[key].detach().float() for output in outputs])
+    if len(values) == 1:
+        return float(values)
+    counts = [torch.as_tensor(output.get("count", 1.0), device=values.device) for output in outputs]
+    weights = torch.stack(counts).float()
+    return float((values * weights).sum() / weights.sum())
 
 
-def _means(of: list[dict[str, torch.Tensor]]) -> dict[str, float]:
-    return {key: _mean([one[key] for one in of if key in one]) for key in (of[0] if of else {})}
+def _means(outputs: list[dict[str, Any]], part: str) -> dict[str, float]:
+    """Mean of each key of `aux` or `stats` over the micro-batches that have it."""
+    return {
+        key: _mean([{**one, key: one[part][key]} for one in outputs if key in one[part]], key)
+        for key in (outputs[0][part] if outputs else {})
+    }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from chimera.callback.part.update import OnUpdate
+from chimera.ops import reduce
 from chimera.types import PositiveFloat, PositiveInt
 
 
@@ -111,7 +112,7 @@ class QDyTSchedule(OnUpdate):
             return
         for norm in self._raw:
             for total in (norm.moment, norm.tokens):
-                total.copy_(trainer.strategy.reduce(total, reduce_op="sum"))
+                total.copy_(reduce.total(total))
             norm.end_calibration()
         self._raw = []
 

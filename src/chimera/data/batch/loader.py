@@ -50,8 +50,9 @@ class ResumableLoader:
         collate: makes a batch of samples.
         seed: of the order.
         shuffle: use a new order in each epoch; otherwise the order of `samples`, from the first.
-        drop_last: leave out the last, incomplete batch; otherwise it is smaller, and ranks with one
-            sample fewer repeat one from the beginning.
+        drop_last: leave out the last, incomplete batch; otherwise it is smaller. A rank without a
+            share of it gets its first sample in a batch with `void`, of which nothing counts: all
+            ranks have the same number of batches, and each sample counts once.
         num_workers: number of processes that make batches.
         name: of the data, for error messages.
 
@@ -154,8 +155,11 @@ class ResumableLoader:
         self._plan.batches = self._batches()[self._returned :]
         batches = iter(self._loader)
         self._keep_queues(batches)
+        rest = len(self.samples) % self.batch_size
         for batch in batches:
             self._returned += 1
+            if self._returned == len(self) and not self.drop_last and 0 < rest <= self.rank:
+                batch["void"] = True
             yield batch
 
     def _keep_queues(self, batches: Any) -> None:
@@ -203,14 +207,6 @@ class ResumableLoader:
             "seed": self.seed,
         }
 
-    def _share(self, epoch: int) -> list[int]:
-        """Indices of this rank's samples, in order."""
-        order = self._order(epoch)
-        remainder = len(order) % self.world_size
-        if remainder and not self.drop_last:
-            order = np.append(order, np.resize(order, self.world_size - remainder))
-        return [int(index) for index in order[self.rank :: self.world_size]]
-
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         """Indices [n] of all samples in the order of an epoch, all ranks together."""
         order = np.arange(len(self.samples))
@@ -219,10 +215,14 @@ class ResumableLoader:
         return order
 
     def _batches(self) -> list[list[Key]]:
-        keys = [(self._epoch, index) for index in self._share(self._epoch)]
-        size = self.batch_size // self.world_size
-        starts = range(0, len(self) * size, size)
-        return [keys[start : start + size] for start in starts]
+        """Keys of this rank's share of each batch of the epoch."""
+        order, size = self._order(self._epoch), self.batch_size
+        whole = (order[start : start + size] for start in range(0, len(self) * size, size))
+        shares = ((batch[self.rank :: self.world_size], batch[:1]) for batch in whole)
+        return [
+            [(self._epoch, int(index)) for index in (own if len(own) else first)]
+            for own, first in shares
+        ]
 
 
 def shareable(batch_size: int) -> int:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from chimera.ops import reduce
 from chimera.ops.grid import rms_grid, to_grid
 from chimera.ops.hadamard import RADIX, block, rotate_dense, rotate_fast, signs
 from chimera.ops.straight import recomputing, straight
@@ -36,6 +37,8 @@ class PerToken(nn.Module):
 class PerChannel(nn.Module):
     """n-bit absmax grid per channel: over the batch in training, by running maxima in evaluation.
 
+    The batch is that of all processes.
+
     Maxima of a training batch leak information: the output of a sequence depends on the other
     sequences of the batch, and in a decoder on later tokens. Evaluation therefore uses `maxima`, a
     buffer, and clips larger values:
@@ -56,11 +59,12 @@ class PerChannel(nn.Module):
         self.register_buffer("maxima", torch.zeros(dim))
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        if not x.numel():  # an expert without tokens
-            return x
+        if not x.numel() and not (self.training and reduce.participants() > 1):
+            return x  # an expert without tokens
         sizes = x.detach().abs()
         if self.training:
-            peak = sizes.flatten(0, -2).amax(0)
+            rows = sizes.flatten(0, -2)
+            peak = reduce.largest(rows.amax(0) if len(rows) else rows.new_zeros(rows.shape[1]))
             self._observe(peak)
         else:
             peak = torch.where(self.maxima > 0, self.maxima, sizes.amax(-1, keepdim=True))

@@ -1,0 +1,105 @@
+"""A step's loss is the mean over its predictions, however they are divided."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch.utils.data import DataLoader
+
+from chimera.adapter.lora import lora
+from chimera.callback.log.steps import Step, Steps
+from chimera.callback.state.randomness import StatelessRandomness
+from chimera.config.settings import Model, Optim
+from chimera.contract_tests import zoo
+from chimera.data.batch.instruct import InstructDataModule
+from chimera.data.corpus.instruct import Instruct as Instructions
+from chimera.data.tokenizer.word import Words
+from chimera.task.base import Task
+from chimera.task.instruct import Instruct
+from tests.ops.processes import together
+from tests.task import kit
+
+STEPS = 4
+
+
+class Record(Callback):
+    """Loss and gradient norm of every step."""
+
+    def __init__(self) -> None:
+        self.numbers: list[float] = []
+
+    def on_step(self, step: Step) -> None:
+        self.numbers += [step.loss, step.accuracy, step.grad_norm]
+
+
+def ragged(folder: Path) -> kit.Made:
+    """Answers of 1 to 12 words, and dropout in the model and in an adapter."""
+    records = [
+        {"instruction": f"Say {i}.", "input": "", "output": " ".join(["so"] * (1 + i * i % 12))}
+        for i in range(90)
+    ]
+    (folder / "records.json").write_text(json.dumps(records))
+    corpus = Instructions(path=str(folder / "records.json"), batch_size=16, seq_len=32,
+                          cache_dir=str(folder))  # fmt: skip
+    data = InstructDataModule(corpus, Words())
+    vocab = data.prepared.tokenizer.vocab_size
+    shape = Model(dim=32, depth=2, heads=4, max_len=64, dropout=0.2)
+    model = zoo.model(shape, causal=True, vocab_size=vocab, mixer="retnet", position="none")
+    lora(model, r=2, dropout=0.2, train=["*.ffn"])
+    return Instruct(model, Optim(lr=1e-3), STEPS, vocab), data
+
+
+def batches(data: Any, size: int) -> list[dict[str, Any]]:
+    loader = data.train_dataloader()
+    samples, collate = loader.samples, loader._loader.collate_fn
+    return [
+        collate([samples[0, i % len(samples)] for i in range(start, start + size)])
+        for start in range(0, 16 * STEPS, size)
+    ]
+
+
+def train(task: Task, data: Any, parts: int, folder: Path) -> list[float]:
+    record = Record()
+    trainer = pl.Trainer(
+        max_steps=STEPS, accumulate_grad_batches=parts, accelerator="cpu", logger=False,
+        gradient_clip_val=0.5, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, default_root_dir=folder,
+        callbacks=[StatelessRandomness(), Steps(), record],
+    )  # fmt: skip
+    trainer.fit(task, DataLoader(batches(data, 16 // parts), batch_size=None))  # type: ignore[arg-type]
+    return record.numbers
+
+
+@pytest.mark.parametrize("kind", ["ragged", "mlm", "classification"])
+def test_sixteen_samples_at_once_are_four_times_four(kind: str, tmp_path: Path) -> None:
+    found = {}
+    for parts in (1, 4, 2):
+        torch.manual_seed(0)
+        task, data = ragged(tmp_path) if kind == "ragged" else kit.TASKS[kind](tmp_path, STEPS)
+        task.configure_for(data, "fit")
+        found[parts] = train(task, data, parts, tmp_path)
+    assert len(found[1]) == 3 * STEPS
+    assert found[4] == pytest.approx(found[1], rel=1e-6)
+    assert found[2] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_the_mean_over_processes_is_that_over_all_predictions(tmp_path: Path) -> None:
+    task, data = ragged(tmp_path)
+    task.eval()
+    loader = data.train_dataloader()
+    samples = [loader.samples[0, i] for i in range(16)]
+    whole, *shares = (loader._loader.collate_fn(of) for of in (samples, samples[:4], samples[4:]))
+    wanted = task.training_step(whole, 0)["loss"].detach()  # type: ignore[operator]
+    copies = [copy.deepcopy(task) for _ in shares]
+    outputs = together(2, lambda rank: copies[rank].training_step(shares[rank], 0))  # type: ignore[operator]
+    mean = torch.stack([output["loss"].detach() for output in outputs]).mean()
+    torch.testing.assert_close(mean, wanted, rtol=1e-6, atol=0)
+    plain = torch.stack([output["task_loss"] for output in outputs]).mean()
+    assert abs(float(plain - wanted)) > 1e-4  # the mean of the means is another number
