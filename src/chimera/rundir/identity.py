@@ -15,6 +15,7 @@ NUMERICS = 2
 
 #: Keys that do not affect the numbers of a run (places, logging, checkpoints), and keys whose
 #: effect other keys hold: the scale has been applied, the nodes of the choices are in place.
+#: Callbacks are Chimera's own; those of others count (`_callbacks_of_others`).
 NOT_IDENTITY = (
     "run_dir",
     "overwrite",
@@ -80,8 +81,20 @@ def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
         _holder(kept, key).pop(key.rpartition(".")[2], None)
     if kept.get("init_run") and "path" in kept["tokenizer"]:
         del kept["tokenizer"]["path"]  # a folder of the model named by init_from; init_run is kept
+    if added := _callbacks_of_others(config):
+        kept["callbacks"] = added
     settings: dict[str, Any] = _without_null(kept)
     return settings
+
+
+def _callbacks_of_others(config: dict[str, Any]) -> dict[str, Any]:
+    """Callbacks that are not Chimera's: nobody knows whether they change the numbers."""
+    nodes = config.get("callbacks") or {}
+    return {
+        name: node
+        for name, node in nodes.items()
+        if isinstance(node, dict) and not str(node.get("_target_")).startswith("chimera.")
+    }
 
 
 def numerics_of(config: dict[str, Any]) -> int:
