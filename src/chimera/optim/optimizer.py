@@ -79,7 +79,18 @@ def check(settings: Optim) -> None:
 
 
 def _try(settings: Optim) -> None:
-    """Build the optimiser and the schedule for a matrix and a vector, and take one step."""
+    """Build the optimiser and the schedule for a matrix and a vector, and take one step.
+
+    The types of `optim` check AdamW's values already. A trial imports torch._dynamo, which takes
+    longer than all other checks, so AdamW has none.
+    """
+    made = settings.optimizer or torch.optim.AdamW
+    keywords = getattr(made, "keywords", {})
+    if getattr(made, "func", made) is torch.optim.AdamW and not keywords:
+        if len(settings.betas) != 2:
+            raise ValueError(f"optim.betas={settings.betas} has not two numbers")
+        rate_factor(settings, 10)(1)
+        return
     parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in ((2, 2), (2,))]
     groups = [Group("other", settings.lr, settings.weight_decay, parameters)]
     optimizer, schedule = build(settings, groups, 10, fused=False)
