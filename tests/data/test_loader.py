@@ -267,3 +267,23 @@ def test_workers_of_a_collected_cycle_end_at_once() -> None:
     # torch waits 5 s for each worker that is not told to end, and then kills it.
     assert time.monotonic() - began < 5
     assert [process.exitcode for process in processes] == [0, 0]
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_an_epoch_of_fewer_batches_has_a_new_order_or_repeats_and_resumes_in_its_midst(
+    repeat: bool,
+) -> None:
+    def limited() -> ResumableLoader:
+        loader = make()
+        loader.limit(3, repeat=repeat)
+        return loader
+
+    whole = take(limited(), 9)
+    assert len(limited()) == 3
+    assert whole[:3] == take(make(), 3)
+    assert (whole[:3] == whole[3:6] == whole[6:]) == repeat
+    for cut in range(1, 9):
+        loader, again = limited(), limited()
+        before = take(loader, cut)
+        again.load_state_dict(loader.state_dict())
+        assert before + take(again, 9 - cut) == whole

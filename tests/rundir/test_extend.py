@@ -5,31 +5,21 @@ One run is trained. Its copies stand for the states in which a command may find 
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from chimera.cli.train import main
-from tests.data.kit import sentences
+from tests.train import tiny
+from tests.train.tiny import losses, same
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "old_run"
 STEPS = 8
-#: Overrides of the run; `optim.schedule` is constant, so an extension changes no rate.
-LINE = [
-    *("mixer=retnet", "model.dim=16", "model.depth=1", "model.heads=2", "model.max_len=16"),
-    *("model.dropout=0.1", "data=text", "data.path=text.txt", "data.cache_dir=cache"),
-    *("data.batch_size=4", "tokenizer=word", "logger=none", "trainer.accelerator=cpu"),
-    *("trainer.val_check_interval=4", "trainer.limit_val_batches=1", "trainer.progress=none"),
-    *("trainer.limit_test_batches=1", "trainer.checkpoint_every_n_steps=2"),
-    *("trainer.checkpoint_keep=9", "trainer.accumulate_grad_batches=2", "optim.warmup=0"),
-    "optim.schedule._target_=chimera.optim.schedule.warmup_constant",
-]
+LINE = [*tiny.LINE, tiny.CONSTANT]
 SHORT = f"trainer.max_steps={STEPS}"
 
 
@@ -37,7 +27,7 @@ SHORT = f"trainer.max_steps={STEPS}"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the text, its cache, the run of 8 steps and one of 12 steps."""
     folder = tmp_path_factory.mktemp("home")
-    (folder / "text.txt").write_text("\n\n".join(sentences(60)))
+    tiny.write(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main([*LINE, SHORT, "run_dir=finished"]) == 0
@@ -76,24 +66,6 @@ def digest(folder: Path) -> str:
         elif path.is_file():
             total.update(path.read_bytes())
     return total.hexdigest()
-
-
-def losses(run: Path) -> list[dict[str, str]]:
-    """Rows of the step log without their times."""
-    with (run / "steps.csv").open(newline="") as file:
-        return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run / "checkpoints/last.ckpt", weights_only=True)[
-        "state_dict"
-    ]
-    return state
-
-
-def same(a: Path, b: Path) -> bool:
-    first, second = weights(a), weights(b)
-    return losses(a) == losses(b) and all(torch.equal(first[key], second[key]) for key in first)
 
 
 def old(name: str) -> list[str]:

@@ -30,6 +30,7 @@ from chimera.config.choices import (
 )
 from chimera.config.declared import recorded, trusted_model
 from chimera.config.groups import groups
+from chimera.config.lengths import apply_debug
 from chimera.config.overrides import (
     OPEN,
     canonical,
@@ -90,8 +91,10 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         cfg.table = _table(final.options, cfg.table)
         cfg.numerics = NUMERICS
     apply_scale(cfg, set(settings))
+    apply_debug(cfg, final, settings)
     cfg.init_from = start_model
     init_from.apply_source(cfg, source, settings)
+    init_from.apply_checkpoint(cfg)
     if cfg.task.get("teacher"):
         cfg.task.teacher_run = teacher_identity(cfg.task.teacher, overrides)
     return cfg

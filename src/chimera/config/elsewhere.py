@@ -41,6 +41,33 @@ HYDRA = {
     "hydra.searchpath": "write --config-dir=<folder>, or hydra.searchpath=[file://<folder>]",
 }
 
+#: Arguments of Lightning's Trainer that something else sets, and those of its earlier versions.
+TRAINER = {
+    "callbacks": "+callbacks.<name>._target_=package.Class adds one, callbacks.<name>=null removes"
+    " one",
+    "logger": "logger=wandb, csv, none or a file of your own chooses them",
+    "plugins": "precision= and the Trainer's own checkpoint plugin set them",
+    "default_root_dir": "run_dir=<folder> is the directory of a run",
+    "enable_checkpointing": "trainer.checkpoint_every_n_steps and trainer.checkpoint_keep set how"
+    " often and how many; a run always has its last checkpoint",
+    "barebones": "logger=none, trainer.progress=none and trainer.checkpoint_every_n_steps switch"
+    " each part off by itself",
+    "use_distributed_sampler": "the loaders of data=<name> share the batches themselves",
+    "precision": "precision=fp32, bf16 or fp16 sets it, without trainer.",
+    "enable_progress_bar": "trainer.progress=auto, bar, lines or none sets it",
+    "model_registry": "it needs Lightning's own checkpoint callback; export.py writes models",
+    "gpus": "trainer=gpu or trainer=cpu chooses the device",
+    "tpu_cores": "trainer=gpu or trainer=cpu chooses the device",
+    "amp_backend": "precision=bf16 or fp16 sets mixed precision",
+    "amp_level": "precision=bf16 or fp16 sets mixed precision",
+    "resume_from_checkpoint": "the same command resumes a run; ckpt_path=<file> names a checkpoint",
+    "terminate_on_nan": "guard=stop or guard=skip says what happens to a step that is not finite",
+    "track_grad_norm": "steps.csv has the gradient norm of every step",
+    "weights_summary": "trainer.enable_model_summary=true prints Lightning's table",
+    "stochastic_weight_avg": "+callbacks.swa._target_=<Lightning's StochasticWeightAveraging>"
+    " +callbacks.swa.swa_lrs=1e-4",
+}
+
 #: Keys of lightning-hydra-template, of Lightning's Trainer in its versions, and near ones.
 OTHER = {
     "experiment": "+<paper>/<table>=<row> chooses a row, preset=<name> a model; files of your own"
@@ -54,6 +81,7 @@ OTHER = {
     "test": "a run always tests; trainer.limit_test_batches=1 makes it short",
     "print_config": "--cfg job prints the configuration",
     "optimized_metric": "a sweeper gets the table's metric, or val/perplexity",
+    **{f"trainer.{key}": text for key, text in TRAINER.items()},
     "optimizer": "optim=<name> and optim.optimizer._target_=<class> choose it",
     "scheduler": "optim.schedule._target_=<function> chooses it",
 }

@@ -204,6 +204,22 @@ def apply_source(cfg: DictConfig, source: Source | None, settings: Mapping[str, 
             cfg.name = re.sub(r"[^\w.+-]", "_", f"{cfg.task.name}-{model}")
 
 
+def apply_checkpoint(cfg: DictConfig) -> None:
+    """Note the checksum of the checkpoint that `ckpt_path` names, for the run's identity, in place.
+
+    Raises:
+        UserError: there is no such file.
+    """
+    cfg.ckpt_sha256 = None
+    if cfg.ckpt_path is None:
+        return
+    file = Path(cfg.ckpt_path)
+    if not file.is_file():
+        raise UserError(f"ckpt_path={file} is no file; name a checkpoint, as in <run>/checkpoints/")
+    with file.open("rb") as opened:
+        cfg.ckpt_sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def causal_of(task: Mapping[str, Any]) -> bool | None:
     """Whether a task reads from left to right; None: as its model does.
 

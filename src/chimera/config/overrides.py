@@ -158,7 +158,8 @@ def check_key(override: Override, known_keys: Set[str]) -> None:
         return
     if key not in known_keys:
         raise UserError(f"{key} is no key of this configuration{hint(key, known_keys)}")
-    if override.is_add() and not override.is_force_add():
+    # Templates for Lightning list few of the Trainer's arguments, so their users add the others.
+    if override.is_add() and not key.startswith("trainer."):
         raise UserError(f"+{key}: {key} exists already; drop the +")
 
 

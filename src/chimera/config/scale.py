@@ -64,7 +64,8 @@ def apply_scale(cfg: DictConfig, command_keys: Set[str]) -> None:
         if node is None or (cfg.extend and key == "trainer.max_steps"):
             continue
         value = node[leaf]
-        if value is None or (isinstance(value, int | float) and value > bound):
+        share = leaf.startswith("limit_") and isinstance(value, float)  # of all batches
+        if value is None or share or (isinstance(value, int | float) and value > bound):
             node[leaf] = bound
     # Entries of other presets name keys that this configuration lacks.
     groups = ("presets", "preset_values", "preset_choices")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 from pydantic import StringConstraints
 
 from chimera.errors import UserError
@@ -27,6 +27,10 @@ from chimera.types import (
 Precision = Literal["fp32", "bf16", "fp16"]
 Bound = Annotated[float, Ge(0)]
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+#: Share of all batches.
+Share = Annotated[float, Gt(0), Le(1)]
+#: Days, hours, minutes, seconds.
+Duration = Annotated[str, StringConstraints(pattern=r"^\d+:\d\d:\d\d:\d\d$")]
 #: A class or function that is called later: in YAML a node of `_target_` and `_partial_: true`.
 Factory = Callable[..., Any]
 
@@ -44,6 +48,10 @@ class Run:
         extend: train the finished run in `run_dir` on to a larger `trainer.max_steps`
             (`chimera.rundir.extend`).
         workers: jobs of a sweep that run at the same time.
+        tags: of the run, in `run.json` and W&B.
+        ckpt_path: a checkpoint that a new run goes on from, with its optimiser, rates and position
+            in the data; `init_from` takes only weights.
+        ckpt_sha256: of that file; set by the composition.
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
             model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`).
         init_run: identity of the model that `init_from` names; set by the composition.
@@ -56,6 +64,9 @@ class Run:
     overwrite: bool = False
     extend: bool = False
     workers: PositiveInt = 1
+    tags: list[str] | None = None
+    ckpt_path: str | None = None
+    ckpt_sha256: str | None = None
     init_from: str | None = None
     init_run: str | None = None
 
@@ -110,26 +121,39 @@ class Model:
 
 @dataclass(frozen=True)
 class Trainer:
-    """Length and manner of training; names as in Lightning's Trainer.
+    """Length and manner of training: Lightning's Trainer with the names of its arguments.
+
+    None leaves an argument at Lightning's default. `docs/trainer.md` lists all arguments, those
+    that another group sets, and those that enter the identity of a run. Shares of batches are
+    numbers with a point: 1 is one batch, 1.0 is all of them.
 
     Args:
         max_steps: optimiser steps; may be null if max_epochs is set.
         max_epochs: passes over the training data; with both limits, training ends at the earlier
             one.
+        min_steps, min_epochs: what a callback that stops early has to wait for.
+        max_time: DD:HH:MM:SS; the run stops, saved, when it has trained for so long in all.
         accumulate_grad_batches: micro-batches per optimiser step.
         gradient_clip_val: largest gradient norm; 0 turns clipping off.
-        val_check_interval: optimiser steps between validations, or `epoch`; 0 validates only at the
-            end.
+        gradient_clip_algorithm: `norm` clips the norm of all gradients, `value` each value.
+        val_check_interval: optimiser steps between validations, a share of an epoch, or `epoch`; 0
+            validates only at the end.
+        check_val_every_n_epoch: validate after every n epochs instead.
+        limit_train_batches: micro-batches per epoch; each epoch has a new order.
         limit_val_batches: batches per validation; None uses all.
         limit_test_batches: batches of the final test; None uses all.
+        overfit_batches: train on the same micro-batches in each epoch, validate on as many.
+        fast_dev_run: one micro-batch (or so many) each of training, validation and test.
         log_every_n_steps: optimiser steps between logged points.
         checkpoint_every_n_steps: optimiser steps between rolling checkpoints (TITAN Table 4: 500).
         checkpoint_keep: number of rolling checkpoints to keep.
         checkpoint_keep_best: number of checkpoints with the best validation to keep.
         checkpoint_keep_epochs: number of checkpoints from ends of epochs to keep; None keeps all.
         accelerator: `auto` uses a GPU if one is available.
-        devices: number of devices.
-        deterministic: refuse operations without a deterministic implementation.
+        devices: number of devices; a run trains on one.
+        deterministic: refuse operations without a deterministic implementation, or `warn`.
+        profiler: write times of Lightning's hooks to files `*-profile*` of the run's directory.
+        detect_anomaly: name the operation whose gradient is NaN; slow.
         compile: torch.compile the model in place.
         progress: `auto` draws a bar in a terminal and prints lines elsewhere.
         threads: CPU threads of torch; None keeps torch's default.
@@ -137,52 +161,57 @@ class Trainer:
 
     max_steps: PositiveInt | None
     max_epochs: PositiveInt | None = None
+    min_steps: NonNegativeInt | None = None
+    min_epochs: NonNegativeInt | None = None
+    max_time: Duration | None = None
     accumulate_grad_batches: PositiveInt = 1
     gradient_clip_val: NonNegativeFloat = 1.0
-    val_check_interval: NonNegativeInt | Literal["epoch"] = 0
-    limit_val_batches: PositiveInt | None = None
-    limit_test_batches: PositiveInt | None = None
+    gradient_clip_algorithm: Literal["norm", "value"] | None = None
+    val_check_interval: NonNegativeInt | Share | Literal["epoch"] = 0
+    check_val_every_n_epoch: PositiveInt | None = None
+    num_sanity_val_steps: Annotated[int, Ge(-1)] | None = None
+    limit_train_batches: PositiveInt | Share | None = None
+    limit_val_batches: PositiveInt | Share | None = None
+    limit_test_batches: PositiveInt | Share | None = None
+    limit_predict_batches: PositiveInt | Share | None = None
+    overfit_batches: PositiveInt | Share | None = None
+    fast_dev_run: bool | PositiveInt | None = None
     log_every_n_steps: PositiveInt = 10
     checkpoint_every_n_steps: PositiveInt = 500
     checkpoint_keep: PositiveInt = 3
     checkpoint_keep_best: NonNegativeInt = 2
     checkpoint_keep_epochs: NonNegativeInt | None = None
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    strategy: str | None = None
     devices: PositiveInt = 1
-    deterministic: bool = False
+    num_nodes: PositiveInt | None = None
+    sync_batchnorm: bool | None = None
+    deterministic: bool | Literal["warn"] = False
+    benchmark: bool | None = None
+    inference_mode: bool | None = None
+    profiler: Literal["simple", "advanced", "pytorch"] | None = None
+    detect_anomaly: bool | None = None
+    enable_model_summary: bool | None = None
+    enable_autolog_hparams: bool | None = None
+    reload_dataloaders_every_n_epochs: NonNegativeInt | None = None
     compile: bool = False
     progress: Literal["auto", "bar", "lines", "none"] = "auto"
     threads: PositiveInt | None = None
 
     def check(self) -> None:
-        """Refuse a run without an end.
+        """Refuse a run without an end, and one on several devices.
 
         Raises:
-            UserError: neither max_steps nor max_epochs is set.
+            UserError: neither max_steps nor max_epochs is set, or more than one device.
         """
         if self.max_steps is None and self.max_epochs is None:
             raise UserError("trainer.max_steps=null needs trainer.max_epochs=<a number>")
-
-    def in_steps(self, batches: int) -> TrainerInSteps:
-        """Convert epochs to optimiser steps.
-
-        Args:
-            batches: micro-batches of one epoch.
-        """
-        epoch = -(-batches // self.accumulate_grad_batches)
-        limits = [self.max_steps] if self.max_steps else []
-        limits += [self.max_epochs * epoch] if self.max_epochs else []
-        steps, every = min(limits), self.val_check_interval
-        every = min(epoch, steps) if every == "epoch" else every
-        return TrainerInSteps(**{**vars(self), "max_steps": steps, "val_check_interval": every})
-
-
-@dataclass(frozen=True)
-class TrainerInSteps(Trainer):
-    """Trainer settings whose lengths are all in optimiser steps."""
-
-    max_steps: PositiveInt = 1
-    val_check_interval: NonNegativeInt = 0
+        for key in ("devices", "num_nodes"):
+            if (number := getattr(self, key) or 1) > 1:
+                raise UserError(
+                    f"trainer.{key}={number} is not allowed; a run trains on one device, and"
+                    f" train.py -m … workers={number} trains {number} runs at a time"
+                )
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,19 @@ NOT_IDENTITY = (
     "trainer.checkpoint_keep",
     "trainer.checkpoint_keep_best",
     "trainer.checkpoint_keep_epochs",
+    "tags",
+    "ckpt_path",
+    "trainer.max_time",
+    "trainer.num_sanity_val_steps",
+    "trainer.limit_predict_batches",
+    "trainer.strategy",
+    "trainer.num_nodes",
+    "trainer.inference_mode",
+    "trainer.profiler",
+    "trainer.detect_anomaly",
+    "trainer.enable_model_summary",
+    "trainer.enable_autolog_hparams",
+    "trainer.reload_dataloaders_every_n_epochs",
 )
 
 #: Keys of the identity that may differ when a run in `run_dir=` is resumed: they say which machine

@@ -260,7 +260,9 @@ class Task(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip by the global norm, after the guard has checked the norm and the step's losses.
+        """Clip by the global norm, or by value if the Trainer says so.
+
+        The guard has checked the norm and the step's losses before.
 
         Norm and losses are copied from the device in one transfer.
         """
@@ -269,5 +271,9 @@ class Task(pl.LightningModule):
         self.grad_norm, *losses = torch.stack([norm.float(), *self._losses]).tolist()
         self._losses = []
         self.guard.check(self, self.grad_norm, losses)
-        if gradient_clip_val and math.isfinite(self.grad_norm):
+        if not gradient_clip_val or not math.isfinite(self.grad_norm):
+            return
+        if gradient_clip_algorithm == "value":
+            nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
+        else:
             nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)

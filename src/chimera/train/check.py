@@ -96,6 +96,10 @@ def check_parts(config: dict[str, Any]) -> None:
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
+    if config["trainer"]["strategy"]:
+        from chimera.train.trainer import check_strategy  # imports Lightning
+
+        check_strategy(_instantiate(config["trainer"]))
     settings, choices = _instantiate(config["model"]), choose(config)
     task = config["task"]
     model = check_model(settings, choices, causal=causal_of(task), head=head_of(task))

@@ -98,6 +98,7 @@ class WandbRun(WandbLogger):
             mode="online" if self.online else "offline",
             group=params["table"] or task,
             job_type=params["row"] or task,
+            tags=params.get("tags"),
             config=params,
             settings=wandb.Settings(silent=True),
         )

@@ -38,6 +38,7 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
         "numerics": NUMERICS,
         "choices": config["choices"],
         "seed": config["seed"],
+        **({"tags": config["tags"]} if config.get("tags") else {}),
         **({EXTENDED: config[EXTENDED]} if EXTENDED in config else {}),
         "parameters": {"total": total, **by_component},
         "trained": {"parameters": trained, "share": trained / total},

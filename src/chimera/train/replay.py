@@ -111,6 +111,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
     from chimera.callback.state.step_snapshot import StepSnapshot
     from chimera.callback.state.stop import Until
     from chimera.callback.state.validation import ValidationSchedule
+    from chimera.config.lengths import in_steps
     from chimera.rundir.checkpoint_io import load
     from chimera.train.callbacks import make_part_callbacks
     from chimera.train.console import say
@@ -127,7 +128,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
     run = restore(directory, None, trust=trust, training=True)
     if of := older(run.config):
         say(f"a run{of}: its dropout and its sums of losses are not repeated to the bit")
-    task, settings = run.task, run.settings.in_steps(facts["batches_an_epoch"])
+    task, settings = run.task, in_steps(run.settings, facts["batches_an_epoch"])
     task.total_steps = settings.max_steps
     batches = nan_report.read_batches(file)
     with tempfile.TemporaryDirectory() as scratch:

@@ -14,7 +14,11 @@ import lightning.pytorch as pl
 
 from chimera.callback.log.heartbeat import Heartbeat
 from chimera.callback.log.steps import Steps
-from chimera.config.settings import Optim, TrainerInSteps
+from chimera.callback.siblings import find, with_method
+from chimera.callback.state.stop import GracefulStop, TimeLimit
+from chimera.config.lengths import TrainerInSteps, in_steps, number
+from chimera.config.settings import Optim
+from chimera.config.settings import Trainer as Settings
 from chimera.data.batch.module import DataModule
 from chimera.errors import FULL, Interrupted, UserError
 from chimera.model.restore import save_body
@@ -32,6 +36,7 @@ from chimera.train.console import quiet, report, say, show_draws, show_parameter
 from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.loggers import open_loggers
+from chimera.train.restore import starting_point
 from chimera.train.trainer import make_trainer, trainer_settings
 
 
@@ -60,14 +65,15 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     task = make_task(config, tokenizer.vocab_size, start=True)
     task.configure_for(data, "fit")
     data.setup()
-    settings = settings.in_steps(len(data.train_dataloader()))
+    settings = lengths(settings, data)
     task.total_steps = settings.max_steps
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
     show_draws(task.model)
 
+    origin = starting_point(config, directory, task, data, settings.max_steps)
     resume = start(directory, config, overrides, task.optim)
-    if EXTENDED in config:
-        callbacks.insert(1, RatesOfSchedule())
+    callbacks[1:1] = [RatesOfSchedule()] * (EXTENDED in config)
+    callbacks[1:1] = [TimeLimit(settings.max_time)] if settings.max_time else []
     steps = next(c for c in callbacks if isinstance(c, Steps))
     with status_of(Heartbeat(directory, steps, resume.step, settings.max_steps)):
         tokenizer.save(directory.tokenizer)
@@ -76,7 +82,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         facts = record.before(config, data.prepared, task)
         with open_loggers(config, facts, directory) as loggers:
             trainer = make_trainer(config, settings, directory, loggers, callbacks)
-            fit(trainer, task, data, settings, resume.path)
+            fit(trainer, task, data, settings, resume.path or origin)
             metrics = test(trainer, task, data, settings)
         facts |= record.after(trainer, directory, metrics)
         write_json(directory.path / "run.json", facts)
@@ -88,7 +94,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
 def fit(
     trainer: pl.Trainer, task: Task, data: DataModule, settings: TrainerInSteps, resume: Path | None
 ) -> None:
-    """Train to the last step.
+    """Train to the last step, or until a callback such as `EarlyStopping` ends the training.
 
     Args:
         trainer: of the run; its directory has the checkpoints.
@@ -98,14 +104,29 @@ def fit(
         resume: a checkpoint to go on from.
 
     Raises:
-        Interrupted: after Ctrl-C or SIGTERM, when all is saved.
+        Interrupted: after Ctrl-C, SIGTERM or `trainer.max_time`, when all is saved.
     """
     if settings.compile:
         task.model.compile()  # in place, so that checkpoints keep their names
     trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
-    if trainer.global_step < settings.max_steps:
+    late = any(limit.reached for limit in with_method(trainer, "reached"))
+    if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).caught):
+        why = f" by trainer.max_time={settings.max_time}, which has to be larger" if late else ""
         where = trainer.default_root_dir
-        raise Interrupted(f"stopped at step {trainer.global_step}, saved in {where}")
+        raise Interrupted(f"stopped at step {trainer.global_step}{why}, saved in {where}")
+
+
+def lengths(settings: Settings, data: DataModule) -> TrainerInSteps:
+    """The trainer's settings in steps and batches of these data, whose epochs they limit.
+
+    Raises:
+        UserError: a share of the batches that is less than one.
+    """
+    train, valid, test = data.train_dataloader(), data.val_dataloader(), data.test_dataloader()
+    train.limit(None)
+    limit = number("limit_train_batches", settings.limit_train_batches, len(train))
+    train.limit(limit, repeat=bool(settings.overfit_batches))
+    return in_steps(settings, len(train), valid=len(valid), test=len(test))
 
 
 def test(

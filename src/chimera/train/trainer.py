@@ -9,10 +9,17 @@ import torch
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.profilers import (
+    AdvancedProfiler,
+    Profiler,
+    PyTorchProfiler,
+    SimpleProfiler,
+)
 
 from chimera.callback.state.validation import NEVER
+from chimera.config.lengths import TrainerInSteps
 from chimera.config.settings import Trainer as Settings
-from chimera.config.settings import TrainerInSteps
+from chimera.errors import UserError
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
 
@@ -45,6 +52,8 @@ def make_trainer(
     plugins = [CheckedIO(), *arguments.pop("plugins", [])]
     return pl.Trainer(
         **arguments,
+        **passed_through(settings),
+        profiler=make_profiler(settings.profiler, directory),
         plugins=plugins,
         default_root_dir=directory.path,
         max_steps=settings.max_steps,
@@ -63,11 +72,69 @@ def make_trainer(
         log_every_n_steps=settings.log_every_n_steps,
         # Lightning adds one of its own where it is enabled and none is among the callbacks.
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
-        enable_model_summary=False,
+        enable_model_summary=bool(settings.enable_model_summary),
         enable_checkpointing=False,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=settings.num_sanity_val_steps or 0,
         use_distributed_sampler=False,
     )
+
+
+#: Arguments that Lightning gets as they are; null leaves them to Lightning.
+PASSED_THROUGH = (
+    *("strategy", "num_nodes", "sync_batchnorm", "min_steps", "min_epochs", "benchmark"),
+    *("inference_mode", "detect_anomaly", "gradient_clip_algorithm", "limit_predict_batches"),
+    *("reload_dataloaders_every_n_epochs", "enable_autolog_hparams"),
+)
+
+
+def passed_through(settings: Settings) -> dict[str, Any]:
+    """The arguments of Lightning's Trainer among the settings that are set."""
+    values = {name: getattr(settings, name) for name in PASSED_THROUGH}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def make_profiler(name: str | None, directory: RunDir) -> Profiler | None:
+    """A profiler of Lightning that writes `*-profile*` into the run's directory.
+
+    Args:
+        name: simple, advanced or pytorch; None for no profiler.
+        directory: of the run.
+    """
+    if name is None:
+        return None
+    classes: dict[str, Any] = {
+        "simple": SimpleProfiler,
+        "advanced": AdvancedProfiler,
+        "pytorch": PyTorchProfiler,
+    }
+    profiler: Profiler = classes[name](dirpath=directory.path, filename="profile")
+    return profiler
+
+
+def check_strategy(settings: Settings) -> None:
+    """Refuse a strategy that Lightning cannot use here.
+
+    Raises:
+        UserError: with Lightning's reason.
+    """
+    if settings.strategy is None:
+        return
+    try:
+        pl.Trainer(
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            strategy=settings.strategy,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+    except (ValueError, TypeError, ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"trainer.strategy={settings.strategy} cannot be used: {reason}; null leaves it to"
+            " Lightning"
+        ) from error
 
 
 def precision_arguments(precision: str, accelerator: str) -> dict[str, Any]:

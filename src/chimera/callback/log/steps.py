@@ -31,7 +31,7 @@ class Step:
         lr: base learning rate at this step: optim.lr times the schedule's factor.
         rates: learning rate at this step by optimiser group.
         grad_norm: L2 norm of all gradients before clipping.
-        clip: largest norm that clipping leaves; 0 for no clipping.
+        clip: largest norm that clipping leaves; 0 for no clipping, or clipping by value.
         scaler_scale: of the fp16 gradient scaler; 1 without one.
         tokens: real tokens of the step.
         seconds: wall time since the last step, validation left out.
@@ -136,6 +136,7 @@ class Steps(Callback):
 
     def _finish(self, trainer: pl.Trainer, task: Any, batch_idx: int, seconds: float) -> Step:
         scaler = getattr(trainer.precision_plugin, "scaler", None)
+        by_value = trainer.gradient_clip_algorithm == "value"
         return Step(
             epoch=trainer.current_epoch,
             step=-(-(batch_idx + 1) // trainer.accumulate_grad_batches),
@@ -145,7 +146,7 @@ class Steps(Callback):
             lr=task.optim.lr * _factor(trainer, self._rates),
             rates=self._rates,
             grad_norm=task.grad_norm,
-            clip=float(trainer.gradient_clip_val or 0.0),
+            clip=0.0 if by_value else float(trainer.gradient_clip_val or 0.0),
             scaler_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
             tokens=self._tokens,
             seconds=seconds,

@@ -9,6 +9,9 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from chimera.callback.log.steps import Steps
+from chimera.callback.siblings import find
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -33,7 +36,7 @@ class GracefulStop(Callback):
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.caught is not None and trainer.global_step > self._step:
-            trainer.should_stop = True
+            _stop(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._restore()
@@ -49,6 +52,38 @@ class GracefulStop(Callback):
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+
+
+class TimeLimit(Callback):
+    """Stops a run after the step in which its wall time passes a limit (`trainer.max_time`).
+
+    Args:
+        limit: DD:HH:MM:SS, over all processes of the run.
+    """
+
+    def __init__(self, limit: str) -> None:
+        days, hours, minutes, seconds = map(int, limit.split(":"))
+        self.seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+        self.reached = False
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        late = find(trainer, Steps).wall_seconds >= self.seconds
+        if late and trainer.global_step > self._step:
+            self.reached = True
+            _stop(trainer)
+
+
+def _stop(trainer: pl.Trainer) -> None:
+    """End the fit now, also before `min_steps` or `min_epochs`."""
+    trainer.should_stop = True
+    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
 
 
 class Until(Callback):

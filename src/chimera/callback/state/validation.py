@@ -10,7 +10,7 @@ from typing import Any, Literal
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from chimera.types import NonNegativeInt
+from chimera.types import NonNegativeInt, PositiveInt
 
 #: A number of batches that no run reaches.
 NEVER = 1 << 62
@@ -20,11 +20,18 @@ class ValidationSchedule(Callback):
     """Tells Lightning after each batch whether validation follows.
 
     Args:
-        every: optimiser steps between validations, or `epoch`; 0 for none during training.
+        every: optimiser steps between validations, a share of an epoch (a float), or `epoch`; 0 for
+            none during training.
+        epochs: validate after so many epochs instead; null leaves it to `every`.
     """
 
-    def __init__(self, *, every: NonNegativeInt | Literal["epoch"] = 0) -> None:
-        self.every = every
+    def __init__(
+        self,
+        *,
+        every: NonNegativeInt | float | Literal["epoch"] = 0,
+        epochs: PositiveInt | None = None,
+    ) -> None:
+        self.every, self.epochs = every, epochs
         self.interval = 0  # in optimiser steps, known when training starts
 
     def due(self, step: int) -> bool:
@@ -33,7 +40,7 @@ class ValidationSchedule(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-        self.interval = min(epoch, trainer.max_steps) if self.every == "epoch" else self.every
+        self.interval = self._steps(epoch, trainer.max_steps)
         self._before = trainer.global_step
         self._set(trainer, self.due(trainer.global_step))
 
@@ -46,6 +53,14 @@ class ValidationSchedule(Callback):
         self._set(trainer, due)
         if trainer.should_stop and not due:
             trainer.limit_val_batches = 0  # a run that is asked to stop does not validate first
+
+    def _steps(self, epoch: int, total: int) -> int:
+        """Optimiser steps between validations; an epoch has `epoch` of them, the run `total`."""
+        if self.epochs:
+            return self.epochs * epoch
+        if self.every == "epoch":
+            return min(epoch, total)
+        return max(1, int(epoch * self.every)) if isinstance(self.every, float) else self.every
 
     def _set(self, trainer: pl.Trainer, due: bool) -> None:
         trainer.val_check_batch = 1 if due else NEVER

@@ -81,6 +81,8 @@ class ResumableLoader:
                 f" processes; use a multiple of {self.world_size}"
             )
         self._epoch = self._returned = 0  # number of the epoch; batches of it that were returned
+        self._limit: int | None = None  # batches of an epoch
+        self._repeat = False
         if len(self) == 0:
             raise UserError(
                 f"{name} has {len(samples)} sequences, fewer than a batch of"
@@ -143,7 +145,17 @@ class ResumableLoader:
     def __len__(self) -> int:
         """Number of batches of a whole epoch."""
         full, rest = divmod(len(self.samples), self.batch_size)
-        return full + (rest > 0 and not self.drop_last)
+        batches = full + (rest > 0 and not self.drop_last)
+        return batches if self._limit is None else min(self._limit, batches)
+
+    def limit(self, batches: int | None, *, repeat: bool = False) -> None:
+        """Make an epoch of fewer batches.
+
+        Args:
+            batches: of an epoch; None takes all.
+            repeat: return the batches of epoch 0 in every epoch, the same samples in each.
+        """
+        self._limit, self._repeat = batches, repeat
 
     def __iter__(self) -> Iterator[Batch]:
         # As a generator this runs only when the first batch is requested, so a state can still be
@@ -191,14 +203,22 @@ class ResumableLoader:
             batch_size = state["batch_size"] * state["world_size"]
             samples = min(state["handed_out"] * batch_size, state["samples"])
             state = {**state, "batch_size": batch_size, "samples_handed_out": samples}
+        self.check_state(state)
+        self._epoch = state["epoch"]
+        self._returned = -(-state["samples_handed_out"] // self.batch_size)
+
+    def check_state(self, state: dict[str, int]) -> None:
+        """Refuse the state of a loader of other data, batch size or seed.
+
+        Raises:
+            UserError: naming what differs.
+        """
         for key, value in self._shape().items():
             if state[key] != value:
                 raise UserError(
                     f"cannot resume: the checkpoint has {key}={state[key]} for the training data,"
                     f" this run has {value}; use the old setting or overwrite=true"
                 )
-        self._epoch = state["epoch"]
-        self._returned = -(-state["samples_handed_out"] // self.batch_size)
 
     def _shape(self) -> dict[str, int]:
         return {
@@ -216,11 +236,12 @@ class ResumableLoader:
 
     def _batches(self) -> list[list[Key]]:
         """Keys of this rank's share of each batch of the epoch."""
-        order, size = self._order(self._epoch), self.batch_size
+        epoch = 0 if self._repeat else self._epoch
+        order, size = self._order(epoch), self.batch_size
         whole = (order[start : start + size] for start in range(0, len(self) * size, size))
         shares = ((batch[self.rank :: self.world_size], batch[:1]) for batch in whole)
         return [
-            [(self._epoch, int(index)) for index in (own if len(own) else first)]
+            [(epoch, int(index)) for index in (own if len(own) else first)]
             for own, first in shares
         ]
 
