@@ -31,6 +31,8 @@ from chimera.types import NAME, NonNegativeInt, PositiveInt
 BUILT = ("model", *ZOO, "data", "tokenizer", "task", "trainer", "optim")
 #: Top-level nodes that are not: they belong to the process that trained.
 LEFT_OUT = ("logger", "callbacks", "guard", "launcher")
+#: First line of a file that fills another node than that of its group.
+PACKAGE = re.compile(r"# @package (\S+)")
 #: Nodes of `optim` that only training builds.
 TRAINING = ("optimizer", "schedule")
 #: Any optimiser of torch; README offers them by their paths.
@@ -210,7 +212,11 @@ def _declared(folders: tuple[Path, ...]) -> dict[str, frozenset[str]]:
                 continue
             group = file.relative_to(root).parts[0]
             node = yaml.safe_load(text)
-            whole = {group: node} if is_part(group) and group != "preset" else node
+            package = PACKAGE.match(text)  # schedule/ fills optim.schedule
+            place = package[1].partition(".")[0] if package else group
+            whole = (
+                {place: node} if is_part(group) and place not in ("preset", "_global_") else node
+            )
             for key, value in _leaves(whole):
                 if key.rpartition(".")[2] == "_target_":
                     found.setdefault(key.partition(".")[0], set()).add(value)
