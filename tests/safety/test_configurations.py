@@ -231,7 +231,7 @@ def test_what_is_never_built_is_never_looked_at(
         assert COMMANDS[name](here.folder, here.root) == 0, capsys.readouterr().err
     assert not here.canary.exists()
     # Repeating a step of training does build the optimiser.
-    refused(here, ["replay"], COMMANDS, "optim.optimizer._target_", capsys)
+    refused(here, ["replay"], COMMANDS, f"_target_={CODE}.run is not declared", capsys)
     assert {"logger", "callbacks"}.isdisjoint(recorded(RunDir(here.folder)))
 
 

@@ -241,8 +241,7 @@ class ResumableLoader:
         whole = (order[start : start + size] for start in range(0, len(self) * size, size))
         shares = ((batch[self.rank :: self.world_size], batch[:1]) for batch in whole)
         return [
-            [(epoch, int(index)) for index in (own if len(own) else first)]
-            for own, first in shares
+            [(epoch, int(index)) for index in (own if len(own) else first)] for own, first in shares
         ]
 
 
