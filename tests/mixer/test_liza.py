@@ -30,6 +30,11 @@ BRANCHES: list[dict[str, Any]] = [
         strict=False,
     )
 ]
+BRANCHES += [
+    {**BRANCHES[1], "gate_input": "projected", "pool": 3},
+    {**BRANCHES[4], "gate": "kv", "gate_input": "projected", "pool": 1},
+    {**BRANCHES[2], "pool": 5},
+]
 branches = pytest.mark.parametrize(
     "options", BRANCHES, ids=lambda o: "-".join(map(str, o.values()))
 )
@@ -110,6 +115,26 @@ def test_decoding_goes_on_from_ragged_prompts(left: bool, bound: int | None) -> 
     state = continues(one, (5, 30, 1), 10, left=left)
     if bound:
         assert state.cache.k.shape[2] == bound - 1
+
+
+def test_the_spread_of_beta_is_told_and_wider_without_the_norm() -> None:
+    """The paper's β is nearly constant; projected keys spread it. Padding does not count."""
+    spreads = {}
+    for name in ("normalised", "projected"):
+        one = mixer(gate_input=name).train()
+        x, mask = torch.randn(2, 30, 32, dtype=torch.float64), ragged((30, 12), left=False)
+        stats = one(x, ctx(mask)).stats
+        spreads[name] = float(stats["beta_std"])
+        q, k, v = one.project(x[1:, :12])
+        alone: dict[str, Tensor] = {}
+        both: dict[str, Tensor] = {}
+        one.branch(q, k, v, one.linear.norm.weight, stats=alone)
+        padded = [F.pad(i, (0, 0, 0, 3)) for i in (q, k, v)]
+        only = torch.arange(15)[None] < 12
+        one.branch(*padded, one.linear.norm.weight, only, stats=both)
+        close(both, alone)
+        assert not one.eval()(x, ctx(mask)).stats
+    assert 0 < spreads["normalised"] < 0.1 < spreads["projected"]
 
 
 class Turned(Position):

@@ -12,17 +12,21 @@ from tests.reference.delta import delta
 
 
 def linear_branch(
-    q: Tensor, k: Tensor, v: Tensor, *, order: int, trick: str, gate: str, phi: Callable, chunk: int
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, *, order: int, trick: str, gate: str, phi: Callable,
+    chunk: int, gate_input: str = "normalised", pool: int = 3,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Reads before the norm (eq. 6) and the last state; q, k, v [b h t k] from the projections."""
+    raw = {"k": k, "v": v}
     q, k, v = (torch.nn.functional.silu(x) for x in (q, k, v))
     q, k, v = (x / x.norm(dim=-1, keepdim=True) for x in (q, k, v))
     h, reads, tokens = torch.zeros(*k.shape[:2], k.shape[3], v.shape[3]).to(k), [], k.shape[2]
-    virtual = {"k": [], "v": []}
+    virtual, sources = {"k": [], "v": []}, {"k": [], "v": []}
     for t in range(tokens):
         for name, x in (("k", k), ("v", v)):
             virtual[name].append(virtual_tokens(x, t, order, trick))
-        pooled = {n: sum(xs[max(0, t - 2) :]) / 3 for n, xs in virtual.items()}
+            source = raw[name] if gate_input == "projected" else x
+            sources[name].append(virtual_tokens(source, t, order, trick))
+        pooled = {n: sum(xs[max(0, t - pool + 1) :]) / pool for n, xs in sources.items()}
         beta = math.prod(pooled[n].sigmoid() for n in gate)[:, :, None]
         keys, values = (virtual[n][t][:, :, None] for n in "kv")
         read, h = delta(q[:, :, t : t + 1], keys, values, beta, None, h)

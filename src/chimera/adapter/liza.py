@@ -17,7 +17,7 @@ from torch import nn
 
 from chimera.adapter.graft.attach import attach
 from chimera.contract import Fraction, PositiveInt
-from chimera.ops.liza import Gate, Nonlinearity, Trick
+from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
 
 
 def liza(
@@ -28,6 +28,8 @@ def liza(
     order: PositiveInt = 2,
     trick: Trick = "derivative",
     gate: Gate = "k",
+    gate_input: GateInput = "normalised",
+    pool: PositiveInt = 3,
     mag: Literal["additive", "cross_gate"] = "additive",
     mag_weight: Fraction = 0.5,
     nonlinearity: Nonlinearity = "none",
@@ -43,6 +45,9 @@ def liza(
         order: n_h, virtual tokens (delta-rule steps) per token.
         trick: operation that makes virtual tokens: differences in time, rotations, mean of both.
         gate: source of the step sizes β: keys, values, or their product.
+        gate_input: keys and values of β as the memory gets them, `normalised` (the paper), or as
+            they were `projected`, which spreads β.
+        pool: number of tokens, this one the last, whose mean gives β (3 in the paper).
         mag: combination of the branches (TPTT eq. 7, 8).
         mag_weight: initial α.
         nonlinearity: function applied to the memory between chunks (eq. 24).
@@ -64,6 +69,8 @@ def liza(
             "order": order,
             "trick": trick,
             "gate": gate,
+            "gate_input": gate_input,
+            "pool": pool,
             "nonlinearity": nonlinearity,
             "chunk": chunk,
         },

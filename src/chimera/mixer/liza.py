@@ -22,7 +22,7 @@ from chimera.contract import Ctx, Fraction, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
-from chimera.ops.liza import Gate, LinearBranch, LinearState, Nonlinearity, Trick
+from chimera.ops.liza import Gate, GateInput, LinearBranch, LinearState, Nonlinearity, Trick
 
 #: Queries in a block of attention with `max_cache`.
 BLOCK = 128
@@ -45,6 +45,9 @@ class LiZAttention(SoftmaxMixer):
         order: n_h, virtual tokens (delta-rule steps) per token.
         trick: operation that makes virtual tokens: differences in time, rotations, mean of both.
         gate: source of the step sizes β: keys, values, or their product.
+        gate_input: keys and values of β as the memory gets them, `normalised` (the paper), or as
+            they were `projected`, which spreads β.
+        pool: number of tokens, this one the last, whose mean gives β (3 in the paper).
         mag: combination of the branches, see above.
         mag_weight: initial α.
         nonlinearity: function applied to the memory between chunks (eq. 24).
@@ -69,6 +72,8 @@ class LiZAttention(SoftmaxMixer):
         order: PositiveInt = 2,
         trick: Trick = "derivative",
         gate: Gate = "k",
+        gate_input: GateInput = "normalised",
+        pool: PositiveInt = 3,
         mag: Literal["additive", "cross_gate"] = "additive",
         mag_weight: Fraction = 0.5,
         nonlinearity: Nonlinearity = "none",
@@ -87,6 +92,8 @@ class LiZAttention(SoftmaxMixer):
             order=order,
             trick=trick,
             gate=gate,
+            gate_input=gate_input,
+            pool=pool,
             nonlinearity=nonlinearity,
             chunk=chunk,
         )
@@ -110,12 +117,16 @@ class LiZAttention(SoftmaxMixer):
         q, k, v = self.project(tokens.take(x))
         cache, memory = state or (None, None)
         weight = self.linear.norm.weight
-        lin, memory = self.branch(q, k, v, weight, tokens.mask, memory, causal=self.causal)
+        stats: dict[str, Tensor] = {}
+        lin, memory = self.branch(
+            q, k, v, weight, tokens.mask, memory, causal=self.causal,
+            stats=stats if self.training else None,
+        )  # fmt: skip
         base, cache = self.softmax(q, k, v, tokens, cache)
         base, lin = (1 - self.mag_weight) * base, self.mag_weight * lin
         y = base + lin + base * lin if self.cross else base + lin
         new_state = None if cache is None or memory is None else LiZAState(cache, memory)
-        return Out(self.output(y, tokens), new_state)
+        return Out(self.output(y, tokens), new_state, stats=stats)
 
     def visible(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
         """True where a query may attend to a key under `max_cache`."""

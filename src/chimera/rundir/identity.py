@@ -66,6 +66,10 @@ RESUMABLE = (
 #: hashed, so finished runs keep their names.
 LATER: dict[str, Any] = {
     "numerics": 1,
+    "mixer.gate_input": "normalised",
+    "mixer.pool": 3,
+    "adapter.gate_input": "normalised",
+    "adapter.pool": 3,
     "optim.optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True},
     "optim.schedule": {"_target_": "chimera.optim.schedule.warmup_cosine", "_partial_": True},
 }

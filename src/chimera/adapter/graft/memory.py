@@ -63,6 +63,7 @@ class GraftedMemory(nn.Module):
         self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(layout.head_dim)})
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
+        self.stats: dict[str, Tensor] = {}
         self._call: Call | None = None
 
     def set_mag_weight(self, weight: float) -> None:
@@ -70,6 +71,10 @@ class GraftedMemory(nn.Module):
         if not 0 <= weight <= 1:
             raise ValueError(f"mag_weight={weight} is not in [0, 1]")
         self.mag_weight.fill_(weight)
+
+    def scalars(self) -> dict[str, Tensor]:
+        """Mean and deviation of β in the last forward pass in training; empty before it."""
+        return self.stats
 
     def attach(self, attention: nn.Module) -> None:
         """Add this module to the attention module and register the hooks."""
@@ -129,5 +134,6 @@ class GraftedMemory(nn.Module):
         split = "b t (h k) -> b h t k"
         q, k, v = (rearrange(tokens.take(x), split, k=self.layout.head_dim) for x in (q, k, v))
         weight = self.linear.norm.weight
-        y, state = self.branch(q, k, v, weight, tokens.mask, state, causal=self.causal)
+        stats = self.stats if self.training else None
+        y, state = self.branch(q, k, v, weight, tokens.mask, state, causal=self.causal, stats=stats)
         return tokens.restore(rearrange(y, "b h t k -> b t (h k)")), state

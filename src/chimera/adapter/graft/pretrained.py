@@ -27,7 +27,7 @@ from chimera.adapter.shared.low_rank import LowRank, adapted
 from chimera.config.declared import check_fetching
 from chimera.config.schema import check_value
 from chimera.errors import UserError, one_line
-from chimera.ops.liza import Gate, Nonlinearity, Trick
+from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
 from chimera.rundir.plain import read_json
 from chimera.rundir.tensors import load_tensors
 
@@ -44,6 +44,8 @@ def liza(
     order: int = 2,
     trick: Trick = "derivative",
     gate: Gate = "k",
+    gate_input: GateInput = "normalised",
+    pool: int = 3,
     mag: Literal["additive", "cross_gate"] = "additive",
     mag_weight: float = 0.5,
     nonlinearity: Nonlinearity = "none",
@@ -56,8 +58,8 @@ def liza(
         model: folder, hub id, or a transformers model, which is changed in place.
         lora: rank of the LoRA on the four projections; None for no LoRA.
         lora_alpha, lora_dropout: α and dropout of the LoRA.
-        train, order, trick, gate, mag, mag_weight, nonlinearity, chunk, max_cache: see
-            `chimera.adapter.liza.liza`.
+        train, order, trick, gate, gate_input, pool, mag, mag_weight, nonlinearity, chunk,
+            max_cache: see `chimera.adapter.liza.liza`.
 
     Raises:
         UserError: the model cannot be loaded, or has no supported attention.
@@ -82,6 +84,8 @@ def liza(
             "order": order,
             "trick": trick,
             "gate": gate,
+            "gate_input": gate_input,
+            "pool": pool,
             "nonlinearity": nonlinearity,
             "chunk": chunk,
         },

@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from chimera.callback.part.adapter import add_stats
 from chimera.types import Fraction, PositiveInt
 
 
@@ -29,6 +31,13 @@ class Mixed(Protocol):
         mag_weight: Tensor
 
     def set_mag_weight(self, weight: float) -> None: ...
+
+
+@runtime_checkable
+class Grafted(Protocol):
+    """A module that keeps the scalars of its last forward pass."""
+
+    def scalars(self) -> dict[str, Tensor]: ...
 
 
 class MagSchedule(Callback):
@@ -74,6 +83,16 @@ class MagSchedule(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self._set(self.weight(trainer.global_step, trainer.max_steps))
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the statistics of grafted memories, which return no `Out`: means over the layers."""
+        stats = [module.scalars() for module in self._modules if isinstance(module, Grafted)]
+        if stats and all(stats):
+            means = {key: torch.stack([one[key] for one in stats]).mean() for key in stats[0]}
+            add_stats(outputs, means)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._set(self.evaluate)
