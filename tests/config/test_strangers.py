@@ -176,7 +176,7 @@ def test_the_contract_tests_run_on_them(stranger: Path) -> None:
     mine = stranger / "mine.py"
     mine.write_text(mine.read_text().replace("x * self.by", "x * self.by - x.mean(1, True)"))
     command = [sys.executable, "-m", "chimera.contract_tests", f"--config-dir={stranger}/conf"]
-    words = ["mixer=running_mean", "norm=half", "-rfE", "-k=padding or future"]
+    words = ["mixer=running_mean", "norm=half", "-rfE", "-k", "padding or future"]
     done = subprocess.run([*command, *words], cwd=stranger, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr
     failed = re.findall(r"^FAILED (.*?)(?: - .*)?$", done.stdout, re.M)

@@ -1,6 +1,6 @@
 """Test components: `python -m chimera.contract_tests [--config-dir=DIR] [group=name …] [-x …]`.
 
-Without a component all are tested. Words that begin with `-` are handed to pytest.
+Without a component all are tested. Other words (`-x`, `-k padding`) are handed to pytest.
 """
 
 from __future__ import annotations
@@ -65,13 +65,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _test(arguments: Sequence[str]) -> int:
-    parts = parse([word for word in arguments if not word.startswith("-")])
+    named = [word for word in arguments if "=" in word and not word.startswith("-")]
+    parts = parse(named)
     if find_spec("pytest") is None:
         raise UserError("the contract tests need pytest; pip install pytest")
     import pytest
 
     own = ["--pyargs", "chimera.contract_tests", "-p", "no:cacheprovider"]
-    options = [word for word in arguments if word.startswith("-")]
+    options = [word for word in arguments if word not in named]
     return int(pytest.main([*own, *options], plugins=[Chosen(parts)] if parts else []))
 
 
