@@ -83,6 +83,7 @@ def check_parts(config: dict[str, Any]) -> None:
     from chimera.model.classifier import head_of
     from chimera.optim.optimizer import check as check_optim
     from chimera.optim.optimizer import check_components
+    from chimera.train.precision import device_of_fp16
 
     for group in (*ZOO, "task"):
         if not _ours(config[group]):
@@ -100,6 +101,8 @@ def check_parts(config: dict[str, Any]) -> None:
         from chimera.train.trainer import check_strategy  # imports Lightning
 
         check_strategy(_instantiate(config["trainer"]))
+    if config["precision"] == "fp16":
+        device_of_fp16(config["trainer"]["accelerator"])
     settings, choices = _instantiate(config["model"]), choose(config)
     task = config["task"]
     model = check_model(settings, choices, causal=causal_of(task), head=head_of(task))

@@ -22,6 +22,7 @@ from chimera.config.settings import Trainer as Settings
 from chimera.errors import UserError
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
+from chimera.train.precision import device_of_fp16
 
 
 def trainer_settings(config: dict[str, Any]) -> Settings:
@@ -146,10 +147,12 @@ def precision_arguments(precision: str, accelerator: str) -> dict[str, Any]:
     Args:
         precision: fp32, bf16 or fp16.
         accelerator: auto, cpu or gpu.
+
+    Raises:
+        UserError: the device does not compute fp16.
     """
     if precision == "fp16":
-        gpu = torch.cuda.is_available() and accelerator != "cpu"
-        device = "cuda" if gpu else "cpu"
+        device = device_of_fp16(accelerator)
         scaler = torch.amp.GradScaler(device)
         return {"plugins": [MixedPrecision("16-mixed", device, scaler)]}
     return {"precision": {"fp32": "32-true", "bf16": "bf16-mixed"}[precision]}
