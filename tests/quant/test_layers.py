@@ -207,3 +207,22 @@ def test_ternary_layers_show_their_codes(name: str) -> None:
 @pytest.mark.parametrize("name", ["none", "int8", "int4_act"])
 def test_others_have_none_to_show(name: str) -> None:
     assert not isinstance(linear(make(name)), Packable)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_adamw_removes_the_factor_of_the_papers_lsq(optimizer: Any) -> None:
+    """The rules `lsq` and `standard` train alike with AdamW, apart with SGD; lsq_learned differs."""
+    moved = {}
+    for ste in ("standard", "lsq", "lsq_learned"):
+        torch.manual_seed(0)
+        layer = HBit(ste=ste, activations="per_token").linear(16, 8, bias=False, role="up")
+        start, steps = layer.weight.detach().clone(), optimizer(layer.parameters(), lr=1e-3)
+        x, target = torch.randn(32, 16), torch.randn(32, 8)
+        for _ in range(20):
+            steps.zero_grad()
+            (layer(x) - target).square().sum().backward()
+            steps.step()
+        moved[ste] = layer.weight.detach() - start
+    apart = {k: float((v - moved["standard"]).norm() / v.norm()) for k, v in moved.items()}
+    assert (apart["lsq"] < 0.05) == (optimizer is torch.optim.AdamW)
+    assert apart["lsq_learned"] > 0.05

@@ -8,10 +8,13 @@ has no norm, because the paper puts QDyT before it, and no biases, as BitLinear.
 
 Gradient rules of the weight, with G = ∂L/∂Ŵ (SPEC E7):
     standard      ∂L/∂W = G
-    lsq           ∂L/∂W_i = G_i / s_i, as in the paper. Unlike LSQ, this rule learns no step; it
-                  scales the gradient of the weight, per row
+    lsq           ∂L/∂W_i = G_i / s_i, as in the paper. Unlike LSQ, this rule learns no step. It
+                  multiplies the gradient of a row by 1/s_i, which changes slowly and is nearly
+                  constant over AdamW's memory; AdamW divides a gradient by its own size, so the
+                  factor cancels and training is that of `standard`, up to ε and clipping
     lsq_learned   LSQ (arXiv 1902.08153): s_i is a parameter, initially 2·mean_j|W_ij|, trained with
-                  gradient scale 1/√d_in; ∂L/∂W = G inside the grid and 0 outside
+                  gradient scale 1/√d_in; ∂L/∂W = G inside the grid and 0 outside. The rule that
+                  tests LSQ
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ class HBit:
     """Hadamard rotation, 4-bit activations, ternary weights.
 
     Args:
-        ste: gradient rule of the weights, see above.
+        ste: gradient rule of the weights, see above; with AdamW, `lsq` trains as `standard`.
         activations: maxima of the grid, `per_channel` over the batch (as in the paper; leaks across
             sequences in training, evaluation uses running maxima) or `per_token`.
         activation_bits: bits of the activation grid.
