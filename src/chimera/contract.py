@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor, nn
 
@@ -73,12 +74,25 @@ class Ctx:
         loop: index of this traversal of the stack, from 0.
         draws: [b t], key of each token's dropout (`ops.dropout`); None for draws by torch's
             generator, or without dropout.
+        memo: results of `once`, which all layers and traversals of the stack share.
     """
 
     pos: Int[Tensor, "#b t"]
     mask: Bool[Tensor, "b t"] | None = None
     loop: int = 0
     draws: Int[Tensor, "b t"] | None = None
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, key: str, make: Callable[[], Any]) -> Any:
+        """`make()`, computed by the first layer that asks; for functions of `pos` and `mask` alone.
+
+        A graph of torch.compile computes equal expressions once without it.
+        """
+        if torch.compiler.is_compiling():
+            return make()
+        if key not in self.memo:
+            self.memo[key] = make()
+        return self.memo[key]
 
     def take(self, rows: Int[Tensor, " n"]) -> Ctx:
         """Inputs of the sequences `rows` alone."""
@@ -87,7 +101,7 @@ class Ctx:
             for x in (self.pos, self.mask, self.draws)
         )
         assert pos is not None
-        return replace(self, pos=pos, mask=mask, draws=draws)
+        return replace(self, pos=pos, mask=mask, draws=draws, memo={})
 
 
 @dataclass(frozen=True)
@@ -159,6 +173,11 @@ class Position(nn.Module):
 
     component: ClassVar[str] = "position"
     provides: ClassVar[frozenset[Hook]] = frozenset()
+    max_positions: int | None = None  # largest number of positions; None for any
+
+    def too_long(self, positions: int) -> str:
+        """Why the part does not take so many positions; only called above `max_positions`."""
+        return f"{type(self).__name__} has {self.max_positions} positions, not {positions}"
 
     def __init__(self, site: Site, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -192,6 +211,11 @@ class Mixer(nn.Module):
     source: ClassVar[str] = ""  # SPEC id, paper
     cost: ClassVar[str] = ""  # of a forward pass in sequence length t (table only)
     state_size: ClassVar[str] = ""  # numbers in the decoding state, per sequence and layer
+    max_positions: int | None = None  # largest number of positions; None for any
+
+    def too_long(self, positions: int) -> str:
+        """Why the mixer does not take so many positions; only called above `max_positions`."""
+        return f"{type(self).__name__} has {self.max_positions} positions, not {positions}"
 
     @property
     def torch_draws(self) -> str:

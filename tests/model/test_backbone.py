@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from chimera.contract import Ctx, Out, Site
 from chimera.contract_tests import zoo
+from chimera.errors import UserError
+from chimera.mixer.shared import softmax
 from chimera.model.backbone import _mean
+from chimera.ops.local import Aligned
 from tests.kit import close
 
 
@@ -90,3 +96,59 @@ def test_dropout_is_off_in_evaluation_and_on_in_training() -> None:
 def test_aux_is_a_mean_over_the_layers_that_report_it() -> None:
     one, two = torch.tensor(1.0), torch.tensor(3.0)
     assert _mean([{"a": one}, {}, {"a": two, "b": one}]) == {"a": torch.tensor(2.0), "b": one}
+
+
+@pytest.mark.parametrize("part", [{"position": "learned"}, {"mixer": "aft"}], ids=str)
+def test_positions_are_checked_once_per_batch_outside_the_parts(part: dict[str, str]) -> None:
+    model, ids = zoo.model(causal=True, **part), zoo.tokens(1, 34)
+    limit = zoo.TINY.max_len
+    with pytest.raises(UserError, match=str(limit)):
+        model(ids[:, : limit + 1])
+    with torch.no_grad():
+        state = model(ids[:, :limit], state=model.init_state(1)).state
+        with pytest.raises(UserError, match=str(limit)):
+            model(ids[:, :1], state=state)
+        # Padding has no position: a wide batch of short texts is accepted.
+        mask = torch.arange(34)[None] >= 30
+        padded = model(ids, mask, state=model.init_state(1))
+        again = model(ids[:, :1], state=padded.state)
+        text = torch.cat([ids[:, 30:], ids[:, :1]], 1)
+        close(again.logits[:, -1], model(text).logits[:, -1], 1e-5)
+
+
+class NoSynchronisation(TorchFunctionMode):
+    """Raise where a number is fetched from the device."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        fetches = (Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__int__, Tensor.__float__)
+        assert func not in fetches, f"{func} synchronises with the device"
+        return func(*args, **(kwargs or {}))
+
+
+#: ffn=moe fetches the sizes of its groups, one transfer; lsq_learned tests its steps once.
+@pytest.mark.parametrize("group", ["mixer", "norm", "quant", "position", "ffn"])
+def test_training_and_decoding_do_not_wait_for_the_device(group: str) -> None:
+    for name in zoo.names(group):
+        if (group, name) == ("ffn", "moe"):
+            continue
+        model, ids = zoo.model(causal=True, **{group: name}), zoo.tokens(2, 12)
+        mask = torch.arange(12)[None] >= torch.tensor([[0], [5]])
+        with NoSynchronisation():
+            model.train()(ids, mask)
+            with torch.no_grad():
+                state = model.eval()(ids, mask, state=model.init_state(2)).state
+                model(ids[:, :1], state=state)
+
+
+def test_layers_share_the_mask_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for module, name in ((softmax, "allowed"), (Aligned, "_of")):
+        own = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *a, own=own, **k: (made.append(own), own(*a, **k))[1]
+        )
+    mask = torch.arange(16)[None] >= torch.tensor([[0], [5]])
+    for mixer in ("attention", "ode", "sliding_window"):
+        made.clear()
+        zoo.model(replace(zoo.TINY, loops=2), mixer=mixer)(zoo.tokens(), mask)
+        assert len(made) == 1, mixer

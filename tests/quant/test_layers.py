@@ -211,7 +211,7 @@ def test_others_have_none_to_show(name: str) -> None:
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
 def test_adamw_removes_the_factor_of_the_papers_lsq(optimizer: Any) -> None:
-    """The rules `lsq` and `standard` train alike with AdamW, apart with SGD; lsq_learned differs."""
+    """`lsq` and `standard` train alike with AdamW, apart with SGD; `lsq_learned` differs."""
     moved = {}
     for ste in ("standard", "lsq", "lsq_learned"):
         torch.manual_seed(0)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from chimera.contract import Ctx, Mixer, Out, Parts, PositiveInt, Site
-from chimera.errors import UserError
 from chimera.ops import aft
 from chimera.ops.attention import KVCache
 from chimera.ops.local import Aligned, empty_cache, slide
@@ -60,14 +59,21 @@ class AFT(Mixer):
         super().__init__()
         d = self.dim = site.dim
         self.form, self.window = form, window
-        self.causal, self.max_len = site.causal, site.max_len
+        self.causal = site.causal
         self.q_proj = parts.linear(d, d, bias=bias, role="gate")
         self.k_proj = parts.linear(d, d, bias=bias, role="qkv")
         self.v_proj = parts.linear(d, d, bias=bias, role="qkv")
         self.o_proj = parts.linear(d, d, bias=bias, role="out")
         if form != "simple":
+            self.max_positions = site.max_len
             self.a = nn.Parameter(0.01 * torch.randn(site.max_len, rank))
             self.b = nn.Parameter(0.01 * torch.randn(site.max_len, rank))
+
+    def too_long(self, positions: int) -> str:
+        return (
+            f"mixer=aft form={self.form} has factors for {self.max_positions} positions and got"
+            f" position {positions - 1}; raise model.max_len or use form=simple"
+        )
 
     def init_state(self, batch: int) -> State:
         like = self.o_proj.weight.new_empty(batch, self.dim)
@@ -103,11 +109,6 @@ class AFT(Mixer):
         self, k: Tensor, v: Tensor, tokens: Aligned, state: State | None
     ) -> tuple[aft.Sums, State | None]:
         t = k.shape[1]
-        if (state is not None or t > self.max_len) and int(tokens.pos.max()) >= self.max_len:
-            raise UserError(
-                f"mixer=aft form={self.form} has factors for {self.max_len} positions and got"
-                f" position {int(tokens.pos.max())}; raise model.max_len or use form=simple"
-            )
         if state is None:
             mask = None if tokens.mask is None else tokens.mask[..., None]
             return self._sums(k, v, tokens.pos, mask), None

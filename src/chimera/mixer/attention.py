@@ -47,5 +47,5 @@ class Attention(SoftmaxMixer):
         return self.cache(batch)
 
     def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
-        y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state)
+        y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state, ctx)
         return Out(self.output(y), state)

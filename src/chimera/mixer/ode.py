@@ -122,7 +122,7 @@ class ODEAttention(SoftmaxMixer):
         k = self.heads.split(self.k_proj(x) * by_k, self.heads.g)
         v = self.heads.split(self.v_proj(x) * by_v, self.heads.g)
         cache = None if caches is None else caches[call]
-        y, cache = self.full_attention(q, k, v, ctx.pos, ctx.mask, cache)
+        y, cache = self.full_attention(q, k, v, ctx.pos, ctx.mask, cache, ctx)
         if caches is not None and cache is not None:
             caches[call] = cache
         return (self.output(y) * by_o).to(z.dtype)

@@ -79,7 +79,7 @@ class TitanAttention(SoftmaxMixer):
 
     def forward(self, x: Tensor, ctx: Ctx, state: TitanState | None = None) -> Out:
         cache, memory = state or (None, None)
-        y, cache = self.full_attention(*self.project(x), ctx.pos, ctx.mask, cache)
+        y, cache = self.full_attention(*self.project(x), ctx.pos, ctx.mask, cache, ctx)
         if self.memory is not None:
             r, memory = self.memory(x, ctx.mask, memory)
             y = (y + self.heads.split(r, self.heads.h)).to(x.dtype)

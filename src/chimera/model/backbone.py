@@ -6,6 +6,7 @@ z₁ = x + Mixer(Norm(x)),   z₂ = z₁ + FFN(Norm(z₁))                      
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,16 +15,24 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Position, Site, accept_scalars
+from chimera.errors import UserError
 from chimera.ops.dropout import dropout, fork, label, token_keys
 
 EMBEDDING, AFTER_MIXER, AFTER_FFN = map(label, ("embedding", "after mixer", "after ffn"))
 
 
 class State(NamedTuple):
-    """Decoding state of a model: real tokens so far [b], and one state per logical layer."""
+    """Decoding state of a model.
+
+    Args:
+        seen: real tokens so far, [b].
+        slots: a state per logical layer.
+        length: tokens so far with padding, an upper bound of `seen` that is known on the host.
+    """
 
     seen: Int[Tensor, " b"]
     slots: tuple[Any, ...]
+    length: int = 0
 
 
 class Block(nn.Module):
@@ -93,6 +102,8 @@ class Backbone(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.loops, self.dropout = loops, dropout
         self.gradient_checkpointing = gradient_checkpointing
+        parts = (m for m in self.modules() if isinstance(m, (Mixer, Position)))
+        self._limited = [part for part in parts if part.max_positions is not None]
 
     #: For classifiers: pooling by the mean, no segment ids.
     summary, reads_segments = "mean", False
@@ -125,13 +136,15 @@ class Backbone(nn.Module):
             draws: keys of the samples' dropout (`ops.dropout.sample_keys`); None: torch draws.
         """
         pos = _positions(ids, mask, state)
+        self._check_length(pos, ids.shape[1] + (0 if state is None else state.length))
         keys = token_keys(draws, pos) if draws is not None and self.training else None
         x = self.embedding(ids)
         x = self.position.embed(x if self.scale is None else self.scale(x), pos)
         x = dropout(x, self.dropout, self.training, keys, EMBEDDING)
         outs: list[Out] = []
+        first = Ctx(pos, mask, 0, keys)
         for loop in range(self.loops):
-            ctx = Ctx(pos, mask, loop, keys)
+            ctx = replace(first, loop=loop)  # with the same memo
             for block in self.blocks:
                 slot = state.slots[len(outs)] if state is not None else None
                 out = self._run(block, x, ctx, slot)
@@ -140,9 +153,26 @@ class Backbone(nn.Module):
         new_state = None
         if state is not None:
             count = ids.shape[1] if mask is None else mask.sum(1)
-            new_state = State(state.seen + count, tuple(out.state for out in outs))
+            slots = tuple(out.state for out in outs)
+            new_state = State(state.seen + count, slots, state.length + ids.shape[1])
         x = _blank(self.norm(x, mask), mask)
         return Out(x, new_state, _mean([o.aux for o in outs]), _mean([o.stats for o in outs]))
+
+    def _check_length(self, pos: Tensor, bound: int) -> None:
+        """Check positions against tables of limited length, once per batch.
+
+        The bound is known without the device. Only above it are the positions themselves fetched:
+        padding counts in the bound.
+
+        Raises:
+            UserError: from the part whose table is too short.
+        """
+        for part in self._limited:
+            assert part.max_positions is not None
+            if bound > part.max_positions:
+                positions = bound if pos.is_meta else int(pos.max()) + 1
+                if positions > part.max_positions:
+                    raise UserError(part.too_long(positions))
 
     def _run(self, block: nn.Module, x: Tensor, ctx: Ctx, slot: Any) -> Out:
         if self.gradient_checkpointing and torch.is_grad_enabled():

@@ -54,7 +54,7 @@ class LanguageModel(nn.Module):
         self.eval()  # running statistics must not change
         try:
             state = self.init_state(1)
-            state = state._replace(seen=torch.full_like(state.seen, length - 1))
+            state = state._replace(seen=torch.full_like(state.seen, length - 1), length=length - 1)
             self.backbone(torch.zeros_like(state.seen)[:, None], None, state)
         finally:
             self.train(training)

@@ -42,17 +42,18 @@ class KVCache(_Cached):
     """
 
     _buffers: _Buffers | None = None
+    #: Known to have no padding; False also where nobody knows, as in a copy by fields.
+    unpadded: bool = False
 
     @staticmethod
     def empty(batch: int, heads: int, k: int, v: int, like: Tensor) -> KVCache:
         """Cache of no tokens, in the dtype and on the device of `like`."""
         pos = torch.empty(batch, 0, dtype=torch.long, device=like.device)
-        return KVCache(
-            like.new_empty(batch, heads, 0, k),
-            like.new_empty(batch, heads, 0, v),
-            pos,
-            pos.bool(),
+        cache = KVCache(
+            like.new_empty(batch, heads, 0, k), like.new_empty(batch, heads, 0, v), pos, pos.bool()
         )
+        cache.unpadded = True
+        return cache
 
     def extend(self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None) -> KVCache:
         """Cache with t more tokens: k, v [b g t ·], `pos` [b|1 t], `mask` [b t] or None."""
@@ -68,20 +69,22 @@ class KVCache(_Cached):
         buffers.used = end
         views = (b.narrow(dim, 0, end) for b, dim in zip(buffers.tensors, _TOKEN_AXES, strict=True))
         longer = KVCache(*views)
-        longer._buffers = buffers
+        longer._buffers, longer.unpadded = buffers, self.unpadded and mask is None
         return longer
 
     def joined(self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None) -> KVCache:
         """As `extend`, but concatenates into new tensors without spare places."""
-        batch, tokens = k.shape[0], k.shape[2]
+        batch, tokens, unpadded = k.shape[0], k.shape[2], self.unpadded and mask is None
         if mask is None:
             mask = torch.ones(batch, tokens, dtype=torch.bool, device=k.device)
-        return KVCache(
+        longer = KVCache(
             torch.cat([self.k, k.to(self.k.dtype)], 2),
             torch.cat([self.v, v.to(self.v.dtype)], 2),
             torch.cat([self.pos, pos.expand(batch, -1)], 1),
             torch.cat([self.mask, mask], 1),
         )
+        longer.unpadded = unpadded
+        return longer
 
     def _enlarged(self, tokens: int) -> _Buffers:
         """Copy into buffers for `tokens` and an eighth more: on average 8 copies per new token."""
@@ -145,6 +148,7 @@ def attend(
     bias: Float[Tensor, "#b h t s"] | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    visible: Bool[Tensor, "b 1 t s"] | None = None,
 ) -> Float[Tensor, "b h t v"]:
     """Softmax attention of the last t of s tokens over all s tokens.
 
@@ -154,6 +158,7 @@ def attend(
         bias: added to the scores.
         causal: exclude keys after the query.
         dropout: probability, applied to the attention weights.
+        visible: `allowed` of these tokens, if it is known.
     """
     t, s, g = q.shape[2], k.shape[2], k.shape[1]
     grouped = q.shape[1] != g
@@ -161,7 +166,9 @@ def attend(
         return F.scaled_dot_product_attention(
             q, k, v, is_causal=causal and t > 1, dropout_p=dropout, enable_gqa=grouped
         )
-    where = allowed(t, s, mask, causal=causal, device=q.device)
+    where = visible
+    if where is None:
+        where = allowed(t, s, mask, causal=causal, device=q.device)
     if bias is not None and where is not None:
         where = bias.masked_fill(~where, float("-inf"))
     elif bias is not None:

@@ -72,6 +72,6 @@ def _butterfly(x: Tensor, h: Tensor, n: int) -> Tensor:
     while stride < n:
         a, b = y.view(-1, 2, stride).unbind(1)
         a.add_(b)
-        torch.sub(a, b, alpha=2, out=b)  # a already holds a + b, and (a + b) − 2b = a − b
+        b.mul_(-2).add_(a)  # a already holds a + b, and (a + b) − 2b = a − b; 2b is exact
         stride *= 2
     return y.view(x.shape).to(x.dtype)

@@ -48,7 +48,11 @@ class Aligned:
 
     @staticmethod
     def of(ctx: Ctx) -> Aligned:
-        """Order that puts the real tokens of `ctx` first."""
+        """Order that puts the real tokens of `ctx` first; computed once per batch."""
+        return ctx.once("aligned", lambda: Aligned._of(ctx))
+
+    @staticmethod
+    def _of(ctx: Ctx) -> Aligned:
         if ctx.mask is None or ctx.mask.shape[1] == 1:
             return Aligned(ctx.pos, ctx.mask)
         real = ctx.mask.long()

@@ -267,7 +267,7 @@ def _backward(
         a, h, g = plan.scratch(*x.shape[:3], *A.shape)
         _decay_and_input(delta, A, B, u, a, h)
         _states(a, h, before)
-        torch.sum(torch.mul(h, out[..., None, :], out=g), -1, out=dC)
+        dC.copy_(torch.mul(h, out[..., None, :], out=g).sum(-1))
 
         torch.mul(C[..., None], out[..., None, :], out=g)
         added = g[:, :, -1].clone()
@@ -286,10 +286,10 @@ def _backward(
                 g[:, :, j].addcmul_(a[:, :, j + 1], g[:, :, j + 1])
             torch.mul(a[:, :, j], h[:, :, j - 1] if j else before, out=q).mul_(g[:, :, j])
             to_A.addcmul_(q, delta[:, :, j, None])
-            torch.sum(q.mul_(A), 2, out=ddelta[:, :, j])
+            ddelta[:, :, j] = q.mul_(A).sum(2)
         dA += to_A.sum((0, 1))
         du = (B[..., None, :] @ g)[..., 0, :]
-        torch.mul(du, delta, out=dx)
+        dx.copy_(du * delta)
         ddelta.addcmul_(du, x)
-        torch.sum(g.mul_(u[..., None, :]), -1, out=dB)
+        dB.copy_(g.mul_(u[..., None, :]).sum(-1))
     return after

@@ -42,6 +42,7 @@ def recomputing() -> bool:
     """True in a backward pass, where gradient checkpointing runs the forward pass a second time.
 
     Running statistics skip recomputation, in order to count each batch once. torch has no public
-    function for this test; torch.utils.checkpoint uses the same private call.
+    function for this test; torch.utils.checkpoint uses the same private call. False inside a graph
+    of torch.compile, which cannot ask and recomputes without Python.
     """
-    return torch._C._current_graph_task_id() != -1
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -2,7 +2,7 @@
 
     x_p ← x_p + E_p,    E [max_len d]
 
-Positions from max_len on are an error. [b t d] to [b t d].
+Positions from max_len on are an error; the model raises it, once per batch. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from chimera.contract import Hook, NonNegativeFloat, Position, Site
-from chimera.errors import UserError
 
 
 class Learned(Position):
@@ -32,16 +31,16 @@ class Learned(Position):
         self, site: Site, heads: int, head_dim: int, *, init_std: NonNegativeFloat = 0.02
     ) -> None:
         super().__init__(site, heads, head_dim)
+        self.max_positions: int = site.max_len
         self.vectors = nn.Parameter(torch.empty(site.max_len, site.dim))
         nn.init.normal_(self.vectors, std=init_std)
 
+    def too_long(self, positions: int) -> str:
+        return (
+            f"position=learned has max_len={self.max_positions} positions, but the sequence has"
+            f" {positions}; raise model.max_len or use sinusoidal, rope, alibi, relative, hope or"
+            " none"
+        )
+
     def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
-        known = len(self.vectors)
-        # A meta tensor has no values; check its shape.
-        longest = pos.shape[1] if pos.is_meta else int(pos.max()) + 1
-        if longest > known:
-            raise UserError(
-                f"position=learned has max_len={known} positions, but the sequence has {longest};"
-                " raise model.max_len or use sinusoidal, rope, alibi, relative, hope or none"
-            )
         return x + F.embedding(pos, self.vectors).to(x.dtype)

@@ -15,9 +15,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from chimera.contract import Hook, Mixer, Parts, Site
+from chimera.contract import Ctx, Hook, Mixer, Parts, Site
 from chimera.ops import local
-from chimera.ops.attention import Heads, KVCache, attend
+from chimera.ops.attention import Heads, KVCache, allowed, attend
 
 
 class SoftmaxMixer(Mixer):
@@ -87,17 +87,30 @@ class SoftmaxMixer(Mixer):
         pos: Int[Tensor, "#b t"],
         mask: Bool[Tensor, "b t"] | None,
         cache: KVCache | None,
+        ctx: Ctx | None = None,
     ) -> tuple[Float[Tensor, "b h t k"], KVCache | None]:
-        """Attention over the given tokens and the cache, and the extended cache."""
+        """Attention over the given tokens and the cache, and the extended cache.
+
+        `ctx`, if `pos` and `mask` are its own, keeps the attention mask for the other layers.
+        """
         q, k = self.position.rotate(q, k, pos)
-        pos_k = pos
+        pos_k, visible = pos, None
         if cache is not None:
             cache = cache.extend(k, v, pos, mask)
             k, v, pos_k, mask = cache
-            if bool(mask.all()):
+            if cache.unpadded:
                 mask = None
+        elif mask is not None and ctx is not None:
+            t, padding = q.shape[2], mask
+            visible = ctx.once(
+                f"allowed {self.causal}",
+                lambda: allowed(t, t, padding, causal=self.causal, device=padding.device),
+            )
         scores, dropout = self.position.bias(pos, pos_k), self._dropout()
-        return attend(q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout), cache
+        y = attend(
+            q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout, visible=visible
+        )
+        return y, cache
 
     def local_attention(
         self,
