@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from chimera.cli.pipes import outlasting_output
 from chimera.errors import FULL, NotFiniteError, UserError, one_line
 
 
 def exit_code(command: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; None counts as 0."""
+    """Run a command and return its exit code; None counts as 0.
+
+    A reader that closes the pipe of its output does not end it.
+    """
+    with outlasting_output():
+        return _exit_code(command)
+
+
+def _exit_code(command: Callable[[], Any]) -> int:
     try:
         return int(command() or 0)
     except UserError as error:
@@ -20,9 +28,6 @@ def exit_code(command: Callable[[], Any]) -> int:
     except NotFiniteError as error:  # the guard has already printed its report
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # for instance `… | head`: the reader has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
         if error.errno not in FULL:
             raise
