@@ -5,7 +5,7 @@ to use fewer, which gives the last bits of another make of processor. There are 
 instruction sets, AVX2, and none beyond SSE4.1. A row of the table is one run of the tests.
 
     python -m tests.machines tests/ops tests/quant          # 9 levels, 1 and 2 threads
-    python -m tests.machines --same --threads 1 tests       # both libraries at one level: 3 rows
+    python -m tests.machines --level none --threads 1 tests # both libraries at this level
     python -m tests.machines --python .venv/bin/python --python /path/to/python3.13 tests
 """
 
@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 #: Levels of each library's variable; None leaves the choice to the processor.
 ONEDNN = (None, "AVX2", "SSE41")
 ATEN = (None, "avx2", "default")
+LEVELS = dict(zip(("all", "avx2", "none"), zip(ONEDNN, ATEN, strict=True), strict=True))
 THREADS = (1, 2)
 VERSION = "import platform; print(platform.python_version())"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -33,13 +34,15 @@ def main() -> int:
     """Print the table; return 1 if a test fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.machines", description=__doc__)
     parser.add_argument("--python", action="append", help="interpreter; may be given several times")
-    parser.add_argument("--same", action="store_true", help="both libraries at the same level only")
+    parser.add_argument(
+        "--level", action="append", choices=LEVELS, help="level of both libraries; likewise"
+    )
     parser.add_argument("--threads", action="append", type=int, help="number of threads; likewise")
     parser.add_argument("--workers", default="2", help="pytest's -n")
     parser.add_argument("--marks", default="not slow", help="pytest's -m")
     parser.add_argument("tests", nargs="*", default=["tests"])
     options = parser.parse_args()
-    levels = zip(ONEDNN, ATEN, strict=True) if options.same else itertools.product(ONEDNN, ATEN)
+    levels = [LEVELS[name] for name in options.level or ()] or itertools.product(ONEDNN, ATEN)
     settings = list(itertools.product(levels, options.threads or THREADS))
     failed = False
     print("| Python | oneDNN | ATen | threads | seconds | passed | failing tests |")
@@ -64,7 +67,7 @@ def run(
     environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
     environment |= {"ONEDNN_MAX_CPU_ISA": onednn} if onednn else {}
     environment |= {"ATEN_CPU_CAPABILITY": aten} if aten else {}
-    command = [python, "-m", "pytest", "-q", "-n", options.workers, "-m", options.marks]
+    command = [python, "-m", "pytest", "-n", options.workers, "-m", options.marks]
     done = subprocess.run(
         [*command, "-p", "no:warnings", "-rfE", "--tb=no", *options.tests],
         env=environment,

@@ -22,7 +22,8 @@ OVERRIDES += ["logger=none", "workers=2"]
 
 def sweep(folder: Path, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run `train.py -m <arguments>` with the faults in `folder` and its runs in `folder`/runs."""
-    plants = {"PYTHONPATH": str(PLANTS), "CHIMERA_FAULTS": str(folder / "faults")}
+    path = os.pathsep.join(filter(None, [str(PLANTS), os.environ.get("PYTHONPATH")]))
+    plants = {"PYTHONPATH": path, "CHIMERA_FAULTS": str(folder / "faults")}
     return subprocess.run(
         [sys.executable, str(ROOT / "train.py"), "-m", *arguments],
         capture_output=True, text=True,
