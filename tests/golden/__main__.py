@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from chimera.rundir.identity import NUMERICS
-from tests.golden import lanes
-from tests.golden.combinations import ALL, ROOT, Combination, components, units
+from tests.golden import lanes, table
+from tests.golden.combinations import ALL, KNOWN, ROOT, Combination, components, units
 from tests.golden.compare import differences, interruptions, recorded
 
 LOSSES = Path(__file__).with_name("losses.json")
@@ -27,7 +27,11 @@ Results = dict[str, dict[str, Any]]
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
-    parser.add_argument("--base", default=lanes.BASE, help="git revision to agree with")
+    parser.add_argument(
+        "given", nargs="*", metavar="base=COMMIT", help="git revision to agree with"
+    )
+    parser.add_argument("--base", default=lanes.BASE, help="the same")
+    parser.add_argument("--table", action="store_true", help="what was, is, and why, in Markdown")
     parser.add_argument("--base-tree", type=Path, help="a checkout of it, if there is one")
     parser.add_argument("--tree", type=Path, default=ROOT, help="the code that is compared")
     parser.add_argument("--only", help="names of combinations, with commas")
@@ -35,7 +39,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--apart", action="store_true", help="runs share no imports: slow")
     parser.add_argument("--write", action="store_true", help=f"put the base into {LOSSES.name}")
     parser.add_argument("--list", action="store_true", help="the combinations")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    for word in asked.given:
+        key, _, value = word.partition("=")
+        if key != "base" or not value:
+            parser.error(f"{word}: give base=<commit>")
+        asked.base = value
+    return asked
 
 
 def main() -> int:
@@ -45,13 +55,17 @@ def main() -> int:
         for one in ALL.values():
             print(f"{one.name}: {' '.join(one.line)}")
         return 0
-    names = asked.only.split(",") if asked.only else None
-    if unknown := set(names or ()) - set(ALL):
+    names = asked.only.split(",") if asked.only else list(table.MOST_USED) if asked.table else None
+    if unknown := set(names or ()) - set(KNOWN):
         sys.exit(f"no such combination: {', '.join(sorted(unknown))}")
     began, work = time.monotonic(), units(names)
     with tempfile.TemporaryDirectory(prefix="golden-") as folder:
         base, now = results(asked, work, Path(folder))
-    failed = show(base, now)
+    if asked.table:
+        lines, failed = table.of(base, now)
+        print("\n".join(lines))
+    else:
+        failed = show(base, now)
     print(f"{len(now)} combinations, {failed} differ, {time.monotonic() - began:.0f} s")
     if asked.write:
         write(base, lanes.commit_of(asked.base))

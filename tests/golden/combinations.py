@@ -193,15 +193,18 @@ TUNING = [
     ),
 ]
 ALL = {one.name: one for one in (*MIXERS, *WAYS, *TUNING)}
+#: The default of every choice; in the table of `tests.golden.table`, not in `losses.json`.
+DEFAULT = own("default", "", EVAL)
+KNOWN = {DEFAULT.name: DEFAULT, **ALL}
 
 
 def units(names: list[str] | None = None) -> list[list[Combination]]:
     """What has to run in one folder, in order; what others start from is brought in."""
-    chosen = list(ALL.values()) if names is None else [ALL[name] for name in names]
+    chosen = list(ALL.values()) if names is None else [KNOWN[name] for name in names]
     found: dict[str, list[Combination]] = {}
     for one in chosen:
         first = one.after or one.name
-        unit = found.setdefault(first, [ALL[first]])
+        unit = found.setdefault(first, [KNOWN[first]])
         if one not in unit:
             unit.append(one)
     return list(found.values())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chimera.rundir.identity import NUMERICS
-from tests.golden import compare, lanes
+from tests.golden import compare, lanes, table
 from tests.golden.combinations import ALL, ROOT, choices, missing, sources, units
 from tests.golden.inputs import text_is_what_the_rule_gives
 
@@ -74,6 +74,25 @@ def test_a_difference_is_found_where_it_begins() -> None:
         "loss: 3 steps, now 1",
         "files that are gone: x",
     ]
+
+
+def test_a_table_names_causes_and_counts_what_has_none() -> None:
+    def found(*losses: float) -> dict[str, Any]:
+        steps = [str(loss) for loss in losses]
+        metrics = {"val/loss": steps[-1]}
+        return {"codes": [0], "steps": {"loss": steps, "grad_norm": steps}, "metrics": metrics}
+
+    old = dict.fromkeys(("default", "whole", "mamba"), found(4.0, 2.0))
+    lines, failed = table.of(old, old)
+    assert not failed
+    assert lines[2] == "| `default` |  | equal to the bit | 2.000000 | 2.000000 |  |"
+    lines, failed = table.of(old, {**old, "whole": found(4.0, 3.0), "mamba": found(4.0, 1.0)})
+    assert not failed
+    assert "| `mamba` | 2 | 5.0e-01 | 2.000000 | 1.000000 | w |" in lines
+    assert "| `whole` | 2 | 5.0e-01 | 2.000000 | 3.000000 | d, w, l |" in lines
+    lines, failed = table.of(old, {**old, "default": found(4.0, 2.1)})
+    assert failed == 1
+    assert lines[-1] == "- default: no cause is known"
 
 
 @pytest.mark.slow
