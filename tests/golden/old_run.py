@@ -1,12 +1,16 @@
 """Runs that older code left behind, and what that code made of them; `test_old_run` goes on there.
 
-`python -m tests.golden.old_run <tree of that code>` makes `tests/fixtures/old_run` anew:
+`python -m tests.golden.old_run <tree of that code>` makes `tests/fixtures/old_run` anew; with
+`killed_2` as a second word only the run of numerics 2 in it:
 
     text.txt glue/   what was trained on; command lines name them relative to this folder
     killed/          a run directory as SIGKILL left it after step 150 of 200
     finished/        one of a judging task with an adapter that had come to its end
     expected.json    both command lines; losses and metrics of the run gone on with, and of one that
                      was never killed; what eval.py said of all three; machine and torch
+    killed_2/        a run of numerics 2 as SIGKILL left it after step 40 of 60, with dropout and
+                     accumulation
+    expected_2.json  its command line; losses, metrics and weights of one that was never killed
 
 Nothing in it may name a place of the machine that it was made on.
 """
@@ -24,6 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from chimera.rundir.identity import NUMERICS
 from tests.golden import inputs, lanes
 from tests.golden.combinations import ROOT
 from tests.golden.gather import gather
@@ -44,20 +49,26 @@ LINE += ["tokenizer.vocab_size=120", "tokenizer.byte_fallback=false", "tokenizer
 LINE += [f"trainer.max_steps={STEPS}", "trainer.val_check_interval=50"]
 LINE += ["trainer.limit_val_batches=4", *SHAPE]
 LINE += ["run_dir=killed"]
+STEPS_2, KILLED_2 = 60, 40
+LINE_2 = ["task=causal_lm", "mixer=retnet", "norm=dyt", "position=none", "model.dropout=0.1"]
+LINE_2 += ["trainer.accumulate_grad_batches=2", "optim.lr=1e-3", "data=text", "data.path=text.txt"]
+LINE_2 += ["tokenizer=word", f"trainer.max_steps={STEPS_2}", "trainer.val_check_interval=20"]
+LINE_2 += ["trainer.limit_val_batches=4", *SHAPE, "trainer.checkpoint_every_n_steps=20"]
+LINE_2 += ["run_dir=killed_2"]
 JUDGE = ["task=glue", "data=glue", "data.path=glue", "optim=finetune", "optim.lr=1e-2"]
 JUDGE += ["adapter=adalora", "adapter.r=4", "adapter.callbacks.adalora.target_r=2"]
 JUDGE += ["tokenizer=word", "trainer.max_steps=60", "trainer.val_check_interval=20", *SHAPE]
 JUDGE += ["run_dir=finished"]
 
 
-def train(tree: Path, folder: Path, line: list[str], *, kill: bool = False) -> None:
-    """Run `train.py` of a tree in a folder; kill it when it has gone a step past `KILLED`."""
+def train(tree: Path, folder: Path, line: list[str], *, kill: int = 0) -> None:
+    """Run `train.py` of a tree in a folder; kill it when it has gone a step past `kill`."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     words = (sys.executable, str(tree / "train.py"), *line)
     process = subprocess.Popen(words, cwd=folder, env=environment)
     steps = folder / line[-1].removeprefix("run_dir=") / "steps.csv"
     while kill and process.poll() is None:
-        if steps.exists() and steps.read_bytes().count(b"\n") > KILLED + 2:
+        if steps.exists() and steps.read_bytes().count(b"\n") > kill + 2:
             process.send_signal(signal.SIGKILL)
             break
         time.sleep(0.001)
@@ -75,6 +86,8 @@ def jobs(*, resume: bool = True) -> list[dict[str, Any]]:
         return {**whole, "signal": None, "rows": 0}
 
     found = [one("as killed", "killed", None), one("finished", "finished", JUDGE)]
+    if (FOLDER / "killed_2").exists():
+        found.append(one("resumed 2", "killed_2", LINE_2))
     return [*found, one("resumed", "killed", LINE)] if resume else found
 
 
@@ -104,7 +117,7 @@ def make(tree: Path) -> None:
         shutil.copytree(FOLDER, whole)
         train(tree, whole, LINE)
         uninterrupted = numbers({"name": "", "said": {}, **gather(whole / "killed", named=False)})
-        train(tree, FOLDER, LINE, kill=True)
+        train(tree, FOLDER, LINE, kill=KILLED)
         train(tree, FOLDER, JUDGE)
         shutil.rmtree(FOLDER / "cache")
         (FOLDER / "finished" / "curves.png").unlink()
@@ -127,6 +140,23 @@ def make(tree: Path) -> None:
     (FOLDER / "expected.json").write_text(text + "\n", encoding="utf-8")
 
 
+def make_2(tree: Path) -> None:
+    """The run of numerics 2, beside what is there."""
+    shutil.rmtree(FOLDER / "killed_2", ignore_errors=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in ("whole", "cut"):
+            (Path(scratch) / name).mkdir()
+            shutil.copy(FOLDER / "text.txt", Path(scratch) / name)
+        train(tree, Path(scratch) / "whole", LINE_2)
+        train(tree, Path(scratch) / "cut", LINE_2, kill=KILLED_2)
+        found = gather(Path(scratch) / "whole" / "killed_2", named=False)
+        shutil.copytree(Path(scratch) / "cut" / "killed_2", FOLDER / "killed_2", symlinks=True)
+    anonymous(FOLDER / "killed_2")
+    head = {"numerics": NUMERICS, **lanes.machine(), "killed": LINE_2}
+    text = json.dumps({**head, "found": numbers({"said": {}, **found})}, indent=1)
+    (FOLDER / "expected_2.json").write_text(text + "\n", encoding="utf-8")
+
+
 def anonymous(run: Path) -> None:
     """Take machine and hour out of its status: on another host it is dead after a minute."""
     file = run / "status.json"
@@ -136,4 +166,4 @@ def anonymous(run: Path) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]).resolve())
+    (make_2 if "killed_2" in sys.argv[2:] else make)(Path(sys.argv[1]).resolve())

@@ -1,4 +1,6 @@
-"""Runs that code of numerics 1 left behind, under this code: read, tested, shown, not resumed.
+"""Runs that older code left behind, under this code.
+
+Those of numerics 1 are read, tested and shown, but not resumed; one of numerics 2 goes on.
 
 Their directories are `tests/fixtures/old_run`, made by `tests.golden.old_run`. Command lines and
 paths in them are relative, so they are copied to a folder in which every process then runs.
@@ -6,6 +8,7 @@ paths in them are relative, so they are copied to a folder in which every proces
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,11 @@ import pytest
 from chimera.rundir.identity import NUMERICS
 from tests.golden import lanes
 from tests.golden.combinations import ROOT
-from tests.golden.old_run import FOLDER, JUDGE, LINE, jobs, numbers
+from tests.golden.old_run import FOLDER, JUDGE, KILLED_2, LINE, LINE_2, STEPS_2, jobs, numbers
 
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
+EXPECTED_2: dict[str, Any] = json.loads((FOLDER / "expected_2.json").read_text(encoding="utf-8"))
+SAME_MACHINE = all(EXPECTED_2[key] == value for key, value in lanes.machine().items())
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +46,8 @@ def said(found: dict[str, Any]) -> dict[str, float]:
 def test_the_command_lines_are_those_that_made_it() -> None:
     assert EXPECTED["killed"] == LINE
     assert EXPECTED["finished"] == JUDGE
-    for run, line in (("killed", LINE), ("finished", JUDGE)):
+    assert EXPECTED_2["killed"] == LINE_2
+    for run, line in (("killed", LINE), ("finished", JUDGE), ("killed_2", LINE_2)):
         assert (FOLDER / run / "overrides.txt").read_text().split("\n")[:-1] == line
 
 
@@ -62,6 +68,32 @@ def test_an_unfinished_run_of_older_numerics_is_not_resumed(
     assert "name another run_dir, start over in this one with overwrite=true, or resume" in said[0]
     for name in ("status.json", "steps.csv", "config.yaml", "checkpoints/rolling-150.ckpt"):
         assert (place / "killed" / name).read_bytes() == (FOLDER / "killed" / name).read_bytes()
+
+
+def test_a_killed_run_goes_on_at_its_checkpoint(
+    found: dict[str, dict[str, Any]], place: Path
+) -> None:
+    resumed = found["resumed 2"]
+    assert resumed["codes"] == [0, 0], resumed.get("log")
+    assert "resuming from" in (place / "resumed 2.log.txt").read_text(encoding="utf-8")
+    with (FOLDER / "killed_2" / "steps.csv").open(newline="", encoding="utf-8") as file:
+        before = [row["loss"] for row in csv.DictReader(file)]
+    losses = resumed["steps"]["loss"]
+    assert losses[:KILLED_2] == before[:KILLED_2]  # what was trained then is not trained again
+    assert len(losses) == STEPS_2
+    wanted = [float(loss) for loss in EXPECTED_2["found"]["loss"]]
+    assert [float(loss) for loss in losses] == pytest.approx(wanted, rel=1e-3)
+    status = json.loads((place / "killed_2" / "status.json").read_text(encoding="utf-8"))
+    assert status["state"] == "DONE"
+
+
+@pytest.mark.skipif(not SAME_MACHINE, reason="recorded on another processor or torch")
+def test_its_numbers_are_those_of_the_run_that_was_never_killed(
+    found: dict[str, dict[str, Any]],
+) -> None:
+    resumed = numbers(found["resumed 2"])
+    for part in ("loss", "metrics", "weights"):
+        assert resumed[part] == EXPECTED_2["found"][part], part
 
 
 @pytest.mark.parametrize("name", ["as killed", "finished"])
