@@ -87,6 +87,29 @@ OTHER = {
 }
 
 
+#: Options of lightning-hydra-template's groups.
+OPTIONS = {
+    "trainer=ddp": "a run trains on one device; train.py -m … workers=<n> trains n runs at a time",
+    "trainer=ddp_sim": "a run trains on one device",
+    "trainer=mps": "trainer.accelerator takes auto, cpu or gpu",
+    "debug=fdr": "debug=fast_dev_run is its name",
+    "debug=default": "debug=limit trainer=cpu runs one short epoch",
+    "logger=many_loggers": "'logger=[wandb,csv]' takes several",
+    "callbacks=none": "callbacks.<name>=null leaves one out",
+    "callbacks=early_stopping": "add it with +callbacks.early._target_=<Lightning's EarlyStopping>",
+    "callbacks=model_checkpoint": "trainer.checkpoint_every_n_steps and"
+    " trainer.checkpoint_keep_best set how often and how many",
+    "callbacks=rich_progress_bar": "trainer.progress=bar",
+    "callbacks=model_summary": "trainer.enable_model_summary=true",
+}
+
+
+def option_advice(group: str, option: str) -> str:
+    """What to use in place of an option that belongs elsewhere; empty for any other."""
+    text = OPTIONS.get(f"{group}={option}")
+    return f"; {text}" if text else ""
+
+
 def advice(key: str) -> str:
     """What to use in place of a key that belongs elsewhere; empty for any other key."""
     table = HYDRA if key.partition(".")[0] == "hydra" else OTHER

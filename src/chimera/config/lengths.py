@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
 from chimera.config.choices import Selection
+from chimera.config.schema import check_value
 from chimera.config.settings import Trainer
 from chimera.errors import UserError
 from chimera.rundir.identity import flatten
@@ -35,12 +36,19 @@ def apply_debug(cfg: DictConfig, chosen: Selection, settings: Mapping[str, Any])
         cfg: composed; changed in place.
         chosen: its files; that of `debug=` sets keys of the trainer only.
         settings: keys of the command line, which win over `debug=`.
+
+    Raises:
+        UserError: a value of these two that is of another type or range.
     """
     for node in (node for group, _, node in chosen.files if group == "debug"):
         for key, value in flatten(node).items():
             if key not in settings:
                 OmegaConf.update(cfg, key, value)
     trainer = cfg.trainer
+    for key in ("overfit_batches", "fast_dev_run"):
+        if trainer.get(key) is not None:
+            hints = get_type_hints(Trainer, include_extras=True)
+            check_value(f"trainer.{key}", trainer[key], hints[key])
     if trainer.get("overfit_batches"):
         trainer.limit_train_batches = trainer.limit_val_batches = trainer.overfit_batches
     if trainer.get("fast_dev_run"):

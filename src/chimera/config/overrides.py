@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
 from hydra.errors import HydraException, OverrideParseException
 
-from chimera.config.elsewhere import advice, check_hydra, is_hydra
+from chimera.config.elsewhere import advice, check_hydra, is_hydra, option_advice
 from chimera.config.groups import groups, is_part
 from chimera.errors import UserError, nearest, unknown
 
@@ -111,9 +111,12 @@ def _check_choice(override: Override) -> None:
             " ~optim.rates.<name> and ~optim.decays.<name> do; to leave a part out, choose none, as"
             " in adapter=none"
         )
-    if not is_choice(override):
-        return
     value = override.value()
+    if not is_choice(override):
+        if isinstance(value, Glob):
+            text = f"; {advice(group)}" if advice(group) else nearest(group, groups())
+            raise UserError(f"{override.input_line}: {group} is no group{text}")
+        return
     if isinstance(value, Sweep | Glob):
         for name in value.list if isinstance(value, ChoiceSweep) else []:
             if str(name) not in groups()[group]:
@@ -133,7 +136,8 @@ def _check_choice(override: Override) -> None:
             f"{group}={_shown(value)} is not one name; choose one of {', '.join(groups()[group])}"
         )
     if value not in groups()[group]:
-        raise unknown(group, value, groups()[group])
+        error = unknown(group, value, groups()[group])
+        raise UserError(f"{error}{option_advice(group, value)}")
     if override.is_add() and _names_part(override) and not override.package:
         raise UserError(f"+{group}={value}: {group} already has a choice; drop the +")
     if not override.is_add() and not _names_part(override):
