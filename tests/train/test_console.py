@@ -1,0 +1,51 @@
+"""What a run prints at its start about weight decay and draws."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+import rich
+
+from chimera.config.settings import Optim
+from chimera.contract_tests import zoo
+from chimera.optim.groups import groups
+from chimera.train.console import show_draws, show_parameters
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    said = io.StringIO()
+    monkeypatch.setattr(rich.get_console(), "file", said)
+    monkeypatch.setattr(rich.get_console(), "width", 120, raising=False)
+    return said
+
+
+def test_dropout_that_torch_draws_is_named(printed: io.StringIO) -> None:
+    dropping = replace(zoo.TINY, dropout=0.1)
+    show_draws(zoo.build(zoo.TINY, {"mixer": "attention"}))
+    show_draws(zoo.build(dropping, {"mixer": "mamba"}))
+    assert not printed.getvalue()
+    show_draws(zoo.build(dropping, {"mixer": "attention"}))
+    said = printed.getvalue().splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("dropout inside scaled_dot_product_attention is drawn by micro-batch")
+
+
+def test_the_table_has_a_row_for_what_decay_leaves_alone(printed: io.StringIO) -> None:
+    model = zoo.build(zoo.TINY, {"mixer": "mamba", "norm": "qdyt"})
+    for module in (model.backbone.embedding, model.backbone.scale):
+        module.requires_grad_(False)
+    show_parameters("a run", groups(model, Optim(lr=1e-3, weight_decay=0.02)), model)
+    rows = {
+        row[1:-1].split("│")[0].strip(): [cell.strip() for cell in row[1:-1].split("│")[1:]]
+        for row in printed.getvalue().splitlines()
+        if row.startswith("│")
+    }
+    assert rows["norm: alpha"][-1] == rows["mamba: dt_bias, A_log, D"][-1] == "0"
+    assert rows["norm"][-1] == rows["mamba"][-1] == "0.02"
+    counts = [
+        int(rows[name][0].replace(",", "")) for name in rows if name not in ("total", "trained")
+    ]
+    assert sum(counts) == int(rows["total"][0].replace(",", ""))
