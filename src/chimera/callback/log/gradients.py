@@ -28,15 +28,16 @@ class GradientNorms(Callback):
     ) -> None:
         if (trainer.global_step + 1) % self.every:
             return
-        names, norms = [], []
+        squares: dict[str, torch.Tensor] = {}  # a component may have a group without decay
         for group in optimizer.param_groups:
             gradients = [p.grad for p in group["params"] if p.grad is not None]
             if gradients:
-                names.append(str(group["name"]))
-                each = torch.stack(torch._foreach_norm(gradients))
-                norms.append(each.float().square().sum().sqrt())
-        if norms:  # all in one transfer from the device
-            self.norms = dict(zip(names, torch.stack(norms).tolist(), strict=True))
+                each = torch.stack(torch._foreach_norm(gradients)).float().square().sum()
+                name = str(group["name"])
+                squares[name] = squares[name] + each if name in squares else each
+        if squares:  # all in one transfer from the device
+            norms = torch.stack([*squares.values()]).sqrt().tolist()
+            self.norms = dict(zip(squares, norms, strict=True))
 
     def chart(self) -> dict[str, float]:
         """`grad_norm/<component>` of the last measurement."""
