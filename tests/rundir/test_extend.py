@@ -165,6 +165,19 @@ def test_a_finished_run_is_extended_to_the_bits_of_the_longer_run(
     )
 
 
+def test_an_extension_that_was_stopped_goes_on_by_the_same_command(there: Path, home: Path) -> None:
+    command = [*LINE, LONGER, "extend=true", "run_dir=finished"]
+    assert main([*command, "trainer.max_time=00:00:00:00"]) == 130
+    run = there / "finished"
+    assert tiny.state(run) == "STOPPED"
+    assert len(losses(run)) == 9
+    (extension,) = yaml.safe_load((run / "config.yaml").read_text())["extended"]
+    assert main(command) == 0
+    assert same(run, home / "long")
+    assert tiny.record(run)["extended"] == [extension]
+    assert tiny.record(run)["steps"] == 12
+
+
 def test_an_extension_has_the_rates_of_the_longer_schedule(
     there: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
