@@ -148,11 +148,18 @@ class Packable(Protocol):
 class Quantiser(Protocol):
     """Factory of linear layers and embeddings in one number format."""
 
+    quantises: bool  # whether linear layers differ from torch's
+    quantise_head: bool
+    quantise_embedding: bool
+
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         """Linear layer [… d_in] → [… d_out] with attributes `weight` and `role`."""
 
     def embedding(self, entries: int, dim: int) -> Any:
         """Embedding [… ] → [… dim]; `table()` returns the quantised weights [entries dim]."""
+
+    def activation(self, dim: int) -> nn.Module | None:
+        """Activation grid [… dim] → [… dim], as that of inputs of linear layers; None without."""
 
 
 class Norm(nn.Module):
@@ -265,6 +272,11 @@ def _as_vectors(
             state[prefix + name] = saved.reshape(1)
 
 
+def _no_grid(dim: int) -> nn.Module | None:
+    """No activation grid: what a full-precision model has."""
+    return None
+
+
 @dataclass(frozen=True)
 class Parts:
     """Factories of the chosen linear layer, norm and position, for constructors of components."""
@@ -272,6 +284,7 @@ class Parts:
     linear: Callable[..., Any]  # (d_in, d_out, *, bias: bool, role: Role)
     norm: Callable[[int], Norm]  # (dim)
     position: Callable[[Site, int, int], Position]  # (site, heads, head_dim)
+    activation: Callable[[int], nn.Module | None] = _no_grid  # (dim) -> grid, or None
 
 
 MixerFactory = Callable[[Site, Parts], Mixer]

@@ -27,7 +27,7 @@ ROWS = {
     "bitnet_qdyt/hadamard": 3,
     "bitnet_qdyt/norms": 3,
     "bitnet_qdyt/norms_extra": 4,
-    "bitnet_qdyt/ste": 2,
+    "bitnet_qdyt/ste": 3,
     "bitnet_qdyt/ffn": 2,
     "titan/config": 3,
     "titan/parameters": 2,

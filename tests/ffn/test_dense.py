@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from chimera.ffn.none import no_ffn
 from chimera.ffn.relu2 import ReLU2
 from chimera.ffn.swiglu import SwiGLU
+from chimera.quant.hbit import HBit
 from tests.kit import close, ctx, double, parts, site
 
 
@@ -64,3 +65,24 @@ def test_biases_are_an_option() -> None:
 
 def test_no_ffn_is_nothing_to_build() -> None:
     assert no_ffn(site(), parts()) is None
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_swiglu_rounds_its_halves(bits: int) -> None:
+    """QDYT 3.4: y = W_down (a_q ⊙ SiLU(b_q)), each on the grid of inputs of linear layers."""
+    quant = HBit(activations="per_token", activation_bits=bits)  # type: ignore[arg-type]
+    ffn = SwiGLU(site(), parts(activation=quant.activation), quantise_halves=True).eval()
+    x = torch.randn(2, 5, 32)
+    a, b = (grid(z, bits) for z in ffn.up(x).chunk(2, -1))
+    close(ffn(x, ctx(tokens=5)).y, ffn.down(a * F.silu(b)), 1e-6)
+    plain = SwiGLU(site(), parts(activation=quant.activation))
+    assert plain.grids is None
+    full = SwiGLU(site(), parts(), quantise_halves=True)
+    full.load_state_dict(plain.state_dict())
+    close(full(x, ctx(tokens=5)).y, plain(x, ctx(tokens=5)).y, 0)
+
+
+def grid(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """The grid per token, written out."""
+    step = x.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+    return (x / step).round() * step

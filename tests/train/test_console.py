@@ -11,7 +11,7 @@ import rich
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.optim.groups import groups
-from chimera.train.console import show_draws, show_parameters
+from chimera.train.console import show_draws, show_parameters, ternary_by_component
 
 
 @pytest.fixture
@@ -49,3 +49,17 @@ def test_the_table_has_a_row_for_what_decay_leaves_alone(printed: io.StringIO) -
         int(rows[name][0].replace(",", "")) for name in rows if name not in ("total", "trained")
     ]
     assert sum(counts) == int(rows["total"][0].replace(",", ""))
+
+
+def test_the_ternary_share_shows_what_a_quantiser_changes(printed: io.StringIO) -> None:
+    assert ternary_by_component(zoo.build(zoo.TINY, {})) == {}
+    model = zoo.build(zoo.TINY, {"quant": "bitnet158"})
+    shares = ternary_by_component(model)
+    assert shares == pytest.approx(
+        {"embedding": 0.0, "norm": 0.0, "attention": 1.0, "ffn": 1.0, "head": 0.0}
+    )
+    show_parameters("a run", groups(model, Optim(lr=1e-3)), model)
+    assert "ternary: embedding 0%" in printed.getvalue()
+    assert "attention 100%" in printed.getvalue()
+    table = ternary_by_component(zoo.build(zoo.TINY, {"quant": "hbit", "mixer": "mlstm"}))
+    assert 0 < table["mlstm"] < 1  # the 4 × 4 blocks of W_q, W_k, W_v stay in full precision

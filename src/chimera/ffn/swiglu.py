@@ -1,6 +1,7 @@
 """Gated feed-forward network with SiLU (SPEC ffn `swiglu`; QDYT 3.4, arXiv 2002.05202).
 
 (a, b) = split(W_up x),   y = W_down (a ⊙ SiLU(b)),   W_up: d → 2·expand·d,  W_down: expand·d → d
+QDYT:                     y = W_down (a_q ⊙ SiLU(b_q)),  a_q, b_q on the quantiser's activation grid
 
 With QDYT's expand = 4, the up projection is d → 8d and its halves have width 4d: 12d² weights.
 """
@@ -8,7 +9,7 @@ With QDYT's expand = 4, the up projection is d → 8d and its halves have width 
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
 from chimera.ops.dropout import dropout, label
@@ -22,19 +23,33 @@ class SwiGLU(FFN):
     Args:
         expand: width of the gated product as a multiple of d; the up projection is twice as wide.
         bias: biases in both layers (ignored by quantisers without biases).
+        quantise_halves: round a and b to the activation grid of `quant`, as QDYT 3.4 does; a quant
+            without one (none, ternary_weight) leaves them.
     """
 
     source = "QDYT 3.4; arXiv 2002.05202"
 
     def __init__(
-        self, site: Site, parts: Parts, *, expand: PositiveFloat = 4, bias: bool = False
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        expand: PositiveFloat = 4,
+        bias: bool = False,
+        quantise_halves: bool = False,
     ) -> None:
         super().__init__()
         inner = round(expand * site.dim)
         self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
         self.dropout = site.dropout
+        self.grids: nn.ModuleList | None = None
+        if quantise_halves:
+            halves = (parts.activation(inner), parts.activation(inner))
+            self.grids = nn.ModuleList(nn.Identity() if g is None else g for g in halves)
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)
+        if self.grids is not None:
+            a, b = (grid(half) for grid, half in zip(self.grids, (a, b), strict=True))
         return Out(self.down(dropout(a * F.silu(b), self.dropout, self.training, ctx.draws, CALL)))

@@ -40,7 +40,8 @@ class SLSTM(Mixer):
     Args:
         heads: number of heads; None for the model's number.
         conv: taps of the convolution; 1 only scales each channel.
-        headwise: block-diagonal W, one block per head; False for a dense, quantisable W.
+        headwise: block-diagonal W, one block per head, which no quantiser changes; False for a
+            dense, quantisable W.
     """
 
     component = "slstm"
@@ -50,6 +51,8 @@ class SLSTM(Mixer):
     source = "M13 slstm; arXiv 2405.04517"
     cost = "t·d²/h, sequential"
     state_size = "(3 + conv)·d"
+    #: Setting with which a quantiser has matrices to quantise.
+    dense = "mixer.headwise=false"
 
     def __init__(
         self,

@@ -153,11 +153,18 @@ def _assemble(
     provides = choices.position(site, site.heads, site.dim // site.heads).provides
     # A position with hook `embed` only is built once for the model; layers get the no-op class.
     in_layers = Position if provides <= {"embed"} else choices.position
-    parts = Parts(choices.quant.linear, choices.norm, in_layers)
+    linear = _Counted(choices.quant.linear)
+    parts = Parts(linear, choices.norm, in_layers, choices.quant.activation)
     blocks = []
     sites = [Site(**{**site.__dict__, "layer": layer}) for layer in range(site.depth)]
     shared = settings.two_way == "shared"
-    mixers = [build_mixer(of_layer, parts, choices.mixer, shared=shared) for of_layer in sites]
+    mixers = []
+    for of_layer in sites:
+        linear.calls = 0
+        mixers.append(build_mixer(of_layer, parts, choices.mixer, shared=shared))
+        if not linear.calls and choices.quant.quantises:
+            raise _unquantised(choices, mixers[-1], of_layer.layer)
+    _check_head(settings, choices)
     _check_position(choices, provides, mixers, sites, parts)
     for of_layer, mixer in zip(sites, mixers, strict=True):
         ffn = choices.ffn(of_layer, parts)
@@ -186,6 +193,38 @@ def _assemble(
         bias=settings.head_transform or not site.causal,  # as GPT-2, whose head is only the table
     )
     return LanguageModel(backbone, head)
+
+
+class _Counted:
+    """A factory of linear layers that counts its calls."""
+
+    def __init__(self, linear: Callable[..., nn.Module]) -> None:
+        self.linear, self.calls = linear, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> nn.Module:
+        self.calls += 1
+        return self.linear(*args, **kwargs)
+
+
+def _unquantised(choices: Choices, mixer: Mixer, layer: int) -> UserError:
+    """The error of a mixer whose matrices are not made by the quantiser."""
+    name = choices.names["mixer"]
+    dense = next((m.dense for m in mixer.modules() if hasattr(m, "dense")), "another mixer")
+    where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
+    quant = choices.names["quant"]
+    return UserError(
+        f"quant={quant} would quantise no weight of mixer={where}; use {dense}, or quant=none"
+    )
+
+
+def _check_head(settings: ModelSettings, choices: Choices) -> None:
+    """Raise UserError if a quantised head is asked for, but the head is a table that is not."""
+    quant = choices.quant
+    if quant.quantise_head and settings.tie_head and not quant.quantise_embedding:
+        raise UserError(
+            "quant.head=true has no effect with model.tie_head=true, as the head is the embedding"
+            " table; use quant.embedding=true or model.tie_head=false"
+        )
 
 
 def _scale(settings: ModelSettings) -> EmbeddingScale | None:

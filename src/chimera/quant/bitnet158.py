@@ -15,7 +15,7 @@ from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary, threshold
-from chimera.quant.shared.inputs import Bits, NormedPerToken
+from chimera.quant.shared.inputs import Bits, NormedPerToken, PerToken
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
 
@@ -39,6 +39,8 @@ class BitNet158:
             format of the table.
     """
 
+    quantises = True
+
     def __init__(
         self,
         *,
@@ -60,3 +62,6 @@ class BitNet158:
         if not self.quantise_embedding:
             return Embedding(entries, dim)
         return BitEmbedding(entries, dim, self.rule)
+
+    def activation(self, dim: int) -> nn.Module:
+        return PerToken(self.bits)

@@ -31,6 +31,8 @@ class BitNetB1:
         head: quantise the output head too; the paper keeps it in full precision.
     """
 
+    quantises = True
+
     def __init__(
         self, *, activation_bits: Bits = 8, embedding: bool = False, head: bool = False
     ) -> None:
@@ -46,3 +48,6 @@ class BitNetB1:
         if not self.quantise_embedding:
             return Embedding(entries, dim)
         return TernaryEmbedding(entries, dim, BINARY)
+
+    def activation(self, dim: int) -> nn.Module:
+        return PerToken(self.bits)

@@ -110,6 +110,8 @@ class HBit:
         head: quantise the output head too. A tied head has the format of the table.
     """
 
+    quantises = True
+
     def __init__(
         self,
         *,
@@ -131,7 +133,7 @@ class HBit:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
         rotation = [Rotation(d_in, self.transform)] if role in self.rotated else []
-        inputs = nn.Sequential(*rotation, self._grid(d_in))
+        inputs = nn.Sequential(*rotation, self.activation(d_in))
         if self.ste == "lsq_learned":
             return LSQLinear(d_in, d_out, role=role, inputs=inputs)
         return HBitLinear(d_in, d_out, role=role, inputs=inputs, divide=self.ste == "lsq")
@@ -141,7 +143,7 @@ class HBit:
             return Embedding(entries, dim)
         return TernaryEmbedding(entries, dim, RULE)
 
-    def _grid(self, dim: int) -> nn.Module:
+    def activation(self, dim: int) -> nn.Module:
         return (
             PerChannel(dim, self.bits, self.momentum) if self.per_channel else PerToken(self.bits)
         )

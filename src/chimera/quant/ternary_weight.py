@@ -28,6 +28,8 @@ class TernaryWeight:
         head: quantise the output head too.
     """
 
+    quantises = True
+
     def __init__(
         self, *, activation_bits: Bits | None = None, embedding: bool = True, head: bool = False
     ) -> None:
@@ -44,3 +46,6 @@ class TernaryWeight:
         if not self.quantise_embedding:
             return Embedding(entries, dim)
         return TernaryEmbedding(entries, dim, ternary(twn, rows=True))
+
+    def activation(self, dim: int) -> nn.Module | None:
+        return None if self.bits is None else PerToken(self.bits)

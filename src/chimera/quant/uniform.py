@@ -33,6 +33,8 @@ class Uniform:
         head: quantise the output head too.
     """
 
+    quantises = True
+
     def __init__(
         self,
         *,
@@ -65,3 +67,6 @@ class Uniform:
         if self.per_channel:
             return PerChannel(d_in, self.bits, self.momentum)
         return PerToken(self.bits)
+
+    def activation(self, dim: int) -> nn.Module | None:
+        return None if self.bits is None else self._inputs(dim)

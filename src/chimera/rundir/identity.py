@@ -66,6 +66,7 @@ RESUMABLE = (
 #: hashed, so finished runs keep their names.
 LATER: dict[str, Any] = {
     "numerics": 1,
+    "ffn.quantise_halves": False,
     "mixer.gate_input": "normalised",
     "mixer.pool": 3,
     "adapter.gate_input": "normalised",

@@ -11,6 +11,7 @@ import rich
 from rich.table import Table
 from torch import nn
 
+from chimera.contract import Packable
 from chimera.optim.groups import Group, components
 from chimera.rundir.directory import RunDir
 
@@ -51,12 +52,31 @@ def parameters_by_component(model: nn.Module) -> dict[str, int]:
     return dict(counts)
 
 
+def ternary_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Latent weights of the ternary layers, and of a ternary table; a shared one counts once."""
+    layers = (module for module in model.modules() if isinstance(module, Packable))
+    weights = (getattr(layer, "weight", None) for layer in layers)
+    return list({id(w): w for w in weights if isinstance(w, nn.Parameter)}.values())
+
+
+def ternary_by_component(model: nn.Module) -> dict[str, float]:
+    """Ternary share of each component's parameters; empty if the model has no ternary weight."""
+    owner, ternary = components(model), {id(w) for w in ternary_weights(model)}
+    counts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        counts[owner[name]] += parameter.numel() * (id(parameter) in ternary)
+    if not counts.total():
+        return {}
+    return {name: counts[name] / n for name, n in parameters_by_component(model).items()}
+
+
 def show_parameters(title: str, groups: list[Group], model: nn.Module) -> None:
     """Print a row per optimiser group and per frozen component: parameters, share, rate, decay."""
     total = sum(p.numel() for p in model.parameters())
     trained_count = sum(group.count for group in groups)
     table = Table(title=title, title_justify="left")
     table.add_column("component")
+    ternary = ternary_by_component(model)
     for column in ("parameters", "share", "peak lr", "weight decay"):
         table.add_column(column, justify="right")
     for component, count in parameters_by_component(model).items():
@@ -68,6 +88,11 @@ def show_parameters(title: str, groups: list[Group], model: nn.Module) -> None:
         if count:
             table.add_row(component, f"{count:,}", f"{count / total:.1%}", "frozen", "")
     table.add_row("total", f"{total:,}", "", "", "", style="bold")
+    if ternary:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in ternary.items())
+        count = sum(p.numel() for p in ternary_weights(model))
+        table.add_row("ternary", f"{count:,}", f"{count / total:.1%}", "", "")
+        table.caption = f"ternary: {shares}"
     if trained_count < total:
         table.add_row("trained", f"{trained_count:,}", f"{trained_count / total:.2%}", "", "")
     rich.get_console().print(table)
