@@ -15,8 +15,11 @@ from tests.golden.combinations import KNOWN, choices
 MOST_USED = (
     *("default", "attention", "gqa-int8", "sliding-window", "linear", "retnet", "retnet-decoder"),
     *("aft", "delta", "deltaproduct", "liza", "mamba", "mlstm", "slstm", "ode", "titan6"),
-    *("routed", "whole", "bf16", "fp16", "loops", "lora", "sora", "cola", "instruct"),
+    *("titan-memory", "routed", "whole", "bf16", "fp16", "loops", "lora", "sora", "cola"),
+    *("hf-llama", "instruct", "row", "preset"),
 )
+#: Presets with dropout; that of `preset=titan_bert_ultra` has Mamba in its pattern, too.
+QDYT, TITAN = "+bitnet_qdyt/", "preset=titan_bert"
 Words, Chosen = str, dict[str, str]
 
 
@@ -29,6 +32,8 @@ def _values(words: Words, key: str) -> str:
 def _drops(words: Words, chosen: Chosen) -> bool:
     if chosen["task"] == "glue" or (chosen["adapter"] == "liza" and "model=hf" in words):
         return True  # dropout 0.1 in the classifier's head; 0.05 in the LoRA of a graft
+    if QDYT in words or TITAN in words:
+        return True
     return any(float(_values(words, f"{of}.dropout") or 0) for of in ("model", "adapter"))
 
 
@@ -40,8 +45,9 @@ CAUSES: tuple[tuple[str, str, Callable[[Words, Chosen], bool]], ...] = (
         "weight decay leaves rates, gates and slopes alone",
         lambda words, chosen: (
             chosen["norm"] in ("dyt", "qdyt")
-            or chosen["mixer"] in ("mamba", "mlstm", "slstm", "titan6", "titan_memory", "routed")
-            or "mixer.decay=true" in words
+            or chosen["mixer"] in ("mamba", "mlstm", "slstm", "titan6", "titan_memory")
+            or any(word in words for word in ("mixer.decay=true", "mixer.memory=true", TITAN))
+            or "mamba" in _values(words, "mixer.cycle")
         ),
     ),
     (
@@ -58,6 +64,11 @@ CAUSES: tuple[tuple[str, str, Callable[[Words, Chosen], bool]], ...] = (
         "h",
         "half precision: states, sums, norms, gates, grids in float32",
         lambda words, _: "precision=" in words,
+    ),
+    (
+        "q",
+        "the halves of SwiGLU are on the activation grid in the presets of QDYT",
+        lambda words, _: QDYT in words,
     ),
 )
 
