@@ -158,7 +158,7 @@ def check_key(override: Override, known_keys: Set[str]) -> None:
     adds = override.is_add() or override.is_force_add()
     if adds and key.startswith("callbacks."):  # the user's own callback
         return
-    if key not in known_keys and key.startswith(OPEN):
+    if key not in known_keys and key.startswith(OPEN) and not override.is_delete():
         return
     if key not in known_keys:
         raise UserError(f"{key} is no key of this configuration{hint(key, known_keys)}")
