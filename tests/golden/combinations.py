@@ -150,6 +150,9 @@ WAYS = [
     own("bf16", f"{RETNET} precision=bf16 model.dropout=0.1"),
     own("fp16", "precision=fp16 guard=skip"),
     own("loops", "model.loops=3 model.gradient_checkpointing=true model.dropout=0.1 ffn=moe"),
+    own("sgd", "optim=sgd"),
+    own("lion", "optim=lion"),
+    own("muon", "optim=muon"),
     own("csv", "logger=csv model.embedding_scale=sqrt_dim model.head_transform=false"),
     own("wandb", "logger=wandb optim.rates.norm=0.5 optim.decays.norm=0.1 optim.warmup=0.5"),
 ]
@@ -231,4 +234,6 @@ def components(tree: Path) -> dict[str, list[str]]:
 def missing(known: dict[str, list[str]]) -> set[tuple[str, str]]:
     """Those of these components that are in no golden run."""
     made = {pair for one in ALL.values() for pair in choices(one.line).items()}
-    return {(group, name) for group, names in known.items() for name in names} - made
+    # Checkpoints of 8-bit states hold a class of torchao, which `gather` does not load.
+    unseen = {("optim", "adamw8bit")}
+    return {(group, name) for group, names in known.items() for name in names} - made - unseen

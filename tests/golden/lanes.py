@@ -18,7 +18,7 @@ from tests.golden.combinations import ROOT, Combination, sources
 
 HERE = Path(__file__).resolve().parent
 #: The code that this one has to agree with.
-BASE = "52b00a03e1e145d4ec075db2f9dec570090f1f32"
+BASE = "9205fef9f639f01c5143cf4dca9ac7a4f5eeec30"
 #: Of processors, what decides which kernels are taken.
 KINDS = ("avx", "amx", "fma", "sse")
 
