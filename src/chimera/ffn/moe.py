@@ -4,9 +4,10 @@
     y    = Σ_{i in top-k} ḡᵢ Eᵢ(x),   ḡᵢ = gᵢ / Σ_{j in top-k} gⱼ                 (eq. 39, 40)
     C    = ⌈CF · T / N⌉ rows per expert; y = 0 for dropped rows                  (eq. 45)
 
-T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort groups
-choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The numbers of
-rows are fetched from the device once per layer, which also breaks the graph of torch.compile.
+T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort
+groups choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The
+numbers of rows are fetched from the device once per layer, which also breaks the graph of
+torch.compile.
 
 Eq. 45 counts tokens, but each token has k = 2 choices: even a perfectly even router drops
 1 − 1.25/2 = 37.5 % of the choices. `capacity_of: choices` is ⌈CF · kT / N⌉, as in GShard; an even
