@@ -1,11 +1,14 @@
 """Activation grids: levels, statistics, leaks, straight-through gradients (SPEC Q6)."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from chimera.contract_tests import zoo
 from chimera.quant.shared.inputs import NormedPerToken, PerChannel, PerToken
 from tests.kit import close, grads
 
@@ -130,3 +133,32 @@ def test_bfloat16_lands_on_the_float32_grid() -> None:
     assert PerToken(8)(x).dtype == torch.bfloat16
     close(PerToken(8)(x), PerToken(8)(x.float()).bfloat16(), 0.0)
     close(NormedPerToken(8)(x), NormedPerToken(8)(x.float()).bfloat16(), 0.0)
+
+
+@pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit", "int8", "int4_act"])
+def test_a_half_precision_input_is_rounded_to_the_grid_in_float32(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norm, rotation and grid of a bf16 input are those of the same numbers in float32."""
+    layer: Any = zoo.choices(quant=name).quant.linear(64, 32, bias=False, role="out")
+    layer.eval()
+    x, seen = torch.randn(9, 64).bfloat16(), []
+    own = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, *rest: (seen.append(x), own(x, *rest))[1])
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(x)
+    assert torch.equal(seen[0], layer.inputs(x.float()).bfloat16())
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(torch.bfloat16, 0.07), (torch.float16, 0.009)])
+def test_share_of_codes_that_a_rounding_before_the_grid_changes(
+    dtype: torch.dtype, share: float
+) -> None:
+    """A code changes if a border is between the exact and the rounded number, in steps."""
+    x = torch.randn(2000, 128)
+    rounded = x.to(dtype).float()
+    exact, got = (z / (z.abs().amax(-1, keepdim=True) / 127) for z in (x, rounded))
+    assert torch.equal(got.round(), (PerToken(8)(rounded) / (rounded / got)).round())
+    changed = (exact.round() != got.round()).float().mean()
+    assert float(changed) == pytest.approx(float((exact - got).abs().mean()), rel=0.1)
+    assert changed < share
