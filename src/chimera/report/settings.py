@@ -58,14 +58,26 @@ def differing(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def trained_on(summary: Summary) -> list[str]:
-    """Size of the training data by the records of the runs, without duplicates."""
+    """Sentences: size of the training data by the records of the runs, and half precision."""
     sizes = []
     for cell in summary.cells:
         train = cell.record.get("data", {}).get("splits", {}).get("train", {})
         if train:
             facts = (f"{train[k]:,} {k}" for k in ("documents", "bytes", "tokens") if k in train)
-            sizes.append(f"{cell.config['choices']['data']}: {', '.join(facts)}")
-    return list(dict.fromkeys(sizes))
+            sizes.append(f"Trained on {cell.config['choices']['data']}: {', '.join(facts)}")
+    return [*dict.fromkeys(sizes), *in_half(summary)]
+
+
+def in_half(summary: Summary) -> list[str]:
+    """What half precision adds to the errors of quantised layers; empty for float32."""
+    used = {str(cell.config.get("precision")) for cell in summary.cells} & {"fp16", "bf16"}
+    names = " and ".join(sorted(used))
+    return [
+        f"Trained in {names}: quantised layers round to their grid in float32, and their product"
+        f" rounds grid points to {names}, by a share of up to {share}"
+        for share in [" or ".join({"bf16": "1/256", "fp16": "1/2048"}[n] for n in sorted(used))]
+        if used
+    ]
 
 
 def _is_compared(key: str) -> bool:

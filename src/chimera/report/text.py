@@ -37,7 +37,7 @@ def report(summary: Summary) -> str:
         *_printed(summary),
         "## Settings",
         grid(["setting", "here", "at scale=paper"], settings.shared(summary)),
-        *[f"Trained on {markdown(data)}." for data in settings.trained_on(summary)],
+        *map(_sentence, settings.trained_on(summary)),
         *_differing(summary),
         "## Runs",
         *_origin(summary),
