@@ -4,7 +4,9 @@ Hypothesis draws the same examples each time, so that `make test` says the same 
 `--hypothesis-profile=search` (`make test-all`) it draws new ones.
 """
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,3 +29,13 @@ torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _loggers() -> Iterator[None]:
+    """Hydra's `--cfg` and `--info` set the root logger up, as the last act of their process."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from chimera.config.tables import load, tables
 from chimera.contract_tests.__main__ import main as contract
 from chimera.errors import UserError
 from chimera.paths import CONF
+from tests import forks
 from tests.config.roots_kit import folders
 
 #: File to contents, below the stranger's folder; `conf/` is what `--config-dir` names.
@@ -171,13 +170,16 @@ def test_a_data_set_and_a_logger_train_from_another_folder(
     assert "more" not in words
 
 
+#: What `python -m chimera.contract_tests` does.
+CONTRACT = "import runpy; runpy.run_module('chimera.contract_tests', run_name='__main__')"
+
+
 def test_the_contract_tests_run_on_them(stranger: Path) -> None:
     """A right mixer passes, a norm that averages over padding fails, in one process."""
     mine = stranger / "mine.py"
     mine.write_text(mine.read_text().replace("x * self.by", "x * self.by - x.mean(1, True)"))
-    command = [sys.executable, "-m", "chimera.contract_tests", f"--config-dir={stranger}/conf"]
-    words = ["mixer=running_mean", "norm=half", "-rfE", "-k", "padding or future"]
-    done = subprocess.run([*command, *words], cwd=stranger, capture_output=True, text=True)
+    words = [f"--config-dir={stranger}/conf", "mixer=running_mean", "norm=half"]
+    done = forks.run("-c", CONTRACT, *words, "-rfE", "-k", "padding or future", cwd=stranger)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr
     failed = re.findall(r"^FAILED (.*?)(?: - .*)?$", done.stdout, re.M)
     assert len(failed) == 2

@@ -73,7 +73,9 @@ def test_epochs_best_checkpoint_and_predictions(
     assert json.loads(capsys.readouterr().out)["step"] == kept.step
 
 
-@pytest.mark.parametrize("pool", ["first", "mean", "last"])
+@pytest.mark.parametrize(
+    "pool", ["mean", *(pytest.param(p, marks=pytest.mark.slow) for p in ("first", "last"))]
+)
 def test_a_learnable_task_is_learned(pool: str, place: Path, tmp_path: Path) -> None:
     cola(tmp_path / "more", 640)  # sentences with «cat» are acceptable
     more = [f"data.path={tmp_path}/more", "trainer.max_epochs=3", f"task.pool={pool}"]

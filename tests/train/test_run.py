@@ -97,7 +97,10 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return to
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 def test_an_interrupted_run_resumes_with_the_same_numbers(
     number: signal.Signals, text: Path, whole: Path, tmp_path: Path
 ) -> None:

@@ -13,12 +13,12 @@ from tests import forks
 FEW = {
     "kill in a save": "resume.single(folder, 'save, between', 5, 2)",
     "corruption": "corruption.case(folder, 'bit flipped in a weight')",
-    "not finite": "nan.case(folder, 'loss', math.inf, 'fp32')",
     "skipping": "limits.skip(folder)",
     "full disk": "limits.full(folder, 'checkpoint', 4)",
     "exception": "limits.crash(folder)",
 }
 MORE = {
+    "not finite": "nan.case(folder, 'loss', math.inf, 'fp32')",
     "kill between updates": "resume.single(folder, 'micro-batch', 7, 0)",
     "kill in a validation": "resume.single(folder, 'validation', 2, 0)",
     "torn save": "corruption.case(folder, 'torn save')",
