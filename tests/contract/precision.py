@@ -247,6 +247,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--lengths", nargs="*", type=int, default=[128, 2048])
     parser.add_argument("--paddings", nargs="*", default=["left", "right"])
+    parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
@@ -258,7 +259,7 @@ def main() -> None:
         for padding in options.paddings:
             for case in cases(options.only, length=length, padding=padding):
                 try:
-                    rows = measure(case)
+                    rows = measure(case, draws=options.draws)
                 except UserError as refusal:
                     print(refusal, file=sys.stderr)
                     continue
