@@ -22,14 +22,22 @@ def name(case: Case) -> str:
 
 
 def check(case: Case, *halves: str, draws: int = 2) -> None:
-    """Check every pass of a case, by a bound from so many draws."""
+    """Check every pass of a case, by a bound from so many draws.
+
+    The bound is a maximum over draws, so few draws give one that is too low: a case outside of it
+    is measured again with four times as many. Code that leaves the bound leaves both.
+    """
     if case.group == "adapter" and case.name == "liza":  # for Hugging Face models only
         with pytest.raises(UserError, match="adapter=liza"):
             measure(case, halves)
         return
-    rows = measure(case, halves, draws=draws)
-    assert {row.what for row in rows} >= {"forward", "backward"}
-    assert not [str(row) for row in rows if row.share > 1]
+    for count in (draws, 4 * draws):
+        rows = measure(case, halves, draws=count)
+        assert {row.what for row in rows} >= {"forward", "backward"}
+        outside = [str(row) for row in rows if row.share > 1]
+        if not outside:
+            return
+    assert not outside
 
 
 @pytest.mark.parametrize("case", QUICK, ids=name)
