@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from tests.golden.old_run import FOLDER, JUDGE, KILLED_2, LINE, LINE_2, STEPS_2,
 
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 EXPECTED_2: dict[str, Any] = json.loads((FOLDER / "expected_2.json").read_text(encoding="utf-8"))
-SAME_MACHINE = all(EXPECTED_2[key] == value for key, value in lanes.machine().items())
+LIMITED = {"ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"} & os.environ.keys()
+SAME_MACHINE = not LIMITED and all(EXPECTED_2[key] == v for key, v in lanes.machine().items())
 
 
 @pytest.fixture(scope="module")
