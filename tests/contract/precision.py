@@ -47,8 +47,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from tests import zoo
 from tests.contract.rounding import Roundings
 
 C, SAFETY, DRAWS, FEW = 4, 2, 6, 32

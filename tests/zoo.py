@@ -1,3 +1,0 @@
-"""Components by name."""
-
-from chimera.contract_tests.zoo import *  # noqa: F403
