@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
 from chimera.data.batch.module import DataModule
+from chimera.data.batch.order import Order, Positions
 from chimera.data.batch.streams import Purpose, stream
 from chimera.data.corpus.base import Data
 from chimera.data.corpus.labelled import check_labelled
@@ -101,8 +101,8 @@ class BucketedLoader(ResumableLoader):
 
     samples: Rows
 
-    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        order = super()._order(epoch)
+    def _order(self, epoch: int) -> Order:
+        order = super()._order(epoch)(np.arange(len(self.samples)))
         size = self.batch_size
         pools = np.split(order, range(POOL * size, len(order), POOL * size))
         lengths = self.samples.lengths
@@ -110,7 +110,8 @@ class BucketedLoader(ResumableLoader):
         full = len(order) // size * size
         batches = order[:full].reshape(-1, size)
         shuffled = stream(Purpose.ORDER, self.seed, epoch, 1).permutation(batches)
-        return np.concatenate([shuffled.ravel(), order[full:]])
+        bucketed: Positions = np.concatenate([shuffled.ravel(), order[full:]])
+        return bucketed.__getitem__
 
 
 def loader(

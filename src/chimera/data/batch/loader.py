@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Sampler
 
 from chimera import world
-from chimera.data.batch.streams import Purpose, stream
+from chimera.data.batch.order import Order, Positions, order_of
 from chimera.data.corpus.base import Data
 from chimera.errors import UserError
 
@@ -164,7 +163,7 @@ class ResumableLoader:
             self.epoch += 1
         elif not self.shuffle:
             self._returned = 0
-        self._plan.batches = self._batches()[self._returned :]
+        self._plan.start(self._batches(0 if self._repeat else self._epoch, self._returned))
         batches = iter(self._loader)
         self._keep_queues(batches)
         rest = len(self.samples) % self.batch_size
@@ -227,22 +226,22 @@ class ResumableLoader:
             "seed": self.seed,
         }
 
-    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Indices [n] of all samples in the order of an epoch, all ranks together."""
-        order = np.arange(len(self.samples))
-        if self.shuffle:
-            order = stream(Purpose.ORDER, self.seed, epoch).permutation(order)
-        return order
+    def _order(self, epoch: int) -> Order:
+        """Order of all samples in an epoch, all ranks together."""
+        return order_of(len(self.samples), self.seed, epoch)
 
-    def _batches(self) -> list[list[Key]]:
-        """Keys of this rank's share of each batch of the epoch."""
-        epoch = 0 if self._repeat else self._epoch
-        order, size = self._order(epoch), self.batch_size
-        whole = (order[start : start + size] for start in range(0, len(self) * size, size))
-        shares = ((batch[self.rank :: self.world_size], batch[:1]) for batch in whole)
-        return [
-            [(epoch, int(index)) for index in (own if len(own) else first)] for own, first in shares
-        ]
+    def _batches(self, epoch: int, first: int) -> Iterator[list[Key]]:
+        """Keys of this rank's share of each batch of an epoch, from batch `first` on."""
+        size, last = self.batch_size, len(self.samples)
+        order = self._order(epoch) if self.shuffle else _same
+        for start in range(first * size, len(self) * size, size):
+            batch = order(np.arange(start, min(start + size, last)))
+            own = batch[self.rank :: self.world_size]
+            yield [(epoch, int(index)) for index in (own if len(own) else batch[:1])]
+
+
+def _same(positions: Positions) -> Positions:
+    return positions
 
 
 def shareable(batch_size: int) -> int:
@@ -252,16 +251,17 @@ def shareable(batch_size: int) -> int:
 
 
 class _Plan(Sampler[list[Key]]):
-    """Batches that the DataLoader fetches next.
+    """Batches that the DataLoader fetches next, made one by one.
 
     It is replaced for each epoch, while the DataLoader and its worker processes stay.
     """
 
     def __init__(self) -> None:
-        self.batches: list[list[Key]] = []
+        self._batches: Iterator[list[Key]] = iter(())
+
+    def start(self, batches: Iterator[list[Key]]) -> None:
+        """Set the batches of the next iteration."""
+        self._batches = batches
 
     def __iter__(self) -> Iterator[list[Key]]:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
+        return self._batches
