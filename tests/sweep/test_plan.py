@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from torch import nn
 
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
+from chimera.model.assemble import Choices, check_model
 from chimera.rundir.identity import identity
 from chimera.sweep.engine import Engine
 from chimera.sweep.main import Batches, _return, sweep
@@ -39,6 +43,28 @@ def test_a_job_has_the_config_identity_and_directory_of_its_overrides(tmp_path: 
     assert first.identity == identity(first.config) != second.identity
     assert first.directory.path.parent == tmp_path / "runs"
     assert not (tmp_path / "runs").exists()
+
+
+def test_parts_are_checked_once_for_each_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+
+    def record(settings: object, choices: Choices, **rest: Any) -> nn.Module:
+        checked.append(choices.names["mixer"])
+        return check_model(settings, choices, **rest)
+
+    monkeypatch.setattr("chimera.model.assemble.check_model", record)
+    mixers = ("retnet", "attention")
+    plan([["scale=smoke", f"mixer={m}", f"seed={s}"] for m in mixers for s in range(3)])
+    assert checked == ["retnet", "attention"]
+
+
+def test_hydra_does_not_compose_the_jobs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed: list[object] = []
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", lambda *a, **k: composed.append(a))
+    monkeypatch.setattr(Batches, "run", lambda self, batch: [])
+    with pytest.raises(UserError, match="no jobs"):
+        sweep(["seed=0,1"])
+    assert composed == []
 
 
 def test_every_different_error_is_one_line() -> None:

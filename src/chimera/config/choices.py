@@ -7,7 +7,7 @@ of them follow from the list of files, so each distinct set of choices is compos
 
 from __future__ import annotations
 
-import copy
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from chimera.config import static
 from chimera.config.groups import groups, is_part
 from chimera.config.roots import find
+from chimera.config.scale import drop_other_presets
 from chimera.config.search_path import composed, defaults_list, hydra_on
 from chimera.errors import unknown
 
@@ -88,15 +89,24 @@ def select(overrides: tuple[str, ...], conf: Path) -> Selection:
 
 
 @cache
-def compose_choices(overrides: tuple[str, ...], conf: Path) -> DictConfig:
-    """Compose the configuration of group overrides, cached; callers must not change it."""
+def compose_choices(overrides: tuple[str, ...], conf: Path) -> bytes:
+    """Compose the configuration of group overrides, without Hydra's own node; cached.
+
+    Each job of a sweep gets a copy. Pickled, it takes a sixth of the time of OmegaConf's deepcopy.
+    Other presets' entries of the scale, a third of all nodes, are left out, too.
+    """
     with hydra_on(conf):
-        return composed(overrides)
+        cfg = composed(overrides)
+    with open_dict(cfg):
+        drop_other_presets(cfg.scale, cfg.hydra.runtime.choices.preset)
+        del cfg["hydra"]
+    return pickle.dumps(cfg)
 
 
 def configuration(overrides: tuple[str, ...], conf: Path) -> DictConfig:
     """Compose the configuration of group overrides; returns a copy that the caller may change."""
-    return copy.deepcopy(compose_choices(overrides, conf))
+    cfg: DictConfig = pickle.loads(compose_choices(overrides, conf))
+    return cfg
 
 
 def init_from_of(chosen: Selection, overrides: Sequence[str]) -> str | None:

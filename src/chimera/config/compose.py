@@ -80,10 +80,9 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
                 check_key(override, known_keys)
             _set(cfg, override)
     preset = final.options["preset"]
-    drop_unused_preset_keys(cfg, preset, known_keys, conf)
+    drop_unused_preset_keys(cfg, preset, final.options, known_keys, conf)
     _refuse_unknown(cfg, known_keys)
     with open_dict(cfg):
-        del cfg["hydra"]
         options = final.options.items()
         cfg.choices = {g: o for g, o in options if is_top_level(g) and not is_experiment(g)}
         if several := [o for g, o in options if g.startswith("logger@")]:

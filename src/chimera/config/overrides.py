@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import lru_cache
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
@@ -83,6 +84,7 @@ def one_each(overrides: list[str]) -> list[str]:
     return found
 
 
+@lru_cache(maxsize=10_000)  # the jobs of a sweep share most of their overrides
 def _parse(text: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([text])[0]

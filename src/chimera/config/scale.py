@@ -6,14 +6,20 @@ Also removes preset keys of parts that were replaced. Does not import torch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+#: Keys of a scale that hold something for each preset.
+BY_PRESET = ("presets", "preset_values", "preset_choices")
 
-def drop_unused_preset_keys(cfg: DictConfig, preset: str, known_keys: Set[str], conf: Path) -> None:
+
+def drop_unused_preset_keys(
+    cfg: DictConfig, preset: str, chosen: Mapping[str, str], known_keys: Set[str], conf: Path
+) -> None:
     """Remove preset keys of a part for which another option was chosen.
 
     Example: `preset=bert_base mixer=mamba` drops the preset's `mixer.bias`, an option of attention.
@@ -22,13 +28,13 @@ def drop_unused_preset_keys(cfg: DictConfig, preset: str, known_keys: Set[str], 
     Args:
         cfg: composed; changed in place.
         preset: name of the chosen preset.
+        chosen: option of each group.
         known_keys: dotted keys of the chosen parts.
         conf: folder of the configuration.
     """
     preset_options, keys = _preset(preset, conf)
     for key in keys:
         group, _, rest = key.partition(".")
-        chosen = cfg.hydra.runtime.choices
         replaced = group in preset_options and chosen[group] != preset_options[group]
         if not rest or not replaced or key in known_keys:
             continue
@@ -67,11 +73,14 @@ def apply_scale(cfg: DictConfig, command_keys: Set[str]) -> None:
         share = leaf.startswith("limit_") and isinstance(value, float)  # of all batches
         if value is None or share or (isinstance(value, int | float) and value > bound):
             node[leaf] = bound
-    # Entries of other presets name keys that this configuration lacks.
-    groups = ("presets", "preset_values", "preset_choices")
-    for by_preset in (cfg.scale.get(group, {}) for group in groups):
-        with open_dict(cfg.scale):
-            for name in [n for n in by_preset if n != cfg.choices.preset]:
+    drop_other_presets(cfg.scale, cfg.choices.preset)
+
+
+def drop_other_presets(scale: DictConfig, preset: str) -> None:
+    """Remove what a scale says of other presets: it names keys that this configuration lacks."""
+    for by_preset in (scale.get(group, {}) for group in BY_PRESET):
+        with open_dict(scale):
+            for name in [n for n in by_preset if n != preset]:
                 del by_preset[name]
 
 
@@ -98,16 +107,15 @@ def clamped(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
 
 
 def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
-    """All dotted keys of a composed configuration, without Hydra's."""
+    """All dotted keys of a composed configuration."""
     for key in map(str, cfg):
-        if key == "hydra" and not prefix:
-            continue
         yield f"{prefix}{key}"
         node = cfg._get_node(key)
         if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
             yield from keys_of(node, f"{prefix}{key}.")
 
 
+@cache
 def _preset(name: str, conf: Path) -> tuple[dict[str, str], list[str]]:
     """Options by group and dotted keys of a preset, including those of its base presets."""
     node = yaml.safe_load((conf / "preset" / f"{name}.yaml").read_text(encoding="utf-8")) or {}

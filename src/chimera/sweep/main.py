@@ -143,6 +143,7 @@ def _multirun(batches: Batches, overrides: list[str]) -> None:
     Raises:
         UserError: Hydra rejects the overrides.
     """
+    own_sweeper = any(text.lstrip("+").startswith("hydra/sweeper=") for text in overrides)
     try:
         with _hydra() as hydra, tempfile.TemporaryDirectory() as scratch:
             hydra.multirun(
@@ -151,6 +152,7 @@ def _multirun(batches: Batches, overrides: list[str]) -> None:
                 overrides=[
                     *overrides,
                     "hydra/launcher=chimera",
+                    *(["hydra/sweeper=chimera"] if not own_sweeper else []),
                     f"hydra.sweep.dir={scratch}",  # Hydra always writes to this folder
                     "hydra/job_logging=none",
                     "hydra/hydra_logging=none",

@@ -12,7 +12,7 @@ from chimera.config.init_from import pending
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
-from chimera.train.check import check_parts, check_settings
+from chimera.train.check import Once, check_parts, check_settings
 from chimera.train.prerequisites import identities as identities_of
 from chimera.train.prerequisites import teacher_directory, wait_for_all
 
@@ -69,7 +69,7 @@ def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> li
     checks = Checks(label(batch))
     jobs = _jobs([tuple(overrides) for overrides in batch], checks, composed or {})
     _one_run_a_directory(jobs)
-    checks.each(jobs, lambda job: check_parts(job.config))
+    checks.each(jobs, lambda job: check_parts(job.config, checks.once))
     identities = {job.identity for job in jobs}
     checks.each(jobs, lambda job: _check_teacher(job, identities))
     return jobs
@@ -90,7 +90,7 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
     rows = list(by_identity.values())
     checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])
     first = _jobs(rows, checks, {})
-    checks.each(first, lambda job: check_parts(job.config))
+    checks.each(first, lambda job: check_parts(job.config, checks.once))
     return [*prerequisites(first), *first] if first else []
 
 
@@ -99,7 +99,7 @@ def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, composed: Composed) 
     configs = checks.each(
         batch, lambda overrides: composed.get(overrides) or plain(compose(list(overrides)))
     )
-    checks.each(configs, check_settings)
+    checks.each(configs, lambda config: check_settings(config, checks.once))
     return [
         Job(overrides, name, config, RunDir.of(config), identity(config))
         for overrides, name, config in zip(batch, checks.labels, configs, strict=True)
@@ -118,7 +118,7 @@ class Checks:
     """
 
     def __init__(self, labels: list[str]) -> None:
-        self.labels = labels
+        self.labels, self.once = labels, Once()
 
     def each(self, subjects: Sequence[Subject], check: Callable[[Subject], Result]) -> list[Result]:
         """The result of the check for each job's subject.

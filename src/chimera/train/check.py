@@ -6,9 +6,11 @@ The constructors' signatures are the schema, so a component is described in one 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from hydra.utils import get_object
 
@@ -19,6 +21,7 @@ from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest
 from chimera.train.callbacks import nodes as ordered
 
+Result = TypeVar("Result")
 #: Groups with a settings class each. Its values are checked by its own `check`, too, if it has one.
 SETTINGS = ("trainer", "optim", "model", "scale", "launcher", "data", "tokenizer")
 #: Signatures of this package are read without importing it: torch and Lightning take seconds.
@@ -42,58 +45,78 @@ def check(config: dict[str, Any]) -> None:
     check_parts(config)
 
 
-def check_settings(config: dict[str, Any]) -> None:
+class Once:
+    """Remembers what passed: the jobs of a sweep share most of their settings and parts."""
+
+    def __init__(self) -> None:
+        self._passed: dict[str, Any] = {}
+
+    def __call__(self, name: str, subject: object, check: Callable[[], Result]) -> Result:
+        """The result of a check that depends on nothing but its subject."""
+        key = f"{name} {json.dumps(subject, sort_keys=True, default=str)}"
+        if key not in self._passed:
+            self._passed[key] = check()
+        return cast(Result, self._passed[key])
+
+
+def check_settings(config: dict[str, Any], once: Once | None = None) -> None:
     """Check keys, values, files and the run's directory without torch: a sweep asks this first.
+
+    Args:
+        config: the resolved configuration.
+        once: of a sweep; remembers what passed for another job.
 
     Raises:
         UserError: one line.
     """
+    once = once or Once()
     from chimera.config import init_from
     from chimera.config.settings import Run
     from chimera.rundir.directory import open_run
 
-    hints = get_type_hints(Run, include_extras=True)
-    for key, hint in hints.items():
-        check_value(key, config[key], hint)
+    hints = once("hints", None, lambda: get_type_hints(Run, include_extras=True))
+    for key in hints:
+        once(key, config[key], partial(check_value, key, config[key], hints[key]))
     for group in (*SETTINGS, *ZOO, "task"):
         if _ours(config[group]):
-            check_node(group, config[group], deep=group != "optim")
+            deep = group != "optim"
+            once(group, config[group], partial(check_node, group, config[group], deep=deep))
     for where, node in _of_lightning(config):
         if _ours(node):
-            check_node(where, node)
+            once(where, node, partial(check_node, where, node))
     # The tokenizer of a row that is trained first is not there yet.
     later = init_from.pending(config) and config["choices"]["tokenizer"] == "own"
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
-        _instantiate(config[group]).check()
+        node = config[group]
+        once(f"{group}.check", node, partial(_check_itself, node))
     if not static.attribute(config["task"]["_target_"], "plain_text", True):
-        _check_corpus(config)
+        once("corpus", (config["task"], config["data"]), lambda: _check_corpus(config))
     open_run(config)
 
 
-def check_parts(config: dict[str, Any]) -> None:
+def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
     """Check what other packages bring, the device, and the model that the parts make. Loads torch.
+
+    Args:
+        config: the resolved configuration.
+        once: of a sweep; remembers what passed for another job.
 
     Raises:
         UserError: one line.
     """
     import torch
 
-    from chimera.config.init_from import causal_of
-    from chimera.model.assemble import check_model, choose
-    from chimera.model.classifier import head_of
-    from chimera.optim.optimizer import check as check_optim
     from chimera.optim.optimizer import check_components
     from chimera.train.precision import device_of_fp16
 
+    once = once or Once()
     for group in (*ZOO, "task"):
         if not _ours(config[group]):
-            check_node(group, config[group])
-    check_node("optim", config["optim"])
-    optim = _instantiate(config["optim"])
-    check_optim(optim)
+            once(group, config[group], partial(check_node, group, config[group]))
+    optim = once("optim, made", config["optim"], lambda: _checked_optim(config["optim"]))
     for where, node in _of_lightning(config):
         if not _ours(node):
-            _check_foreign(where, node)
+            once(where, node, partial(_check_foreign, where, node))
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
@@ -103,10 +126,31 @@ def check_parts(config: dict[str, Any]) -> None:
         check_strategy(_instantiate(config["trainer"]))
     if config["precision"] == "fp16":
         device_of_fp16(config["trainer"]["accelerator"])
-    settings, choices = _instantiate(config["model"]), choose(config)
-    task = config["task"]
-    model = check_model(settings, choices, causal=causal_of(task), head=head_of(task))
-    check_components(optim, model, _components())
+    parts = {group: config[group] for group in ("model", "task", "choices", *ZOO)}
+    model = once("model", parts, lambda: _checked_model(parts))
+    tables = config["optim"].get("rates"), config["optim"].get("decays")
+    known = once("components", None, _components)
+    once("rates", (parts, tables), lambda: check_components(optim, model, known))
+
+
+def _checked_optim(node: dict[str, Any]) -> Any:
+    """Settings of the optimiser, which can train a model."""
+    from chimera.optim.optimizer import check as check_optim
+
+    check_node("optim", node)
+    optim = _instantiate(node)
+    check_optim(optim)
+    return optim
+
+
+def _checked_model(parts: dict[str, Any]) -> Any:
+    """The model that the parts make, on the meta device."""
+    from chimera.config.init_from import causal_of
+    from chimera.model.assemble import check_model, choose
+    from chimera.model.classifier import head_of
+
+    settings, task = _instantiate(parts["model"]), parts["task"]
+    return check_model(settings, choose(parts), causal=causal_of(task), head=head_of(task))
 
 
 def _components() -> set[str]:
@@ -158,6 +202,10 @@ def _check_corpus(config: dict[str, Any]) -> None:
     labelled = "chimera.data.corpus.labelled.check_labelled"
     corpus_check = static.attribute(config["task"]["_target_"], "corpus_check", labelled)
     get_object(corpus_check)(_instantiate(config["data"]))
+
+
+def _check_itself(node: dict[str, Any]) -> None:
+    _instantiate(node).check()
 
 
 def _instantiate(node: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
-"""Hydra launcher of all Chimera sweeps; Hydra finds it by the name of this package.
+"""Hydra launcher and default sweeper of Chimera; Hydra finds them by the name of this package.
 
-It works with any sweeper plugin: it calls the task function that Hydra was given, which is
-`chimera.sweep`, with the jobs that the sweeper asks for.
+The launcher works with any sweeper plugin: it calls the task function that Hydra was given, which
+is `chimera.sweep`, with the jobs that the sweeper asks for.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -31,6 +32,22 @@ class OwnProcesses(Launcher):
         return self.run_batch(job_overrides)
 
 
+class GridSweeper(BasicSweeper):
+    """Hydra's sweeper without its own composition of all jobs, which `chimera.sweep` composes."""
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Leave it to the launcher, which checks more and says what is wrong in one line."""
+
+
+ConfigStore.instance().store(
+    group="hydra/sweeper",
+    name="chimera",
+    node={
+        "_target_": f"{GridSweeper.__module__}.{GridSweeper.__name__}",
+        "max_batch_size": None,
+        "params": None,
+    },
+)
 ConfigStore.instance().store(
     group="hydra/launcher",
     name="chimera",
