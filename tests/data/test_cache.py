@@ -1,5 +1,8 @@
 """Cache entries are whole, made once, and made again when damaged."""
 
+import json
+import logging
+import os
 import pickle
 import threading
 import time
@@ -8,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chimera.data.encode.divided import ListedText
 from chimera.data.encode.packing import PackedTokens, dtype, pack
-from chimera.data.source.cache import MANIFEST, entry
+from chimera.data.source import cache, fingerprint
+from chimera.data.source.cache import MANIFEST, _digest, entry
+from chimera.data.source.fingerprint import file_fingerprint, file_fingerprints
 from chimera.errors import UserError
 from tests.data.kit import Numbers, packed
 
@@ -19,9 +25,11 @@ class Build:
 
     def __init__(self, fail: bool = False) -> None:
         self.calls, self.fail = 0, fail
+        self.started = threading.Event()
 
     def __call__(self, folder: Path) -> dict[str, int]:
         self.calls += 1
+        self.started.set()
         (folder / "data.bin").write_bytes(b"12345678")
         time.sleep(0.02)
         if self.fail:
@@ -89,7 +97,7 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch) -> 
 
 
 def test_documents_are_joined_by_separators(tmp_path: Path) -> None:
-    counts = pack(tmp_path, {"train": ["5 6 7", "8"], "valid": ["9"]}, Numbers())
+    counts = pack(tmp_path, ListedText({"train": ["5 6 7", "8"], "valid": ["9"]}), Numbers())
     tokens = PackedTokens(tmp_path / "train.bin", dtype(Numbers()))
     assert tokens.ids.tolist() == [5, 6, 7, 3, 8, 3]
     assert len(tokens) == 6
@@ -100,7 +108,7 @@ def test_documents_are_joined_by_separators(tmp_path: Path) -> None:
 def test_ids_take_as_little_as_they_can(tmp_path: Path, size: int, kept: str) -> None:
     tokenizer = Numbers(size)
     assert dtype(tokenizer) == kept
-    pack(tmp_path, {"train": [str(size - 1)]}, tokenizer)
+    pack(tmp_path, ListedText({"train": [str(size - 1)]}), tokenizer)
     assert PackedTokens(tmp_path / "train.bin", kept).ids.tolist() == [size - 1, 3]
 
 
@@ -118,3 +126,76 @@ def test_blocks_cover_the_row_but_its_tail(tmp_path: Path) -> None:
     assert [tokens.block(i, 4).tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert tokens.blocks(100) == 1
     assert tokens.block(0, 100).tolist() == list(range(10))
+
+
+def test_unchanged_files_are_not_hashed_again(tmp_path: Path, monkeypatch) -> None:
+    build = Build()
+    place, facts = entry(tmp_path, "kind", "key", build)
+    hashed: list[str] = []
+
+    def digest(file: Path) -> str:
+        hashed.append(file.name)
+        return _digest(file)
+
+    monkeypatch.setattr(cache, "_digest", digest)
+    assert entry(tmp_path, "kind", "key", build) == (place, facts)
+    assert hashed == []
+    (place / "data.bin").touch()
+    assert entry(tmp_path, "kind", "key", build) == (place, facts)
+    assert hashed == ["data.bin"]
+
+
+def test_an_entry_of_an_older_version_is_read(tmp_path: Path) -> None:
+    place, facts = entry(tmp_path, "kind", "key", Build())
+    manifest = json.loads((place / MANIFEST).read_text())
+    del manifest["stats"]
+    (place / MANIFEST).write_text(json.dumps(manifest))
+    assert entry(tmp_path, "kind", "key", Build(fail=True)) == (place, facts)
+
+
+def test_what_an_interrupted_build_left_is_given_to_the_next(tmp_path: Path) -> None:
+    def build(folder: Path) -> dict[str, bool]:
+        found = (folder / "data.bin").exists()
+        (folder / "data.bin").write_bytes(b"1")
+        if not found:
+            raise KeyboardInterrupt
+        return {"found": found}
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            entry(tmp_path, "kind", "key", build)
+    with pytest.raises(KeyboardInterrupt):
+        entry(tmp_path, "kind", "key", build, resume=True)
+    assert entry(tmp_path, "kind", "key", build, resume=True)[1] == {"found": True}
+
+
+def test_a_process_that_waits_for_another_says_so(tmp_path: Path, caplog, monkeypatch) -> None:
+    caplog.set_level(logging.INFO, logger="chimera")
+    monkeypatch.setattr(cache, "_PATIENCE", 0.01)
+    build = Build()
+    first = threading.Thread(target=entry, args=(tmp_path, "kind", "key", build))
+    first.start()
+    build.started.wait()
+    assert entry(tmp_path, "kind", "key", build)[1] == {"call": 1}
+    first.join()
+    assert f"another process prepares {tmp_path / 'kind' / 'key'}" in caplog.text
+
+
+def test_fingerprints_are_noted_by_size_and_time(tmp_path: Path, monkeypatch) -> None:
+    files = [tmp_path / name for name in ("a", "b")]
+    for file in files:
+        file.write_text(file.name)
+        os.utime(file, (1e9, 1e9))
+    first = file_fingerprints(files, tmp_path / "cache")
+    assert first == [file_fingerprint(file) for file in files]
+    read = []
+    monkeypatch.setattr(
+        fingerprint, "file_fingerprint", lambda file: read.append(file.name) or "new"
+    )
+    assert file_fingerprints(files, tmp_path / "cache") == first
+    files[1].write_text("c")
+    assert file_fingerprints(files, tmp_path / "cache") == [first[0], "new"]
+    assert file_fingerprints(files, tmp_path / "cache") == [first[0], "new"]
+    assert read == ["b", "b"]  # changed just now: it may change again within the clock's step
+    (tmp_path / "no").write_text("a file where the cache should be")
+    assert file_fingerprints(files[:1], tmp_path / "no") == ["new"]

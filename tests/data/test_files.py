@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chimera.data.corpus.text import Text, blocks, gather
+from chimera.data.corpus.text import Text, gather
 from chimera.data.corpus.wikitext import WikiText2
-from chimera.data.source.files import read_text, split_of
+from chimera.data.source.files import TextUnits, read_text, split_of
 from chimera.errors import UserError
 from tests.data.kit import sentences
 
@@ -35,9 +35,23 @@ def test_splits_by_name(name: str, split: str | None) -> None:
     assert split_of(Path("train") / name) == split
 
 
-def test_blank_lines_separate_else_lines_do() -> None:
-    assert blocks("\ufeffa\nb\n \n\nc\n".removeprefix("\ufeff")) == ["a\nb", "c"]
-    assert blocks("a\nb\n") == ["a", "b"]
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("\ufeffa\nb\n \n\nc\n", ["a\nb", "c"]),
+        ("a\nb\n", ["a", "b"]),
+        ("\n\n a\r\nb \n\n\n", ["a", "b"]),
+        ("a\x0bb\x0b\nc", ["a\nb", "c"]),
+        ("\n \n", []),
+        ("", []),
+    ],
+)
+def test_blank_lines_separate_else_lines_do(text: str, units: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    assert list(TextUnits(tmp_path / "a.txt")) == units
+
+
+def test_short_units_are_joined() -> None:
     assert list(gather(["a" * 3, "b" * 3, "c" * 9, "d"], shortest=6)) == ["aaa\nbbb", "c" * 9, "d"]
 
 

@@ -33,6 +33,7 @@ NOT_IDENTITY = (
     "init_from",
     "data.cache_dir",
     "data.num_workers",
+    "data.processes",
     "trainer.progress",
     "trainer.log_every_n_steps",
     "trainer.checkpoint_every_n_steps",
@@ -67,6 +68,7 @@ RESUMABLE = (
 LATER: dict[str, Any] = {
     "numerics": 1,
     "ffn.quantise_halves": False,
+    "data.deduplicate": False,
     "mixer.gate_input": "normalised",
     "mixer.pool": 3,
     "adapter.gate_input": "normalised",

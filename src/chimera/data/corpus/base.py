@@ -3,11 +3,14 @@
 # No `from __future__ import annotations`: a dataclass that inherits these fields would resolve
 # their types in its own module, where the names are not imported.
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from chimera.data.source.splits import Splits
+from chimera.data.source.splits import Split, Splits, complete
 from chimera.types import NonNegativeInt, PositiveInt
 
 
@@ -35,6 +38,11 @@ class Data:
         return Path(self.cache_dir).expanduser()
 
 
+#: Documents of the parts (files) of each present split. Each part can be read again, gives the same
+#: documents each time, and can be sent to another process.
+Sources = Mapping[Split, Sequence[Iterable[str]]]
+
+
 class Corpus(Protocol):
     """Text divided into documents."""
 
@@ -53,3 +61,44 @@ class Corpus(Protocol):
 
     def splits(self) -> Splits:
         """Documents of each split, always the same in the same order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedText(Data, ABC):
+    """Text that may be larger than memory.
+
+    Args:
+        deduplicate: keep only one of equal documents; test comes before valid and valid before
+            train.
+        processes: processes that read and encode text; None takes as many as there are cores.
+    """
+
+    deduplicate: bool = False
+    processes: PositiveInt | None = None
+
+    @abstractmethod
+    def check(self) -> None:
+        """See `Corpus.check`."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """See `Corpus.fingerprint`."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Where the text is from, for messages."""
+
+    @property
+    def variant(self) -> tuple[str, ...]:
+        """Part of the fingerprint; empty for the defaults."""
+        return ("once",) if self.deduplicate else ()
+
+    @abstractmethod
+    def sources(self) -> Sources:
+        """Parts of the splits that the text has, in a fixed order; missing splits are made."""
+
+    def splits(self) -> Splits:
+        """Documents of each split in memory, without `deduplicate`: for small text."""
+        documents = {s: [*chain.from_iterable(parts)] for s, parts in self.sources().items()}
+        return complete(documents, self.where)

@@ -1,40 +1,44 @@
 """Your own text: a file, a folder, a glob or a data set of the hub (SPEC D3).
 
-Files are UTF-8 text, JSON lines or Parquet. The units of a text file are its paragraphs, separated
-by blank lines, or its lines if it has no blank lines; the units of other files are rows.
-Consecutive short units are joined to documents of at least `SHORTEST` characters. A file whose name
-contains train, valid (dev) or test belongs to that split, other files to train. A missing split
-takes documents of train by their hashes.
+Files are UTF-8 text, JSON lines or Parquet, the first two possibly compressed. The units of a text
+file are its paragraphs, separated by blank lines, or its lines if it has no blank lines; the units
+of other files are rows. Consecutive short units are joined to documents of at least `SHORTEST`
+characters. A file whose name contains train, valid (dev) or test belongs to that split, other files
+to train. A missing split takes documents of train by their hashes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
-from itertools import groupby
 from pathlib import Path
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import Sources, StreamedText
 from chimera.data.source import hub
-from chimera.data.source.files import read_rows, read_text, split_of
-from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
-from chimera.data.source.splits import Split, Splits, bounded, complete, shares_of
+from chimera.data.source.compressed import format_of
+from chimera.data.source.files import RowUnits, TextUnits, split_of
+from chimera.data.source.fingerprint import file_fingerprints, fingerprint_of
+from chimera.data.source.splits import Split, bounded, shares_of
 from chimera.errors import UserError
 
 SHORTEST = 2000
 _SUFFIXES = (".txt", ".jsonl", ".parquet")
+_JSON = (".json.gz", ".json.zst")
+#: Read in a folder: those above, `.txt`, `.jsonl` and `.json` with `.gz` or `.zst` behind.
+_NAMES = re.compile(r".*\.(txt|jsonl|parquet|(txt|jsonl|json)\.(gz|zst))")
 _TAKES = "a file, a folder, a glob, or owner/name of a data set on the hub"
 _INSTEAD = f"data.path=<{_TAKES}>"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text(Data):
+class Text(StreamedText):
     """Text of your own.
 
     Args:
-        path: a file, a folder (its .txt, .jsonl and .parquet files), a glob, or `owner/name` of a
-            data set on the hub.
+        path: a file, a folder (its .txt, .jsonl and .parquet files, and .txt, .jsonl and .json
+            files ending in .gz or .zst), a glob, or `owner/name` of a data set on the hub.
         valid_path, test_path: files, folders or globs for these splits; None uses the file names.
         field: field of the text in JSON lines, Parquet and data sets of the hub.
         config: configuration of the data set, if it has several.
@@ -59,42 +63,50 @@ class Text(Data):
     def fingerprint(self) -> str:
         """Hash of all files; for the hub, of the name."""
         by_split = {} if self._on_hub() else self._files()
-        contents = [(s, [file_fingerprint(f) for f in by_split[s]]) for s in sorted(by_split)]
-        named = sorted((s, list(map(file_fingerprint, f))) for s, f in self._named().items())
+        contents = [(s, file_fingerprints(by_split[s], self.cache)) for s in sorted(by_split)]
+        named = sorted((s, file_fingerprints(f, self.cache)) for s, f in self._named().items())
         source = (self.path, self.config) if self._on_hub() else contents
-        return fingerprint_of("text", 1, source, named, self.field, self.max_bytes)
+        settings = (self.field, self.max_bytes, *self.variant)
+        return fingerprint_of("text", 1, source, named, *settings)
 
-    def splits(self) -> Splits:
-        """Documents by the splits of the files or the data set; missing splits are made."""
+    @property
+    def where(self) -> str:
+        """See `StreamedText.where`."""
+        return f"data.path={self.path}"
+
+    def sources(self) -> Sources:
+        """Documents by the splits of the files or the data set."""
         rows: dict[Split, Iterable[str]] = {}
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
         by_split = self._named() if self._on_hub() else self._files()
-        documents: dict[Split, list[str]] = {}
+        sources: dict[Split, Sequence[Iterable[str]]] = {}
         for split, share in shares_of(rows.keys() | by_split.keys()).items():
             max_bytes = None if self.max_bytes is None else int(self.max_bytes * share)
             if split in by_split:
-                documents[split] = self._read(by_split[split], max_bytes)
+                sources[split] = self._parts(by_split[split], max_bytes)
             else:
-                documents[split] = bounded(gather(rows[split]), max_bytes)
-        return complete(documents, f"data.path={self.path}")
+                sources[split] = [Gathered(rows[split], max_bytes)]
+        return sources
 
-    def _read(self, files: Sequence[Path], max_bytes: int | None) -> list[str]:
+    def _parts(self, files: Sequence[Path], max_bytes: int | None) -> Sequence[Iterable[str]]:
         sizes = [max(1, file.stat().st_size) for file in files]
-        documents: list[str] = []
-        for file, size in zip(files, sizes, strict=True):
-            # The same share of each file, so that a bound does not leave out whole files.
-            part = None if max_bytes is None else -(-max_bytes * size // sum(sizes))
-            if file.suffix in (".jsonl", ".parquet"):
-                units: Iterable[str] = read_rows(file, self.field, part)
-            else:
-                units = blocks(read_text(file, part))
-            documents += bounded(gather(units), part)
-        return documents
+        total = sum(sizes)
+        # The same share of each file, so that a bound does not leave out whole files.
+        bounds = [None if max_bytes is None else -(-max_bytes * size // total) for size in sizes]
+        return [
+            Gathered(self._units(file, bound), bound)
+            for file, bound in zip(files, bounds, strict=True)
+        ]
+
+    def _units(self, file: Path, max_bytes: int | None) -> Iterable[str]:
+        if format_of(file) in (".jsonl", ".parquet") or file.name.endswith(_JSON):
+            return RowUnits(file, self.field, max_bytes)
+        return TextUnits(file, max_bytes)
 
     def _on_hub(self) -> bool:
         path = str(self.path)
-        return hub.is_id(path) and not Path(path).exists() and not path.endswith(_SUFFIXES)
+        return hub.is_id(path) and not Path(path).exists() and not _NAMES.fullmatch(path)
 
     def _named(self) -> dict[Split, list[Path]]:
         """Files of `valid_path` and `test_path`, by split."""
@@ -117,12 +129,20 @@ class Text(Data):
         return by_split | named
 
 
-def blocks(text: str) -> list[str]:
-    """Paragraphs of a text, separated by blank lines; its lines if it has no blank lines."""
-    lines = [line.strip() for line in text.strip().splitlines()]
-    if all(lines):
-        return lines
-    return ["\n".join(group) for full, group in groupby(lines, key=bool) if full]
+@dataclass(frozen=True)
+class Gathered:
+    """Documents of consecutive units.
+
+    Args:
+        units: texts; they can be read several times.
+        max_bytes: of the documents together; None takes all.
+    """
+
+    units: Iterable[str]
+    max_bytes: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return bounded(gather(self.units), self.max_bytes)
 
 
 def gather(units: Iterable[str], shortest: int = SHORTEST) -> Iterator[str]:
@@ -149,7 +169,7 @@ def _find(key: str, path: str) -> list[Path]:
     if local.is_file():
         return [local]
     if local.is_dir():
-        files = sorted(f for f in local.rglob("*") if f.is_file() and f.suffix in _SUFFIXES)
+        files = sorted(f for f in local.rglob("*") if f.is_file() and _NAMES.fullmatch(f.name))
         if not files:
             raise UserError(f"{key}={path} holds no {', '.join(_SUFFIXES)} file; it takes {_TAKES}")
         return files

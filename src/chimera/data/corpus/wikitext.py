@@ -1,6 +1,6 @@
-"""WikiText-2 (SPEC D3; arXiv 1609.07843): Wikipedia articles, the corpus of SAIDL and QDYT.
+"""WikiText (SPEC D3; arXiv 1609.07843): Wikipedia articles; WikiText-2 is that of SAIDL and QDYT.
 
-It is read from the hub (`Salesforce/wikitext`, configuration `wikitext-2-raw-v1`) or from a local
+It is read from the hub (`Salesforce/wikitext`) or from a local
 folder with files for its splits (`train…`, `valid…`, `test…`, `wiki.train.raw`), raw or with
 `<unk>`. A document is an article: the lines from one heading of the first level to the next. A
 split that the folder lacks takes documents of train by their hashes; a missing train split takes
@@ -10,15 +10,15 @@ the larger part of valid.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import Sources, StreamedText
 from chimera.data.source import hub
-from chimera.data.source.files import read_text, split_of
-from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
-from chimera.data.source.splits import Split, Splits, bounded, complete, shares_of
+from chimera.data.source.files import read_lines, split_of
+from chimera.data.source.fingerprint import file_fingerprints, fingerprint_of
+from chimera.data.source.splits import Split, bounded, shares_of
 from chimera.errors import UserError
 
 HUB = ("Salesforce/wikitext", "wikitext-2-raw-v1")
@@ -27,41 +27,52 @@ _TITLE = re.compile(r" ?= [^=].* = ?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WikiText2(Data):
-    """WikiText-2.
+class WikiText2(StreamedText):
+    """WikiText-2, or with `config` another WikiText.
 
     Args:
         path: a folder with files for the splits; None reads from the hub.
+        config: configuration of the hub's data set; None is WikiText-2.
     """
 
     path: str | None = None
+    config: str | None = None
 
     def check(self) -> None:
         """See `Corpus.check`."""
         if self.path is None:
-            hub.check_dataset(*HUB, _INSTEAD)
+            hub.check_dataset(*self._on_hub, _INSTEAD)
         else:
             self._files(self.path)
 
     def fingerprint(self) -> str:
         """Hash of the local files; for the hub, of the name: the data are unchanged since 2016."""
-        source: object = HUB
+        source: object = self._on_hub
         if self.path is not None:
-            files = self._files(self.path)
-            source = [(split, file_fingerprint(file)) for split, file in sorted(files.items())]
-        return fingerprint_of("wikitext2", 1, source, self.max_bytes)
+            files = sorted(self._files(self.path).items())
+            digests = file_fingerprints([file for _, file in files], self.cache)
+            source = [(split, digest) for (split, _), digest in zip(files, digests, strict=True)]
+        return fingerprint_of("wikitext2", 1, source, self.max_bytes, *self.variant)
 
-    def splits(self) -> Splits:
-        """Documents by the splits of the source; missing splits are made."""
+    @property
+    def where(self) -> str:
+        """See `StreamedText.where`."""
+        return self.path or HUB[0]
+
+    def sources(self) -> Sources:
+        """Articles by the splits of the source."""
         lines: dict[Split, Iterable[str]]
         if self.path is None:
-            lines = hub.load_rows(*HUB, "text", _INSTEAD)
+            lines = hub.load_rows(*self._on_hub, "text", _INSTEAD)
         else:
-            lines = {s: read_text(f).split("\n") for s, f in self._files(self.path).items()}
+            lines = {split: Lines(file) for split, file in self._files(self.path).items()}
         shares = shares_of(lines)
         max_bytes = {s: self.max_bytes and self.max_bytes * shares[s] for s in lines}
-        documents = {s: bounded(articles(rows), max_bytes[s]) for s, rows in lines.items()}
-        return complete(documents, self.path or HUB[0])
+        return {split: [Articles(rows, max_bytes[split])] for split, rows in lines.items()}
+
+    @property
+    def _on_hub(self) -> tuple[str, str]:
+        return HUB[0], self.config or HUB[1]
 
     @staticmethod
     def _files(path: str) -> dict[Split, Path]:
@@ -75,7 +86,28 @@ class WikiText2(Data):
         return named
 
 
-def articles(lines: Iterable[str]) -> Iterable[str]:
+@dataclass(frozen=True)
+class Lines:
+    """Lines of a file."""
+
+    file: Path
+
+    def __iter__(self) -> Iterator[str]:
+        return read_lines(self.file)
+
+
+@dataclass(frozen=True)
+class Articles:
+    """Articles of lines, up to `max_bytes` of text."""
+
+    lines: Iterable[str]
+    max_bytes: float | None
+
+    def __iter__(self) -> Iterator[str]:
+        return bounded(articles(self.lines), self.max_bytes)
+
+
+def articles(lines: Iterable[str]) -> Iterator[str]:
     """Join lines to articles, without blank lines."""
     article: list[str] = []
     for line in lines:

@@ -1,26 +1,47 @@
-"""Pack the documents of a split into one row of token ids, d₁ [SEP] d₂ [SEP] …, in a mapped file.
+"""Pack the documents of a split into one row of token ids, d₁ [SEP] d₂ [SEP] …, in mapped files.
 
 A block is n consecutive tokens of the row. So there is no padding, and only the end of the row is
-cut off. An id takes two bytes if the vocabulary has at most 2¹⁶ ids, else four.
+cut off. An id takes two bytes if the vocabulary has at most 2¹⁶ ids, else four. The row is stored
+in shards of `SHARD` ids, `train.bin`, `train.1.bin`, …; `train.ends` has the end of each document
+in the row, its separator included, as 64-bit numbers.
+
+Processes encode chunks of documents, and this process appends the results in order. So the files do
+not depend on the number of processes. `PROGRESS` notes after every `_SAVED_BYTES` how far the files
+are complete; a packing that was killed goes on from there, with the same files as a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from chimera.data.source.splits import Splits
+from chimera.data.encode.workers import in_order
+from chimera.data.source.splits import SHARES, Split
 from chimera.data.tokenizer.base import Tokenizer
 
 #: Part of the cache's key; raise it when the files' format changes.
-VERSION = 1
-_AT_ONCE = 2000  # documents encoded in one call
+VERSION = 2
+SHARD = 1 << 28
+PROGRESS = "progress.json"
+_SAVED_BYTES = 1 << 26
+_CHUNK_CHARACTERS = 1 << 18  # of the documents that are encoded in one call
+_CHUNK_DOCUMENTS = 500
+
+
+class Documents(Protocol):
+    """Text that is packed."""
+
+    def documents(self, first: int = 0) -> Iterator[tuple[Split, str]]:
+        """Split and text of each document but the first ones, always in the same order."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +49,33 @@ class PackedTokens:
     """Packed token ids of one split.
 
     Args:
-        file: raw ids.
-        dtype: numpy type of the ids in the file.
+        file: raw ids; the first shard.
+        dtype: numpy type of the ids in the files.
+        shard: ids in each shard but the last.
     """
 
     file: Path
     dtype: str
+    shard: int = SHARD
 
     @cached_property
-    def ids(self) -> npt.NDArray[Any]:
+    def ids(self) -> npt.NDArray[Any] | ShardedIds:
         """All ids, memory-mapped: read from disk on access."""
-        return np.memmap(self.file, dtype=self.dtype, mode="r")
+        shards = [self._mapped(file) for file in self.files]
+        return shards[0] if len(shards) == 1 else ShardedIds(shards, self.shard)
+
+    @property
+    def files(self) -> list[Path]:
+        """All shards."""
+        return shards_of(self.file)
 
     def __len__(self) -> int:
-        return self.file.stat().st_size // np.dtype(self.dtype).itemsize
+        size: int = sum(file.stat().st_size for file in self.files)
+        return size // np.dtype(self.dtype).itemsize
 
     def __getstate__(self) -> dict[str, Any]:
-        # Worker processes map the file themselves; the ids are not sent to them.
-        return {"file": self.file, "dtype": self.dtype}
+        # Worker processes map the files themselves; the ids are not sent to them.
+        return {"file": self.file, "dtype": self.dtype, "shard": self.shard}
 
     def blocks(self, length: int) -> int:
         """Number of blocks; a split shorter than one block has a single short block."""
@@ -55,14 +85,39 @@ class PackedTokens:
         """The index-th block [length]."""
         return self.ids[index * length : (index + 1) * length].astype(np.int64)
 
+    def _mapped(self, file: Path) -> npt.NDArray[Any]:
+        if not file.stat().st_size:
+            return np.empty(0, self.dtype)
+        return np.memmap(file, dtype=self.dtype, mode="r")
 
-def pack(folder: Path, splits: Splits, tokenizer: Tokenizer) -> dict[str, dict[str, int]]:
-    """Write all splits to a folder; return the numbers of documents, bytes and tokens of each."""
-    id_type = dtype(tokenizer)
-    return {
-        split: _pack_one(folder / f"{split}.bin", documents, tokenizer, id_type)
-        for split, documents in splits.items()
-    }
+
+class ShardedIds:
+    """Ids of several shards that are sliced like one array.
+
+    Args:
+        shards: arrays of ids [size], the last one possibly shorter.
+        size: of a shard.
+    """
+
+    def __init__(self, shards: list[npt.NDArray[Any]], size: int) -> None:
+        self.shards, self.size = shards, size
+
+    def __len__(self) -> int:
+        return (len(self.shards) - 1) * self.size + len(self.shards[-1])
+
+    def __getitem__(self, inside: slice) -> npt.NDArray[Any]:
+        start, stop, _ = inside.indices(len(self))
+        parts = [
+            self.shards[number][max(0, start - number * self.size) : stop - number * self.size]
+            for number in range(start // self.size, -(-stop // self.size) if stop > start else 0)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate([self.shards[0][:0], *parts])
+
+
+def shards_of(file: Path) -> list[Path]:
+    """The shards of a row, of which `file` is the first, in order."""
+    further = file.parent.glob(f"{file.stem}.*.bin")
+    return [file, *sorted(further, key=lambda shard: int(shard.stem.rpartition(".")[2]))]
 
 
 def dtype(tokenizer: Tokenizer) -> str:
@@ -70,15 +125,142 @@ def dtype(tokenizer: Tokenizer) -> str:
     return "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
 
 
-def _pack_one(
-    file: Path, documents: Sequence[str], tokenizer: Tokenizer, id_type: str
-) -> dict[str, int]:
-    tokens = 0
-    with file.open("wb") as stream:
-        for start in range(0, len(documents), _AT_ONCE):
-            for ids in tokenizer.encode(documents[start : start + _AT_ONCE]):
-                row = np.append(ids, tokenizer.sep_id).astype(id_type)
-                stream.write(row.tobytes())
-                tokens += len(row)
-    size = sum(len(document.encode()) for document in documents)
-    return {"documents": len(documents), "bytes": size, "tokens": tokens}
+class Encoded(NamedTuple):
+    """Documents of one split in a chunk: their ids as bytes, lengths [n], and bytes of UTF-8."""
+
+    split: Split
+    ids: bytes
+    lengths: npt.NDArray[np.int64]
+    size: int
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Encodes the documents of a chunk."""
+
+    tokenizer: Tokenizer
+
+    def __call__(self, chunk: list[tuple[Split, str]]) -> list[Encoded]:
+        encoded, id_type = [], dtype(self.tokenizer)
+        for split in dict.fromkeys(split for split, _ in chunk):
+            texts = [text for of, text in chunk if of == split]
+            rows = [np.append(ids, self.tokenizer.sep_id) for ids in self.tokenizer.encode(texts)]
+            ids = np.concatenate(rows).astype(id_type).tobytes()
+            size = sum(len(text.encode()) for text in texts)
+            encoded.append(Encoded(split, ids, np.array([len(row) for row in rows]), size))
+        return encoded
+
+
+def pack(
+    folder: Path, text: Documents, tokenizer: Tokenizer, processes: int = 1
+) -> dict[Split, dict[str, int]]:
+    """Write all splits to a folder; return the numbers of documents, bytes and tokens of each.
+
+    Args:
+        folder: empty, or left by a packing of the same text that was interrupted.
+        text: to pack.
+        tokenizer: of the ids.
+        processes: that encode.
+    """
+    rows = Rows(folder, np.dtype(dtype(tokenizer)).itemsize)
+    chunks = chunks_of(text.documents(rows.documents))
+    for encoded in in_order(Encode(tokenizer), chunks, processes):
+        for part in encoded:
+            rows.append(part)
+        if rows.unsaved >= _SAVED_BYTES:
+            rows.save()
+    return rows.finish()
+
+
+def chunks_of(documents: Iterable[tuple[Split, str]]) -> Iterator[list[tuple[Split, str]]]:
+    """Group consecutive documents for one call of the tokenizer."""
+    chunk: list[tuple[Split, str]] = []
+    size = 0
+    for split, text in documents:
+        chunk.append((split, text))
+        size += len(text)
+        if size >= _CHUNK_CHARACTERS or len(chunk) >= _CHUNK_DOCUMENTS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+class Rows:
+    """Files of the splits' rows, which grow at their ends.
+
+    Args:
+        folder: of the files.
+        width: bytes of an id.
+    """
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.folder, self.width, self.unsaved = folder, width, 0
+        self.open: dict[Path, BinaryIO] = {}
+        self.counts: dict[Split, dict[str, int]] = {}
+        with suppress(OSError, ValueError):
+            self.counts = json.loads((folder / PROGRESS).read_text())
+        self._cut()
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in all rows."""
+        return sum(counts["documents"] for counts in self.counts.values())
+
+    def append(self, part: Encoded) -> None:
+        """Write encoded documents to the end of their split's row."""
+        empty = {"documents": 0, "bytes": 0, "tokens": 0}
+        counts = self.counts.setdefault(part.split, empty)
+        ends = counts["tokens"] + np.cumsum(part.lengths)
+        self._stream(self.folder / f"{part.split}.ends").write(ends.astype("<u8").tobytes())
+        rest = memoryview(part.ids)
+        while rest:
+            shard, inside = divmod(counts["tokens"], SHARD)
+            some = rest[: (SHARD - inside) * self.width]
+            self._stream(self._shard(part.split, shard)).write(some)
+            counts["tokens"] += len(some) // self.width
+            rest = rest[len(some) :]
+        counts["documents"] += len(part.lengths)
+        counts["bytes"] += part.size
+        self.unsaved += len(part.ids)
+
+    def save(self) -> None:
+        """Note that everything written so far is complete."""
+        for stream in self.open.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary = self.folder / f"{PROGRESS}.writing"
+        temporary.write_text(json.dumps(self.counts))
+        os.replace(temporary, self.folder / PROGRESS)
+        self.unsaved = 0
+
+    def finish(self) -> dict[Split, dict[str, int]]:
+        """Close the files; return the numbers of documents, bytes and tokens by split."""
+        for stream in self.open.values():
+            stream.close()
+        (self.folder / PROGRESS).unlink(missing_ok=True)
+        return {split: self.counts[split] for split in SHARES if split in self.counts}
+
+    def _cut(self) -> None:
+        """Cut off what was written after the last `save`."""
+        sizes: dict[Path, int] = {}
+        for split, counts in self.counts.items():
+            sizes[self.folder / f"{split}.ends"] = counts["documents"] * 8
+            for shard in range(-(-counts["tokens"] // SHARD)):
+                ids = min(SHARD, counts["tokens"] - shard * SHARD)
+                sizes[self._shard(split, shard)] = ids * self.width
+        if any(not f.exists() or f.stat().st_size < size for f, size in sizes.items()):
+            self.counts, sizes = {}, {}  # the disk lost what was noted as complete: start over
+        for file in self.folder.iterdir():
+            if file in sizes:
+                os.truncate(file, sizes[file])
+            elif not (self.counts and file.name == PROGRESS):
+                file.unlink()
+
+    def _shard(self, split: Split, number: int) -> Path:
+        return self.folder / (f"{split}.{number}.bin" if number else f"{split}.bin")
+
+    def _stream(self, file: Path) -> BinaryIO:
+        if file not in self.open:
+            self.open[file] = file.open("ab")
+        return self.open[file]

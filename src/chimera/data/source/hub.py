@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -76,7 +77,7 @@ def load_rows(
                 f" {', '.join(data.column_names)}"
             )
         if split in _SPLITS:
-            rows[_SPLITS[split]] = _column(data, field)
+            rows[_SPLITS[split]] = Column(data, field)
     return rows
 
 
@@ -148,8 +149,15 @@ def reachable(timeout: float = 1.0) -> bool:
     return True
 
 
-def _column(data: Iterable[dict[str, str]], field: str) -> Iterator[str]:
-    return (row[field] for row in data)
+@dataclass(frozen=True)
+class Column:
+    """Values of a text column; they can be read several times."""
+
+    data: Iterable[dict[str, str]]
+    field: str
+
+    def __iter__(self) -> Iterator[str]:
+        return (row[self.field] for row in self.data)
 
 
 def _unavailable(name: str, config: str | None, instead: str) -> UserError:

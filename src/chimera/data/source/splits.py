@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from chimera.errors import UserError
 
@@ -20,16 +23,14 @@ Splits = dict[Split, list[str]]
 #: Share of the text of each split, for a corpus without splits.
 SHARES: dict[Split, float] = {"train": 0.90, "valid": 0.05, "test": 0.05}
 #: Fewest documents that are divided without cutting them.
-_FEWEST = 20
+FEWEST = 20
 
 
 def divide(documents: Sequence[str], shares: dict[Split, float] = SHARES) -> Splits:
-    """Divide documents among splits by the hash of their text.
+    """Divide documents among splits by the hash of their text, as `choose` says.
 
-    Each split takes documents in the order of their hashes until it has its share of the text. A
-    document that would make it larger than 1.5 shares is skipped; if all are too large, the split
-    takes the shortest. Inside a split documents keep their order. Fewer than twenty documents are
-    first cut into about twenty.
+    Inside a split documents keep their order. Fewer than twenty documents are first cut into about
+    twenty.
 
     Args:
         documents: texts.
@@ -38,27 +39,103 @@ def divide(documents: Sequence[str], shares: dict[Split, float] = SHARES) -> Spl
     Raises:
         UserError: fewer pieces of text than splits.
     """
-    total = max(1, sum(map(len, documents)))
-    if len(documents) < _FEWEST:
-        documents = [p for d in documents for p in _cut(d, -(-_FEWEST * len(d) // total))]
-    if len(documents) < len(shares):
+    documents = pieces(documents)
+    digests = np.array([digest_of(document) for document in documents], dtype=np.uint64)
+    lengths = np.array([len(document) for document in documents], dtype=np.int64)
+
+    def below(bound: int | None) -> Candidates:
+        inside = slice(None) if bound is None else digests < np.uint64(bound)
+        return Candidates(np.arange(len(digests))[inside], digests[inside], lengths[inside])
+
+    chosen = choose(below, len(documents), int(lengths.sum()), shares)
+    largest = max(shares, key=lambda split: shares[split])
+    split_by_index = {int(i): split for split, indices in chosen.items() for i in indices}
+    divided: Splits = {split: [] for split in shares}
+    for index, document in enumerate(documents):
+        divided[split_by_index.get(index, largest)].append(document)
+    return divided
+
+
+class Candidates(NamedTuple):
+    """Indices of documents in increasing order, their `digest_of` and characters, each [n]."""
+
+    indices: npt.NDArray[np.int64]
+    digests: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.int64]
+
+
+def choose(
+    below: Callable[[int | None], Candidates], count: int, total: int, shares: dict[Split, float]
+) -> dict[Split, npt.NDArray[np.int64]]:
+    """Choose the documents of all splits but the largest, which takes all others.
+
+    Each split takes documents in the order of their hashes until it has its share of the text. A
+    document that would make it larger than 1.5 shares is skipped; if all are too large, the split
+    takes the shortest. Only documents of the lowest hashes are looked at, if those suffice.
+
+    Args:
+        below: returns the documents with a digest below a number; of None all.
+        count: number of all documents.
+        total: characters of all documents.
+        shares: share of the text of each split.
+
+    Returns:
+        Indices of the documents of each split, in increasing order.
+
+    Raises:
+        UserError: fewer documents than splits.
+    """
+    if count < len(shares):
         raise UserError(f"the text is too short to divide into {', '.join(shares)}; give more")
-    unassigned = sorted(range(len(documents)), key=lambda i: _digest(documents[i]))
-    chosen: dict[Split, list[int]] = {}
-    # Small splits choose first; the largest takes all other documents.
-    *small, largest = sorted(shares, key=lambda split: shares[split])
-    for split in small:
-        share, size = shares[split] * total, 0
-        indices: list[int] = []
-        for i in unassigned:
-            if size < share and size + len(documents[i]) <= 1.5 * share:
-                indices.append(i)
-                size += len(documents[i])
-        chosen[split] = indices or [min(unassigned, key=lambda i: len(documents[i]))]
-        assigned = set(chosen[split])
-        unassigned = [i for i in unassigned if i not in assigned]
-    chosen[largest] = unassigned
-    return {split: [documents[i] for i in sorted(chosen[split])] for split in shares}
+    small = sorted(shares, key=lambda split: shares[split])[:-1]
+    sizes = {split: shares[split] * max(1, total) for split in small}
+    bound = int((1.05 * sum(shares[split] for split in small) + 0.002) * 2**64)
+    return _filled(below(bound), sizes, partial=True) or _filled(below(None), sizes)
+
+
+def _filled(
+    candidates: Candidates, sizes: dict[Split, float], *, partial: bool = False
+) -> dict[Split, npt.NDArray[np.int64]]:
+    """Fill splits with candidates; empty if candidates that are only a part do not suffice."""
+    order = np.argsort(candidates.digests, kind="stable")
+    chosen: dict[Split, npt.NDArray[np.int64]] = {}
+    for split, share in sizes.items():
+        taken = np.zeros(len(order), dtype=bool)
+        size = 0
+        for place, length in _in_parts(candidates.lengths, order):
+            if size >= share:
+                break
+            if size + length <= 1.5 * share:
+                taken[place] = True
+                size += length
+        if partial and size < share:
+            return {}
+        if not taken.any():
+            taken[np.argmin(candidates.lengths[order])] = True
+        chosen[split] = np.sort(candidates.indices[order[taken]])
+        order = order[~taken]
+    return chosen
+
+
+def _in_parts(
+    lengths: npt.NDArray[np.int64], order: npt.NDArray[np.int64], size: int = 1 << 16
+) -> Iterator[tuple[int, int]]:
+    """Places and lengths in an order; a list of all would take ten times the memory."""
+    for start in range(0, len(order), size):
+        yield from enumerate(lengths[order[start : start + size]].tolist(), start)
+
+
+def pieces(documents: Sequence[str]) -> Sequence[str]:
+    """The documents; fewer than twenty are cut into about twenty, each by its share of the text."""
+    if len(documents) >= FEWEST:
+        return documents
+    total = max(1, sum(map(len, documents)))
+    return [p for d in documents for p in _cut(d, -(-FEWEST * len(d) // total))]
+
+
+def digest_of(document: str) -> int:
+    """The first 64 bits of a hash of the text."""
+    return int.from_bytes(hashlib.sha256(document.encode()).digest()[:8])
 
 
 def _cut(text: str, parts: int) -> list[str]:
@@ -80,10 +157,7 @@ def shares_of(present: Collection[Split]) -> dict[Split, float]:
 
 
 def complete(splits: dict[Split, list[str]], where: str) -> Splits:
-    """Make the missing splits from the present ones.
-
-    A missing valid or test split takes documents of train by their hashes. A missing train split
-    takes the larger part of valid, or of test if valid is missing too.
+    """Make the missing splits from the present ones, as `shares_to_divide` says.
 
     Args:
         splits: documents of the present splits; an empty list counts as missing.
@@ -93,18 +167,42 @@ def complete(splits: dict[Split, list[str]], where: str) -> Splits:
         UserError: no text, or too little to divide.
     """
     splits = {split: documents for split, documents in splits.items() if documents}
-    if not splits:
-        raise UserError(f"{where} holds no text")
-    missing = [split for split in SHARES if split not in splits]
-    if missing:
-        source = _source(splits)
-        if len(missing) == 2 and source == "train":
-            log.info("data: %s has no valid and test: documents are divided 90/5/5", where)
-        else:
-            log.warning("data: %s has no %s: taken from %s", where, " and ".join(missing), source)
-        shares = {s: share for s, share in SHARES.items() if s in missing or s == source}
+    divided = shares_to_divide(splits, where)
+    if divided is not None:
+        source, shares = divided
         splits |= divide(splits[source], shares)
     return {split: splits[split] for split in SHARES}
+
+
+def shares_to_divide(
+    present: Collection[Split], where: str
+) -> tuple[Split, dict[Split, float]] | None:
+    """The split that is divided to make the missing ones, and the shares of its text.
+
+    A missing valid or test split takes documents of train by their hashes. A missing train split
+    takes the larger part of valid, or of test if valid is missing too.
+
+    Args:
+        present: splits that have documents.
+        where: source of the text, for messages.
+
+    Returns:
+        None if no split is missing.
+
+    Raises:
+        UserError: no text.
+    """
+    if not present:
+        raise UserError(f"{where} holds no text")
+    missing = [split for split in SHARES if split not in present]
+    if not missing:
+        return None
+    source = _source(present)
+    if len(missing) == 2 and source == "train":
+        log.info("data: %s has no valid and test: documents are divided 90/5/5", where)
+    else:
+        log.warning("data: %s has no %s: taken from %s", where, " and ".join(missing), source)
+    return source, {s: share for s, share in SHARES.items() if s in missing or s == source}
 
 
 def _source(present: Collection[Split]) -> Split:
@@ -112,20 +210,15 @@ def _source(present: Collection[Split]) -> Split:
     return next(split for split in SHARES if split in present)
 
 
-def bounded(documents: Iterable[str], max_bytes: float | None) -> list[str]:
+def bounded(documents: Iterable[str], max_bytes: float | None) -> Iterator[str]:
     """Take documents up to `max_bytes` of UTF-8; cut the last one at a blank to fit."""
-    kept: list[str] = []
     remaining = float("inf") if max_bytes is None else max_bytes
     for document in documents:
         size = len(document.encode())
         if size > remaining:
             cut = document.encode()[: int(remaining)].decode(errors="ignore")
-            head = cut.rpartition(" ")[0].rstrip() or cut
-            return [*kept, head] if head else kept
-        kept.append(document)
+            if head := cut.rpartition(" ")[0].rstrip() or cut:
+                yield head
+            return
+        yield document
         remaining -= size
-    return kept
-
-
-def _digest(document: str) -> bytes:
-    return hashlib.sha256(document.encode()).digest()

@@ -177,12 +177,21 @@ class TokenizerSettings(Protocol):
     def learns(self) -> bool:
         """Whether the tokenizer is learnt from the training text instead of read from files."""
 
-    def build(self, documents: Sequence[str]) -> Tokenizer:
+    def build(self, documents: Iterable[str]) -> Tokenizer:
         """Build the tokenizer.
 
         Args:
-            documents: of the training split; used only if the tokenizer learns.
+            documents: of the training split; used only if the tokenizer learns. They can be read
+                several times.
         """
+
+
+def letters_of(documents: Iterable[str]) -> int:
+    """Characters of all lines of documents, which are read for it unless they know `letters`."""
+    known: int | None = getattr(documents, "letters", None)
+    if known is not None:
+        return known
+    return sum(len(document) - document.count("\n") for document in documents)
 
 
 def locate(option: str, path: str, *names: str) -> list[Path]:

@@ -7,7 +7,7 @@ token. A masked language model needs two more, [PAD] and [MASK]. They are append
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
@@ -45,7 +45,7 @@ class ByteBPE:
         """See `TokenizerSettings.learns`."""
         return False
 
-    def build(self, documents: Sequence[str]) -> Tokenizer:
+    def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""
         from tokenizers import Tokenizer as Fast
         from tokenizers import decoders, models, pre_tokenizers

@@ -12,13 +12,14 @@ import io
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
-from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
+from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, letters_of
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveInt
 
@@ -75,7 +76,7 @@ class SentencePiece:
         """See `TokenizerSettings.learns`."""
         return self.path is None
 
-    def build(self, documents: Sequence[str]) -> Tokenizer:
+    def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""
         if self.path is not None:
             return SentencePieceTokenizer(Path(self.path).expanduser().read_bytes(), self.path)
@@ -88,7 +89,7 @@ class SentencePiece:
             )
         return tokenizer
 
-    def train(self, documents: Sequence[str]) -> bytes:
+    def train(self, documents: Iterable[str]) -> bytes:
         """Learn a .model from documents; the same documents give the same bytes.
 
         Raises:
@@ -96,12 +97,12 @@ class SentencePiece:
         """
         from sentencepiece import SentencePieceTrainer
 
-        lines = [line for document in documents for line in document.split("\n") if line]
-        step = -(-sum(map(len, lines)) // self.train_bytes)
+        lines = (line for document in documents for line in document.split("\n") if line)
+        step = -(-letters_of(documents) // self.train_bytes)
         model = io.BytesIO()
         try:
             SentencePieceTrainer.train(
-                sentence_iterator=iter(lines[:: max(1, step)]),
+                sentence_iterator=islice(lines, 0, None, max(1, step)),
                 model_writer=model,
                 model_type="unigram",
                 vocab_size=self.vocab_size,

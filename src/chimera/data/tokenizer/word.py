@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Words:
         """See `TokenizerSettings.learns`."""
         return True
 
-    def build(self, documents: Sequence[str]) -> Tokenizer:
+    def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""
         from tokenizers import Tokenizer as Fast
         from tokenizers import decoders, models

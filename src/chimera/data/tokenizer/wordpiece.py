@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
@@ -39,7 +39,7 @@ class WordPiece:
         """See `TokenizerSettings.learns`."""
         return False
 
-    def build(self, documents: Sequence[str]) -> Tokenizer:
+    def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""
         from tokenizers import Tokenizer as Fast
         from tokenizers import decoders, models, normalizers, pre_tokenizers

@@ -1,0 +1,135 @@
+"""Packed rows: shards, ends of documents, several processes, and a packing that is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chimera.data.encode import packing
+from chimera.data.encode.divided import ListedText
+from chimera.data.encode.packing import PROGRESS, PackedTokens, pack
+from chimera.data.source.splits import divide
+from tests.data.kit import ROOT, Numbers, sentences
+
+
+class Killed(ListedText):
+    """Text whose reader is killed at a document."""
+
+    at = 0
+
+    def documents(self, first: int = 0):
+        for number, pair in enumerate(super().documents(first), first):
+            if number == self.at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield pair
+
+
+def text(count: int = 400, kind: type[ListedText] = ListedText) -> ListedText:
+    """Documents of numbers, which are their own ids."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(map(str, rng.integers(5, 100, rng.integers(1, 40)))) for _ in range(count)]
+    return kind(divide(texts))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many chunks and shards, saved often."""
+    for name, value in {"SHARD": 1000, "_CHUNK_DOCUMENTS": 7, "_SAVED_BYTES": 900}.items():
+        monkeypatch.setattr(packing, name, value)
+
+
+def test_rows_are_the_documents_and_their_ends(tmp_path: Path, monkeypatch) -> None:
+    small(monkeypatch)
+    documents = text()
+    counts = pack(tmp_path, documents, Numbers())
+    for split, texts in documents.splits.items():
+        rows = [[*map(int, document.split()), Numbers().sep_id] for document in texts]
+        tokens = PackedTokens(tmp_path / f"{split}.bin", "<u2", 1000)
+        assert tokens.ids[: len(tokens)].tolist() == [*chain.from_iterable(rows)]
+        assert len(tokens) == counts[split]["tokens"] == sum(map(len, rows))
+        ends = np.fromfile(tmp_path / f"{split}.ends", "<u8")
+        assert ends.tolist() == np.cumsum([len(row) for row in rows]).tolist()
+    assert len(PackedTokens(tmp_path / "train.bin", "<u2").files) > 5
+    assert not (tmp_path / PROGRESS).exists()
+
+
+@pytest.mark.parametrize("count", [99, 100, 101, 250, 1000])
+def test_shards_are_sliced_like_one_array(count: int, tmp_path: Path) -> None:
+    ids = np.arange(count, dtype="<u2")
+    for number, start in enumerate(range(0, count, 100)):
+        name = f"train.{number}.bin" if number else "train.bin"
+        (tmp_path / name).write_bytes(ids[start : start + 100].tobytes())
+    tokens = PackedTokens(tmp_path / "train.bin", "<u2", 100)
+    assert len(tokens) == len(tokens.ids) == count
+    for start, stop in ((0, 5), (95, 105), (90, 400), (99, 100), (0, 5000), (7, 7), (2000, 2009)):
+        assert tokens.ids[start:stop].tolist() == ids[start:stop].tolist()
+    assert tokens.block(2, 30).tolist() == list(range(60, 90))
+
+
+def test_any_number_of_processes_packs_the_same(tmp_path: Path, monkeypatch) -> None:
+    small(monkeypatch)
+    for processes in (1, 3):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        pack(folder, text(), Numbers(), processes)
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_packing_goes_on(processes: int, tmp_path: Path, monkeypatch) -> None:
+    small(monkeypatch)
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+    expected = pack(tmp_path / "whole", text(), Numbers())
+    killed = f"""
+import pytest
+from pathlib import Path
+from tests.data.test_packing import *
+small(pytest.MonkeyPatch())
+Killed.at = 300
+pack(Path({str(tmp_path / "killed")!r}), text(kind=Killed), Numbers(), {processes})
+"""
+    result = subprocess.run([sys.executable, "-c", killed], cwd=ROOT, check=False)
+    assert result.returncode == -signal.SIGKILL
+    left = contents(tmp_path / "killed")
+    assert PROGRESS in left
+    (tmp_path / "killed" / "train.bin").write_bytes(left["train.bin"] + b"torn")
+    read: list[int] = []
+
+    class Counted(ListedText):
+        def documents(self, first: int = 0):
+            read.append(first)
+            return super().documents(first)
+
+    found = pack(tmp_path / "killed", text(kind=Counted), Numbers(), processes)
+    assert found == expected
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert 100 < read[0] <= 300  # what was saved is not read again
+
+
+def test_a_row_that_lost_saved_bytes_starts_over(tmp_path: Path, monkeypatch) -> None:
+    small(monkeypatch)
+    for folder in ("whole", "torn"):
+        (tmp_path / folder).mkdir()
+    pack(tmp_path / "whole", text(), Numbers())
+    rows = packing.Rows(tmp_path / "torn", 2)
+    for chunk in packing.chunks_of(list(text().documents())[:100]):
+        for part in packing.Encode(Numbers())(chunk):
+            rows.append(part)
+    rows.save()
+    os.truncate(tmp_path / "torn" / "train.bin", 10)
+    pack(tmp_path / "torn", text(), Numbers())
+    assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
+
+
+def test_an_error_in_a_worker_is_raised_here(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        pack(tmp_path, ListedText({"train": [*sentences(5), "1"]}), Numbers(), 2)
