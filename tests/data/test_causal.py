@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data.batch import causal
+from chimera.data.batch import causal, reference
 from chimera.data.corpus.base import Data
+from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
 from tests.data.kit import Numbers, Toy, packed, small_piece
@@ -74,6 +75,29 @@ def test_packed_documents_are_separated_by_the_end_token(tmp_path: Path) -> None
     targets = torch.cat([b["targets"] for b in module.val_dataloader()])
     ends = int((targets == data.tokenizer.sep_id).sum())
     assert ends == data.report["splits"]["valid"]["documents"]
+
+
+@pytest.mark.parametrize("shard", [1 << 20, 30])
+def test_a_large_test_split_is_referred_to(tmp_path: Path, shard: int, monkeypatch) -> None:
+    monkeypatch.setattr(reference, "LARGEST_COPY", 10)
+    ids = np.arange(75, dtype="<u2")
+    files = [tmp_path / "test.bin", tmp_path / "test.1.bin", tmp_path / "test.2.bin"]
+    for file, start in zip(files, range(0, 75, shard), strict=False):
+        file.write_bytes(ids[start : start + shard].tobytes())
+    row = PackedTokens(files[0], "<u2", shard)
+    module = causal.CausalDataModule(
+        settings(), small_piece(), prepared=Prepared(Numbers(), {"test": row}, {})
+    )
+    module.save_test(tmp_path / "test.npz")
+    assert (tmp_path / "test.npz").stat().st_size < 3000
+    again = causal.CausalDataModule(settings(seq_len=9), small_piece())
+    again.load_test(tmp_path / "test.npz")
+    targets = [t for batch in again.test_dataloader() for t in batch["targets"].tolist()]
+    assert targets == list(range(1, 75))
+    files[0].write_bytes(ids[:3].tobytes())
+    again.load_test(tmp_path / "test.npz")
+    with pytest.raises(UserError, match=r"test.bin, which changed; start the run's own command"):
+        again.test_dataloader()
 
 
 def test_the_saved_test_split_is_read_at_any_length(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from chimera.data.batch import reference
 from chimera.data.batch.collate import Collate, Example
 from chimera.data.batch.masking import Masking
 from chimera.data.batch.mlm import MaskedBlocks, MLMDataModule
@@ -151,6 +152,17 @@ def test_the_test_set_can_be_repeated_from_a_file(data: Prepared, tmp_path) -> N
     module.save_test(tmp_path / "test.npz")
     again = MLMDataModule(module.corpus, small_piece())
     again.load_test(tmp_path / "test.npz")
+    assert collected(again.test_dataloader()) == collected(module.test_dataloader())
+
+
+def test_a_large_test_set_is_referred_to(data: Prepared, tmp_path, monkeypatch) -> None:
+    module, file = module_of(data), tmp_path / "test.npz"
+    monkeypatch.setattr(reference, "LARGEST_COPY", 10)
+    module.save_test(file)
+    monkeypatch.undo()
+    assert "ids" not in np.load(file).files
+    again = MLMDataModule(module.corpus, small_piece())
+    again.load_test(file)
     assert collected(again.test_dataloader()) == collected(module.test_dataloader())
 
 

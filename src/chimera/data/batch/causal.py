@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
 from chimera.data.batch.module import DataModule
+from chimera.data.batch.reference import is_large, refer, referred
 from chimera.data.corpus.base import Data
 from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
@@ -63,7 +63,8 @@ class StoredTokens:
     """Row of tokens from a file that `CausalDataModule.save_test` wrote."""
 
     def __init__(self, file: Path) -> None:
-        self.ids: npt.NDArray[Any] = read_arrays(file, "ids")["ids"]
+        tokens = referred(file)
+        self.ids: Any = tokens[0].ids if tokens else read_arrays(file, "ids")["ids"]
 
 
 class Collate:
@@ -96,9 +97,15 @@ class CausalDataModule(DataModule):
     """Blocks of packed tokens: whole blocks in train, all tokens in validation and test."""
 
     def save_test(self, file: Path) -> None:
-        """Write the row of tokens, so that the test can be repeated at any length."""
-        blocks = cast(TokenBlocks, self.test_dataloader().samples)
-        np.savez_compressed(file, ids=np.asarray(blocks.row.ids))
+        """Write the row of tokens, so that the test can be repeated at any length.
+
+        Of a large row write a reference.
+        """
+        row = cast(TokenBlocks, self.test_dataloader().samples).row
+        if is_large(row):
+            refer(file, row)
+        else:
+            np.savez_compressed(file, ids=np.asarray(row.ids))
 
     def _make_loader(self, split: Split) -> ResumableLoader:
         return loader(

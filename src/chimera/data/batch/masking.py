@@ -6,12 +6,12 @@ these 80 % are replaced by [MASK], 10 % by a random token, and 10 % are unchange
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError
 
 Ids = npt.NDArray[np.int64]
@@ -25,6 +25,19 @@ class Masked(NamedTuple):
     targets: Ids
 
 
+class Vocabulary(Protocol):
+    """What masking needs of a tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def special_ids(self) -> Sequence[int]: ...
+
+    @property
+    def mask_id(self) -> int | None: ...
+
+
 class Masking:
     """Mask blocks of token ids.
 
@@ -36,13 +49,13 @@ class Masking:
         UserError: the vocabulary has no [MASK].
     """
 
-    def __init__(self, tokenizer: Tokenizer, ratio: float) -> None:
+    def __init__(self, tokenizer: Vocabulary, ratio: float) -> None:
         if tokenizer.mask_id is None:
             raise UserError(
                 "task=mlm needs a [MASK] token, which this tokenizer lacks;"
                 " use tokenizer.mlm_tokens=true or another tokenizer"
             )
-        self.ratio, self.mask_id = ratio, tokenizer.mask_id
+        self.tokenizer, self.ratio, self.mask_id = tokenizer, ratio, tokenizer.mask_id
         self.special = np.zeros(tokenizer.vocab_size, dtype=bool)
         self.special[list(tokenizer.special_ids)] = True
         self.ordinary = np.flatnonzero(~self.special)

@@ -11,6 +11,7 @@ A batch is a dict:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from chimera.data.batch.collate import Collate, Example, padded
 from chimera.data.batch.loader import Key, ResumableLoader
 from chimera.data.batch.masking import Masking
 from chimera.data.batch.module import DataModule
+from chimera.data.batch.reference import is_large, refer, referred
 from chimera.data.batch.streams import Purpose, stream
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
@@ -83,6 +85,27 @@ class StoredBlocks:
         )
 
 
+@dataclass(frozen=True)
+class StoredVocabulary:
+    """Vocabulary of a reference to a test set."""
+
+    vocab_size: int
+    special_ids: tuple[int, ...]
+    mask_id: int
+
+
+def stored(file: Path) -> StoredBlocks | MaskedBlocks:
+    """The test set of a file that `MLMDataModule.save_test` wrote."""
+    found = referred(file, "length", "ratio", "vocab_size", "special_ids", "mask_id")
+    if found is None:
+        return StoredBlocks(file)
+    tokens, facts = found
+    special = tuple(facts["special_ids"].tolist())
+    vocabulary = StoredVocabulary(int(facts["vocab_size"]), special, int(facts["mask_id"]))
+    masking = Masking(vocabulary, float(facts["ratio"]))
+    return MaskedBlocks(tokens, int(facts["length"]), masking, seed=FIXED_SEED, fixed=True)
+
+
 class MLMDataModule(DataModule):
     """Masked blocks: new masks in every epoch of train, the same ones in every validation and test.
 
@@ -103,7 +126,21 @@ class MLMDataModule(DataModule):
         self.mask_ratio = mask_ratio
 
     def save_test(self, file: Path) -> None:
-        save_test(self.test_dataloader(), file)
+        """Write the masked blocks; of a large split write a reference and how to mask it."""
+        blocks = self.test_dataloader().samples
+        if isinstance(blocks, MaskedBlocks) and is_large(blocks.tokens):
+            vocabulary = blocks.masking.tokenizer
+            refer(
+                file,
+                blocks.tokens,
+                length=blocks.length,
+                ratio=blocks.masking.ratio,
+                vocab_size=vocabulary.vocab_size,
+                special_ids=list(vocabulary.special_ids),
+                mask_id=vocabulary.mask_id,
+            )
+        else:
+            save_test(self.test_dataloader(), file)
 
     def _make_loader(self, split: Split) -> ResumableLoader:
         tokens, tokenizer = self.prepared.splits[split], self.prepared.tokenizer
@@ -127,7 +164,7 @@ class MLMDataModule(DataModule):
         )
 
     def _make_test_loader(self, file: Path) -> ResumableLoader:
-        return ResumableLoader.of(StoredBlocks(file), self.corpus, Collate(0), name=str(file))
+        return ResumableLoader.of(stored(file), self.corpus, Collate(0), name=str(file))
 
 
 def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:
