@@ -8,7 +8,7 @@ import pytest
 
 from chimera.data.corpus.text import Text
 from chimera.data.corpus.wikitext import HUB, WikiText2
-from chimera.data.source import hub
+from chimera.data.source import hub, hub_stream
 from chimera.errors import UserError
 from tests.data.kit import bert_vocabulary, sentences
 
@@ -111,3 +111,78 @@ def test_ids(path: str) -> None:
 @pytest.mark.parametrize("path", ["name", "./name", "a/b/c", "/a/b", "a/b c", "../b"])
 def test_no_ids(path: str) -> None:
     assert not hub.is_id(path)
+
+
+class Streams:
+    """A hub whose stream breaks off at some rows, as often as is told."""
+
+    def __init__(self, texts: list[str], breaks: tuple[int, ...] = ()) -> None:
+        self.texts, self.breaks, self.read = texts, list(breaks), 0
+
+    def __call__(self, name, config, split, streaming):
+        assert (name, config, split, streaming) == ("owner/name", "es", "train", True)
+        return datasets.IterableDataset.from_generator(self.rows)
+
+    def rows(self):
+        for text in self.texts:
+            self.read += 1
+            if self.breaks and self.read == self.breaks[0]:
+                del self.breaks[0]
+                raise ConnectionError("reset by peer")
+            yield {"body": text, "url": "u"}
+
+
+def stream_of(folder: Path, **change) -> Text:
+    given = {"path": "owner/name", "config": "es", "field": "body", "stream": True}
+    return Text(**{**given, "max_bytes": 250_000, "cache_dir": str(folder), **change})
+
+
+def test_a_stream_is_kept_up_to_its_bound(monkeypatch, tmp_path: Path) -> None:
+    texts = [text * 60 for text in sentences(40)]
+    monkeypatch.setattr(hub_stream, "_FILE_BYTES", 20_000)
+    monkeypatch.setattr(datasets, "load_dataset", Streams(texts))
+    found = sorted(t for split in stream_of(tmp_path).splits().values() for t in split)
+    assert found == sorted(texts[: len(found)])
+    assert 250_000 <= sum(map(len, found)) < 250_000 + max(map(len, texts))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("read again"))
+    monkeypatch.setattr(hub, "reachable", lambda: pytest.fail("no need to ask"))
+    stream_of(tmp_path).check()
+    assert sorted(t for split in stream_of(tmp_path).splits().values() for t in split) == found
+
+
+def test_a_stream_that_breaks_off_goes_on(monkeypatch, tmp_path: Path) -> None:
+    texts = [text * 60 for text in sentences(40)]
+    monkeypatch.setattr(hub_stream, "_FILE_BYTES", 20_000)
+    monkeypatch.setattr(datasets, "load_dataset", Streams(texts, breaks=(5, 14)))
+    corpus = stream_of(tmp_path, max_bytes=10**9)
+    for _ in range(2):
+        with pytest.raises(UserError, match="owner/name is not on this machine"):
+            corpus.sources()
+    assert sorted(t for split in corpus.splits().values() for t in split) == sorted(texts)
+
+
+def test_what_a_stream_needs_is_told(monkeypatch, tmp_path: Path) -> None:
+    for change in ({"max_bytes": None}, {"path": str(tmp_path)}):
+        with pytest.raises(UserError, match=r"data.stream=true needs data.path=<owner/name"):
+            stream_of(tmp_path, **change).check()
+    monkeypatch.setattr(datasets, "load_dataset", Streams(["text"]))
+    with pytest.raises(UserError, match=r"no text in data.field=text; its columns are body, url"):
+        stream_of(tmp_path, field="text").sources()
+
+
+def test_terms_to_accept_are_told(monkeypatch, tmp_path: Path) -> None:
+    def load_dataset(*_, **__):
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(UserError, match=r"accept them on huggingface.co/.* and set HF_TOKEN"):
+        stream_of(tmp_path).sources()
+
+
+def test_wikitext_103_is_another_configuration(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(hub, "check_dataset", lambda *arguments: asked.append(arguments[:2]))
+    WikiText2(config="wikitext-103-raw-v1").check()
+    WikiText2().check()
+    assert asked == [(HUB[0], "wikitext-103-raw-v1"), HUB]
+    assert WikiText2().fingerprint() != WikiText2(config="wikitext-103-raw-v1").fingerprint()

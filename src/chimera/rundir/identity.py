@@ -69,6 +69,7 @@ LATER: dict[str, Any] = {
     "numerics": 1,
     "ffn.quantise_halves": False,
     "data.deduplicate": False,
+    "data.stream": False,
     "mixer.gate_input": "normalised",
     "mixer.pool": 3,
     "adapter.gate_input": "normalised",

@@ -20,6 +20,7 @@ from chimera.data.source import hub
 from chimera.data.source.compressed import format_of
 from chimera.data.source.files import RowUnits, TextUnits, split_of
 from chimera.data.source.fingerprint import file_fingerprints, fingerprint_of
+from chimera.data.source.hub_stream import is_streamed, streamed
 from chimera.data.source.splits import Split, bounded, shares_of
 from chimera.errors import UserError
 
@@ -42,6 +43,8 @@ class Text(StreamedText):
         valid_path, test_path: files, folders or globs for these splits; None uses the file names.
         field: field of the text in JSON lines, Parquet and data sets of the hub.
         config: configuration of the data set, if it has several.
+        stream: of a data set of the hub read only the first `max_bytes` of its train split, for
+            data sets that are too large to fetch as a whole.
     """
 
     path: str | None = None
@@ -49,12 +52,20 @@ class Text(StreamedText):
     test_path: str | None = None
     field: str = "text"
     config: str | None = None
+    stream: bool = False
 
     def check(self) -> None:
         """See `Corpus.check`."""
         if self.path is None:
             raise UserError(f"data=text needs {_INSTEAD}")
         self._named()
+        if self.stream and not (self._on_hub() and self.max_bytes):
+            raise UserError(
+                "data.stream=true needs data.path=<owner/name of a data set on the hub> and"
+                " data.max_bytes=<how much of it to read>"
+            )
+        if self.stream and is_streamed(self.cache, *self._streamed):
+            return
         if self._on_hub():
             hub.check_dataset(self.path, self.config, _INSTEAD)
         else:
@@ -66,7 +77,8 @@ class Text(StreamedText):
         contents = [(s, file_fingerprints(by_split[s], self.cache)) for s in sorted(by_split)]
         named = sorted((s, file_fingerprints(f, self.cache)) for s, f in self._named().items())
         source = (self.path, self.config) if self._on_hub() else contents
-        settings = (self.field, self.max_bytes, *self.variant)
+        stream = ("stream",) if self.stream else ()
+        settings = (self.field, self.max_bytes, *self.variant, *stream)
         return fingerprint_of("text", 1, source, named, *settings)
 
     @property
@@ -77,6 +89,9 @@ class Text(StreamedText):
     def sources(self) -> Sources:
         """Documents by the splits of the files or the data set."""
         rows: dict[Split, Iterable[str]] = {}
+        if self.stream:
+            shards = streamed(self.cache, *self._streamed, _INSTEAD)
+            return {"train": [Gathered(RowUnits(shard, "text")) for shard in shards]}
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
         by_split = self._named() if self._on_hub() else self._files()
@@ -88,6 +103,10 @@ class Text(StreamedText):
             else:
                 sources[split] = [Gathered(rows[split], max_bytes)]
         return sources
+
+    @property
+    def _streamed(self) -> tuple[str, str | None, str, int]:
+        return str(self.path), self.config, self.field, self.max_bytes or 0
 
     def _parts(self, files: Sequence[Path], max_bytes: int | None) -> Sequence[Iterable[str]]:
         sizes = [max(1, file.stat().st_size) for file in files]

@@ -78,6 +78,11 @@ def entry(
     return folder, facts
 
 
+def has(root: Path, kind: str, key: str) -> bool:
+    """Whether an entry of the cache is complete."""
+    return _read(root / kind / key[:32]) is not None
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     lock = FileLock(folder.with_suffix(".lock"))

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,28 @@ def load_splits(name: str, config: str | None, instead: str) -> dict[str, Any]:
     """
     from datasets import load_dataset
 
-    try:
+    with errors(name, config, instead):
         return dict(load_dataset(name, config))
+
+
+@contextmanager
+def errors(name: str, config: str | None, instead: str) -> Iterator[None]:
+    """Turn the errors of `datasets` into one line.
+
+    Args:
+        name, config, instead: as of `check_dataset`.
+
+    Raises:
+        UserError: the data set is not available, or the configuration is unknown or missing.
+    """
+    try:
+        yield
     except OSError as error:  # a ConnectionError, or the error of `datasets` for an unknown name
+        if "gated" in str(error):
+            raise UserError(
+                f"{name} is given only to users who accepted its terms; accept them on"
+                f" huggingface.co/datasets/{name} and set HF_TOKEN"
+            ) from error
         raise _unavailable(name, config, instead) from error
     except ValueError as error:  # an unknown or missing configuration: the message lists them
         raise UserError(f"{name}: {' '.join(str(error).split())}") from error
