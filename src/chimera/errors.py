@@ -25,6 +25,10 @@ class NotFiniteError(RuntimeError):
     """A loss or a gradient is NaN or infinite; raised before the weights are updated."""
 
 
+class LostProcessError(RuntimeError):
+    """Another process of the same run has ended or does not answer."""
+
+
 def one_line(text: object) -> str:
     """Text as one line without control characters: a message may quote a stranger's file."""
     line = " ".join(str(text).split())

@@ -68,7 +68,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["trainer.gradient_clip_algorithm=l1"], ["=l1", "norm, value"]),
     (["trainer.detect_anomaly=1"], ["trainer.detect_anomaly=1", "true or false"]),
     (["trainer.max_time=12h"], ["trainer.max_time=12h"]),
-    (["trainer.num_nodes=2"], ["trainer.num_nodes=2", "one device"]),
+    (["trainer.num_nodes=2"], ["trainer.num_nodes=2", "torchrun"]),
     (["trainer.devices=[0,1]"], ["trainer.devices=[0, 1]", "an integer"]),
     (["trainer.deterministic=maybe"], ["trainer.deterministic=maybe", "warn"]),
     (["trainer.check_val_every_n_epoch=0.5"], ["check_val_every_n_epoch=0.5", "an integer"]),

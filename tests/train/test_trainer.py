@@ -21,7 +21,7 @@ from chimera.config.lengths import number
 from chimera.config.settings import Trainer
 from chimera.errors import UserError
 from chimera.paths import CONF, ROOT
-from chimera.rundir.identity import NOT_IDENTITY, RESUMABLE, identity
+from chimera.rundir.identity import HASHED_AS, NOT_IDENTITY, RESUMABLE, identity
 from chimera.task.base import Task
 from chimera.train.trainer import PASSED_THROUGH
 from tests.train import tiny
@@ -68,7 +68,11 @@ def test_the_table_has_every_argument_of_lightning_and_its_place_here() -> None:
         shown = "null" if DEFAULTS[name] is None else str(DEFAULTS[name]).lower()
         assert default == shown, name
         assert entered == (
-            "no" if key in NOT_IDENTITY else "resumable" if key in RESUMABLE else "yes"
+            "no"
+            if key in (*NOT_IDENTITY, *HASHED_AS)
+            else "resumable"
+            if key in RESUMABLE
+            else "yes"
         ), name
 
 
@@ -78,6 +82,7 @@ def test_every_setting_is_in_the_file_and_reaches_lightning_or_is_done_here() ->
     done_here = {"limit_train_batches", "overfit_batches", "fast_dev_run", "max_time", "profiler"}
     done_here |= {"check_val_every_n_epoch", "num_sanity_val_steps", "enable_model_summary"}
     done_here |= {"limit_test_batches", "max_epochs", "threads", "checkpoint_keep_epochs"}
+    done_here |= {"strategy", "num_nodes"}
     unset = {name for name in own if DEFAULTS[name] is None}
     assert unset - done_here == set(PASSED_THROUGH)
 
@@ -96,7 +101,13 @@ def test_arguments_at_null_rename_no_run_and_the_others_do() -> None:
     before = identity(plain(compose([])))
     for change in ("trainer.limit_train_batches=3", "trainer.overfit_batches=0.5"):
         assert identity(plain(compose([change]))) != before
-    for change in ("trainer.profiler=simple", "+trainer.max_time=00:01:00:00", "tags=[a]"):
+    for change in (
+        "trainer.devices=4",
+        "trainer=fsdp",
+        "trainer.profiler=simple",
+        "+trainer.max_time=00:01:00:00",
+        "tags=[a]",
+    ):
         assert identity(plain(compose([change]))) == before
     config = plain(compose([]))
     for name in [name for name in PASSED_THROUGH if DEFAULTS[name] is None]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from chimera.adapter.shared.inject import inject
 from chimera.adapter.shared.low_rank import LowRank
 from chimera.contract import PositiveFloat, PositiveInt, ProperFraction
+from chimera.ops.shards import like, whole
 
 Penalty = Literal["squared", "norm"]
 
@@ -74,15 +75,18 @@ class SVDLike(LowRank):
     @torch.no_grad()
     def add_penalty(self, weight: float, form: Penalty) -> Float[Tensor, ""]:
         """Add the gradient of weight·R (of weight·Σ‖·‖ for `norm`) to P and Q; return R."""
-        total = self.A.new_zeros(())
-        gram = self.A @ self.A.mT, self.B.mT @ self.B
-        for factor, square, left in zip((self.A, self.B), gram, (True, False), strict=True):
+        a, b = whole(self.A), whole(self.B)
+        total = a.new_zeros(())
+        for parameter, factor, square, left in (
+            (self.A, a, a @ a.mT, True),
+            (self.B, b, b.mT @ b, False),
+        ):
             off = square.sub_(torch.eye(self.r, dtype=square.dtype, device=square.device))
             size = off.norm()
             total += size.square() if form == "squared" else size
-            if factor.grad is not None:
+            if (grad := parameter.grad) is not None:
                 slope = off * 4 if form == "squared" else off * (2 / size.clamp(min=1e-30))
-                factor.grad.add_(slope @ factor if left else factor @ slope, alpha=weight)
+                grad.add_(like(slope @ factor if left else factor @ slope, grad), alpha=weight)
         return total
 
     @torch.no_grad()
@@ -93,7 +97,7 @@ class SVDLike(LowRank):
             if parameter.grad is None:
                 continue
             mean, spread = getattr(self, f"mean_{name}"), getattr(self, f"spread_{name}")
-            sensitivity = (parameter * parameter.grad).abs()
+            sensitivity = whole(parameter * parameter.grad).abs()
             mean.lerp_(sensitivity, 1 - beta1)
             spread.lerp_((sensitivity - mean).abs_(), 1 - beta2)
 
@@ -113,7 +117,7 @@ class SVDLike(LowRank):
         """Set Λ of all other directions to zero; None for the directions of the last choice."""
         if directions is not None:
             self.kept.copy_(directions)
-        self.E.masked_fill_(~self.kept, 0.0)
+        self.E.masked_fill_(like(~self.kept, self.E), 0.0)
 
 
 def adalora(

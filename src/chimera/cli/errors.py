@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
+from chimera import world
 from chimera.cli.pipes import outlasting_output
-from chimera.errors import FULL, NotFiniteError, UserError, one_line
+from chimera.errors import FULL, LostProcessError, NotFiniteError, UserError, one_line
 
 
 def exit_code(command: Callable[[], Any]) -> int:
@@ -23,13 +25,26 @@ def _exit_code(command: Callable[[], Any]) -> int:
     try:
         return int(command() or 0)
     except UserError as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        _say(one_line(error))
         return 2
-    except NotFiniteError as error:  # the guard has already printed its report
-        print(f"error: {error}", file=sys.stderr)
+    except (NotFiniteError, LostProcessError) as error:  # the guard has printed its report
+        _say(str(error))
         return 1
     except OSError as error:
         if error.errno not in FULL:
             raise
         print(f"error: no space left on the device: {error}", file=sys.stderr)
         return 2
+
+
+def _say(text: str) -> None:
+    """Print an error, once for all the processes of a run, which mostly have the same one."""
+    ranks: Any = sys.modules.get("chimera.train.ranks")
+    if ranks is not None and ranks.here.size > 1:
+        speaks = ranks.here.speaks()
+    else:
+        speaks = world.is_first()
+        if not speaks:  # torchrun ends all processes when one has ended: the first one speaks first
+            time.sleep(3)
+    if speaks:
+        print(f"error: {text}", file=sys.stderr)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chimera import world
 from chimera.cli.errors import exit_code
 from chimera.errors import UserError
 
@@ -79,20 +81,25 @@ def _run(overrides: list[str]) -> int:
     from chimera.config.compose import compose, plain
     from chimera.config.scale import clamped
     from chimera.train.check import check
+    from chimera.train.launch import PARENT, launch
     from chimera.train.prerequisites import wait_for_all
 
     config = plain(compose(overrides))
     check(config)
-    for line in clamped(config, overrides):
-        print(line, file=sys.stderr)
-    wait_for_all(config, overrides)
+    if PARENT not in os.environ:  # the parent has said it, and waited
+        for line in clamped(config, overrides) if world.is_first() else ():
+            print(line, file=sys.stderr)
+        wait_for_all(config, overrides)
+    if (code := launch(config, overrides)) is not None:
+        return code
     from chimera.errors import Interrupted
     from chimera.train.run import run
 
     try:
         run(config, overrides)
     except Interrupted as stopped:
-        print(f"{stopped}; start the same command again to resume", file=sys.stderr)
+        if world.is_first():
+            print(f"{stopped}; start the same command again to resume", file=sys.stderr)
         return 130
     return 0
 

@@ -89,8 +89,7 @@ OTHER = {
 
 #: Options of lightning-hydra-template's groups.
 OPTIONS = {
-    "trainer=ddp": "a run trains on one device; train.py -m … workers=<n> trains n runs at a time",
-    "trainer=ddp_sim": "a run trains on one device",
+    "trainer=ddp_sim": "trainer=cpu trainer.devices=<n> trains on n processes",
     "trainer=mps": "trainer.accelerator takes auto, cpu or gpu",
     "debug=fdr": "debug=fast_dev_run is its name",
     "debug=default": "debug=limit trainer=cpu runs one short epoch",

@@ -150,7 +150,12 @@ class Trainer:
         checkpoint_keep_best: number of checkpoints with the best validation to keep.
         checkpoint_keep_epochs: number of checkpoints from ends of epochs to keep; None keeps all.
         accelerator: `auto` uses a GPU if one is available.
-        devices: number of devices; a run trains on one.
+        strategy: of several processes: `ddp` (each has all weights) or `fsdp` (FSDP2: weights and
+            optimiser states in shards); None is ddp.
+        devices: processes on this machine, one per GPU, or so many on the CPU. `data.batch_size` is
+            the batch of all of them.
+        num_nodes: machines; srun or torchrun starts a command on each.
+        timeout: seconds until a process that waits for another one gives up.
         deterministic: refuse operations without a deterministic implementation, or `warn`.
         profiler: write times of Lightning's hooks to files `*-profile*` of the run's directory.
         detect_anomaly: name the operation whose gradient is NaN; slow.
@@ -182,9 +187,10 @@ class Trainer:
     checkpoint_keep_best: NonNegativeInt = 2
     checkpoint_keep_epochs: NonNegativeInt | None = None
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    strategy: str | None = None
+    strategy: Literal["ddp", "fsdp"] | None = None
     devices: PositiveInt = 1
     num_nodes: PositiveInt | None = None
+    timeout: PositiveFloat = 600.0
     sync_batchnorm: bool | None = None
     deterministic: bool | Literal["warn"] = False
     benchmark: bool | None = None
@@ -199,19 +205,13 @@ class Trainer:
     threads: PositiveInt | None = None
 
     def check(self) -> None:
-        """Refuse a run without an end, and one on several devices.
+        """Refuse a run without an end.
 
         Raises:
-            UserError: neither max_steps nor max_epochs is set, or more than one device.
+            UserError: neither max_steps nor max_epochs is set.
         """
         if self.max_steps is None and self.max_epochs is None:
             raise UserError("trainer.max_steps=null needs trainer.max_epochs=<a number>")
-        for key in ("devices", "num_nodes"):
-            if (number := getattr(self, key) or 1) > 1:
-                raise UserError(
-                    f"trainer.{key}={number} is not allowed; a run trains on one device, and"
-                    f" train.py -m … workers={number} trains {number} runs at a time"
-                )
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ class MoE(FFN):
             training: None if factor is None else factor * per_expert
             for training, factor in ((True, capacity_factor), (False, eval_capacity_factor))
         }
+        #: What is counted on each process alone, where several train together.
+        self.per_process = ("the capacity of ffn=moe",) if capacity_factor else ()
         self.router = nn.Linear(site.dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(site, parts) for _ in range(experts))
 

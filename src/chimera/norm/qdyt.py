@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from chimera.contract import Fraction, Norm, PositiveFloat, accept_scalars
 from chimera.ops import reduce
 from chimera.ops.precision import wide, widen
+from chimera.ops.shards import like
 from chimera.ops.straight import recomputing
 
 GAMMA = (0.1, 10.0)  # bounds of a calibrated γ, which is infinite for a channel of zeros
@@ -126,7 +127,7 @@ class QDyT(Norm):
         moment of a LayerNorm's outputs, at the α of the end of warm-up.
         """
         mean = self.moment / self.tokens.clamp(min=1)
-        self.weight.copy_(mean.rsqrt().clamp(*GAMMA))
+        self.weight.copy_(like(mean.rsqrt().clamp(*GAMMA), self.weight))
         self.calibrated.fill_(True)
         self.moment.zero_()
         self.tokens.zero_()

@@ -10,6 +10,7 @@ the gradient of the mean of the processes' losses, as for one process.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -76,3 +77,16 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return processes.sum(grads[0])
+
+
+def any_of(flag: bool) -> bool:
+    """Whether the flag is set on any process."""
+    return flag if processes.count == 1 else bool(processes.max(torch.tensor(float(flag))) > 0)
+
+
+def totals(numbers: Sequence[float]) -> list[float]:
+    """Sums over the processes, in float64."""
+    if processes.count == 1:
+        return list(numbers)
+    found: list[float] = processes.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
+    return found

@@ -76,14 +76,15 @@ class LSQLinear(TernaryLinear):
         self._initialised = False  # avoids a test of the parameter, which synchronises with a GPU
 
     @torch.no_grad()
-    def _initialise(self) -> None:
+    def initialise(self) -> None:
+        """Set the scales of rows that have none yet."""
         initial = 2 * mean_size(self.weight, rows=True).to(self.step.dtype)
         self.step.copy_(torch.where(self.step != 0, self.step, initial))
         self._initialised = bool((self.step != 0).all())
 
     def _step(self) -> Float[Tensor, "o 1"]:
         if not self._initialised:
-            self._initialise()
+            self.initialise()
         return self.step.to(wide(self.step)).clamp(min=FLOOR)
 
     def quantised(self) -> Float[Tensor, "o i"]:

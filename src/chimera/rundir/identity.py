@@ -47,6 +47,7 @@ NOT_IDENTITY = (
     "trainer.limit_predict_batches",
     "trainer.strategy",
     "trainer.num_nodes",
+    "trainer.timeout",
     "trainer.inference_mode",
     "trainer.profiler",
     "trainer.detect_anomaly",
@@ -59,9 +60,12 @@ NOT_IDENTITY = (
 #: is used and how much of it. They are hashed, because they were in the first release.
 RESUMABLE = (
     "trainer.accelerator",
-    "trainer.devices",
     "trainer.threads",
 )
+
+#: Keys that were hashed in the first release and that the numbers no longer depend on, with the
+#: value that is hashed instead of theirs: a batch is that of all processes.
+HASHED_AS: dict[str, Any] = {"trainer.devices": 1}
 
 #: Dotted keys added after the first release, with their defaults. A key at its default is not
 #: hashed, so finished runs keep their names.
@@ -96,6 +100,10 @@ def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
         if node.get(key.rpartition(".")[2]) == default:
             del node[key.rpartition(".")[2]]
     kept = original(kept)
+    for key, value in HASHED_AS.items():
+        node, name = _holder(kept, key), key.rpartition(".")[2]
+        if name in node:
+            node[name] = value
     if kept.get("extended"):  # the times of the extensions do not count
         kept["extended"] = [f"{each['from']} to {each['to']}" for each in kept["extended"]]
     for key in NOT_IDENTITY:

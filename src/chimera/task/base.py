@@ -17,6 +17,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.ops import reduce
+from chimera.ops.shards import is_sharded, local, whole
 from chimera.optim.groups import groups
 from chimera.optim.older import upgrade
 from chimera.optim.optimizer import build
@@ -32,8 +33,9 @@ class Guard(Protocol):
 
         Args:
             task: the module that is trained.
-            grad_norm: global norm of the gradients, before clipping.
-            losses: total losses of the step's micro-batches.
+            grad_norm: global norm of the gradients, before clipping; the same on all processes.
+            losses: total losses of this process's share of the step's micro-batches. All processes
+                have to come to the same verdict.
         """
 
 
@@ -46,7 +48,7 @@ class RaiseIfNotFinite:
         Raises:
             NotFiniteError: with the numbers.
         """
-        if not all(map(math.isfinite, (grad_norm, *losses))):
+        if reduce.any_of(not all(map(math.isfinite, (grad_norm, *losses)))):
             raise NotFiniteError(f"losses {losses}, gradient norm {grad_norm}")
 
 
@@ -78,6 +80,8 @@ class Task(pl.LightningModule):
         self.weights = weights
         self.grad_norm = float("nan")  # of the last step, before clipping
         self.guard: Guard = RaiseIfNotFinite()
+        #: Shards the model over a mesh of devices, in place; None where each process has all of it.
+        self.shard: Callable[[nn.Module, Any], None] | None = None
         self._losses: list[Tensor] = []  # of the micro-batches of the current step
         self._counts: list[Tensor] = []  # likewise, of the predictions that a loss is the mean of
         self._unit = 0.0  # number of predictions with weight 1 in a step of several micro-batches
@@ -117,6 +121,12 @@ class Task(pl.LightningModule):
         data: DataModule | None = getattr(self.trainer, "datamodule", None)
         if data is not None:
             self.configure_for(data, stage)
+
+    def configure_model(self) -> None:
+        """Shard the model before training; Lightning calls this again before each evaluation."""
+        if self.shard is not None and self.device_mesh is not None:
+            self.shard(self.model, self.device_mesh)
+            self.shard = None
 
     def write_predictions(self, directory: Path) -> None:
         """Write the predictions of the final test to files, if the task has a submission."""
@@ -208,13 +218,14 @@ class Task(pl.LightningModule):
             if self._counts:
                 parts = self.trainer.accumulate_grad_batches * reduce.participants()
                 factor = parts * self._unit / reduce.total(torch.stack(self._counts).sum())
-                torch._foreach_mul_(
-                    [p.grad for p in self.parameters() if p.grad is not None], factor
-                )
+                torch._foreach_mul_(local(self._gradients()), factor)
                 self._counts = []
             return loss
 
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters() if p.grad is not None]
 
     def update_metrics(self, batch: dict[str, Any], stage: Stage) -> Any:
         """Add a batch to the metrics of a stage; nothing of one that is `void`."""
@@ -241,8 +252,10 @@ class Task(pl.LightningModule):
         self.log_dict({f"{stage}/{key}": value for key, value in metrics.items()})
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        # In fp16 gradients are unscaled before they are clipped; the fused step cannot do that.
-        fused = self.trainer.precision != "16-mixed"
+        # In fp16 gradients are unscaled before they are clipped; the fused step cannot do that, and
+        # torch has it for shards of few optimisers only.
+        sharded = any(map(is_sharded, self.parameters()))
+        fused = self.trainer.precision != "16-mixed" and not sharded
         optimizer, schedule = build(
             self.optim, groups(self.model, self.optim), self.total_steps, fused=fused
         )
@@ -266,9 +279,8 @@ class Task(pl.LightningModule):
 
         Norm and losses are copied from the device in one transfer.
         """
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        self.grad_norm, *losses = torch.stack([norm.float(), *self._losses]).tolist()
+        norm = nn.utils.get_total_norm(self._gradients())
+        self.grad_norm, *losses = torch.stack([whole(norm).float(), *self._losses]).tolist()
         self._losses = []
         self.guard.check(self, self.grad_norm, losses)
         if not gradient_clip_val or not math.isfinite(self.grad_norm):

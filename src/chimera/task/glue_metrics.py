@@ -22,6 +22,8 @@ from torchmetrics.classification import (
 )
 from torchmetrics.regression import PearsonCorrCoef, SpearmanCorrCoef
 
+from chimera.ops import reduce
+
 
 class Matthews(MulticlassMatthewsCorrCoef):
     """MCC that is 0 if all predictions or all labels are of one class.
@@ -91,7 +93,7 @@ class Scores(nn.Module):
         `score` is the mean of the official metrics.
         """
         values: dict[str, float] = {}
-        if self.count:
+        if reduce.any_of(self.count > 0):
             values = {name: _number(metric) for name, metric in self.metrics.items()}
             values["score"] = sum(values[name] for name in self.official) / len(self.official)
             values["loss"] = _number(self.loss)

@@ -23,6 +23,7 @@ from chimera.config.settings import Optim
 from chimera.data.batch.instruct import InstructDataModule
 from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
+from chimera.ops import reduce
 from chimera.task.causal_lm import CausalLM
 from chimera.task.mmlu.answer import answer
 from chimera.task.mmlu.metrics import summary
@@ -166,13 +167,18 @@ class Instruct(CausalLM):
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         output = super().training_step(batch, batch_idx)
         # Not in on_train_batch_end: callbacks save checkpoints before that hook runs.
+        loss, samples, tokens = output["task_loss"], len(batch["ids"]), batch["ids"].numel()
+        if reduce.participants() > 1:
+            weighted = [float(loss * output["count"]), float(output["count"])]
+            summed, count, *numbers = reduce.totals([*weighted, samples, tokens])
+            loss, (samples, tokens) = loss.new_tensor(summed / count), map(int, numbers)
         self._totals = replace(
             self._totals,
-            samples=self._totals.samples + len(batch["ids"]),
-            tokens=self._totals.tokens + batch["ids"].numel(),
+            samples=self._totals.samples + samples,
+            tokens=self._totals.tokens + tokens,
             losses=self._totals.losses + 1,
         )
-        self._pending_losses.append(output["task_loss"])
+        self._pending_losses.append(loss)
         return output
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:

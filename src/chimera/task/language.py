@@ -65,8 +65,8 @@ class LanguageTask(Task):
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Perplexity of a unigram model on the tokens that validation predicts."""
-        valid = islice(data.val_dataloader(), batches)
-        targets = torch.cat([b["targets"] for b in valid if not b.get("void")]).numpy()
+        valid = islice(data.val_dataloader().undivided(), batches)
+        targets = torch.cat([batch["targets"] for batch in valid]).numpy()
         train_ids = data.prepared.splits["train"].ids
         perplexity = unigram_perplexity(train_ids, targets, data.prepared.tokenizer.vocab_size)
         return {"val/unigram_perplexity": perplexity}

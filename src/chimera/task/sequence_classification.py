@@ -25,6 +25,7 @@ from chimera.data.encode.examples import Encoded, class_counts
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier
+from chimera.ops import reduce
 from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of
 from chimera.types import NonNegativeFloat, ProperFraction
@@ -148,6 +149,10 @@ class SequenceClassification(Task):
         predicted = self.update_metrics(batch, "test").tolist()
         self.predictions |= dict(zip(batch["indices"].tolist(), predicted, strict=True))
 
+    def on_test_epoch_end(self) -> None:
+        super().on_test_epoch_end()
+        self.predictions = _of_all_processes(self.predictions)
+
     def on_test_epoch_start(self) -> None:
         self.predictions = {}
 
@@ -219,3 +224,15 @@ class SequenceClassification(Task):
         if self.labels:
             return self.labels[int(value)]
         return f"{min(HIGHEST, max(LOWEST, value)):.3f}"
+
+
+def _of_all_processes(predictions: dict[int, float]) -> dict[int, float]:
+    """Predictions by the number of their example, which one process or several have made."""
+    if reduce.participants() == 1:
+        return predictions
+    count = int(reduce.largest(torch.tensor(max(predictions, default=-1)))) + 1
+    found, made = torch.zeros(2, count, dtype=torch.float64)
+    for number, value in predictions.items():
+        found[number], made[number] = value, 1.0
+    values, times = reduce.processes.sum(torch.stack([found, made]))
+    return {i: float(values[i] / times[i]) for i in range(count) if times[i]}

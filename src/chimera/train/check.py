@@ -19,6 +19,7 @@ from chimera.config.groups import ZOO, groups
 from chimera.config.groups import node as node_of
 from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest
+from chimera.train import launch
 from chimera.train.callbacks import nodes as ordered
 
 Result = TypeVar("Result")
@@ -91,6 +92,7 @@ def check_settings(config: dict[str, Any], once: Once | None = None) -> None:
         once(f"{group}.check", node, partial(_check_itself, node))
     if not static.attribute(config["task"]["_target_"], "plain_text", True):
         once("corpus", (config["task"], config["data"]), lambda: _check_corpus(config))
+    launch.check(config)
     open_run(config)
 
 
@@ -120,10 +122,11 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
-    if config["trainer"]["strategy"]:
-        from chimera.train.trainer import check_strategy  # imports Lightning
-
-        check_strategy(_instantiate(config["trainer"]))
+    if (count := config["trainer"]["devices"]) > 1 and gpu and torch.cuda.device_count() < count:
+        raise UserError(
+            f"trainer.devices={count}, but torch sees {torch.cuda.device_count()} GPUs here; lower"
+            " it, or use trainer.accelerator=cpu"
+        )
     if config["precision"] == "fp16":
         device_of_fp16(config["trainer"]["accelerator"])
     parts = {group: config[group] for group in ("model", "task", "choices", *ZOO)}

@@ -11,6 +11,7 @@ import rich
 from rich.table import Table
 from torch import nn
 
+from chimera import world
 from chimera.contract import Packable
 from chimera.optim.groups import Group, components
 from chimera.rundir.directory import RunDir
@@ -19,12 +20,16 @@ from chimera.rundir.directory import RunDir
 def quiet() -> None:
     """Silence Lightning's tips and hardware notes, show our log lines, print to standard error."""
     rich.reconfigure(stderr=True)  # the progress bar's console, so that prints go above the bar
+    if not world.is_first():
+        rich.get_console().quiet = True
+        warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # Loaders count what they hand out; workers are the user's choice; one CPU batch is small.
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+    warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # they are of all processes
     log = logging.getLogger("chimera")
     if not log.handlers:
         log.addHandler(_Say())
@@ -99,12 +104,18 @@ def show_parameters(title: str, groups: list[Group], model: nn.Module) -> None:
 
 
 def show_draws(model: nn.Module) -> None:
-    """Say which dropout depends on the process and the place in a batch; nothing if none does."""
+    """Say what depends on the number of processes or micro-batches; nothing if nothing does."""
     parts = dict.fromkeys(getattr(module, "torch_draws", "") for module in model.modules())
     if places := " and ".join(part for part in parts if part):
         say(
             f"dropout inside {places} is drawn by micro-batch and process, not by sample: other"
             " numbers of processes or micro-batches draw otherwise"
+        )
+    capped = {name for module in model.modules() for name in getattr(module, "per_process", ())}
+    if capped and world.world_size() > 1:
+        say(
+            f"{' and '.join(sorted(capped))} counts each process's own tokens: where it overflows,"
+            " other numbers of processes drop other tokens"
         )
 
 

@@ -18,6 +18,7 @@ from hydra.utils import get_object, instantiate
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from chimera import world
 from chimera.config.schema import nodes
 from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
@@ -30,11 +31,16 @@ def open_loggers(
 ) -> Iterator[list[Logger]]:
     """The chosen loggers, which know the configuration and the facts of the run; closed at the end.
 
+    Of several processes the first one has them.
+
     Args:
         config: of the run.
         facts: what run.json holds before training.
         directory: of the run.
     """
+    if not world.is_first():
+        yield []
+        return
     known = hyperparameters(config, facts)
     loggers = [_make(node, directory.path) for _, node in nodes("logger", config["logger"])]
     try:

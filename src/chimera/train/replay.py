@@ -47,6 +47,13 @@ def find(name: str, *, trust: bool = False) -> Path:
             f"replay={name}: the run names the teacher {shown(teacher)}, which is not loaded on a"
             " file's word; add trust=true if you know it"
         )
+    rank, faulty = facts["random"]["rank"], facts.get("at_fault") or []
+    if faulty and rank not in faulty:
+        name = f"nan_report-{facts['step']}{f'-rank{faulty[0]}' * (faulty[0] > 0)}.json"
+        raise UserError(
+            f"replay={file}: the loss of process {faulty[0]} was not finite, this is the share of"
+            f" process {rank}; use replay={file.with_name(name)}"
+        )
     for needed in (file.with_suffix(".npz"), directory.tokenizer):
         if not needed.exists():
             raise UserError(f"replay={name} needs {needed}, which is missing")
@@ -151,7 +158,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
             loader = Recorded(batches, facts["batches_an_epoch"])
             trainer.fit(task, loader, ckpt_path=state, weights_only=True)
         except NotFiniteError:
-            now = read(again.path / file.name)
+            now = read(next(again.path.glob("nan_report-*.json")))
         else:
             say(f"not reproduced: step {facts['step']} is finite this time")
             return 1

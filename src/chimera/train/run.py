@@ -6,12 +6,14 @@ data → model → trainer → fit, validate, test → record
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 
+from chimera import world
 from chimera.callback.log.heartbeat import Heartbeat
 from chimera.callback.log.steps import Steps
 from chimera.callback.siblings import find, with_method
@@ -22,6 +24,7 @@ from chimera.config.settings import Trainer as Settings
 from chimera.data.batch.module import DataModule
 from chimera.errors import FULL, Interrupted, UserError
 from chimera.model.restore import save_body
+from chimera.model.sharding import load_state, shard
 from chimera.optim.groups import groups
 from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
@@ -36,6 +39,7 @@ from chimera.train.console import quiet, report, say, show_draws, show_parameter
 from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.loggers import open_loggers
+from chimera.train.ranks import Ranks, joined, lost_processes_named
 from chimera.train.restore import starting_point
 from chimera.train.trainer import make_trainer, trainer_settings
 
@@ -50,9 +54,14 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         Interrupted: after Ctrl-C or SIGTERM, when all is saved.
     """
     quiet()
-    directory = open_run(config)
-    config = directory.extended(config)
-    if directory.is_done(config) and not config["overwrite"]:
+    with joined(config["trainer"]["timeout"]) as ranks:
+        return _run(config, overrides, ranks)
+
+
+def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str, Any]:
+    place = ranks.on_first(lambda: find_place(config))
+    directory, config = RunDir(Path(place["path"])), place["config"]
+    if place["done"]:
         of = record.older(directory.config())
         say(f"done already{of}: {directory.path}  (overwrite=true starts it over)")
         report(directory.record(), directory)
@@ -61,34 +70,56 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     pl.seed_everything(config["seed"], verbose=False)
 
     data = make_data(config)
+    ranks.on_first(data.prepare_data)
     tokenizer = data.prepared.tokenizer
     task = make_task(config, tokenizer.vocab_size, start=True)
     task.configure_for(data, "fit")
     data.setup()
     settings = lengths(settings, data)
     task.total_steps = settings.max_steps
+    task.shard = shard if settings.strategy == "fsdp" else None
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
     show_draws(task.model)
 
-    origin = starting_point(config, directory, task, data, settings.max_steps)
-    resume = start(directory, config, overrides, task.optim)
+    def started() -> dict[str, Any]:
+        origin = starting_point(config, directory, task, data, settings.max_steps)
+        resume = start(directory, config, overrides, task.optim)
+        return {"path": str(resume.path or origin or ""), "step": resume.step}
+
+    resume = ranks.on_first(started)
+    check_shared(directory)
     callbacks[1:1] = [RatesOfSchedule()] * (EXTENDED in config)
     callbacks[1:1] = [TimeLimit(settings.max_time)] if settings.max_time else []
     steps = next(c for c in callbacks if isinstance(c, Steps))
-    with status_of(Heartbeat(directory, steps, resume.step, settings.max_steps)):
-        tokenizer.save(directory.tokenizer)
-        save_body(task.model, directory.path)
-        data.save_test(directory.test_data)
+    heartbeat = Heartbeat(directory, steps, resume["step"], settings.max_steps)
+    with status_of(heartbeat), lost_processes_named(settings.timeout):
+        if ranks.first:
+            tokenizer.save(directory.tokenizer)
+            save_body(task.model, directory.path)
+            data.save_test(directory.test_data)
         facts = record.before(config, data.prepared, task)
         with open_loggers(config, facts, directory) as loggers:
             trainer = make_trainer(config, settings, directory, loggers, callbacks)
-            fit(trainer, task, data, settings, resume.path or origin)
-            metrics = test(trainer, task, data, settings)
+            fit(trainer, task, data, settings, Path(resume["path"]) if resume["path"] else None)
+            metrics = test(trainer, task, data, settings, ranks)
         facts |= record.after(trainer, directory, metrics)
-        write_json(directory.path / "run.json", facts)
-        curves(directory.steps, facts["validations"], directory.curves, config["name"])
+        if ranks.first:
+            write_json(directory.path / "run.json", facts)
+            curves(directory.steps, facts["validations"], directory.curves, config["name"])
     report(facts, directory)
     return facts
+
+
+def find_place(config: dict[str, Any]) -> dict[str, Any]:
+    """Directory of a run, whether the run is done, and its configuration with its extensions.
+
+    Raises:
+        UserError: the directory holds another run or other files.
+    """
+    directory = open_run(config)
+    config = directory.extended(config)
+    done = directory.is_done(config) and not config["overwrite"]
+    return {"path": str(directory.path), "config": config, "done": done}
 
 
 def fit(
@@ -110,7 +141,7 @@ def fit(
         task.model.compile()  # in place, so that checkpoints keep their names
     trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
     late = any(limit.reached for limit in with_method(trainer, "reached"))
-    if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).caught):
+    if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).stopping):
         why = f" by trainer.max_time={settings.max_time}, which has to be larger" if late else ""
         where = trainer.default_root_dir
         raise Interrupted(f"stopped at step {trainer.global_step}{why}, saved in {where}")
@@ -130,7 +161,7 @@ def lengths(settings: Settings, data: DataModule) -> TrainerInSteps:
 
 
 def test(
-    trainer: pl.Trainer, task: Task, data: DataModule, settings: TrainerInSteps
+    trainer: pl.Trainer, task: Task, data: DataModule, settings: TrainerInSteps, ranks: Ranks
 ) -> dict[str, float]:
     """Metrics of the trained model, by the checkpoint that the task is judged by.
 
@@ -139,18 +170,20 @@ def test(
         task: gets the weights of the best checkpoint if its `final` says so.
         data: of the task.
         settings: of the trainer.
+        ranks: the processes of the run.
     """
     directory = RunDir(Path(trainer.default_root_dir))
-    best = files.best(directory.checkpoints)
+    best = ranks.on_first(lambda: [str(path) for _, path in files.best(directory.checkpoints)])
     if task.final == "best" and best:
-        task.load_state_dict(load(best[0][1])["state_dict"])
+        load_state(task, load(Path(best[0]))["state_dict"])
     metrics: dict[str, float] = {
         **trainer.validate(task, datamodule=data, verbose=False)[0],
         **trainer.test(task, datamodule=data, verbose=False)[0],
         **task.baselines(data, settings.limit_val_batches),
         **task.extra_metrics(trainer, data),
     }
-    task.write_predictions(directory.path)
+    if ranks.first:
+        task.write_predictions(directory.path)
     return metrics
 
 
@@ -175,13 +208,31 @@ def start(
     return resume
 
 
+def check_shared(directory: RunDir) -> None:
+    """Refuse processes on machines that do not see the run's directory.
+
+    Raises:
+        UserError: naming the machine.
+    """
+    if not directory.path.is_dir():
+        raise UserError(
+            f"run_dir={directory.path} is not to be seen from {socket.gethostname()}; the machines"
+            " of a run have to share a file system, so name a folder there"
+        )
+
+
 @contextlib.contextmanager
 def status_of(heartbeat: Heartbeat) -> Iterator[None]:
     """Keep status.json: RUNNING inside, then DONE, STOPPED or FAILED, with the reason.
 
+    The first process of a run does so for all.
+
     Raises:
         UserError: the disk is full.
     """
+    if not world.is_first():
+        yield
+        return
     heartbeat.start()
     try:
         yield

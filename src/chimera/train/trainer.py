@@ -16,10 +16,10 @@ from lightning.pytorch.profilers import (
     SimpleProfiler,
 )
 
+from chimera import world
 from chimera.callback.state.validation import NEVER
 from chimera.config.lengths import TrainerInSteps
 from chimera.config.settings import Trainer as Settings
-from chimera.errors import UserError
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
 from chimera.train.precision import device_of_fp16
@@ -49,10 +49,12 @@ def make_trainer(
         loggers: Lightning's; none is fine.
         callbacks: in the order of their calls.
     """
-    arguments = precision_arguments(config["precision"], settings.accelerator)
-    plugins = [CheckedIO(), *arguments.pop("plugins", [])]
+    precision = precision_arguments(config["precision"], settings.accelerator)
+    processes = process_arguments(settings)
+    plugins = [CheckedIO(), *precision.pop("plugins", []), *processes.pop("plugins", [])]
     return pl.Trainer(
-        **arguments,
+        **precision,
+        **processes,
         **passed_through(settings),
         profiler=make_profiler(settings.profiler, directory),
         plugins=plugins,
@@ -66,7 +68,6 @@ def make_trainer(
         limit_val_batches=settings.limit_val_batches or 1.0,
         limit_test_batches=settings.limit_test_batches or 1.0,
         accelerator=settings.accelerator,
-        devices=settings.devices,
         deterministic=settings.deterministic,
         logger=loggers,
         callbacks=callbacks,
@@ -80,9 +81,18 @@ def make_trainer(
     )
 
 
+def process_arguments(settings: TrainerInSteps) -> dict[str, Any]:
+    """Arguments of Lightning's Trainer for the processes that there are: devices, strategy."""
+    if world.world_size() == 1:
+        return {"devices": 1}
+    from chimera.train.strategy import arguments  # imports DTensor, which takes half a second
+
+    return arguments(settings.strategy, settings.timeout)
+
+
 #: Arguments that Lightning gets as they are; null leaves them to Lightning.
 PASSED_THROUGH = (
-    *("strategy", "num_nodes", "sync_batchnorm", "min_steps", "min_epochs", "benchmark"),
+    *("sync_batchnorm", "min_steps", "min_epochs", "benchmark"),
     *("inference_mode", "detect_anomaly", "gradient_clip_algorithm", "limit_predict_batches"),
     *("reload_dataloaders_every_n_epochs", "enable_autolog_hparams"),
 )
@@ -110,32 +120,6 @@ def make_profiler(name: str | None, directory: RunDir) -> Profiler | None:
     }
     profiler: Profiler = classes[name](dirpath=directory.path, filename="profile")
     return profiler
-
-
-def check_strategy(settings: Settings) -> None:
-    """Refuse a strategy that Lightning cannot use here.
-
-    Raises:
-        UserError: with Lightning's reason.
-    """
-    if settings.strategy is None:
-        return
-    try:
-        pl.Trainer(
-            accelerator=settings.accelerator,
-            devices=settings.devices,
-            strategy=settings.strategy,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-    except (ValueError, TypeError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(
-            f"trainer.strategy={settings.strategy} cannot be used: {reason}; null leaves it to"
-            " Lightning"
-        ) from error
 
 
 def precision_arguments(precision: str, accelerator: str) -> dict[str, Any]:

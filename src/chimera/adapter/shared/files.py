@@ -23,20 +23,22 @@ from chimera.adapter.shared.draws import connect
 from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitute
 from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
+from chimera.ops.shards import whole
 from chimera.rundir.plain import read_json
 from chimera.rundir.tensors import load_tensors
 
 CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
 
 
-def save(model: nn.Module, folder: str | Path) -> None:
+def save(model: nn.Module, folder: str | Path, *, write: bool = True) -> None:
     """Save the adapter of a model, and the other trained parameters.
+
+    All processes call it if the model is sharded; one of them with `write`.
 
     Names of layers are relative to `model`. For files that peft loads, pass the Hugging Face model
     inside a Chimera model.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     layers = adapted(model)
     tensors: dict[str, Tensor] = {}
     for name, layer in layers.items():
@@ -51,7 +53,11 @@ def save(model: nn.Module, folder: str | Path) -> None:
                 name = name.replace(prefix, file_prefix)
             tensors[PREFIX + name] = parameter.detach()
             extra.add(name.rpartition(".")[0])
-    save_file({k: t.contiguous().cpu() for k, t in tensors.items()}, folder / TENSORS)
+    tensors = {key: whole(tensor).contiguous().cpu() for key, tensor in tensors.items()}
+    if not write:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / TENSORS)
     config = _config(layers) | {"modules_to_save": sorted(extra) or None}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from chimera.ops.dropout import dropout
 from chimera.ops.low_rank import entropy_rank
 from chimera.ops.precision import wide
+from chimera.ops.shards import whole
 
 
 def widths(layer: Any) -> tuple[int, int] | None:
@@ -71,12 +72,13 @@ class LowRank(nn.Module):
     def nonzero_directions(self) -> Bool[Tensor, " r"]:
         """Mask of the directions with nonzero m."""
         m = self.diagonal()
-        return torch.ones_like(self.A[:, 0], dtype=torch.bool) if m is None else m != 0
+        return whole(torch.ones_like(self.A[:, 0], dtype=torch.bool) if m is None else m != 0)
 
     def factors(self) -> tuple[Float[Tensor, "o r"], Float[Tensor, "r i"]]:
         """Factors (s·B diag(m), A) of ΔW."""
         m = self.diagonal()
-        return (self.B if m is None else self.B * m) * self.scale, self.A
+        b = whole(self.B)
+        return (b if m is None else b * whole(m)) * self.scale, whole(self.A)
 
     def delta(self) -> Float[Tensor, "o i"]:
         """ΔW = s·B diag(m) A."""

@@ -8,6 +8,8 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from chimera.ops import reduce
+from chimera.ops.shards import is_sharded, local
 from chimera.types import PositiveInt
 
 
@@ -28,15 +30,18 @@ class GradientNorms(Callback):
     ) -> None:
         if (trainer.global_step + 1) % self.every:
             return
+        sharded = False
         squares: dict[str, torch.Tensor] = {}  # a component may have a group without decay
         for group in optimizer.param_groups:
             gradients = [p.grad for p in group["params"] if p.grad is not None]
-            if gradients:
+            sharded = sharded or any(map(is_sharded, gradients))
+            if gradients := local(gradients):
                 each = torch.stack(torch._foreach_norm(gradients)).float().square().sum()
                 name = str(group["name"])
                 squares[name] = squares[name] + each if name in squares else each
         if squares:  # all in one transfer from the device
-            norms = torch.stack([*squares.values()]).sqrt().tolist()
+            sums = torch.stack([*squares.values()])
+            norms = (reduce.total(sums) if sharded else sums).sqrt().tolist()
             self.norms = dict(zip(squares, norms, strict=True))
 
     def chart(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from chimera.callback.siblings import with_method
+from chimera.ops import reduce
 
 
 @dataclass(frozen=True)
@@ -137,22 +138,36 @@ class Steps(Callback):
     def _finish(self, trainer: pl.Trainer, task: Any, batch_idx: int, seconds: float) -> Step:
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         by_value = trainer.gradient_clip_algorithm == "value"
+        means, tokens = self._of_all()
         return Step(
             epoch=trainer.current_epoch,
             step=-(-(batch_idx + 1) // trainer.accumulate_grad_batches),
             global_step=trainer.global_step,
-            loss=_mean(self._micro, "task_loss"),
-            accuracy=_mean(self._micro, "accuracy"),
+            loss=means.pop("loss"),
+            accuracy=means.pop("accuracy"),
             lr=task.optim.lr * _factor(trainer, self._rates),
             rates=self._rates,
             grad_norm=task.grad_norm,
             clip=0.0 if by_value else float(trainer.gradient_clip_val or 0.0),
             scaler_scale=float(scaler.get_scale()) if scaler is not None else 1.0,
-            tokens=self._tokens,
+            tokens=tokens,
             seconds=seconds,
-            aux=_means(self._micro, "aux"),
-            stats=_means(self._micro, "stats"),
+            aux={key[4:]: value for key, value in means.items() if key.startswith("aux/")},
+            stats={key[6:]: value for key, value in means.items() if key.startswith("stats/")},
         )
+
+    def _of_all(self) -> tuple[dict[str, float], int]:
+        """Means over the predictions of the step, and its tokens, of all processes."""
+        micro = self._micro
+        means = {"loss": _mean(micro, "task_loss"), "accuracy": _mean(micro, "accuracy")}
+        for part in ("aux", "stats"):
+            means |= {f"{part}/{key}": value for key, value in _means(micro, part).items()}
+        if reduce.participants() == 1:
+            return means, self._tokens
+        count = float(sum(float(output.get("count", 1.0)) for output in micro))
+        weighted = [value * count for value in means.values()]
+        *sums, counts, tokens = reduce.totals([*weighted, count, self._tokens])
+        return dict(zip(means, (value / counts for value in sums), strict=True)), int(tokens)
 
 
 def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:

@@ -49,8 +49,9 @@ class AdapterLog(Callback):
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         model = pl_module.get_submodule("model")
-        if self.save and trainer.is_global_zero and adapted(model):
-            files.save(model, Path(trainer.default_root_dir) / "adapter")
+        if self.save and adapted(model):
+            folder = Path(trainer.default_root_dir) / "adapter"
+            files.save(model, folder, write=trainer.is_global_zero)
 
 
 def ranks(model: nn.Module) -> dict[str, float]:

@@ -24,6 +24,7 @@ from chimera.callback.siblings import find
 from chimera.callback.state.step_snapshot import StepSnapshot
 from chimera.callback.state.validation import ValidationSchedule
 from chimera.errors import NotFiniteError
+from chimera.ops import reduce
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import finite
 from chimera.rundir.directory import RunDir
@@ -106,22 +107,35 @@ class Checkpoints(Callback):
         # is not finite has been saved by the guard, before the batch was lost.
         done = isinstance(exception, OSError | NotFiniteError)
         if isinstance(exception, Exception) and not done:
-            self.emergency(trainer)
+            self.emergency(trainer, together=trainer.world_size == 1)
 
-    def emergency(self, trainer: pl.Trainer, name: str = "emergency", **facts: Any) -> Path | None:
-        """Save the state before the failed step; None where it cannot be restored."""
+    def emergency(
+        self, trainer: pl.Trainer, name: str = "emergency", *, together: bool = True, **facts: Any
+    ) -> Path | None:
+        """Save the state before the failed step; None where it cannot be restored.
+
+        Args:
+            trainer: whose step has failed.
+            name: of the checkpoint.
+            together: all processes save; else this one alone, for another may be gone.
+            facts: for the sidecar.
+        """
         snapshot = find(trainer, StepSnapshot)
         if trainer.state.fn != "fit" or not snapshot.intact(trainer):
             return None
         target = self.folder / f"{name}.ckpt"
         self._facts = {"resumable": True, **facts}
         began = time.perf_counter()
-        snapshot.save(trainer, target)
+        if not snapshot.save(trainer, target, together=together):
+            return None
         self.stalls.append(time.perf_counter() - began)
         return target
 
     def rescue(self) -> None:
-        """Publish the newest finite checkpoint as `emergency`: the weights in memory are broken."""
+        """Publish the newest finite checkpoint as `emergency`: the weights in memory are broken.
+
+        The first process does so for all.
+        """
         newest = files.newest(self.folder)
         while newest.path and not finite(newest.path):
             os.replace(newest.path, newest.path.with_name(f"{newest.path.name}.invalid"))
@@ -139,7 +153,8 @@ class Checkpoints(Callback):
         names = []
         if stopping or step % self.every_n_steps == 0 or step == trainer.max_steps:
             names.append(f"rolling-{step}")
-        if loss is not None and self._among_best(loss):
+        best = trainer.is_global_zero and loss is not None and self._among_best(loss)
+        if reduce.any_of(best):  # all save, since each may have a shard
             names.append(f"best-{step}")
         ended = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         if ended and self.keep_epochs != 0:

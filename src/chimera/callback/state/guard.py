@@ -20,6 +20,7 @@ from chimera.callback.state import nan_report
 from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.step_snapshot import StepSnapshot
 from chimera.errors import NotFiniteError
+from chimera.ops import reduce
 from chimera.rundir.directory import RunDir
 from chimera.types import PositiveInt
 
@@ -82,10 +83,11 @@ class NanGuard(Callback):
         """
         trainer = task.trainer
         self.snapshot.updating = True
-        if math.isfinite(grad_norm) and all(map(math.isfinite, losses)):
+        broken = reduce.any_of(not all(map(math.isfinite, losses)))
+        if math.isfinite(grad_norm) and not broken:
             return
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        if scaler is not None and all(map(math.isfinite, losses)) and scaler.get_scale() > 1:
+        if scaler is not None and not broken and scaler.get_scale() > 1:
             self.scaler_skipped += 1
             return
         self.snapshot.updating = False
@@ -111,11 +113,13 @@ class NanGuard(Callback):
         state = self.checkpoints.emergency(
             trainer, "broken" if broken else "emergency", resumable=not broken
         )
-        if broken:
+        if broken and trainer.is_global_zero:
             self.checkpoints.rescue()
         facts["state"] = None if state is None else str(state.relative_to(self.directory.path))
         file = nan_report.write(self.directory.path, facts, self._batches)
-        if self.show:  # on the console of the progress bar, which would be drawn over otherwise
+        if (
+            self.show and trainer.is_global_zero
+        ):  # on the console of the progress bar, which would be drawn over otherwise
             text = nan_report.shortened(facts, file)
             rich.get_console().print(text, highlight=False, soft_wrap=True, markup=False)
         return f"{facts['what']} at step {facts['step']}; report: {file.with_suffix('.md')}"

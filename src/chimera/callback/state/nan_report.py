@@ -1,7 +1,8 @@
 """The report of a step that was not finite: the seven parts of TITAN 8.4.3, and how to repeat it.
 
 `nan_report-<step>.json` for programs and `replay=`, `.md` to be read, `.npz` with the step's
-micro-batches: token ids, masked positions, targets, the samples' numbers.
+micro-batches: token ids, masked positions, targets, the samples' numbers. Each process of a run
+writes those of its own share; the names of all but the first one's end in `-rank<r>`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from chimera.data.source.arrays import read_arrays
 from chimera.errors import UserError
+from chimera.ops import reduce
+from chimera.ops.shards import whole
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.plain import read_json
 
@@ -43,8 +46,8 @@ def collect(
         grad_norm: L2 norm of all gradients.
         config: of the run; `{}` leaves it out of the report.
     """
-    gradients = {n: p.grad for n, p in task.named_parameters() if p.grad is not None}
-    weights = {**dict(task.named_parameters()), **dict(task.named_buffers())}
+    gradients = {n: whole(p.grad) for n, p in task.named_parameters() if p.grad is not None}
+    weights = {n: whole(p) for n, p in task.named_parameters()} | dict(task.named_buffers())
     facts: dict[str, Any] = {
         "step": trainer.global_step + 1,
         "epoch": trainer.current_epoch,
@@ -68,6 +71,7 @@ def collect(
         "micro_batches": list(range(micro - len(batches) + 1, micro + 1)),
         "rank": trainer.global_rank,
     }
+    facts["at_fault"] = _at_fault(trainer, losses)
     facts["absent"] = [[k for k, v in b.items() if v is None] for b in batches]
     facts["batches_an_epoch"] = int(trainer.num_training_batches)
     facts["indices"] = [b["indices"].tolist() for b in batches if "indices" in b]
@@ -77,7 +81,8 @@ def collect(
 
 def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, Any]]) -> Path:
     """Write the three files; returns the path of the JSON."""
-    file = directory / f"nan_report-{facts['step']}.json"
+    rank = facts["random"]["rank"]
+    file = directory / f"nan_report-{facts['step']}{f'-rank{rank}' * (rank > 0)}.json"
     arrays = {
         f"{number}/{key}": _array(value)
         for number, batch in enumerate(batches)
@@ -195,6 +200,13 @@ def _verdict(facts: dict[str, Any], losses: list[float]) -> tuple[str, str]:
         "gradient",
         f"gradient of {_first(bad) if bad else 'all parameters together'} is not finite",
     )
+
+
+def _at_fault(trainer: Any, losses: list[float]) -> list[int]:
+    """Ranks of the processes with a loss that is not finite; all have to ask for it."""
+    flags = [0.0] * trainer.world_size
+    flags[trainer.global_rank] = float(not all(map(math.isfinite, losses)))
+    return [rank for rank, flag in enumerate(reduce.totals(flags)) if flag]
 
 
 def _first(names: dict[str, int]) -> str:

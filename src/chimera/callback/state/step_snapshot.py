@@ -61,14 +61,33 @@ class StepSnapshot(Callback):
         if self._inside and self._live:
             torch._foreach_copy_(self._live, self._kept)
 
-    def save(self, trainer: pl.Trainer, path: Path) -> None:
-        """Write a checkpoint of the state before the current step."""
+    def save(self, trainer: pl.Trainer, path: Path, *, together: bool = True) -> bool:
+        """Write a checkpoint of the state before the current step.
+
+        Args:
+            trainer: of the run.
+            path: of the checkpoint.
+            together: all processes are here. If not, the first one saves what it has by itself,
+                which is no state at all if the weights are in shards.
+
+        Returns:
+            Whether it was written.
+        """
+        if not together and (
+            not trainer.is_global_zero or getattr(trainer.strategy, "sharded", False)
+        ):
+            return False
         self.restore_buffers()
         self._rewinding = True
         try:
-            trainer.save_checkpoint(path)
+            if together:
+                trainer.save_checkpoint(path)
+            else:  # what the trainer does, without its barrier
+                state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+                trainer.strategy.save_checkpoint(state, path)
         finally:
             self._rewinding = False
+        return True
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

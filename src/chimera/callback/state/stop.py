@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from chimera.callback.log.steps import Steps
 from chimera.callback.siblings import find
+from chimera.ops import reduce
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -20,6 +21,7 @@ class GracefulStop(Callback):
 
     def __init__(self) -> None:
         self.caught: int | None = None
+        self.stopping = False  # also where another process has caught the signal
         self._before: dict[int, Any] = {}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -35,7 +37,9 @@ class GracefulStop(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.caught is not None and trainer.global_step > self._step:
+        # A signal reaches the processes of a run at different steps, or only one of them.
+        if trainer.global_step > self._step and reduce.any_of(self.caught is not None):
+            self.stopping = True
             _stop(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -75,7 +79,7 @@ class TimeLimit(Callback):
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         late = find(trainer, Steps).wall_seconds >= self.seconds
-        if late and trainer.global_step > self._step:
+        if trainer.global_step > self._step and reduce.any_of(late):
             self.reached = True
             _stop(trainer)
 

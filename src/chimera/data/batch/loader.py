@@ -72,6 +72,7 @@ class ResumableLoader:
         name: str = "the training split",
     ) -> None:
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
+        self._collate, self.name = collate, name
         self.shuffle, self.drop_last = shuffle, drop_last
         self.rank, self.world_size = world.rank(), world.world_size()
         if batch_size % self.world_size:
@@ -131,6 +132,21 @@ class ResumableLoader:
             num_workers=settings.num_workers,
             name=name,
         )
+
+    def undivided(self) -> ResumableLoader:
+        """Loader of the same batches from the first, of which this process gets all samples."""
+        loader = type(self)(
+            self.samples,
+            self.batch_size,
+            self._collate,
+            seed=self.seed,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            name=self.name,
+        )
+        loader.rank, loader.world_size = 0, 1
+        loader.limit(self._limit, repeat=self._repeat)
+        return loader
 
     @property
     def epoch(self) -> int:

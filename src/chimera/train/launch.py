@@ -1,0 +1,157 @@
+"""Start the processes of a run, `trainer.devices` of them on this machine.
+
+torchrun and srun start them as well; then nothing is started here. The command stays as their
+parent: it passes signals on, ends all when one fails, and returns one exit code. Does not import
+torch.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chimera import world
+from chimera.errors import UserError
+from chimera.paths import ROOT
+
+#: Seconds that the others have to end by themselves when one process has failed: the first one may
+#: be saving, the others have nothing to save.
+FIRST_ENDS, OTHERS_END = 60.0, 5.0
+#: Tells a started process who its parent is; it stops when that process has ended.
+PARENT = "CHIMERA_PARENT"
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Refuse numbers of processes that cannot be, and batches that they cannot share.
+
+    Raises:
+        UserError: one line.
+    """
+    trainer = config["trainer"]
+    devices, nodes = trainer["devices"], trainer.get("num_nodes") or 1
+    by, size = world.launcher(), devices * nodes
+    if by is not None:
+        if size not in (1, world.world_size()):
+            raise UserError(
+                f"trainer.devices={devices} on trainer.num_nodes={nodes} is {size} processes, but"
+                f" {by} has started {world.world_size()}; leave both out, or make them agree"
+            )
+        size = world.world_size()
+    elif nodes > 1:
+        raise UserError(
+            f"trainer.num_nodes={nodes} needs a launcher on each node; start it with srun, or with"
+            f" torchrun --nnodes={nodes} --nproc-per-node={devices} train.py ..."
+        )
+    if trainer["strategy"] == "fsdp" and config["precision"] == "fp16" and size > 1:
+        raise UserError(
+            "trainer.strategy=fsdp does not go with precision=fp16: each process would scale its"
+            " own shards; use precision=bf16, or trainer.strategy=ddp"
+        )
+    batch_size = config["data"].get("batch_size")
+    if isinstance(batch_size, int) and batch_size % size:
+        raise UserError(
+            f"data.batch_size={batch_size} cannot be shared evenly by {size} processes; it is the"
+            f" batch of all of them, so use a multiple of {size}"
+        )
+
+
+def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
+    """Start the processes of a checked run and wait for them.
+
+    Args:
+        config: of the run.
+        overrides: of its command line, which every process gets.
+
+    Returns:
+        The exit code of all; None if this process is to train itself.
+    """
+    count = config["trainer"]["devices"]
+    if count == 1 or world.launcher() is not None:
+        return None
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    threads = str(max(1, (os.cpu_count() or 1) // count))
+    common = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "CHIMERA_RUN": secrets.token_hex(4),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+        PARENT: str(os.getpid()),
+    }
+    command = [sys.executable, str(ROOT / "train.py"), *overrides]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            start_new_session=True,  # Ctrl-C reaches them once, through this process
+        )
+        for rank in range(count)
+    ]
+    return _Group(processes).wait()
+
+
+class _Group:
+    """Started processes. Signals that this process gets are passed on to all of them."""
+
+    def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        self.processes = processes
+
+    def wait(self) -> int:
+        """Wait for all; returns the code of the first that failed, else 0."""
+        before = {n: signal.signal(n, self._pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while not (failed := self._failed()) and self._alive():
+                time.sleep(0.05)
+            if failed:
+                self._end()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self._code(failed)
+
+    def _failed(self) -> list[int]:
+        """Ranks of processes that have failed."""
+        return [rank for rank, process in enumerate(self.processes) if process.poll()]
+
+    def _alive(self) -> list[subprocess.Popen[bytes]]:
+        return [process for process in self.processes if process.poll() is None]
+
+    def _end(self) -> None:
+        """Wait for those that are still there, then kill them."""
+        began = time.monotonic()
+        while alive := self._alive():
+            waited = time.monotonic() - began
+            for process in alive:
+                patience = FIRST_ENDS if process is self.processes[0] else OTHERS_END
+                if waited > patience:
+                    process.kill()
+            time.sleep(0.05)
+
+    def _code(self, failed: list[int]) -> int:
+        if not failed:
+            return 0
+        codes = [self.processes[rank].returncode for rank in failed]
+        for rank, code in zip(failed, codes, strict=True):
+            if code < 0:
+                name = signal.Signals(-code).name
+                print(
+                    f"error: process {rank} of {len(self.processes)} was ended by {name}; start the"
+                    " same command again to resume from the last checkpoint",
+                    file=sys.stderr,
+                )
+                return 128 - code
+        return codes[0]
+
+    def _pass_on(self, number: int, _: object) -> None:
+        for process in self._alive():
+            process.send_signal(number)

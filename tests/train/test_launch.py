@@ -1,0 +1,181 @@
+"""Starting the processes of a run: refusals, exit codes, signals, what the first one decides."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from torch import distributed
+
+from chimera import world
+from chimera.cli.train import main
+from chimera.errors import LostProcessError, UserError
+from chimera.train import launch
+from chimera.train.ranks import Ranks, lost_processes_named
+
+REFUSED = [
+    (["trainer.devices=3"], ["data.batch_size=16", "multiple of 3"]),
+    (["trainer.num_nodes=2"], ["trainer.num_nodes=2", "srun", "torchrun --nnodes=2"]),
+    (["trainer=fsdp", "trainer.devices=2", "precision=fp16"], ["strategy=fsdp", "precision=bf16"]),
+    (["trainer.strategy=deepspeed"], ["trainer.strategy=deepspeed", "ddp, fsdp"]),
+    (["trainer.timeout=0"], ["trainer.timeout=0", "above 0"]),
+    (["trainer.devices=0"], ["trainer.devices=0", "at least 1"]),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), REFUSED, ids=lambda value: " ".join(value))
+def test_processes_that_cannot_be_are_refused_in_one_line(
+    words: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data.batch_size=16", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    for text in told:
+        assert text in line
+
+
+def test_a_launcher_that_started_other_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config: dict[str, Any] = {
+        "trainer": {"devices": 4, "num_nodes": None, "strategy": None},
+        "precision": "fp32",
+        "data": {"batch_size": 16},
+    }
+    for name, value in zip(world._TORCHRUN, ("0", "2", "0", "2"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"trainer.devices=4 .* torchrun has started 2"):
+        launch.check(config)
+    config["trainer"]["devices"] = 1  # whatever there is
+    launch.check(config)
+    config["data"]["batch_size"] = 15
+    with pytest.raises(UserError, match=r"data\.batch_size=15 cannot be shared evenly by 2"):
+        launch.check(config)
+
+
+def test_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(world._SRUN, ("5", "8", "1", "4(x2)"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert world.launcher() == "srun"
+    assert (world.rank(), world.world_size()) == (5, 8)
+    assert (world.local_rank(), world.local_size()) == (1, 4)
+    assert not world.is_first()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")  # a job of one process
+    assert world.launcher() is None
+
+
+SLEEP = "import time; time.sleep(60)"
+
+
+def group(*programs: str) -> launch._Group:
+    """Processes that run Python programs."""
+    return launch._Group([subprocess.Popen([sys.executable, "-c", text]) for text in programs])
+
+
+def test_the_others_end_when_one_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "FIRST_ENDS", 0.3)
+    monkeypatch.setattr(launch, "OTHERS_END", 0.1)
+    began = time.monotonic()
+    assert group(SLEEP, "raise SystemExit(3)", SLEEP).wait() == 3
+    assert group("", "import os; os.kill(os.getpid(), 9)").wait() == 128 + signal.SIGKILL
+    assert time.monotonic() - began < 20
+    assert "process 1 of 2 was ended by SIGKILL" in capsys.readouterr().err
+    assert group("", "").wait() == 0
+
+
+def test_the_first_process_has_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "OTHERS_END", 0.1)
+    saving = "import time; time.sleep(0.5); raise SystemExit(7)"
+    processes = group(saving, "raise SystemExit(1)", SLEEP)
+    assert processes.wait() == 1
+    codes = [process.returncode for process in processes.processes]
+    assert codes == [7, 1, -signal.SIGKILL]
+
+
+def test_a_signal_reaches_all_processes() -> None:
+    stops = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(130)); "
+    processes = group(*[stops + "print(flush=True); time.sleep(60)"] * 2)
+    timer = threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGTERM))
+    timer.start()
+    assert processes.wait() in (130, 128 + signal.SIGTERM)  # by the time it has come that far
+
+
+def ranks(count: int) -> list[Ranks]:
+    """Processes of a run that share a store; threads play them."""
+    store = distributed.HashStore()
+    found = [Ranks(store) for _ in range(count)]
+    for rank, one in enumerate(found):
+        one.rank, one.size = rank, count
+    return found
+
+
+def at_once(work: Callable[[Ranks], Any], of: list[Ranks]) -> list[Any]:
+    with ThreadPoolExecutor(len(of)) as pool:
+        futures = [pool.submit(work, one) for one in of]
+    return [future.exception() or future.result() for future in futures]
+
+
+def test_the_first_process_decides_for_all() -> None:
+    calls: list[int] = []
+
+    def work(one: Ranks) -> list[Any]:
+        def found(turn: int) -> dict[str, Any]:
+            time.sleep(0.1)
+            calls.append(one.rank)
+            return {"turn": turn, "path": None}
+
+        return [one.on_first(lambda: found(1)), one.on_first(lambda: found(2))]
+
+    found = at_once(work, ranks(3))
+    assert found == [[{"turn": 1, "path": None}, {"turn": 2, "path": None}]] * 3
+    assert calls == [0, 0]
+
+
+def test_an_error_of_the_first_process_ends_all_and_one_speaks() -> None:
+    def work(one: Ranks) -> None:
+        def fail() -> None:
+            raise UserError("the disk is\nnot there")
+
+        one.on_first(fail)
+
+    of = ranks(3)
+    found = at_once(work, of)
+    assert all(isinstance(error, UserError) for error in found)
+    assert [str(error) for error in found[1:]] == ["the disk is not there"] * 2
+    assert sorted(one.speaks() for one in of) == [False, False, True]
+    assert Ranks().speaks()
+
+
+def test_processes_leave_together() -> None:
+    of, left = ranks(2), []
+
+    def work(one: Ranks) -> None:
+        time.sleep(0.3 * one.rank)
+        one.leave()
+        left.append(time.monotonic())
+
+    began = time.monotonic()
+    at_once(work, of)
+    assert min(left) - began >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer", "has ended"),
+        ("gloo: Timed out waiting 5000ms for recv operation", "did not answer within"),
+    ],
+)
+def test_a_lost_process_is_one_line(text: str, told: str) -> None:
+    with pytest.raises(LostProcessError, match=told) as caught, lost_processes_named(5):
+        raise RuntimeError(text)
+    assert "start the same command again" in str(caught.value)
+    with pytest.raises(RuntimeError, match="other") as other, lost_processes_named(5):
+        raise RuntimeError("other")
+    assert not isinstance(other.value, LostProcessError)
