@@ -1,0 +1,151 @@
+"""One process and several give the same losses: `python -m tests.ranks.equality`.
+
+Trains the golden command lines (`tests.golden.combinations`: every component and task, twenty
+steps) on one process, and on as many as asked for with each strategy, and prints the largest
+relative difference of a step's loss. Quantised models round: a difference in the last bit may move
+a weight by a whole step of its grid. What one process gives with two threads instead of one stands
+beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.golden import inputs
+from tests.golden.combinations import ALL, ROOT, Combination, causal, own, units
+
+#: A mixture of experts whose experts drop nothing: no capacity is a process's own.
+UNCAPPED = [
+    own("moe-uncapped", "ffn=moe ffn.capacity_factor=null"),
+    causal("routed-uncapped", "mixer=routed position=none ffn=moe ffn.capacity_factor=null"),
+]
+#: Lines that stop, or that differ only in what does not concern several processes.
+LEFT_OUT = ("killed", "stopped", "wandb", "workers")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How processes train.
+
+    Args:
+        world: number of processes.
+        strategy: ddp or fsdp.
+        threads: of each process.
+    """
+
+    world: int
+    strategy: str = "ddp"
+    threads: int = 1
+
+    @property
+    def label(self) -> str:
+        """Name of a folder."""
+        return str(self).replace(" ", "-").replace(",", "")
+
+    def __str__(self) -> str:
+        if self.world == 1:
+            return f"1 process, {self.threads} thread{'s' * (self.threads > 1)}"
+        return f"{self.world} processes, {self.strategy}"
+
+
+ALONE = Setting(1)
+
+
+def train(setting: Setting, combinations: Iterable[Combination], folder: Path) -> None:
+    """Train command lines; their run directories are in a folder of the setting's name."""
+    command = [sys.executable, "-m", "tests.ranks.worker"]
+    if setting.world > 1:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        command[1:2] = [*torchrun, str(setting.world), "-m"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
+    command.append(str(write_jobs(setting, combinations, folder)))
+    subprocess.run(command, check=True, env=environment, stdout=sys.stderr)
+
+
+def write_jobs(setting: Setting, combinations: Iterable[Combination], folder: Path) -> Path:
+    """Write the file of jobs for `tests.ranks.worker`."""
+    runs = {
+        one.name: [
+            *one.line,
+            f"run_dir={place(folder, setting, one)}",
+            "trainer.progress=none",
+            f"trainer.strategy={setting.strategy}",
+            f"trainer.threads={setting.threads}",
+        ]
+        for one in combinations
+    }
+    jobs = folder / f"jobs-{setting.label}.json"
+    work = {"folder": str(folder / "inputs"), "label": setting.label, "runs": runs}
+    jobs.write_text(json.dumps(work), encoding="utf-8")
+    return jobs
+
+
+def place(folder: Path, setting: Setting, one: Combination) -> str:
+    """Run directory, relative to the inputs; that of a model others start from has its own name."""
+    if setting == ALONE and any(other.after == one.name for other in ALL.values()):
+        return one.name
+    return str(folder / setting.label / one.name)
+
+
+def losses(folder: Path, setting: Setting, one: Combination) -> list[float]:
+    """Loss of each step; empty if the run was refused or failed."""
+    file = folder / "inputs" / place(folder, setting, one) / "steps.csv"
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as rows:
+        return [float(row["loss"]) for row in csv.DictReader(rows)]
+
+
+def difference(first: list[float], second: list[float]) -> float | None:
+    """Largest relative difference of two runs of the same length; None if there is none."""
+    if not first or len(first) != len(second):
+        return None
+    return max(abs(a - b) / abs(a) for a, b in zip(first, second, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--worlds", nargs="*", type=int, default=[2, 4])
+    parser.add_argument("--strategies", nargs="*", default=["ddp", "fsdp"])
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    names = options.only or [name for name in ALL if name not in LEFT_OUT]
+    combinations = [one for unit in units(names) for one in unit]
+    combinations += UNCAPPED * (options.only is None)
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="equality-"))
+    inputs.make(folder / "inputs")
+    settings = [
+        Setting(1, threads=2),
+        *(Setting(world, strategy) for world in options.worlds for strategy in options.strategies),
+    ]
+    for setting in (ALONE, *settings):
+        train(setting, combinations, folder)
+    print(table(folder, combinations, settings))
+
+
+def table(folder: Path, combinations: list[Combination], settings: list[Setting]) -> str:
+    """A Markdown table: a row for each command line, a column for each setting."""
+    lines = [
+        " | ".join(["", "run", *map(str, settings), ""]).strip(),
+        "|" + " --- |" * (len(settings) + 1),
+    ]
+    for one in combinations:
+        alone = losses(folder, ALONE, one)
+        found = (difference(alone, losses(folder, setting, one)) for setting in settings)
+        cells = ["–" if value is None else f"{value:.1e}" for value in found]
+        lines.append(" | ".join(["", one.name, *cells, ""]).strip())
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
