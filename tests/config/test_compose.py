@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hydra._internal.config_repository import ConfigRepository
 
@@ -9,6 +11,7 @@ from chimera.config import choices, repository
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.schema import describe
+from chimera.config.search_path import composed, hydra_on
 from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.types import PositiveInt, ProperFraction
@@ -70,3 +73,23 @@ def test_a_file_is_read_once_and_no_composition_changes_it(monkeypatch: pytest.M
     choices.compose_choices.cache_clear()
     assert plain(compose(["mixer=retnet"])) == first
     assert len(reads) == len(set(reads)) > 20
+
+
+def test_a_defaults_list_with_an_interpolation(tmp_path: Path) -> None:
+    """Hydra's table for interpolations is made for such a list only."""
+    for group, option in (("a", "one"), ("b", "one")):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / f"{option}.yaml").write_text(f"name: {group}-{option}\n")
+    (tmp_path / "config.yaml").write_text("defaults: [a: one, b: '${a}', _self_]\n")
+    with hydra_on(tmp_path):
+        assert composed(()).b.name == "b-one"
+
+
+def test_no_table_for_interpolations_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("nothing here has an interpolation")
+
+    monkeypatch.setattr(repository, "_interpolations", refuse)
+    choices.compose_choices.cache_clear()
+    choices.select.cache_clear()
+    assert compose(["mixer=retnet"]).choices.mixer == "retnet"

@@ -1,21 +1,46 @@
 """Hydra's reader of configuration files, which keeps what it has read for the whole process.
 
 Hydra reads and parses about ninety files for each composition, and each time anew: more than half
-of the time of a composition.
+of the time of a composition. Half of the rest is for tables of interpolations that no list of
+defaults has.
 """
 
 from __future__ import annotations
 
-import copy
+import pickle
 from functools import cache
+from typing import Any
 
+from hydra._internal import defaults_list as hydra_defaults
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import InputDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import DictConfig, OmegaConf
+
+_interpolations = hydra_defaults._create_interpolation_map
+
+
+class _Copy(ConfigResult):
+    """A file's contents; `config` is copied when it is first asked for.
+
+    A composition changes the `config` of the files that it merges, and reads no more than the
+    header and the defaults of three times as many.
+    """
+
+    def __init__(self, kept: ConfigResult) -> None:
+        vars(self).update(vars(kept))
+        self._pickled = vars(self).pop("config")
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "config":
+            raise AttributeError(name)
+        self.config = pickle.loads(self._pickled)
+        return self.config
 
 
 class KeptRepository(ConfigRepository):
@@ -37,13 +62,13 @@ class KeptRepository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A copy of the file's contents; None if there is no such file."""
         if config_path not in self._results:
-            self._results[config_path] = super().load_config(config_path)
+            result = super().load_config(config_path)
+            if result is not None:
+                # Unpickling takes a sixth of the time of a deep copy.
+                result.config = pickle.dumps(result.config)  # type: ignore[assignment]
+            self._results[config_path] = result
         kept = self._results[config_path]
-        if kept is None:
-            return None
-        result = copy.copy(kept)
-        result.config = copy.deepcopy(kept.config)
-        return result
+        return None if kept is None else _Copy(kept)
 
     def _find_object_source(
         self, config_path: str, object_type: ObjectType | None
@@ -60,6 +85,16 @@ def keep_files() -> None:
     assert isinstance(loader, ConfigLoaderImpl)
     folders = ((part.provider, part.path) for part in loader.config_search_path.get_path())
     loader.repository = _repository(tuple(folders))
+    hydra_defaults._create_interpolation_map = _interpolations_if_any
+
+
+def _interpolations_if_any(
+    overrides: hydra_defaults.Overrides, defaults_list: list[InputDefault], self_added: bool
+) -> DictConfig:
+    """Hydra's table of values for `${…}` in a list of defaults; empty if the list has none."""
+    if any(default.is_interpolation() for default in defaults_list):
+        return _interpolations(overrides, defaults_list, self_added)
+    return OmegaConf.create()
 
 
 @cache
