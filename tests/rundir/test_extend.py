@@ -26,13 +26,7 @@ SHORT = f"trainer.max_steps={STEPS}"
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the text, its cache, the run of 8 steps and one of 12 steps."""
-    folder = tmp_path_factory.mktemp("home")
-    tiny.write(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main([*LINE, SHORT, "run_dir=finished"]) == 0
-        assert main([*LINE, "trainer.max_steps=12", "run_dir=long"]) == 0
-    return folder
+    return tiny.trained(tmp_path_factory.mktemp("home"), finished=STEPS, long=12)
 
 
 @pytest.fixture

@@ -35,12 +35,7 @@ OWN = [*tiny.LINE, tiny.CONSTANT]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the text, and a run of 8 steps."""
-    folder = tmp_path_factory.mktemp("home")
-    tiny.write(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main([*OWN, "trainer.max_steps=8", "run_dir=eight"]) == 0
-    return folder
+    return tiny.trained(tmp_path_factory.mktemp("home"), eight=8)
 
 
 @pytest.fixture

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from chimera.cli.train import main
 from tests.data.kit import sentences
 
 #: Overrides; paths are relative to the folder that `write` fills.
@@ -27,6 +29,17 @@ CONSTANT = "optim.schedule._target_=chimera.optim.schedule.warmup_constant"
 def write(folder: Path) -> None:
     """Write the text that the run trains on."""
     (folder / "text.txt").write_text("\n\n".join(sentences(60)))
+
+
+def trained(folder: Path, **steps: int) -> Path:
+    """The folder, with the text and runs of so many steps at constant rates."""
+    write(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, count in steps.items():
+            line = [*LINE, CONSTANT, f"trainer.max_steps={count}", f"run_dir={name}"]
+            assert main(line) == 0
+    return folder
 
 
 def losses(run: Path) -> list[dict[str, str]]:

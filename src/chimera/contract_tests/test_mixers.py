@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from chimera.contract import Mixer
 from chimera.contract_tests import zoo
-from chimera.contract_tests.kit import close, ragged
+from chimera.contract_tests.kit import LENGTHS, close, pad, padding_is_neutral
 from chimera.model.language import LanguageModel
 
 MIXERS = zoo.names("mixer")
-LENGTHS = (11, 16, 3)  # odd, the longest, short
 
 
 def build(mixer: str, *, causal: bool, loops: int = 1) -> LanguageModel:
@@ -35,14 +33,6 @@ def decoder(mixer: str, *, loops: int = 1) -> LanguageModel:
     return model
 
 
-def pad(rows: list[Tensor], *, left: bool) -> tuple[Tensor, Tensor]:
-    """Rows of ids in one batch with arbitrary ids at padding, and the mask."""
-    mask = ragged([len(r) for r in rows], left=left)
-    ids = torch.full(mask.shape, 7)
-    ids[mask] = torch.cat(rows)
-    return ids, mask
-
-
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("mixer", MIXERS)
 class TestEveryMixer:
@@ -59,13 +49,7 @@ class TestEveryMixer:
         self, mixer: str, causal: bool, left: bool, loops: int
     ) -> None:
         model = build(mixer, causal=causal, loops=loops)
-        rows = [zoo.tokens(1, n)[0] for n in LENGTHS]
-        ids, mask = pad(rows, left=left)
-        with torch.no_grad():
-            padded = model(ids, mask).logits
-            assert torch.isfinite(padded).all()
-            for row, got, real in zip(rows, padded, mask, strict=True):
-                close(got[real], model(row[None]).logits[0])
+        padding_is_neutral(model, [zoo.tokens(1, n)[0] for n in LENGTHS], left=left)
 
     def test_checkpointing_changes_no_gradient(self, mixer: str, causal: bool) -> None:
         model = build(mixer, causal=causal, loops=2).train()

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from chimera.contract_tests import zoo
-from chimera.contract_tests.kit import close
-from chimera.contract_tests.test_mixers import LENGTHS, pad
+from chimera.contract_tests.kit import LENGTHS, close, padding_is_neutral
 from chimera.model.language import LanguageModel
 
 PARTS = [
@@ -37,13 +36,7 @@ class TestEveryPart:
     @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
     def test_padding_gives_the_unpadded_numbers(self, group: str, name: str, left: bool) -> None:
         model = build(group, name).double().eval()
-        rows = [zoo.tokens(1, n)[0] for n in LENGTHS]
-        ids, mask = pad(rows, left=left)
-        with torch.no_grad():
-            padded = model(ids, mask).logits
-            assert torch.isfinite(padded).all()
-            for row, got, real in zip(rows, padded, mask, strict=True):
-                close(got[real], model(row[None]).logits[0])
+        padding_is_neutral(model, [zoo.tokens(1, n)[0] for n in LENGTHS], left=left)
 
     def test_a_saved_part_gives_the_same_numbers(self, group: str, name: str) -> None:
         model = build(group, name).train()
