@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +106,17 @@ class Lane:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         environment.pop("CHIMERA_RUNS", None)
-        words = (sys.executable, str(HERE / "serve.py"), str(self.file))
-        self.process = subprocess.Popen(words, env=environment, cwd=folder)
+        self.wait = self.start(str(self.file), folder, environment)
+
+    def start(self, file: str, folder: Path, environment: dict[str, str]) -> Callable[[], int]:
+        """Start the server; return a function that waits for its end and gives its exit code."""
+        words = (sys.executable, str(HERE / "serve.py"), file)
+        return subprocess.Popen(words, env=environment, cwd=folder).wait
 
     def results(self) -> dict[str, dict[str, Any]]:
         """What all its runs came to, by name."""
-        if self.process.wait():
-            sys.exit(f"the server of {self.file.parent} ended with {self.process.returncode}")
+        if code := self.wait():
+            sys.exit(f"the server of {self.file.parent} ended with {code}")
         lines = self.file.with_suffix(".results").read_text(encoding="utf-8").splitlines()
         return {found["name"]: found for found in map(json.loads, lines)}
 

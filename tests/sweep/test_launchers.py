@@ -15,7 +15,7 @@ from chimera.sweep import local, slurm
 
 
 def wait(handle: local.Handle) -> int:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240  # of a busy machine
     while (code := handle.poll()) is None:
         assert time.monotonic() < deadline
         time.sleep(0.05)

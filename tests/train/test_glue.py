@@ -150,7 +150,13 @@ def test_init_from_is_part_of_the_identity(place: Path, tmp_path: Path) -> None:
         (["task=glue", "data=glue", "data.path=/nowhere"], "data.path=/nowhere is no folder"),
         (["data=glue", "data.task=cole"], "did you mean 'cola'?"),
         (
-            ["task=glue", "data=acceptability", "init_from={place}/pre", "model.dim=64"],
+            [
+                "task=glue",
+                "data=glue",
+                "data.path={place}/data",
+                "init_from={place}/pre",
+                "model.dim=64",
+            ],
             "omit model, its components and tokenizer",
         ),
     ],

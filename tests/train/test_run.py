@@ -7,12 +7,16 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from chimera.callback.log.step_log import FIELDS
+from chimera.cli.train import main
+from chimera.sweep.local import Local
 from tests import forks
 
 MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "scale=smoke", "model.dim=32"]
@@ -99,7 +103,11 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),  # test_torture has one of the fast
+    ],
 )
 def test_an_interrupted_run_resumes_with_the_same_numbers(
     number: signal.Signals, text: Path, whole: Path, tmp_path: Path
@@ -132,16 +140,27 @@ def test_eval_of_a_folder_without_a_run_gives_one_line(tmp_path: Path) -> None:
     assert found.stderr.count("\n") == 1
 
 
-def test_a_sweep_runs_each_missing_job(text: Path, tmp_path: Path) -> None:
-    words = [w for w in train(text, tmp_path / "x") if not w.startswith("run_dir=")]
+@pytest.mark.parametrize("jobs", ["forks", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_sweep_runs_each_missing_job(
+    jobs: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep starts a job as a new process of five seconds; a fork takes one."""
+    if jobs == "forks":
+        monkeypatch.setattr(Local, "start", forked)
+    words = [w for w in train(text, tmp_path / "x")[1:] if not w.startswith("run_dir=")]
     words += ["trainer.max_steps=2", "logger=none"]
-    # A sweep starts a job as a new process of five seconds, so one of the two is done before.
-    assert run([*words, "seed=0", f"run_dir={tmp_path}/0"]).returncode == 0
+    assert run(["train.py", *words, "seed=0", f"run_dir={tmp_path}/0"]).returncode == 0
     first = (tmp_path / "0/run.json").read_bytes()
-    ran = run([*words, "-m", "seed=0,1", f"run_dir={tmp_path}/${{seed}}"])
-    assert ran.returncode == 0, ran.stderr
+    assert main([*words, "-m", "seed=0,1", f"run_dir={tmp_path}/${{seed}}"]) == 0
     assert (tmp_path / "0/run.json").read_bytes() == first
     assert json.loads((tmp_path / "1/run.json").read_text())["steps"] == 2
+
+
+def forked(self: Local, overrides: Sequence[str], log: Path, *_: int) -> SimpleNamespace:
+    """Stands for `Local.start`: runs the job as a fork, to its end."""
+    done = run(["train.py", *overrides])
+    log.write_text(done.stdout + done.stderr)
+    return SimpleNamespace(where="a fork", poll=lambda: done.returncode)
 
 
 def test_a_sweep_refuses_an_unknown_choice() -> None:
