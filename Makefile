@@ -9,8 +9,9 @@ T      ?= bitnet_qdyt/norms
 SCALE  ?= small
 SEEDS  ?= 3
 WORKERS ?= 1
-# Seconds after which `make test-rest` starts no more tests.
+# Seconds after which `make test-rest` starts no more tests, and seconds that one may take.
 BUDGET ?= 3300
+LIMIT  ?= 600
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
@@ -35,7 +36,7 @@ test: setup ## the fast tests, on all cores
 
 test-rest: setup ## the slow tests that fit BUDGET=3300 seconds, in an order that the commit gives
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow -rs \
-		--rotate=$$(git rev-parse HEAD) --budget=$(BUDGET) $(ARGS)
+		--rotate=$$(git rev-parse HEAD) --budget=$(BUDGET) --timeout=$(LIMIT) $(ARGS)
 
 test-all: setup ## every test, properties on new examples
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile=search $(ARGS)

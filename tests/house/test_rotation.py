@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
-
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
 from tests import forks
+from tests.rotation import TOGETHER, pytest_collection_modifyitems
 
 TESTS = """
-import time
 import pytest
 
 @pytest.fixture(scope="module")
@@ -18,43 +17,47 @@ def late():
     raise AssertionError("no fixture is set up after the budget")
 
 @pytest.mark.parametrize("n", range(8))
-def test_one(n): pass
+def test_one(n, late): pass
 """
 
 
-def pytest_in(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def order(word: str | None, sizes: dict[str, int]) -> list[str]:
+    """Names of the tests of these files, each with so many, in the order of a word."""
+    names = [(file, f"{file}::test[{n}]") for file, size in sizes.items() for n in range(size)]
+    items: list[Any] = [SimpleNamespace(location=(f, 0, ""), nodeid=n) for f, n in names]
+    config: Any = SimpleNamespace(getoption={"--rotate": word}.get)
+    pytest_collection_modifyitems(config, items)
+    return [item.nodeid for item in items]
+
+
+def test_a_word_gives_an_order() -> None:
+    sizes = {"a.py": 40, "b.py": 8, "c.py": 8}
+    first, again, other = (order(word, sizes) for word in ("one", "one", "two"))
+    assert first == again != other
+    assert first != order(None, sizes)
+    assert sorted(first) == sorted(other) == sorted(order(None, sizes))
+
+
+def test_a_long_file_comes_in_pieces_between_others() -> None:
+    sizes = {"long.py": 40 * TOGETHER, **{f"{n}.py": 2 for n in range(20)}}
+    files = [name.partition("::")[0] for name in order("one", sizes)]
+    starts = [i for i, file in enumerate(files) if file != "long.py" and files[i - 1] != file]
+    assert len(starts) == 20  # the tests of a short file follow one another
+    assert min(starts) < len(files) / 4 < len(files) * 3 / 4 < max(starts)
+
+
+def test_after_the_budget_tests_are_skipped_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(TESTS)
+    (tmp_path / "test_b.py").write_text("def test_passes(): pass")
     plugins = ["-p", "tests.rotation", "-p", "no:cacheprovider"]
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    return forks.run("-m", "pytest", str(folder), *plugins, *options, cwd=folder, env=alone)
 
+    def tested(*words: str) -> str:
+        done = forks.run("-m", "pytest", *words, *plugins, cwd=tmp_path, env=alone)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for name in "abc":
-        (tmp_path / f"test_{name}.py").write_text(TESTS)
-    return tmp_path
-
-
-def order(folder: Path, word: str) -> list[str]:
-    done = pytest_in(folder, f"--rotate={word}", "--collect-only", "-q")
-    return [line for line in done.stdout.splitlines() if "::" in line]
-
-
-def test_a_word_gives_an_order_of_files_and_of_tests_in_a_file(folder: Path) -> None:
-    first, again, other = order(folder, "one"), order(folder, "one"), order(folder, "two")
-    assert first == again != other
-    assert set(first) == set(other)
-    assert len(first) == 24
-    files = [line.partition("::")[0] for line in first]
-    assert files == sorted(files, key=files.index)  # a file's tests follow one another
-    assert first[:8] != sorted(first[:8])
-
-
-def test_after_the_budget_tests_are_skipped_with_their_number(folder: Path) -> None:
-    assert "24 passed" in pytest_in(folder, "--budget=600").stdout
-    for file in folder.iterdir():
-        file.write_text(TESTS.replace("(n)", "(n, late)"))
-    spent = pytest_in(folder, "--budget=0", "-rs")
-    assert spent.returncode == 0
-    assert "24 skipped" in spent.stdout
-    assert "the budget of 0 s is spent" in spent.stdout
+    assert "1 passed" in tested("test_b.py", "--budget=600")
+    spent = tested("test_a.py", "--budget=0", "-rs")
+    assert "8 skipped" in spent
+    assert "the budget of 0 s is spent" in spent
