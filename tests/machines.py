@@ -7,6 +7,7 @@ instruction sets, AVX2, and none beyond SSE4.1. A row of the table is one run of
     python -m tests.machines tests/ops tests/quant          # 9 levels, 1 and 2 threads
     python -m tests.machines --level none --threads 1 tests # both libraries at this level
     python -m tests.machines --python .venv/bin/python --python /path/to/python3.13 tests
+    python -m tests.machines --pairs --python … --python … tests   # fewer: see `pairs`
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from chimera.rundir.environment import git_state
+from tests.golden.lanes import machine
 
 ROOT = Path(__file__).parents[1]
 #: Levels of each library's variable; None leaves the choice to the processor.
@@ -27,6 +32,8 @@ ATEN = (None, "avx2", "default")
 LEVELS = dict(zip(("all", "avx2", "none"), zip(ONEDNN, ATEN, strict=True), strict=True))
 THREADS = (1, 2)
 VERSION = "import platform; print(platform.python_version())"
+#: Levels of oneDNN and of ATen, number of threads, interpreter.
+Setting = tuple[str | None, str | None, int, str]
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -38,24 +45,47 @@ def main() -> int:
         "--level", action="append", choices=LEVELS, help="level of both libraries; likewise"
     )
     parser.add_argument("--threads", action="append", type=int, help="number of threads; likewise")
+    parser.add_argument("--pairs", action="store_true", help="each pair of two settings only once")
     parser.add_argument("--workers", default="2", help="pytest's -n")
     parser.add_argument("--marks", default="not slow", help="pytest's -m")
     parser.add_argument("tests", nargs="*", default=["tests"])
     options = parser.parse_args()
+    pythons = options.python or [sys.executable]
     levels = [LEVELS[name] for name in options.level or ()] or itertools.product(ONEDNN, ATEN)
-    settings = list(itertools.product(levels, options.threads or THREADS))
-    failed = False
+    everything = itertools.product(levels, options.threads or THREADS, pythons)
+    chosen = pairs(pythons) if options.pairs else ((*level, n, p) for level, n, p in everything)
+    return table(chosen, options)
+
+
+def pairs(pythons: Sequence[str]) -> Iterator[Setting]:
+    """Settings in which every two of level, number of threads and Python meet at least once.
+
+    Those in which the two libraries have different levels come once each.
+    """
+    for i, level in enumerate(LEVELS.values()):
+        for j, python in enumerate(pythons):
+            yield *level, THREADS[(i + j) % len(THREADS)], python
+    mixed = [levels for levels in itertools.product(ONEDNN, ATEN) if levels not in LEVELS.values()]
+    for i, level in enumerate(mixed):
+        yield *level, THREADS[i % len(THREADS)], pythons[i % len(pythons)]
+
+
+def table(settings: Iterable[Setting], options: argparse.Namespace) -> int:
+    """Run the tests in each setting and print a row for each; return 1 if a test fails."""
+    state = git_state()
+    commit = str(state.get("commit", "unknown"))[:12] + " changed" * bool(state.get("changed"))
+    print(f"Commit {commit}, {machine()['cpu']}, tests: {' '.join(options.tests)}\n")
     print("| Python | oneDNN | ATen | threads | seconds | passed | failing tests |")
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    for python in options.python or [sys.executable]:
+    failed = False
+    for onednn, aten, threads, python in settings:
         version = subprocess.check_output([python, "-c", VERSION], text=True).strip()
-        for (onednn, aten), threads in settings:
-            began = time.monotonic()
-            passed, names = run(python, onednn, aten, threads, options)
-            seconds = f"{time.monotonic() - began:.0f}"
-            row = (version, onednn or "all", aten or "all", str(threads), seconds, passed)
-            print(f"| {' | '.join([*row, '<br>'.join(names)])} |", flush=True)
-            failed |= bool(names)
+        began = time.monotonic()
+        passed, names = run(python, onednn, aten, threads, options)
+        seconds = f"{time.monotonic() - began:.0f}"
+        row = (version, onednn or "all", aten or "all", str(threads), seconds, passed)
+        print(f"| {' | '.join([*row, '<br>'.join(names)])} |", flush=True)
+        failed |= bool(names)
     return int(failed)
 
 
