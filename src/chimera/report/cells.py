@@ -1,4 +1,4 @@
-"""Read state and result of every (row, seed) of a table from its run directory. Writes nothing."""
+"""Read state and result of every (row, seed) of a table from its run directory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from chimera.config.compose import compose, plain
+from chimera.config.roots import roots
 from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, flatten
+from chimera.rundir.index import RunIndex
 
 #: Resolved configurations by row and seed.
 Configs = Mapping[tuple[str, int], dict[str, Any]]
@@ -68,10 +70,17 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
     Raises:
         UserError: a row does not compose.
     """
-    all_cells = [
-        _cell(table, job, configs.get((job.row, job.seed)) or plain(compose(job.overrides)))
-        for job in jobs(table, overrides, seeds)
-    ]
+    index = RunIndex(roots())
+    all_cells = []
+    for job in jobs(table, overrides, seeds):
+        if config := configs.get((job.row, job.seed)):
+            index.add(job.overrides, config)
+        config, digits = index.config(job.overrides, lambda texts: plain(compose(texts)))
+        directory = index.directory(config, digits)
+        if not directory.status():
+            directory = RunDir.of_any_numerics(config)
+        all_cells.append(_cell(table, job, config, directory))
+    index.save()
     reported = numerics(all_cells)
     return [
         cell if cell.state != "done" or cell.numerics == reported else _left_out(cell, reported)
@@ -93,8 +102,7 @@ def metric(record: dict[str, Any], key: str) -> float | None:
     return _finite(record.get("metrics", {}).get(key, flatten(record).get(key)))
 
 
-def _cell(table: Table, job: Job, config: dict[str, Any]) -> Cell:
-    directory = RunDir.of_any_numerics(config)
+def _cell(table: Table, job: Job, config: dict[str, Any], directory: RunDir) -> Cell:
     record = directory.record()
     value = metric(record, table.metric)
     state, why = _state(directory)

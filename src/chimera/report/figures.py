@@ -11,7 +11,7 @@ from chimera.report import digits, measured
 from chimera.report.escape import figure as escaped
 from chimera.report.measured import Family
 from chimera.report.summary import Line, Summary
-from chimera.rundir.steps import read, smooth
+from chimera.rundir.steps import column, smooth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,8 +117,8 @@ def _measured(axis: Any, lines: Sequence[Line]) -> None:
             inside = axis.get_yaxis_transform()
             axis.text(0.03, y, line.result, color="C3", va="center", fontsize=9, transform=inside)
             continue
-        for value in line.values.values():
-            axis.plot(value, y, "|", color=OURS, alpha=0.6, markersize=9)
+        values = list(line.values.values())
+        axis.plot(values, [y] * len(values), "|", color=OURS, alpha=0.6, markersize=9)
         axis.errorbar(line.ours.mean, y, xerr=line.ours.std or None, fmt="o", color=OURS, capsize=3)
         right = max(line.ours.mean + (line.ours.std or 0.0), *line.values.values())
         part = "" if line.ours.n == len(line.cells) else f" ({line.ours.n} of {len(line.cells)})"
@@ -153,7 +153,7 @@ def _label(line: Line, seeds: int) -> str:
 
 
 def _losses(log: Path) -> list[float]:
-    return [float(row["loss"]) for row in read(log) if row.get("loss")] if log.exists() else []
+    return [float(text) for text in column(log, "loss") if text] if log.exists() else []
 
 
 def _validations(line: Line) -> list[tuple[float, float]]:

@@ -12,12 +12,14 @@ from typing import Any
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
+from chimera.config.roots import roots
 from chimera.config.tables import Published, Row, Table, jobs, load
 from chimera.errors import UserError
 from chimera.report import digits
 from chimera.report.cells import Cell, Configs, cells, metric, numerics
 from chimera.report.stats import Difference, Spread, paired, spread
 from chimera.rundir.identity import flatten
+from chimera.rundir.index import RunIndex
 
 #: Facts of a row (means over its runs), and their dotted keys in run.json.
 FACTS = {
@@ -122,9 +124,12 @@ class Summary:
         configs: dict[str, dict[str, Any]] = {line.name: {} for line in self.lines}
         if "paper" in groups().get("scale", []):
             overrides = [text for text in self.overrides if not text.startswith(SCALE)]
+            index = RunIndex(roots())
             for job in jobs(self.table, [*overrides, f"{SCALE}paper"], self.seeds[:1]):
                 with suppress(UserError):
-                    configs[job.row] = flatten(plain(compose(job.overrides)))
+                    config, _ = index.config(job.overrides, lambda texts: plain(compose(texts)))
+                    configs[job.row] = flatten(config)
+            index.save()
         return configs
 
 

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from chimera.config.compose import compose, plain, row_overrides
 from chimera.config.init_from import pending
+from chimera.config.roots import roots
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import identity
+from chimera.rundir.index import RunIndex
 from chimera.train.check import Once, check_parts, check_settings
 from chimera.train.prerequisites import identities as identities_of
 from chimera.train.prerequisites import teacher_directory, wait_for_all
@@ -66,12 +67,15 @@ def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> li
     Raises:
         UserError: jobs are not valid; one line per different error, with the first job that has it.
     """
+    index = RunIndex(roots())
+    for overrides, config in (composed or {}).items():
+        index.add(overrides, config)
     checks = Checks(label(batch))
-    jobs = _jobs([tuple(overrides) for overrides in batch], checks, composed or {})
+    jobs = _jobs([tuple(overrides) for overrides in batch], checks, index)
     _one_run_a_directory(jobs)
-    checks.each(jobs, lambda job: check_parts(job.config, checks.once))
     identities = {job.identity for job in jobs}
     checks.each(jobs, lambda job: _check_teacher(job, identities))
+    index.save()
     return jobs
 
 
@@ -87,23 +91,33 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
         for job in jobs
         if pending(job.config) is not None and job.config["init_run"] not in identities
     }
+    if not by_identity:
+        return []
     rows = list(by_identity.values())
     checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])
-    first = _jobs(rows, checks, {})
-    checks.each(first, lambda job: check_parts(job.config, checks.once))
-    return [*prerequisites(first), *first] if first else []
+    first = _jobs(rows, checks, RunIndex(roots()))
+    return [*prerequisites(first), *first]
 
 
-def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, composed: Composed) -> list[Job]:
-    """Compose the jobs of these overrides and check their settings."""
-    configs = checks.each(
-        batch, lambda overrides: composed.get(overrides) or plain(compose(list(overrides)))
-    )
-    checks.each(configs, lambda config: check_settings(config, checks.once))
-    return [
-        Job(overrides, name, config, RunDir.of(config), identity(config))
-        for overrides, name, config in zip(batch, checks.labels, configs, strict=True)
-    ]
+def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, index: RunIndex) -> list[Job]:
+    """Compose and check the jobs of these overrides; a finished run is not checked again."""
+    named = zip(batch, checks.labels, strict=True)
+    jobs = checks.each(list(named), lambda pair: _composed(*pair, index))
+
+    def check(job: Job, what: Callable[[dict[str, Any], Once], None]) -> None:
+        if not index.finished(job.config, job.directory):
+            what(job.config, checks.once)
+
+    checks.each(jobs, lambda job: check(job, check_settings))
+    checks.each(jobs, lambda job: check(job, check_parts))
+    for job in jobs:
+        index.passed(job.directory)
+    return jobs
+
+
+def _composed(overrides: tuple[str, ...], name: str, index: RunIndex) -> Job:
+    config, digits = index.config(overrides, lambda texts: plain(compose(texts)))
+    return Job(overrides, name, config, index.directory(config, digits), digits)
 
 
 Subject = TypeVar("Subject")

@@ -1,0 +1,151 @@
+"""Index of the runs below a folder: what command lines compose to, which directories are theirs.
+
+Composing takes ten milliseconds, so a sweep or a report over a thousand runs would take ten seconds
+before it reads the first result. `.index.json` keeps, for each command line, the configuration and
+its identity; this part is thrown away when a file of the configuration or of the code changes. It
+holds no result: states and metrics are always read from the files of the runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from chimera.paths import PACKAGE, runs_root
+from chimera.rundir.atomic import write_atomic
+from chimera.rundir.directory import RunDir
+from chimera.rundir.extend import was_extended
+from chimera.rundir.identity import identity
+
+#: Name of the index below the folder of all runs.
+FILE = ".index.json"
+#: Most command lines that are kept; the oldest go first.
+MOST = 10_000
+
+
+class RunIndex:
+    """The runs below one folder.
+
+    Args:
+        folders: of the configuration; a change in them makes the index stale.
+        root: folder of all runs; None: the one of this process.
+    """
+
+    def __init__(self, folders: Iterable[Path], root: Path | None = None) -> None:
+        self.root = root or runs_root()
+        self.state = _state(folders)
+        self._composed: dict[str, list[Any]] = {}
+        self._checked: dict[str, list[int]] = {}
+        self._changed = False
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            kept = _read(self.root / FILE, str(_stamp(self.root / FILE)))
+            self._checked = dict(kept["checked"])
+            self._composed = dict(kept["composed"]) if kept["state"] == self.state else {}
+        self._names = _names(self.root)
+
+    def config(
+        self, overrides: Sequence[str], compose: Callable[[list[str]], dict[str, Any]]
+    ) -> tuple[dict[str, Any], str]:
+        """Configuration and identity of a command line.
+
+        Args:
+            overrides: of the command line.
+            compose: composes them if the index does not know them.
+        """
+        key = _key(overrides)
+        if key in self._composed:
+            config, digits = self._composed[key]
+            return config, digits
+        config = compose(list(overrides))
+        self.add(overrides, config)
+        return config, identity(config)
+
+    def add(self, overrides: Sequence[str], config: dict[str, Any]) -> None:
+        """Keep what a command line composes to, unless other files than YAML have a say in it."""
+        if (key := _key(overrides)) in self._composed:
+            return
+        elsewhere = config.get("init_from") or config.get("ckpt_path")
+        elsewhere = elsewhere or (config.get("task") or {}).get("teacher")
+        if not elsewhere and not any("${oc." in text for text in overrides):
+            self._composed[key] = [config, identity(config)]
+            self._changed = True
+
+    def directory(self, config: dict[str, Any], digits: str) -> RunDir:
+        """`RunDir.of`, from one listing of the folder for all runs.
+
+        Raises:
+            UserError: a name that would be a path.
+        """
+        names = self._names.get(digits, [])
+        if config.get("run_dir") or len(names) != 1 or was_extended(self.root / names[0]):
+            return RunDir.of(config)
+        return RunDir(self.root / names[0])
+
+    def finished(self, config: dict[str, Any], directory: RunDir) -> bool:
+        """Whether the run is done, and its config.yaml is the one that `passed` has seen."""
+        if config["overwrite"] or config.get("extend"):
+            return False
+        stamp = _stamp(directory.path / "config.yaml")
+        same = stamp is not None and self._checked.get(str(directory.path)) == stamp
+        return same and directory.status().get("state") == "DONE"
+
+    def passed(self, directory: RunDir) -> None:
+        """Remember that the directory holds the run of its configuration (`RunDir.check`)."""
+        stamp = _stamp(directory.path / "config.yaml")
+        if stamp is not None and self._checked.get(str(directory.path)) != stamp:
+            self._checked[str(directory.path)] = stamp
+            self._changed = True
+
+    def save(self) -> None:
+        """Write the index; a folder that cannot be written has none."""
+        if not self._changed or not self.root.is_dir():
+            return
+        composed = dict(list(self._composed.items())[-MOST:])
+        kept = {"state": self.state, "checked": self._checked, "composed": composed}
+        with contextlib.suppress(OSError, TypeError):
+            write_atomic(self.root / FILE, json.dumps(kept))
+        self._changed = False
+
+
+@lru_cache(maxsize=1)  # a report opens the index twice
+def _read(file: Path, stamp: str) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _key(overrides: Sequence[str]) -> str:
+    """The command line with its assignments sorted: their order has no effect, that of `+` has."""
+    adding = [text for text in overrides if text[:1] in "+~"]
+    assigned = [text for text in overrides if text[:1] not in "+~"]
+    distinct = len({text.partition("=")[0] for text in assigned}) == len(assigned)
+    return json.dumps([*adding, *(sorted(assigned) if distinct else assigned)])
+
+
+def _names(root: Path) -> dict[str, list[str]]:
+    """Directories of runs by the identity at the end of their names."""
+    names: dict[str, list[str]] = {}
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        names.setdefault(path.name.rpartition("-")[2], []).append(path.name)
+    return names
+
+
+def _state(folders: Iterable[Path]) -> str:
+    """Hash of everything that decides what a command line composes to."""
+    files = [f for folder in folders for f in sorted(folder.rglob("*.yaml"))]
+    stamps = [(str(f), _stamp(f)) for f in (*files, *sorted(PACKAGE.rglob("*.py")))]
+    versions = [version(name) for name in ("hydra-core", "omegaconf")]
+    return hashlib.sha256(json.dumps([stamps, versions]).encode()).hexdigest()
+
+
+def _stamp(file: Path) -> list[int] | None:
+    """Size and time of change of a file; None without the file."""
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return [stat.st_size, stat.st_mtime_ns]
