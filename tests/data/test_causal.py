@@ -84,7 +84,7 @@ def test_a_large_test_split_is_referred_to(tmp_path: Path, shard: int, monkeypat
     files = [tmp_path / "test.bin", tmp_path / "test.1.bin", tmp_path / "test.2.bin"]
     for file, start in zip(files, range(0, 75, shard), strict=False):
         file.write_bytes(ids[start : start + shard].tobytes())
-    row = PackedTokens(files[0], "<u2", shard)
+    row = PackedTokens(files[0], "<u2")
     module = causal.CausalDataModule(
         settings(), small_piece(), prepared=Prepared(Numbers(), {"test": row}, {})
     )

@@ -52,7 +52,7 @@ def test_rows_are_the_documents_and_their_ends(tmp_path: Path, monkeypatch) -> N
     counts = pack(tmp_path, documents, Numbers())
     for split, texts in documents.splits.items():
         rows = [[*map(int, document.split()), Numbers().sep_id] for document in texts]
-        tokens = PackedTokens(tmp_path / f"{split}.bin", "<u2", 1000)
+        tokens = PackedTokens(tmp_path / f"{split}.bin", "<u2")
         assert tokens.ids[: len(tokens)].tolist() == [*chain.from_iterable(rows)]
         assert len(tokens) == counts[split]["tokens"] == sum(map(len, rows))
         ends = np.fromfile(tmp_path / f"{split}.ends", "<u8")
@@ -67,7 +67,7 @@ def test_shards_are_sliced_like_one_array(count: int, tmp_path: Path) -> None:
     for number, start in enumerate(range(0, count, 100)):
         name = f"train.{number}.bin" if number else "train.bin"
         (tmp_path / name).write_bytes(ids[start : start + 100].tobytes())
-    tokens = PackedTokens(tmp_path / "train.bin", "<u2", 100)
+    tokens = PackedTokens(tmp_path / "train.bin", "<u2")
     assert len(tokens) == len(tokens.ids) == count
     for start, stop in ((0, 5), (95, 105), (90, 400), (99, 100), (0, 5000), (7, 7), (2000, 2009)):
         assert tokens.ids[start:stop].tolist() == ids[start:stop].tolist()

@@ -22,9 +22,11 @@ import torch
 
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
+from chimera.data.batch.mixing import Mix
 from chimera.data.batch.module import DataModule
 from chimera.data.batch.reference import is_large, refer, referred
 from chimera.data.corpus.base import Data
+from chimera.data.encode.mixing import MixedTokens
 from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids
@@ -59,6 +61,27 @@ class TokenBlocks:
         return Example(key[1], self.row.ids[start : start + self.length + 1].astype(np.int64))
 
 
+class MixedBlocks:
+    """Blocks of a mixture of rows by (epoch, index).
+
+    Args:
+        tokens: of the sources.
+        length: tokens per block.
+        seed: as of `Mix`.
+    """
+
+    def __init__(self, tokens: MixedTokens, length: int, seed: int) -> None:
+        self.sources = [TokenBlocks(row, length, tail=False) for row in tokens.rows]
+        self.mix = Mix(tokens.recipe, [max(1, len(blocks)) for blocks in self.sources], seed)
+
+    def __len__(self) -> int:
+        return len(self.mix)
+
+    def __getitem__(self, key: Key) -> Example:
+        source, number = self.mix.locate(*key)
+        return Example(key[1], self.sources[source][key[0], number].ids)
+
+
 class StoredTokens:
     """Row of tokens from a file that `CausalDataModule.save_test` wrote."""
 
@@ -89,7 +112,11 @@ def loader(
     row: Any, settings: Data, *, pad_id: int = 0, seed: int = 0, train: bool = False, name: str
 ) -> ResumableLoader:
     """Make a loader: shuffled whole blocks for training, else all tokens in order."""
-    blocks = TokenBlocks(row, settings.seq_len, tail=not train)
+    blocks: TokenBlocks | MixedBlocks
+    if isinstance(row, MixedTokens):
+        blocks = MixedBlocks(row, settings.seq_len, seed)
+    else:
+        blocks = TokenBlocks(row, settings.seq_len, tail=not train)
     return ResumableLoader.of(blocks, settings, Collate(pad_id), train=train, seed=seed, name=name)
 
 
@@ -105,7 +132,7 @@ class CausalDataModule(DataModule):
         if is_large(row):
             refer(file, row)
         else:
-            np.savez_compressed(file, ids=np.asarray(row.ids))
+            np.savez_compressed(file, ids=np.asarray(row.ids[:]))
 
     def _make_loader(self, split: Split) -> ResumableLoader:
         return loader(

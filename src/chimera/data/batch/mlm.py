@@ -20,9 +20,11 @@ import numpy as np
 from chimera.data.batch.collate import Collate, Example, padded
 from chimera.data.batch.loader import Key, ResumableLoader
 from chimera.data.batch.masking import Masking
+from chimera.data.batch.mixing import MixedRow
 from chimera.data.batch.module import DataModule
 from chimera.data.batch.reference import is_large, refer, referred
 from chimera.data.batch.streams import Purpose, stream
+from chimera.data.encode.mixing import MixedTokens
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
 from chimera.data.source.arrays import read_arrays
@@ -47,7 +49,13 @@ class MaskedBlocks:
     """
 
     def __init__(
-        self, tokens: PackedTokens, length: int, masking: Masking, *, seed: int, fixed: bool
+        self,
+        tokens: PackedTokens | MixedRow,
+        length: int,
+        masking: Masking,
+        *,
+        seed: int,
+        fixed: bool,
     ) -> None:
         self.tokens, self.length, self.masking = tokens, length, masking
         self.seed, self.fixed = seed, fixed
@@ -58,7 +66,7 @@ class MaskedBlocks:
     def __getitem__(self, key: Key) -> Example:
         epoch, index = key
         rng = stream(Purpose.MASK, self.seed, FIXED_EPOCH if self.fixed else epoch, index)
-        return Example(index, *self.masking(self.tokens.block(index, self.length), rng))
+        return Example(index, *self.masking(self.tokens.block(index, self.length, epoch), rng))
 
 
 class StoredBlocks:
@@ -129,6 +137,7 @@ class MLMDataModule(DataModule):
         """Write the masked blocks; of a large split write a reference and how to mask it."""
         blocks = self.test_dataloader().samples
         if isinstance(blocks, MaskedBlocks) and is_large(blocks.tokens):
+            assert isinstance(blocks.tokens, PackedTokens)
             vocabulary = blocks.masking.tokenizer
             refer(
                 file,
@@ -145,6 +154,8 @@ class MLMDataModule(DataModule):
     def _make_loader(self, split: Split) -> ResumableLoader:
         tokens, tokenizer = self.prepared.splits[split], self.prepared.tokenizer
         train = split == "train"
+        if isinstance(tokens, MixedTokens):
+            tokens = MixedRow(tokens, self.corpus.seq_len, self.seed)
         blocks = MaskedBlocks(
             tokens,
             self.corpus.seq_len,

@@ -37,7 +37,6 @@ def refer(file: Path, tokens: PackedTokens, **facts: Any) -> None:
         "reference": [str(shard.resolve()) for shard in shards],
         "sha256": [_noted(shard) or _digest(shard) for shard in shards],
         "dtype": tokens.dtype,
-        "shard": tokens.shard,
         **facts,
     }
     arrays: Any = {name: np.array(value) for name, value in values.items()}
@@ -53,7 +52,7 @@ def referred(file: Path, *facts: str) -> tuple[PackedTokens, dict[str, npt.NDArr
     stored = read_arrays(file)
     if "reference" not in stored:
         return None
-    stored = read_arrays(file, "reference", "sha256", "dtype", "shard", *facts)
+    stored = read_arrays(file, "reference", "sha256", "dtype", *facts)
     shards = [Path(str(shard)) for shard in stored["reference"]]
     for shard, digest in zip(shards, stored["sha256"], strict=True):
         if not shard.is_file() or _digest(shard) != str(digest):
@@ -61,7 +60,7 @@ def referred(file: Path, *facts: str) -> tuple[PackedTokens, dict[str, npt.NDArr
                 f"the test set is in {shard}, which {'changed' if shard.is_file() else 'is gone'};"
                 " start the run's own command again to prepare the same data"
             )
-    tokens = PackedTokens(shards[0], str(stored["dtype"]), int(stored["shard"]))
+    tokens = PackedTokens(shards[0], str(stored["dtype"]), tuple(shards))
     return tokens, {name: stored[name] for name in facts}
 
 

@@ -30,6 +30,7 @@ from chimera.data.source.splits import (
     pieces,
     shares_to_divide,
 )
+from chimera.data.tokenizer.base import letters_of
 from chimera.errors import UserError
 
 #: Part of the cache's key; raise it when the files' format changes.
@@ -218,3 +219,18 @@ def _with_splits(
             raise UserError("the text changed while it was prepared; start again")
         if number != DROPPED:
             yield _SPLITS[number], document
+
+
+@dataclass(frozen=True)
+class JoinedTexts:
+    """Documents of several texts, one text after the other."""
+
+    texts: Sequence[Iterable[str]]
+
+    @property
+    def letters(self) -> int:
+        """Characters of all lines."""
+        return sum(map(letters_of, self.texts))
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self.texts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,25 +49,25 @@ class PackedTokens:
     """Packed token ids of one split.
 
     Args:
-        file: raw ids; the first shard.
+        file: raw ids; the first file of the row.
         dtype: numpy type of the ids in the files.
-        shard: ids in each shard but the last.
+        joined: all files of the row; None takes the shards of `file`.
     """
 
     file: Path
     dtype: str
-    shard: int = SHARD
+    joined: tuple[Path, ...] | None = None
 
     @cached_property
-    def ids(self) -> npt.NDArray[Any] | ShardedIds:
+    def ids(self) -> npt.NDArray[Any] | JoinedIds:
         """All ids, memory-mapped: read from disk on access."""
-        shards = [self._mapped(file) for file in self.files]
-        return shards[0] if len(shards) == 1 else ShardedIds(shards, self.shard)
+        parts = [self._mapped(file) for file in self.files]
+        return parts[0] if len(parts) == 1 else JoinedIds(parts)
 
     @property
-    def files(self) -> list[Path]:
-        """All shards."""
-        return shards_of(self.file)
+    def files(self) -> tuple[Path, ...]:
+        """All files, in order."""
+        return self.joined or shards_of(self.file)
 
     def __len__(self) -> int:
         size: int = sum(file.stat().st_size for file in self.files)
@@ -75,14 +75,14 @@ class PackedTokens:
 
     def __getstate__(self) -> dict[str, Any]:
         # Worker processes map the files themselves; the ids are not sent to them.
-        return {"file": self.file, "dtype": self.dtype, "shard": self.shard}
+        return {"file": self.file, "dtype": self.dtype, "joined": self.joined}
 
     def blocks(self, length: int) -> int:
         """Number of blocks; a split shorter than one block has a single short block."""
         return max(1, len(self) // length)
 
-    def block(self, index: int, length: int) -> npt.NDArray[np.int64]:
-        """The index-th block [length]."""
+    def block(self, index: int, length: int, epoch: int = 0) -> npt.NDArray[np.int64]:
+        """The index-th block [length]; the same in all epochs."""
         return self.ids[index * length : (index + 1) * length].astype(np.int64)
 
     def _mapped(self, file: Path) -> npt.NDArray[Any]:
@@ -91,33 +91,34 @@ class PackedTokens:
         return np.memmap(file, dtype=self.dtype, mode="r")
 
 
-class ShardedIds:
-    """Ids of several shards that are sliced like one array.
+class JoinedIds:
+    """Ids in several arrays that are sliced like one.
 
     Args:
-        shards: arrays of ids [size], the last one possibly shorter.
-        size: of a shard.
+        parts: arrays of ids [n].
     """
 
-    def __init__(self, shards: list[npt.NDArray[Any]], size: int) -> None:
-        self.shards, self.size = shards, size
+    def __init__(self, parts: Sequence[npt.NDArray[Any] | JoinedIds]) -> None:
+        self.parts = parts
+        self.starts = np.cumsum([0, *map(len, parts)])
 
     def __len__(self) -> int:
-        return (len(self.shards) - 1) * self.size + len(self.shards[-1])
+        return int(self.starts[-1])
 
     def __getitem__(self, inside: slice) -> npt.NDArray[Any]:
         start, stop, _ = inside.indices(len(self))
-        parts = [
-            self.shards[number][max(0, start - number * self.size) : stop - number * self.size]
-            for number in range(start // self.size, -(-stop // self.size) if stop > start else 0)
-        ]
-        return parts[0] if len(parts) == 1 else np.concatenate([self.shards[0][:0], *parts])
+        first = int(np.searchsorted(self.starts, start, side="right")) - 1
+        pieces = [self.parts[0][:0]]
+        for part, begin in zip(self.parts[first:], self.starts[first:].tolist(), strict=False):
+            if begin < stop:
+                pieces.append(part[max(0, start - begin) : max(0, stop - begin)])
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
 
 
-def shards_of(file: Path) -> list[Path]:
+def shards_of(file: Path) -> tuple[Path, ...]:
     """The shards of a row, of which `file` is the first, in order."""
     further = file.parent.glob(f"{file.stem}.*.bin")
-    return [file, *sorted(further, key=lambda shard: int(shard.stem.rpartition(".")[2]))]
+    return (file, *sorted(further, key=lambda shard: int(shard.stem.rpartition(".")[2])))
 
 
 def dtype(tokenizer: Tokenizer) -> str:

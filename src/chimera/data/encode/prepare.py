@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from chimera.data.corpus.base import Corpus, StreamedText
+from chimera.data.corpus.mixture import Mixture, Recipe
 from chimera.data.encode.divided import VERSION as DIVIDED_VERSION
-from chimera.data.encode.divided import DividedText, ListedText, divide_sources
+from chimera.data.encode.divided import DividedText, JoinedTexts, ListedText, divide_sources
+from chimera.data.encode.mixing import MixedTokens
 from chimera.data.encode.packing import VERSION, PackedTokens, dtype, pack
 from chimera.data.encode.workers import FOR_ONE_PROCESS, cores
 from chimera.data.source import cache
 from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import VERSION as TOKENIZER_VERSION
 from chimera.data.tokenizer.base import Tokenizer, TokenizerSettings, load
 
@@ -60,45 +63,95 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
         UserError: the text or the tokenizer is not available.
     """
     root = cache_dir or corpus.cache
+    sources = corpus.corpora if isinstance(corpus, Mixture) else {"": corpus}
+    texts = [_Source(source, root, name) for name, source in sources.items()]
     corpus_hash = corpus.fingerprint()
+    tokenizer, learning = prepare_tokenizer(
+        settings, corpus_hash, lambda: JoinedTexts([source.text().train for source in texts]), root
+    )
+    rows = [source.tokens(tokenizer) for source in texts]
+    report = {
+        "corpus_sha256": corpus_hash,
+        "splits": _summed([packed["splits"] for _, _, packed in rows]),
+        "tokenizer_seconds": learning,
+        "packing_seconds": sum(packed["seconds"] for _, _, packed in rows),
+        "cache": ", ".join(str(folder) for _, folder, _ in rows),
+    }
+    tokens: Mapping[Any, Any] = rows[0][0]
+    if isinstance(corpus, Mixture):
+        by_source = zip(sources, rows, strict=True)
+        report["sources"] = {name: packed["splits"] for name, (_, _, packed) in by_source}
+        tokens = _mixed([splits for splits, _, _ in rows], corpus.recipe)
+    return Prepared(tokenizer, tokens, report)
 
-    @once
-    def text() -> DividedText | ListedText:
+
+class _Source:
+    """A corpus whose text is read only if its tokens are not in the cache.
+
+    Args:
+        corpus: the whole corpus or a source of a mixture.
+        root: directory of the cache.
+        name: of a source, for the log.
+    """
+
+    def __init__(self, corpus: Corpus, root: Path, name: str) -> None:
+        self.corpus, self.root, self.name = corpus, root, f" of {name}" if name else ""
+        self.hash = corpus.fingerprint()
+        self.text = once(self._text)
+
+    def _text(self) -> DividedText | ListedText:
         start = time.perf_counter()
-        if isinstance(corpus, StreamedText):
-            text: DividedText | ListedText = _divided(corpus, corpus_hash, root)
+        if isinstance(self.corpus, StreamedText):
+            text: DividedText | ListedText = _divided(self.corpus, self.hash, self.root)
         else:
-            text = ListedText(corpus.splits())
+            text = ListedText(self.corpus.splits())
         log.info(
-            "data: %s documents, %.1f MB, read in %.1f s",
+            "data: %s documents%s, %.1f MB, read in %.1f s",
             f"{text.facts['documents']:,}",
+            self.name,
             text.facts["bytes"] / 1e6,
             time.perf_counter() - start,
         )
         return text
 
-    def make_tokens(folder: Path) -> dict[str, Any]:
-        documents = text()
-        start = time.perf_counter()
-        large = documents.facts["bytes"] > FOR_ONE_PROCESS
-        counts = pack(folder, documents, tokenizer, _processes(corpus) if large else 1)
-        seconds = time.perf_counter() - start
-        sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
-        log.info("tokens: %s, packed in %.1f s", sizes, seconds)
-        return {"splits": counts, "seconds": seconds}
+    def tokens(
+        self, tokenizer: Tokenizer
+    ) -> tuple[dict[Split, PackedTokens], Path, dict[str, Any]]:
+        """Tokens of each split, their folder, and facts on them."""
 
-    tokenizer, learning = prepare_tokenizer(settings, corpus_hash, lambda: text().train, root)
-    key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256)
-    folder, packed = cache.entry(root, "tokens", key, make_tokens, resume=True)
-    tokens = {s: PackedTokens(folder / f"{s}.bin", dtype(tokenizer)) for s in packed["splits"]}
-    report = {
-        "corpus_sha256": corpus_hash,
-        "splits": packed["splits"],
-        "tokenizer_seconds": learning,
-        "packing_seconds": packed["seconds"],
-        "cache": str(folder),
+        def make(folder: Path) -> dict[str, Any]:
+            text = self.text()
+            start = time.perf_counter()
+            large = text.facts["bytes"] > FOR_ONE_PROCESS
+            counts = pack(folder, text, tokenizer, _processes(self.corpus) if large else 1)
+            seconds = time.perf_counter() - start
+            sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
+            log.info("tokens%s: %s, packed in %.1f s", self.name, sizes, seconds)
+            return {"splits": counts, "seconds": seconds}
+
+        key = fingerprint_of(VERSION, self.hash, tokenizer.sha256)
+        folder, packed = cache.entry(self.root, "tokens", key, make, resume=True)
+        id_type = dtype(tokenizer)
+        splits: list[Split] = list(packed["splits"])
+        return {s: PackedTokens(folder / f"{s}.bin", id_type) for s in splits}, folder, packed
+
+
+def _mixed(rows: list[dict[Split, PackedTokens]], recipe: Recipe) -> Mapping[Any, Any]:
+    """Train tokens to be mixed; valid and test tokens of all sources, one after the other."""
+    tokens: dict[Split, Any] = {"train": MixedTokens(tuple(row["train"] for row in rows), recipe)}
+    held_out: tuple[Split, ...] = ("valid", "test")
+    for split in held_out:
+        files = tuple(file for row in rows for file in row[split].files)
+        tokens[split] = PackedTokens(files[0], rows[0][split].dtype, files)
+    return tokens
+
+
+def _summed(counts: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """Documents, bytes and tokens of each split, all sources together."""
+    return {
+        split: {key: sum(each[split][key] for each in counts) for key in facts}
+        for split, facts in counts[0].items()
     }
-    return Prepared(tokenizer, tokens, report)
 
 
 def prepare_tokenizer(
