@@ -13,6 +13,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from torch import distributed
+
 from chimera.config.compose import compose, plain
 from chimera.errors import Interrupted, UserError
 from chimera.train.check import check
@@ -20,6 +22,9 @@ from chimera.train.ranks import joined
 from chimera.train.run import run
 
 TIMEOUT = 120.0
+#: Functions of torch.distributed that send pickles.
+PICKLING = ("broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list")
+PICKLING += ("send_object_list", "recv_object_list")
 
 
 def train(line: list[str]) -> str:
@@ -35,8 +40,21 @@ def train(line: list[str]) -> str:
     return ""
 
 
+def refuse_pickles() -> None:
+    """Let every function of torch.distributed fail that sends a pickle to another process."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a pickle was to be sent to another process")
+
+    for module in (distributed, distributed.distributed_c10d):
+        for name in dir(module):
+            if name in PICKLING:
+                setattr(module, name, refuse)
+
+
 def main(file: Path) -> None:
     """Train all jobs; each first process writes what happened beside the file."""
+    refuse_pickles()
     jobs = json.loads(file.read_text(encoding="utf-8"))
     os.chdir(jobs["folder"])
     with joined(TIMEOUT) as ranks:

@@ -15,14 +15,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from chimera import world
 from chimera.errors import UserError
 from chimera.paths import ROOT
 
-#: Seconds that the others have to end by themselves when one process has failed: the first one may
-#: be saving, the others have nothing to save.
+#: Seconds that the others have to end by themselves when one process has failed: the first one that
+#: is left may be saving, the others have nothing to save.
 FIRST_ENDS, OTHERS_END = 60.0, 5.0
 #: Tells a started process who its parent is; it stops when that process has ended.
 PARENT = "CHIMERA_PARENT"
@@ -131,9 +132,8 @@ class _Group:
         began = time.monotonic()
         while alive := self._alive():
             waited = time.monotonic() - began
-            for process in alive:
-                patience = FIRST_ENDS if process is self.processes[0] else OTHERS_END
-                if waited > patience:
+            for number, process in enumerate(alive):
+                if waited > (OTHERS_END if number else FIRST_ENDS) or _is_stopped(process):
                     process.kill()
             time.sleep(0.05)
 
@@ -155,3 +155,12 @@ class _Group:
     def _pass_on(self, number: int, _: object) -> None:
         for process in self._alive():
             process.send_signal(number)
+
+
+def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process is stopped by a signal or a debugger: it will not end by itself."""
+    try:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in "Tt"

@@ -22,7 +22,7 @@ from chimera.config.lengths import TrainerInSteps, in_steps, number
 from chimera.config.settings import Optim
 from chimera.config.settings import Trainer as Settings
 from chimera.data.batch.module import DataModule
-from chimera.errors import FULL, Interrupted, UserError
+from chimera.errors import FULL, Interrupted, LostProcessError, UserError
 from chimera.model.restore import save_body
 from chimera.model.sharding import load_state, shard
 from chimera.optim.groups import groups
@@ -31,6 +31,7 @@ from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.extend import EXTENDED
+from chimera.rundir.stand_in import first_is_gone, mark_failed
 from chimera.task.base import Task
 from chimera.train import record
 from chimera.train.build import make_data, make_task
@@ -225,13 +226,18 @@ def check_shared(directory: RunDir) -> None:
 def status_of(heartbeat: Heartbeat) -> Iterator[None]:
     """Keep status.json: RUNNING inside, then DONE, STOPPED or FAILED, with the reason.
 
-    The first process of a run does so for all.
+    The first process of a run does so for all; when it is gone, the second says so.
 
     Raises:
         UserError: the disk is full.
     """
     if not world.is_first():
-        yield
+        try:
+            yield
+        except LostProcessError:
+            if world.rank() == 1 and first_is_gone(heartbeat.directory):
+                mark_failed(heartbeat.directory, "the first process was ended")
+            raise
         return
     heartbeat.start()
     try:

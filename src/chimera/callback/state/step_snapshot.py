@@ -16,6 +16,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from torch import Tensor
 
+from chimera.rundir.directory import RunDir
+from chimera.rundir.stand_in import first_is_gone
+
 
 class StepSnapshot(Callback):
     """Takes the snapshot. Has to be the last callback: it records what the others leave."""
@@ -67,15 +70,13 @@ class StepSnapshot(Callback):
         Args:
             trainer: of the run.
             path: of the checkpoint.
-            together: all processes are here. If not, the first one saves what it has by itself,
-                which is no state at all if the weights are in shards.
+            together: all processes are here. If not, one saves what it has by itself, the first or,
+                when that is gone, the second. Shards of weights are no state, and are not saved.
 
         Returns:
             Whether it was written.
         """
-        if not together and (
-            not trainer.is_global_zero or getattr(trainer.strategy, "sharded", False)
-        ):
+        if not together and not _saves_alone(trainer):
             return False
         self.restore_buffers()
         self._rewinding = True
@@ -84,7 +85,7 @@ class StepSnapshot(Callback):
                 trainer.save_checkpoint(path)
             else:  # what the trainer does, without its barrier
                 state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-                trainer.strategy.save_checkpoint(state, path)
+                trainer.strategy.checkpoint_io.save_checkpoint(state, path)
         finally:
             self._rewinding = False
         return True
@@ -102,3 +103,10 @@ class StepSnapshot(Callback):
         self._callbacks = copy.deepcopy(_call_callbacks_state_dict(trainer))
         self.step = trainer.global_step
         self._inside = self.updating = False
+
+
+def _saves_alone(trainer: pl.Trainer) -> bool:
+    """Whether this process saves what all have, when others may be gone."""
+    if getattr(trainer.strategy, "sharded", False) or trainer.global_rank > 1:
+        return False
+    return trainer.is_global_zero or first_is_gone(RunDir(Path(trainer.default_root_dir)))
