@@ -13,13 +13,20 @@ at several lengths measure the same tokens. A batch is a dict:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
+from chimera.data.batch.boundaries import (
+    PIECE,
+    Apart,
+    are_apart,
+    documents_of,
+    stored_separator,
+)
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
 from chimera.data.batch.mixing import Mix
@@ -108,16 +115,46 @@ class Collate:
         }
 
 
+class Cut:
+    """Cuts an example into those of its documents; a last token alone predicts nothing."""
+
+    def __init__(self, sep_id: int) -> None:
+        self.sep_id = sep_id
+
+    def __call__(self, example: Example) -> Iterator[Example]:
+        for number, (_, ids) in enumerate(documents_of(example.ids, self.sep_id)):
+            if len(ids) > 1:
+                yield Example(example.number + number * PIECE, ids)
+
+
 def loader(
-    row: Any, settings: Data, *, pad_id: int = 0, seed: int = 0, train: bool = False, name: str
+    row: Any,
+    settings: Data,
+    *,
+    pad_id: int = 0,
+    sep_id: int | None = None,
+    seed: int = 0,
+    train: bool = False,
+    name: str,
 ) -> ResumableLoader:
-    """Make a loader: shuffled whole blocks for training, else all tokens in order."""
+    """Make a loader: shuffled whole blocks for training, else all tokens in order.
+
+    Args:
+        row: tokens, `PackedTokens` or `MixedTokens` or an object with `ids`.
+        settings: a choice of `data=`.
+        pad_id: of the padding.
+        sep_id: of the separator, to keep documents apart; None lets blocks run on over them.
+        seed: of the order.
+        train: shuffle and leave out the rest.
+        name: of the data, for messages.
+    """
     blocks: TokenBlocks | MixedBlocks
     if isinstance(row, MixedTokens):
         blocks = MixedBlocks(row, settings.seq_len, seed)
     else:
         blocks = TokenBlocks(row, settings.seq_len, tail=not train)
-    return ResumableLoader.of(blocks, settings, Collate(pad_id), train=train, seed=seed, name=name)
+    collate = Collate(pad_id) if sep_id is None else Apart(Collate(pad_id), Cut(sep_id))
+    return ResumableLoader.of(blocks, settings, collate, train=train, seed=seed, name=name)
 
 
 class CausalDataModule(DataModule):
@@ -129,20 +166,27 @@ class CausalDataModule(DataModule):
         Of a large row write a reference.
         """
         row = cast(TokenBlocks, self.test_dataloader().samples).row
+        separator: dict[str, Any] = {} if self._sep_id is None else {"sep": self._sep_id}
         if is_large(row):
-            refer(file, row)
+            refer(file, row, **separator)
         else:
-            np.savez_compressed(file, ids=np.asarray(row.ids[:]))
+            np.savez_compressed(file, ids=np.asarray(row.ids[:]), **separator)
+
+    @property
+    def _sep_id(self) -> int | None:
+        return self.prepared.tokenizer.sep_id if are_apart(self.corpus) else None
 
     def _make_loader(self, split: Split) -> ResumableLoader:
         return loader(
             self.prepared.splits[split],
             self.corpus,
             pad_id=self.prepared.tokenizer.pad_id,
+            sep_id=self._sep_id,
             seed=self.seed,
             train=split == "train",
             name=f"the {split} split",
         )
 
     def _make_test_loader(self, file: Path) -> ResumableLoader:
-        return loader(StoredTokens(file), self.corpus, name=str(file))
+        sep_id = stored_separator(file) if are_apart(self.corpus) else None
+        return loader(StoredTokens(file), self.corpus, sep_id=sep_id, name=str(file))

@@ -11,12 +11,20 @@ A batch is a dict:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from chimera.data.batch.boundaries import (
+    PIECE,
+    Apart,
+    are_apart,
+    documents_of,
+    stored_separator,
+)
 from chimera.data.batch.collate import Collate, Example, padded
 from chimera.data.batch.loader import Key, ResumableLoader
 from chimera.data.batch.masking import Masking
@@ -114,6 +122,19 @@ def stored(file: Path) -> StoredBlocks | MaskedBlocks:
     return MaskedBlocks(tokens, int(facts["length"]), masking, seed=FIXED_SEED, fixed=True)
 
 
+class Cut:
+    """Cuts a masked block into its documents."""
+
+    def __init__(self, sep_id: int) -> None:
+        self.sep_id = sep_id
+
+    def __call__(self, example: Example) -> Iterator[Example]:
+        for number, (start, ids) in enumerate(documents_of(example.ids, self.sep_id)):
+            inside = (example.positions >= start) & (example.positions < start + len(ids))
+            positions, targets = example.positions[inside] - start, example.targets[inside]
+            yield Example(example.number + number * PIECE, ids, positions, targets)
+
+
 class MLMDataModule(DataModule):
     """Masked blocks: new masks in every epoch of train, the same ones in every validation and test.
 
@@ -136,6 +157,8 @@ class MLMDataModule(DataModule):
     def save_test(self, file: Path) -> None:
         """Write the masked blocks; of a large split write a reference and how to mask it."""
         blocks = self.test_dataloader().samples
+        apart = are_apart(self.corpus)
+        separator = {"sep": self.prepared.tokenizer.sep_id} if apart else {}
         if isinstance(blocks, MaskedBlocks) and is_large(blocks.tokens):
             assert isinstance(blocks.tokens, PackedTokens)
             vocabulary = blocks.masking.tokenizer
@@ -147,9 +170,10 @@ class MLMDataModule(DataModule):
                 vocab_size=vocabulary.vocab_size,
                 special_ids=list(vocabulary.special_ids),
                 mask_id=vocabulary.mask_id,
+                **separator,
             )
         else:
-            save_test(self.test_dataloader(), file)
+            save_test(self.test_dataloader(), file, **separator)
 
     def _make_loader(self, split: Split) -> ResumableLoader:
         tokens, tokenizer = self.prepared.splits[split], self.prepared.tokenizer
@@ -168,25 +192,31 @@ class MLMDataModule(DataModule):
         return ResumableLoader.of(
             blocks,
             self.corpus,
-            Collate(tokenizer.pad_id),
+            self._collate(tokenizer.pad_id, tokenizer.sep_id if are_apart(self.corpus) else None),
             train=train,
             seed=self.seed,
             name=f"the {split} split",
         )
 
     def _make_test_loader(self, file: Path) -> ResumableLoader:
-        return ResumableLoader.of(stored(file), self.corpus, Collate(0), name=str(file))
+        collate = self._collate(0, stored_separator(file) if are_apart(self.corpus) else None)
+        return ResumableLoader.of(stored(file), self.corpus, collate, name=str(file))
+
+    @staticmethod
+    def _collate(pad_id: int, sep_id: int | None) -> Collate | Apart:
+        return Collate(pad_id) if sep_id is None else Apart(Collate(pad_id), Cut(sep_id))
 
 
-def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0) -> None:
+def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0, **facts: int) -> None:
     """Write the samples of a loader with fixed masks to a file; `StoredBlocks` reads them."""
     examples = [loader.samples[0, index] for index in range(len(loader.samples))]
     ids, real = padded([example.ids for example in examples], pad_id)
-    np.savez_compressed(
-        file,
-        ids=ids.astype(np.uint32),
-        lengths=real.sum(1),
-        counts=np.array([len(example.positions) for example in examples]),
-        positions=np.concatenate([e.positions for e in examples]).astype(np.uint32),
-        targets=np.concatenate([e.targets for e in examples]).astype(np.uint32),
-    )
+    arrays: dict[str, Any] = {
+        "ids": ids.astype(np.uint32),
+        "lengths": real.sum(1),
+        "counts": np.array([len(example.positions) for example in examples]),
+        "positions": np.concatenate([e.positions for e in examples]).astype(np.uint32),
+        "targets": np.concatenate([e.targets for e in examples]).astype(np.uint32),
+        **facts,
+    }
+    np.savez_compressed(file, **arrays)

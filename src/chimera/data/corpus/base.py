@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from chimera.data.source.splits import Split, Splits, complete
 from chimera.types import NonNegativeInt, PositiveInt
@@ -38,6 +38,18 @@ class Data:
         return Path(self.cache_dir).expanduser()
 
 
+@dataclass(frozen=True, kw_only=True)
+class PackedText(Data):
+    """Text whose documents are packed one after the other.
+
+    Args:
+        boundaries: `reset` keeps documents apart: each is a row of its own, with empty states and
+            position 0 at its start. `none` lets blocks run on over the ends of documents.
+    """
+
+    boundaries: Literal["none", "reset"] = "none"
+
+
 #: Documents of the parts (files) of each present split. Each part can be read again, gives the same
 #: documents each time, and can be sent to another process.
 Sources = Mapping[Split, Sequence[Iterable[str]]]
@@ -64,7 +76,7 @@ class Corpus(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamedText(Data, ABC):
+class StreamedText(PackedText, ABC):
     """Text that may be larger than memory.
 
     Args:

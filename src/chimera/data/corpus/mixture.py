@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import PackedText
 from chimera.data.corpus.text import Text
 from chimera.data.source.fingerprint import fingerprint_of
 from chimera.data.source.splits import Splits
@@ -53,7 +53,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture(Data):
+class Mixture(PackedText):
     """Several texts.
 
     Args:

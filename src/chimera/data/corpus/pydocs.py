@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import PackedText
 from chimera.data.corpus.prose import paragraphs
 from chimera.data.source import cache
 from chimera.data.source.fingerprint import fingerprint_of
@@ -83,7 +83,7 @@ _SHORTEST = 200  # fewest characters of a document
 
 
 @dataclass(frozen=True, kw_only=True)
-class PyDocs(Data):
+class PyDocs(PackedText):
     """Documentation of installed packages."""
 
     def check(self) -> None:
