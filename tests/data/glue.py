@@ -9,7 +9,6 @@ import numpy as np
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.word import Words
 
-SHARED = Path("/work/shared/data")
 WORDS = ["the", "a", "cat", "dog", "sees", "likes", "big", "red", "one", "house", "tree", "and"]
 WORDS += ["under", "runs", "sleeps"]
 

@@ -24,7 +24,8 @@ from chimera.data.encode.examples import encode, frame, prepare_examples
 from chimera.data.tokenizer.base import Template
 from chimera.data.tokenizer.word import Words
 from chimera.errors import UserError
-from tests.data.glue import SHARED, cola, mnli, sentence, stsb, tokenizer
+from tests.data.glue import cola, mnli, sentence, stsb, tokenizer
+from tests.outside import DATA as SHARED
 
 #: Rows of the official parts; of those that are only sampled in the shared folder, none.
 OFFICIAL = {

@@ -16,8 +16,9 @@ from chimera.data.corpus.instruct import Instruct, Record, check_instructions, p
 from chimera.data.corpus.pydocs import PyDocs
 from chimera.data.tokenizer.base import Template
 from chimera.errors import UserError
+from tests.outside import DATA
 
-ALPACA = Path("/work/shared/data/instruct/alpaca_2000.json")
+ALPACA = DATA / "instruct/alpaca_2000.json"
 
 
 class Letters:

@@ -20,6 +20,7 @@ from chimera.model.hf import HuggingFaceModel
 from chimera.model.hf_settings import HuggingFace
 from tests.kit import close, ragged
 from tests.model.hf_folders import ENCODERS, KINDS, folder
+from tests.outside import DATA
 
 
 class Choices:
@@ -200,7 +201,7 @@ def test_a_missing_model_or_an_unusable_component_is_refused(
 
 
 def test_a_trained_model_generates_a_story() -> None:
-    place = Path("/work/shared/data/models/stories260k")
+    place = DATA / "models/stories260k"
     if not place.is_dir():  # decoding is also tested above, with random weights
         return
     ours, tokenizer = made(place), Own(path=str(place)).build([])

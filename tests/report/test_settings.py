@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chimera.report.origin import portable
 from chimera.report.settings import in_half
 
 
@@ -24,3 +25,9 @@ def test_half_precision_is_named_with_its_error(used: list[str], said: str) -> N
     text = " ".join(in_half(summary))
     assert bool(text) == bool(said)
     assert re.search(said, text)
+
+
+def test_a_path_of_one_machine_is_not_printed() -> None:
+    words = ["data.path=/home/ada/texts/glue", "a=[/x/y.txt,/z]", "data=glue", "lr=1/2", "./a/b"]
+    expected = ["data.path=path/to/glue", "a=[path/to/y.txt,path/to/z]", "data=glue", "lr=1/2"]
+    assert [portable(word) for word in words] == [*expected, "./a/b"]

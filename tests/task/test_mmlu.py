@@ -10,8 +10,9 @@ import pytest
 from chimera.errors import UserError
 from chimera.task.mmlu.metrics import METRICS, normalise, score, summary
 from chimera.task.mmlu.questions import prompt, read
+from tests.outside import DATA
 
-MMLU = Path("/work/shared/data/mmlu")
+MMLU = DATA / "mmlu"
 
 
 @pytest.mark.parametrize(

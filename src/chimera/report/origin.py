@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -44,13 +45,19 @@ def counted(
 def train_command(summary: Summary) -> str:
     """Command line that trains the missing runs of the table."""
     table = f"+{summary.table.paper}={summary.table.name}"
-    return shlex.join(("python", "train.py", "-m", table, *summary.overrides, _seeds(summary)))
+    words = ("python", "train.py", "-m", table, *map(portable, summary.overrides))
+    return shlex.join((*words, _seeds(summary)))
 
 
 def report_command(summary: Summary) -> str:
     """Command line that writes the report of the finished runs."""
     command = ("python", "-m", "chimera.report", summary.table.path)
-    return shlex.join((*command, *summary.overrides, _seeds(summary)))
+    return shlex.join((*command, *map(portable, summary.overrides), _seeds(summary)))
+
+
+def portable(text: str) -> str:
+    """Text in which absolute paths are `path/to/<name>`: those of one machine help no reader."""
+    return re.sub(r"(?<![\w.~])(?:/[^/,\s\]'\"]+)*/([^/,\s\]'\"]+)", r"path/to/\1", text)
 
 
 def _seeds(summary: Summary) -> str:

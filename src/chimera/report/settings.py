@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chimera.report.cells import Cell
+from chimera.report.origin import portable
 from chimera.report.summary import Summary
 from chimera.rundir.identity import NOT_IDENTITY, flatten
 
@@ -103,7 +104,8 @@ def _common(key: str, configs: list[dict[str, Any]]) -> str:
 def _text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value))
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return portable(text)
 
 
 def _name(key: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,9 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-STORIES = Path("/work/shared/data/models/stories260k")
+from tests.outside import DATA
+
+STORIES = DATA / "models/stories260k"
 SMALL: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 32,
