@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Set
 from functools import lru_cache
 
@@ -182,13 +183,16 @@ def hint(key: str, known_keys: Set[str]) -> str:
     if same_leaf:
         return f"; did you mean '{same_leaf[0]}'?"
     siblings = sorted(
-        k for k in known_keys if k.rpartition(".")[0] == parent and "_target_" not in k
+        k for k in known_keys if k.rpartition(".")[0] == parent and "._" not in k
     )
     if not parent:
         return nearest(key, {*known_keys, *groups()}) or f" (top level has {', '.join(siblings)})"
-    leaves = ", ".join(k.rpartition(".")[2] for k in siblings)
-    listed = f" ({parent} has {leaves})" if leaves else ""
-    return nearest(key, siblings) or nearest(key, known_keys) or listed
+    leaves = {k.rpartition(".")[2]: k for k in siblings}
+    listed = f" ({parent} has {', '.join(leaves)})" if leaves else ""
+    # Leaves alone are compared: a common parent would make any two keys look alike.
+    close = difflib.get_close_matches(leaf, list(leaves), n=1, cutoff=0.6)
+    near = f"; did you mean '{leaves[close[0]]}'?" if close else ""
+    return near or listed or nearest(key, known_keys)
 
 
 def _shown(value: object) -> str:

@@ -101,7 +101,7 @@ class _Source:
 
     def _text(self) -> DividedText | ListedText:
         start = time.perf_counter()
-        if isinstance(self.corpus, StreamedText):
+        if isinstance(self.corpus, StreamedText) and _streams(self.corpus):
             text: DividedText | ListedText = _divided(self.corpus, self.hash, self.root)
         else:
             text = ListedText(self.corpus.splits())
@@ -206,6 +206,11 @@ def _divided(corpus: StreamedText, corpus_hash: str, root: Path) -> DividedText:
     key = fingerprint_of(DIVIDED_VERSION, corpus_hash)
     folder, facts = cache.entry(root, "divided", key, make, resume=True)
     return DividedText(folder, facts, sources)
+
+
+def _streams(corpus: StreamedText) -> bool:
+    """Whether `splits` is what `sources` gives: a class of somebody's own may change it."""
+    return type(corpus).splits is StreamedText.splits
 
 
 def _processes(corpus: Corpus | StreamedText) -> int:
