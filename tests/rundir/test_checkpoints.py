@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -158,3 +159,17 @@ def test_finite(tmp_path: Path) -> None:
 def test_the_sidecar_is_plain(tmp_path: Path) -> None:
     known = json.loads(sidecar_path(save(tmp_path, "rolling-1", 1)).read_text())
     assert set(known) == {"step", "epoch", "resumable", "loss", "sha256"}
+
+
+def test_without_hard_links_the_tiers_are_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    first, other = save(tmp_path, "rolling-4", 4), tmp_path / "epoch-0.ckpt"
+    files.publish(first, other, files.read_sidecar(first))
+    assert not os.path.samefile(first, other)
+    files.remove(first)
+    assert newest(tmp_path).path == other

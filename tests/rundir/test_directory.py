@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -138,10 +140,7 @@ def test_alive_is_who_says_running_and_is(tmp_path: Path, monkeypatch: pytest.Mo
     assert not run.is_running()
     write_json(tmp_path / "status.json", {**status, "host": "elsewhere"})
     assert run.is_running()
-    write_json(
-        tmp_path / "status.json",
-        {**status, "host": "elsewhere", "time": "2026-01-01T00:00:00+00:00"},
-    )
+    os.utime(tmp_path / "status.json", (0, 0))
     assert not run.is_running()
     run.write_status("DONE")
     assert not run.is_running()
@@ -167,3 +166,19 @@ def test_a_second_process_cannot_lock_the_run(tmp_path: Path) -> None:
 def test_settings_that_change_no_result_do_not_change_the_identity() -> None:
     for cosmetic in ("trainer.checkpoint_keep=1", "guard=skip", "trainer.log_every_n_steps=3"):
         assert identity(config()) == identity(config(cosmetic)), cosmetic
+
+
+@pytest.mark.parametrize(("clock", "beat", "running"), [(3600, 120, False), (-3600, 0, True)])
+def test_a_heartbeat_of_a_host_with_another_clock(
+    clock: float, beat: float, running: bool, tmp_path: Path
+) -> None:
+    # Its clock is an hour ahead and it died two minutes ago; an hour behind and it is alive.
+    run = RunDir(tmp_path)
+    time = datetime.now(UTC) + timedelta(seconds=clock - beat)
+    status = {"state": "RUNNING", "host": "elsewhere", "pid": 1, "time": time.isoformat()}
+    file = tmp_path / "status.json"
+    file.write_text(json.dumps(status))
+    written = file.stat().st_mtime - beat
+    os.utime(file, (written, written))
+    assert run.is_running() is running
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]

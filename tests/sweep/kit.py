@@ -79,6 +79,8 @@ class Silent:
     def showing(self, work: Sequence[Work]) -> Any:
         return nullcontext()
 
+    def add(self, work: Work) -> None: ...
+
     def update(self) -> None:
         self.on_update()
 

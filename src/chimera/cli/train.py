@@ -14,6 +14,7 @@ from chimera.errors import UserError
 USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
 python train.py -m group=a,b key=1,2                   a sweep (Hydra's syntax)
+python train.py -m key=interval(1,2) search.trials=20   a search (Optuna)
 python train.py --cfg job [--package optim] [...]      show the configuration of the run
 python train.py --info [defaults|searchpath|...] [...] how it is composed
 eval "$(python train.py -sc install=bash)"             complete groups and keys in the shell

@@ -72,7 +72,9 @@ TRAINER = {
 OTHER = {
     "experiment": "+<paper>/<table>=<row> chooses a row, preset=<name> a model; files of your own"
     " are found with --config-dir=<folder>",
-    "hparams_search": "-m hydra/sweeper=<name> searches with a sweeper of Hydra's plugins",
+    "hparams_search": "-m search.trials=<number> searches, with ranges as in"
+    " optim.lr=interval(1e-4,1e-2)",
+    "search": "a search is a sweep; start it with -m",
     "datamodule": "data=<name> chooses a data set",
     "paths": "run_dir=<folder>, data.path=<folder>, and the variable CHIMERA_RUNS=<folder>",
     "extras": "a run prints its parameters, and --cfg job its configuration",

@@ -1,10 +1,12 @@
-"""Write files atomically: completely or not at all."""
+"""Write files atomically, completely or not at all; how old a file is."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 
@@ -24,3 +26,23 @@ def write_atomic(path: Path, text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write indented JSON atomically."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def age_of(file: Path) -> float:
+    """Seconds since a file was written, by the clock of its file system; infinite without the file.
+
+    The clocks of two hosts may differ by hours, so a file written now tells the time there.
+    """
+    probe = file.with_name(f".{file.name}.now-{os.getpid()}-{threading.get_ident()}")
+    try:
+        written = file.stat().st_mtime
+    except OSError:
+        return float("inf")
+    try:
+        probe.write_bytes(b"")
+        return probe.stat().st_mtime - written
+    except OSError:  # a folder that may only be read
+        return time.time() - written
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)

@@ -8,10 +8,12 @@ old file is still valid between the two writes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,6 +26,10 @@ _NAME = re.compile(r"(rolling|best|epoch)-(\d+)|emergency")
 
 class InvalidCheckpoint(Exception):  # noqa: N818 - caught and reported, no failure of the program
     """A checkpoint is missing, damaged or without a checksum; the message is the reason."""
+
+
+#: Error numbers of a file system that has no hard links, or no more of them.
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @dataclass(frozen=True)
@@ -124,9 +130,25 @@ def publish(temporary: Path, path: Path, about: Sidecar) -> None:
     write_atomic(sidecar_path(path), json.dumps(asdict(about)) + "\n")
     name = path.with_name(f".{path.name}.{os.getpid()}")
     name.unlink(missing_ok=True)
-    os.link(temporary, name)
+    try:
+        os.link(temporary, name)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        _copy(temporary, name)
     os.replace(name, path)
     sync_folder(path.parent)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, synced; nothing is left of a copy that fails."""
+    try:
+        shutil.copyfile(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+    except OSError:
+        target.unlink(missing_ok=True)
+        raise
 
 
 def link(name: Path, checkpoint: Path) -> None:

@@ -7,7 +7,7 @@ status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (with the 
 run.json          metrics, choices, parameters by component, speed, memory, time
 run-<steps>.json  the same of the shorter run, if the run was extended
 steps.csv         one row per optimiser step (TITAN Table 5)
-curves.png        loss and learning rate
+curves.png        loss and learning rate; validations.json has the validations so far
 tokenizer/        the tokenizer; with test.npz, enough for an evaluation
 test.npz          the test set as token ids
 checkpoints/      rolling, best and epoch-end checkpoints; links last.ckpt and best.ckpt
@@ -29,7 +29,7 @@ import yaml
 
 from chimera.errors import UserError
 from chimera.paths import runs_root
-from chimera.rundir.atomic import write_atomic, write_json
+from chimera.rundir.atomic import age_of, write_atomic, write_json
 from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
@@ -192,20 +192,16 @@ class RunDir:
         """Whether a process is training this run.
 
         On this host the process is looked up by its number and start time. On another host its
-        heartbeat must be younger than a minute.
+        heartbeat must be younger than a minute, by the clock of the file system.
         """
         status = self.status()
         if status.get("state") != "RUNNING":
             return False
-        pid, host, time = (status.get(key) for key in ("pid", "host", "time"))
+        pid, host = status.get("pid"), status.get("host")
         if host == socket.gethostname():
             start = process_start(pid) if isinstance(pid, int) else None
             return start is not None and start == status.get("process")
-        try:
-            age = datetime.now(UTC) - datetime.fromisoformat(str(time))
-        except (ValueError, TypeError):  # not written by a run
-            return False
-        return age.total_seconds() < HEARTBEAT_TIMEOUT
+        return age_of(self.path / "status.json") < HEARTBEAT_TIMEOUT
 
     def lock(self) -> None:
         """Lock the directory for this process; the system releases the lock when the process ends.

@@ -2,6 +2,9 @@
 
 main       overrides → Hydra's sweeper → batches of jobs → the table's report
 overrides  rejects overrides that a sweep sets itself, finds those that all jobs share
+search     proposes the jobs one by one, with Optuna, and stops those that are not among the best
+space      the ranges of a search
+study      the trials of a search on disk
 plan       composes, checks and labels all jobs of a batch before the first one starts
 engine     starts unfinished jobs, waits for runs of other processes, records failures
 local      starts a job as a process of this machine

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from chimera.sweep.engine import FINISHED, State, Work
 
@@ -30,11 +37,17 @@ class Display:
     @contextmanager
     def showing(self, work: Sequence[Work]) -> Iterator[None]:
         """Show these jobs until the block ends."""
-        add = self.progress.add_task
-        self._tasks = {w: add(w.job.label, visible=False, total=None, loss="") for w in work}
-        self._states = dict.fromkeys(work, State.WAITING)
+        self._tasks: dict[Work, TaskID] = {}
+        self._states: dict[Work, State] = {}
+        for each in work:
+            self.add(each)
         with self.progress:
             yield
+
+    def add(self, work: Work) -> None:
+        """Show one more job."""
+        task = self.progress.add_task(work.job.label, visible=False, total=None, loss="")
+        self._tasks[work], self._states[work] = task, State.WAITING
 
     def update(self) -> None:
         """Print the changes since the last call, and advance the bars."""

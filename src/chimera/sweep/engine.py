@@ -30,10 +30,11 @@ class State(StrEnum):
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
+    PRUNED = "pruned"  # by a search: saved, and its own command goes on
 
 
 #: States in which a job is over.
-FINISHED = {State.DONE, State.FAILED, State.STOPPED}
+FINISHED = {State.DONE, State.FAILED, State.STOPPED, State.PRUNED}
 
 
 class Work:
@@ -57,10 +58,16 @@ class Work:
         self.log = path / "log.txt"
         self.lock = FileLock(path.parent / ".locks" / f"{path.name}.lock", blocking=False)
         self._log_from = 0
+        self._elsewhere_from: object = None
 
     @property
     def status(self) -> dict[str, Any]:
         return self.job.directory.status()
+
+    @property
+    def changed_elsewhere(self) -> bool:
+        """Whether another process wrote a status since it was seen; clocks of hosts may differ."""
+        return bool(self.status.get("time") != self._elsewhere_from)
 
     def finish(self) -> None:
         """Change the state to DONE, with the job's result as the reason."""
@@ -81,6 +88,8 @@ class Work:
 
     def become(self, state: State, why: str = "") -> None:
         """Change the state; release the lock in states without a process of this sweep."""
+        if state is State.ELSEWHERE:
+            self._elsewhere_from = self.status.get("time")
         self.state, self.why = state, why
         if state in FINISHED or state is State.ELSEWHERE:
             self.handle = self.slot = None
@@ -107,6 +116,9 @@ class JobDisplay(Protocol):
     def showing(self, work: Sequence[Work]) -> AbstractContextManager[None]:
         """Show these jobs until the block ends."""
 
+    def add(self, work: Work) -> None:
+        """Show one more job."""
+
     def update(self) -> None:
         """Show the current states of the jobs."""
 
@@ -128,29 +140,37 @@ class Engine:
         for job in jobs:
             self.work.setdefault(job.key, Work(job))
         self.launcher, self.workers, self.display = launcher, launcher.slots(workers), display
-        self.began = datetime.now(UTC)
         self.stops = 0  # number of stop signals so far
         self._stop_by = float("inf")
 
     def run(self) -> list[Work]:
         """Run until every job is over; after Ctrl-C until the running jobs are saved."""
-        all_work = list(self.work.values())
         try:
-            with self._signals(), self.display.showing(all_work):
-                while not all(work.state in FINISHED for work in all_work):
-                    before = [work.state for work in all_work]
-                    for work in all_work:
+            with self._signals(), self.display.showing(list(self.work.values())):
+                while self.feed() or not all(w.state in FINISHED for w in self.work.values()):
+                    before = [work.state for work in self.work.values()]
+                    for work in self.work.values():
                         if work.state not in FINISHED:
                             self._advance(work)
                     self.display.update()
-                    if before == [work.state for work in all_work]:
+                    if before == [work.state for work in self.work.values()]:
                         time.sleep(TICK)
         finally:
-            for work in all_work:
+            for work in self.work.values():
                 if work.handle:  # only after an exception in the loop
                     work.handle.kill()
                 work.lock.release()
-        return all_work
+        return list(self.work.values())
+
+    def feed(self) -> bool:
+        """Add jobs that are decided while others run; returns whether more will come."""
+        return False
+
+    def add(self, job: Job) -> None:
+        """Add a job while others run, unless it is one of them."""
+        if job.key not in self.work:
+            self.work[job.key] = Work(job)
+            self.display.add(self.work[job.key])
 
     def _advance(self, work: Work) -> None:
         if work.handle:
@@ -195,8 +215,7 @@ class Engine:
         status = work.status
         if work.state is not State.ELSEWHERE or status.get("state") != "FAILED":
             return ""
-        since = datetime.fromisoformat(status["time"])
-        return f"elsewhere: {status.get('why', 'failed')}" if since > self.began else ""
+        return f"elsewhere: {status.get('why', 'failed')}" if work.changed_elsewhere else ""
 
     def _must_wait(self, work: Work) -> bool:
         return any(p.state is not State.DONE for p in self._prerequisites(work))
@@ -218,6 +237,8 @@ class Engine:
         except Timeout:
             work.become(State.ELSEWHERE)
             return
+        except NotImplementedError:  # a file system without locks: the run's heartbeat protects it
+            pass
         # Another sweep may have finished the run before this one acquired the lock.
         if self._done(work):
             work.finish()

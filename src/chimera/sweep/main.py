@@ -48,9 +48,14 @@ def sweep(overrides: list[str]) -> int:
     Raises:
         UserError: the overrides are not valid; nothing has been written then.
     """
-    overrides = canonical(overrides)
+    own = [text for text in overrides if text.lstrip("+").startswith("search.")]
+    overrides = canonical([text for text in overrides if text not in own])
     parsed = check_choices(overrides, sweep=True)
-    check_sweep(parsed)
+    check_sweep(parsed, searched=bool(own))
+    if own:
+        from chimera.sweep.search import search
+
+        return search(overrides, parsed, [text.lstrip("+") for text in own])
     first = first_job(overrides, parsed)
     config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
     check_settings(config)

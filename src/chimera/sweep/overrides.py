@@ -12,13 +12,23 @@ from chimera.config.groups import groups
 from chimera.errors import UserError
 
 
-def check_sweep(parsed: Sequence[Override]) -> None:
+def check_sweep(parsed: Sequence[Override], *, searched: bool = False) -> None:
     """Check that no override sets or varies a setting of the sweep itself.
+
+    Args:
+        parsed: the overrides.
+        searched: whether the sweep is a search, which takes ranges without steps.
 
     Raises:
         UserError: an override does; the message names the override to use instead.
     """
+    searched |= any(override.key_or_group == "hydra/sweeper" for override in parsed)
     for override in parsed:
+        if isinstance(override.value(), IntervalSweep) and not searched:
+            raise UserError(
+                f"{override.input_line} is a range to search; add search.trials=<number>, or list"
+                " the values"
+            )
         if override.key_or_group == "extend":
             raise UserError("extend=true goes on with one finished run; start it without -m")
         if override.key_or_group in ("workers", "launcher") and override.is_sweep_override():

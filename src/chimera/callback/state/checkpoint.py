@@ -26,6 +26,7 @@ from chimera.callback.state.validation import ValidationSchedule
 from chimera.errors import NotFiniteError
 from chimera.ops import reduce
 from chimera.rundir import checkpoints as files
+from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import finite
 from chimera.rundir.directory import RunDir
 from chimera.types import NonNegativeInt, PositiveInt
@@ -63,7 +64,8 @@ class Checkpoints(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         self.folder = RunDir(Path(trainer.default_root_dir)).checkpoints
         self.monitor = getattr(pl_module, "monitor", "val/loss")
-        self._sign = {"lower": 1.0, "higher": -1.0}[getattr(pl_module, "better", "lower")]
+        self._better = getattr(pl_module, "better", "lower")
+        self._sign = {"lower": 1.0, "higher": -1.0}[self._better]
         self.schedule = find(trainer, ValidationSchedule)
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,6 +101,10 @@ class Checkpoints(Callback):
         self.validations.append((trainer.global_step, float(metrics["val/loss"])))
         if self.monitor != "val/loss":
             self.scores.append((trainer.global_step, float(metrics[self.monitor])))
+        if trainer.is_global_zero:
+            values = self.validations if self.monitor == "val/loss" else self.scores
+            report = {"monitor": self.monitor, "better": self._better, "values": values}
+            write_json(self.folder.parent / "validations.json", report)
         # Kept as a loss, whatever it is: the lowest is best.
         self._finish(trainer, self._sign * float(metrics[self.monitor]))
 

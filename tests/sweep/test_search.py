@@ -1,0 +1,205 @@
+"""A search proposes runs, prunes them by their validations, and goes on after a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from chimera.errors import UserError
+from chimera.sweep.local import LocalJob
+from chimera.sweep.main import sweep
+from chimera.sweep.search import SearchEngine, show, study_file
+from chimera.sweep.space import Dimension
+from chimera.sweep.study import Search, Study, Trial
+from tests.sweep.kit import BEGIN, DONE, Silent
+
+#: A run of ten validations: its loss falls towards the distance of its rate from 0.01.
+RUN = (
+    BEGIN
+    + """
+import math, signal
+def save(*_): run.write_status("STOPPED", step=step); os._exit(130)
+signal.signal(signal.SIGINT, save)
+lr, pause = float(sys.argv[2]), float(sys.argv[3])
+loss = abs(math.log10(lr) + 2)
+values = []
+for step in range(1, 11):
+    values.append([step, loss + 1 / step])
+    (run.path / "v").write_text(json.dumps(
+        {"monitor": "val/loss", "better": "lower", "values": values}))
+    os.replace(run.path / "v", run.path / "validations.json")
+    time.sleep(pause)
+"""
+    + DONE.replace("7.0", "loss")
+)
+LR = Dimension("optim.lr", 1e-4, 1e-1, log=True)
+
+
+class Rates:
+    """Launcher whose runs need nothing but their rate."""
+
+    grace = 20.0
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
+        self.started: list[str] = []
+
+    def check(self) -> None: ...
+
+    def slots(self, workers: int) -> int:
+        return workers
+
+    def start(
+        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
+    ) -> LocalJob:
+        rate = next(o.partition("=")[2] for o in overrides if o.startswith("optim.lr="))
+        self.started.append(rate)
+        with log.open("ab") as file:
+            command = [sys.executable, "-c", RUN, str(log.parent), rate, str(self.pause)]
+            return LocalJob(subprocess.Popen(command, stderr=file, start_new_session=True))
+
+
+def engine(root: Path, workers: int = 1, pause: float = 0.0, **settings: object) -> SearchEngine:
+    study = Study(root / "s.sqlite", [LR], Search(**settings))  # type: ignore[arg-type]
+    return SearchEngine(study, ["scale=smoke"], Rates(pause), workers, Silent())
+
+
+def results(found: SearchEngine) -> list[tuple[Trial, str, float | None]]:
+    return found.study.trials()
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+
+
+def best_of(folder: Path, sampler: str) -> float:
+    """Mean loss of the last ten of thirty trials."""
+    study = Study(folder / f"{sampler}.sqlite", [LR], Search(sampler=sampler))  # type: ignore[arg-type]
+    losses = []
+    for _ in range(30):
+        trial = study.ask()
+        losses.append(abs(math.log10(float(trial.overrides[0].partition("=")[2])) + 2))
+        study.tell(trial, "done", losses[-1])
+    return sum(losses[-10:]) / 10
+
+
+def test_tpe_comes_closer_than_random_draws(tmp_path: Path) -> None:
+    assert best_of(tmp_path, "tpe") < 0.5 * best_of(tmp_path, "random")
+
+
+def test_a_second_command_adds_only_the_missing_trials(tmp_path: Path) -> None:
+    engine(tmp_path, trials=2).run()
+    again = engine(tmp_path, trials=3)
+    again.run()
+    assert len(again.launcher.started) == 1  # type: ignore[attr-defined]
+    assert len(results(again)) == 3
+
+
+def test_asha_prunes_and_a_pruned_run_is_saved_marked_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = engine(tmp_path, trials=5, pause=0.1, pruner="asha", reduction=2, min_steps=2)
+    found.run()
+    show(found, Console(width=200))
+    states = [state for _, state, _ in results(found)]
+    assert {"complete", "pruned"} == set(states)
+    pruned = [work for work in found.work.values() if work.status.get("pruned")]
+    assert len(pruned) == states.count("pruned")
+    assert all(work.status["state"] == "STOPPED" for work in pruned)
+    out = capsys.readouterr().out
+    assert "pruned at step" in out
+    assert "goes on by its own command" in out
+    # Its own command trains it to its end; then it counts.
+    run = pruned[0].job.directory
+    subprocess.run([sys.executable, "-c", RUN, str(run.path), "0.01", "0"], check=True)
+    assert run.status()["state"] == "DONE"
+    show(found, Console(width=200))
+    assert "revived" in capsys.readouterr().out
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from tests.sweep.test_search import engine
+engine(Path(sys.argv[1]), trials=4, pause=0.05).run()
+"""
+
+
+def test_a_search_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
+    driver = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)])
+    runs = tmp_path / "runs"
+    while sum(json.loads(f.read_text())["state"] == "DONE" for f in runs.glob("*/status.json")) < 1:
+        time.sleep(0.05)
+    time.sleep(0.2)  # in the middle of the second run
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    again = engine(tmp_path, trials=4)
+    again.run()
+    assert [state for _, state, _ in results(again)] == ["complete"] * 4
+    (tmp_path / "other").mkdir()
+    other = engine(tmp_path / "other", trials=4)
+    other.run()  # finds the same four runs, done: the draws do not depend on the kill
+    assert [t.overrides for t, _, _ in results(other)] == [
+        t.overrides for t, _, _ in results(again)
+    ]
+    assert other.launcher.started == []  # type: ignore[attr-defined]
+
+
+def test_a_trial_that_is_no_valid_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    position = Dimension("position", names=("none", "alibi"))  # alibi needs attention scores
+    study = Study(tmp_path / "s.sqlite", [position, LR], Search(trials=4, sampler="random"))
+    found = SearchEngine(study, ["scale=smoke", "mixer=retnet"], Rates(), 1, Silent())
+    found.run()
+    states = [state for _, state, _ in results(found)]
+    assert states.count("fail") == len(found.refused) > 0
+    assert "complete" in states
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optim.lr=interval(1e-2,1e-4)", "search.trials=2"], "write the lower end first"),
+        (["optim.lr=interval(-1,1)", "search.trials=2"], "optim.lr=-1.0 is not allowed"),
+        (["optim.lr=tag(log,interval(0,1))", "search.trials=2"], "begins above 0"),
+        (["optim.lr=tag(lag,interval(1,2))", "search.trials=2"], "the only one is log"),
+        (["optm.lr=interval(1e-4,1e-2)", "search.trials=2"], "optm.lr is no key"),
+        (["optim.lr=interval(1e-4,1e-2)", "search.trails=2"], "did you mean 'trials'"),
+        (["optim.lr=interval(1e-4,1e-2)", "search.pruner=asa"], "one of none, asha"),
+        (["optim.lr=interval(1e-4,1e-2)"], "add search.trials"),
+        (["optim.lr=1e-3", "search.trials=2"], "no setting has a range"),
+        (["mixer=retnet,retnett", "search.trials=2"], "did you mean 'retnet'"),
+        (["model.depth=range(3,3)", "search.trials=2"], "is empty"),
+    ],
+)
+def test_bad_ranges_and_typos_are_one_line_and_write_nothing(
+    overrides: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        sweep(overrides)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_optuna_the_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UserError, match=r"chimera\[search\]"):
+        sweep(["optim.lr=interval(1e-4,1e-2)", "search.trials=2"])
+
+
+def test_the_number_of_trials_and_workers_do_not_make_another_search() -> None:
+    of = ["optim.lr=interval(1,2)", "seed=0"]
+    one = study_file([*of, "workers=2"], Search(trials=3))
+    assert one == study_file(of, Search(trials=9))
+    assert one != study_file(["optim.lr=interval(1,3)", "seed=0"], Search(trials=3))
+    assert one != study_file(of, Search(trials=3, pruner="asha"))
