@@ -74,6 +74,7 @@ class Ctx:
         loop: index of this traversal of the stack, from 0.
         draws: [b t], key of each token's dropout (`ops.dropout`); None for draws by torch's
             generator, or without dropout.
+        documents: [b t], number of each token's document in its row; None if rows are not packed.
         memo: results of `once`, which all layers and traversals of the stack share.
     """
 
@@ -81,6 +82,7 @@ class Ctx:
     mask: Bool[Tensor, "b t"] | None = None
     loop: int = 0
     draws: Int[Tensor, "b t"] | None = None
+    documents: Int[Tensor, "b t"] | None = None
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: str, make: Callable[[], Any]) -> Any:
@@ -96,12 +98,10 @@ class Ctx:
 
     def take(self, rows: Int[Tensor, " n"]) -> Ctx:
         """Inputs of the sequences `rows` alone."""
-        pos, mask, draws = (
-            x if x is None or len(x) == 1 else x.index_select(0, rows)
-            for x in (self.pos, self.mask, self.draws)
-        )
-        assert pos is not None
-        return replace(self, pos=pos, mask=mask, draws=draws, memo={})
+        names = ("pos", "mask", "draws", "documents")
+        given = {name: x for name in names if (x := getattr(self, name)) is not None}
+        taken = {n: x if len(x) == 1 else x.index_select(0, rows) for n, x in given.items()}
+        return replace(self, **taken, memo={})
 
 
 @dataclass(frozen=True)
@@ -215,6 +215,7 @@ class Mixer(nn.Module):
     directions: ClassVar[frozenset[Direction]] = BOTH
     honours: ClassVar[frozenset[Hook]] = frozenset({"embed"})  # position hooks that it uses
     forms: ClassVar[tuple[str, ...]] = ("parallel",)  # of parallel, chunkwise, recurrent
+    documents: ClassVar[bool] = False  # whether tokens of other documents (`Ctx`) are not seen
     source: ClassVar[str] = ""  # SPEC id, paper
     cost: ClassVar[str] = ""  # of a forward pass in sequence length t (table only)
     state_size: ClassVar[str] = ""  # numbers in the decoding state, per sequence and layer

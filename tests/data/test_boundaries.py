@@ -12,9 +12,11 @@ from chimera.data.batch import causal
 from chimera.data.batch.boundaries import PIECE, documents_of
 from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.mlm import MLMDataModule
-from chimera.data.corpus.base import Data, PackedText
+from chimera.data.corpus.base import PackedText
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
+from chimera.errors import UserError
+from chimera.model.documents import check_documents
 from tests.data.kit import Numbers, packed
 
 SEP = Numbers().sep_id
@@ -61,6 +63,44 @@ def test_every_mixer_gives_the_losses_of_separate_runs(mixer: str, tmp_path: Pat
     assert start == len(batch["targets"])
 
 
+@pytest.mark.parametrize("position", ["rope", "alibi", "learned", "relative"])
+@pytest.mark.parametrize("length", [sum(LENGTHS) + len(LENGTHS), 16])
+@pytest.mark.parametrize("kind", [CausalDataModule, MLMDataModule])
+def test_masks_give_what_rows_of_their_own_give(kind, length, position, tmp_path) -> None:
+    given = {"batch_size": 3, "folder": tmp_path, "length": length}
+    rows, masks = (
+        module(kind, boundaries=boundaries, **given).val_dataloader()
+        for boundaries in ("reset", "attention")
+    )
+    causal = kind is CausalDataModule
+    model = zoo.model(mixer="attention", position=position, causal=causal).double().eval()
+    for one, other in zip(rows, masks, strict=True):
+        assert one["targets"].equal(other["targets"])
+        assert len(other["ids"]) < len(one["ids"])
+        found = [
+            model(b["ids"], b["mask"], index=b["index"], documents=b.get("documents")).logits
+            for b in (one, other)
+        ]
+        torch.testing.assert_close(found[0].flatten(0, -2), found[1])
+
+
+@pytest.mark.parametrize("mixer", zoo.names("mixer"))
+def test_mixers_that_would_see_other_documents_are_refused(mixer: str, tmp_path: Path) -> None:
+    model = zoo.model(mixer=mixer, causal=True).double().eval()
+    ids = torch.from_numpy(np.concatenate(documents()))[None]
+    ends = ids == SEP
+    numbers = ends.cumsum(1) - ends.long()
+    with torch.no_grad():
+        alone = model(torch.from_numpy(documents()[2])[None]).logits[0]
+        start = len(documents()[0]) + len(documents()[1])
+        found = model(ids, documents=numbers).logits[0, start : start + len(alone)]
+    if torch.allclose(found, alone, atol=1e-9):
+        check_documents(model, mixer)
+    else:
+        with pytest.raises(UserError, match=rf"attention needs mixers .* mixer={mixer} \("):
+            check_documents(model, mixer)
+
+
 def test_without_boundaries_documents_do_see_each_other(tmp_path: Path) -> None:
     whole = sum(LENGTHS) + len(LENGTHS)
     (batch,) = module(CausalDataModule, tmp_path, whole, boundaries="none").val_dataloader()
@@ -105,13 +145,16 @@ def test_a_masked_batch_predicts_what_it_did(tmp_path: Path) -> None:
 
 def test_nothing_to_predict_is_void(tmp_path: Path) -> None:
     tail = packed(tmp_path, np.array([7, 8, 9, SEP, 5]))
-    *_, last = causal.loader(tail, Data(batch_size=1, seq_len=3), sep_id=SEP, name="x")
-    assert last["void"]
+    for boundaries in ("reset", "attention"):
+        settings = PackedText(batch_size=1, seq_len=3, boundaries=boundaries)
+        *_, last = causal.loader(tail, settings, sep_id=SEP, name="x")
+        assert last["void"]
 
 
+@pytest.mark.parametrize("boundaries", ["reset", "attention"])
 @pytest.mark.parametrize("kind", [CausalDataModule, MLMDataModule])
-def test_the_saved_test_set_is_kept_apart_too(kind, tmp_path: Path) -> None:
-    data = module(kind, tmp_path, 16, 2)
+def test_the_saved_test_set_is_kept_apart_too(kind, boundaries, tmp_path: Path) -> None:
+    data = module(kind, tmp_path, 16, 2, boundaries)
     data.save_test(tmp_path / "test.npz")
     again = kind(data.corpus, None)
     again.load_test(tmp_path / "test.npz")

@@ -28,6 +28,7 @@ class Attention(SoftmaxMixer):
     """
 
     forms = ("parallel", "recurrent")
+    documents = True
     source = "M1, M2; arXiv 1706.03762, 2305.13245"
     cost = "t²·d"
     state_size = "2·t·g·k (the cache grows)"

@@ -56,6 +56,7 @@ class ODEAttention(SoftmaxMixer):
 
     component = "ode"
     forms = ("parallel", "recurrent")
+    documents = True
     source = "M7; TITAN 4.3; arXiv 1806.07366"
     cost = "4·steps·t²·d"
     state_size = "8·steps·t·d (4·steps caches, which grow)"

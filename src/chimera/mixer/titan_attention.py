@@ -41,6 +41,7 @@ class TitanAttention(SoftmaxMixer):
     """
 
     forms = ("parallel", "recurrent")
+    documents = True
     source = "M10; TITAN 4.5, eq. 31-33"
     cost = "t²·d"
     state_size = "2·t·g·k (the cache grows), + d·k with memory"

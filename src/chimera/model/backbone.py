@@ -126,6 +126,7 @@ class Backbone(nn.Module):
         mask: Bool[Tensor, "b t"] | None = None,
         state: State | None = None,
         draws: Int[Tensor, " b"] | None = None,
+        documents: Int[Tensor, "b t"] | None = None,
     ) -> Out:
         """Hidden states [b t d] of token ids; aux and stats are means over the logical layers.
 
@@ -134,15 +135,18 @@ class Backbone(nn.Module):
             mask: True for real tokens; None if there is no padding.
             state: None in training; `init_state` for a prefill; the returned state to continue.
             draws: keys of the samples' dropout (`ops.dropout.sample_keys`); None: torch draws.
+            documents: number of each token's document in its row, to keep documents apart in
+                training; positions begin at 0 in each. Only for mixers with `documents`.
         """
         pos = _positions(ids, mask, state)
-        self._check_length(pos, ids.shape[1] + (0 if state is None else state.length))
         keys = token_keys(draws, pos) if draws is not None and self.training else None
+        pos = pos if documents is None else _in_documents(pos, documents)
+        self._check_length(pos, ids.shape[1] + (0 if state is None else state.length))
         x = self.embedding(ids)
         x = self.position.embed(x if self.scale is None else self.scale(x), pos)
         x = dropout(x, self.dropout, self.training, keys, EMBEDDING)
         outs: list[Out] = []
-        first = Ctx(pos, mask, 0, keys)
+        first = Ctx(pos, mask, 0, keys, documents)
         for loop in range(self.loops):
             ctx = replace(first, loop=loop)  # with the same memo
             for block in self.blocks:
@@ -187,6 +191,13 @@ def _positions(ids: Tensor, mask: Tensor | None, state: State | None) -> Tensor:
     else:
         pos = torch.arange(ids.shape[1], device=ids.device)[None]
     return pos if state is None else pos + state.seen[:, None]
+
+
+def _in_documents(pos: Int[Tensor, "#b t"], documents: Int[Tensor, "b t"]) -> Tensor:
+    """Positions [b t] in each document of a packed row."""
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return pos - pos.expand_as(documents).masked_fill(~begins, 0).cummax(1).values
 
 
 def _blank(x: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t d"]:

@@ -69,17 +69,19 @@ class LanguageModel(nn.Module):
         targets: Int[Tensor, " n"] | None = None,
         at_once: int = 1 << 25,
         draws: Int[Tensor, " b"] | None = None,
+        documents: Int[Tensor, "b t"] | None = None,
     ) -> Prediction:
         """Logits, or loss and accuracy if `targets` are given.
 
         Args:
-            ids, mask, state, draws: see `Backbone.forward`.
+            ids, mask, state, draws, documents: see `Backbone.forward`.
             index: flat positions (in b·t order) at which to apply the head; None for all.
             targets: token ids to predict at these positions; the loss never has all logits in
                 memory.
             at_once: number of logits in memory at one time, with targets.
         """
-        out = self.backbone(ids, mask, state, draws)
+        packed = {} if documents is None else {"documents": documents}  # others need not take it
+        out = self.backbone(ids, mask, state, draws, **packed)
         x = out.y if index is None else out.y.flatten(0, 1).index_select(0, index)
         if targets is None:
             return Prediction(self.head(x), out.state, out.aux, out.stats)

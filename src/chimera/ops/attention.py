@@ -139,6 +139,14 @@ def allowed(
     return (visible & mask[:, None, :] | (keys == queries))[:, None]
 
 
+def within(
+    documents: Int[Tensor, "b t"], visible: Bool[Tensor, "#b 1 t t"] | None
+) -> Bool[Tensor, "b 1 t t"]:
+    """Attention mask of packed rows: `visible`, but no keys of other documents."""
+    same = (documents[:, :, None] == documents[:, None, :])[:, None]
+    return same if visible is None else same & visible
+
+
 def attend(
     q: Float[Tensor, "b h t k"],
     k: Float[Tensor, "b g s k"],
@@ -158,11 +166,11 @@ def attend(
         bias: added to the scores.
         causal: exclude keys after the query.
         dropout: probability, applied to the attention weights.
-        visible: `allowed` of these tokens, if it is known.
+        visible: `allowed` of these tokens, if it is known, or `within`.
     """
     t, s, g = q.shape[2], k.shape[2], k.shape[1]
     grouped = q.shape[1] != g
-    if mask is None and bias is None and t == s:
+    if mask is None and bias is None and visible is None and t == s:
         return F.scaled_dot_product_attention(
             q, k, v, is_causal=causal and t > 1, dropout_p=dropout, enable_gqa=grouped
         )

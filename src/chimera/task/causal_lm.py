@@ -110,6 +110,7 @@ class CausalLM(LanguageTask):
             targets=batch["targets"],
             at_once=self.logits_at_once,
             draws=batch.get("draws"),
+            documents=batch.get("documents"),
         )
         assert isinstance(out, Prediction)
         return out

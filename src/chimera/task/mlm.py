@@ -105,7 +105,11 @@ class MaskedLM(LanguageTask):
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
         out = self.model(
-            batch["ids"], batch["mask"], index=batch["index"], draws=batch.get("draws")
+            batch["ids"],
+            batch["mask"],
+            index=batch["index"],
+            draws=batch.get("draws"),
+            documents=batch.get("documents"),
         )
         return F.cross_entropy(out.logits.float(), batch["targets"]), out.logits, out.aux, out.stats
 

@@ -108,6 +108,7 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
     """
     import torch
 
+    from chimera.model.documents import check_documents
     from chimera.optim.optimizer import check_components
     from chimera.train.precision import device_of_fp16
 
@@ -131,6 +132,8 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
         device_of_fp16(config["trainer"]["accelerator"])
     parts = {group: config[group] for group in ("model", "task", "choices", *ZOO)}
     model = once("model", parts, lambda: _checked_model(parts))
+    if config["data"].get("boundaries") == "attention":
+        once("boundaries", parts, lambda: check_documents(model, config["choices"]["mixer"]))
     tables = config["optim"].get("rates"), config["optim"].get("decays")
     known = once("components", None, _components)
     once("rates", (parts, tables), lambda: check_components(optim, model, known))

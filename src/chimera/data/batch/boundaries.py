@@ -1,8 +1,12 @@
-"""Keep documents apart: each document of a block becomes a row of its own, padded on the right.
+"""Keep the documents of a block apart.
 
-A mixer starts each row with an empty state and position 0, and sees no token of another row, so a
-document is processed as it would be alone. This holds for every mixer, since every mixer takes
-padding. It costs padding: a block with n ends of documents inside takes n + 1 rows.
+`reset`: each document becomes a row of its own, padded on the right. A mixer starts each row with
+an empty state and position 0, and sees no token of another row, so a document is processed as it
+would be alone. This holds for every mixer, since every mixer takes padding. It costs padding: a
+block with n ends of documents inside takes n + 1 rows.
+
+`attention`: the block stays one row, and the batch has `documents` [b t], the number of each
+token's document in its row, for mixers that mask other documents.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from chimera.data.batch.loader import Batch
 from chimera.data.source.arrays import read_arrays
@@ -41,6 +46,51 @@ class Apart:
         return self.collate(pieces) if pieces else {**self.collate([*examples]), "void": True}
 
 
+class Marked:
+    """Collates examples and numbers their documents.
+
+    Args:
+        collate: of the examples.
+        sep_id: ends a document.
+        causal: targets are following tokens; those in another document are left out.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Batch], sep_id: int, *, causal: bool) -> None:
+        self.collate, self.sep_id, self.causal = collate, sep_id, causal
+
+    def __call__(self, examples: Sequence[Any]) -> Batch:
+        batch = self.collate([*examples])
+        ends = batch["ids"] == self.sep_id
+        batch["documents"] = ends.cumsum(1) - ends.long()
+        if self.causal:
+            index = batch["index"]
+            index = torch.arange(ends.numel()) if index is None else index
+            inside = ~ends.flatten()[index]
+            if not inside.any():
+                return {**batch, "void": True}
+            batch["index"], batch["targets"] = index[inside], batch["targets"][inside]
+        return batch
+
+
+def kept_apart(
+    boundaries: str,
+    collate: Callable[[list[Any]], Batch],
+    cut: Callable[[Any], Iterator[Any]],
+    sep_id: int,
+    *,
+    causal: bool,
+) -> Callable[[list[Any]], Batch]:
+    """The collation that `data.boundaries` asks for.
+
+    Args:
+        boundaries: none, attention or reset.
+        collate, cut, sep_id, causal: as of `Apart` and `Marked`.
+    """
+    if boundaries == "attention":
+        return Marked(collate, sep_id, causal=causal)
+    return Apart(collate, cut) if boundaries == "reset" else collate
+
+
 def documents_of(ids: Ids, sep_id: int) -> Iterator[tuple[int, Ids]]:
     """Start and ids of each document in ids [t]; a separator ends its document."""
     start = 0
@@ -50,9 +100,14 @@ def documents_of(ids: Ids, sep_id: int) -> Iterator[tuple[int, Ids]]:
         start += len(document)
 
 
+def boundaries_of(corpus: Any) -> str:
+    """`data.boundaries`; tasks on single texts have no such key."""
+    return str(getattr(corpus, "boundaries", "none"))
+
+
 def are_apart(corpus: Any) -> bool:
-    """Whether `data.boundaries` asks for it; tasks on single texts have no such key."""
-    return getattr(corpus, "boundaries", "none") != "none"
+    """Whether documents are kept apart."""
+    return boundaries_of(corpus) != "none"
 
 
 def stored_separator(file: Path) -> int:

@@ -13,7 +13,7 @@ at several lengths measure the same tokens. A batch is a dict:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -22,9 +22,10 @@ import torch
 
 from chimera.data.batch.boundaries import (
     PIECE,
-    Apart,
     are_apart,
+    boundaries_of,
     documents_of,
+    kept_apart,
     stored_separator,
 )
 from chimera.data.batch.collate import mask_of, padded
@@ -143,7 +144,7 @@ def loader(
         row: tokens, `PackedTokens` or `MixedTokens` or an object with `ids`.
         settings: a choice of `data=`.
         pad_id: of the padding.
-        sep_id: of the separator, to keep documents apart; None lets blocks run on over them.
+        sep_id: of the separator, if documents are kept apart.
         seed: of the order.
         train: shuffle and leave out the rest.
         name: of the data, for messages.
@@ -153,7 +154,10 @@ def loader(
         blocks = MixedBlocks(row, settings.seq_len, seed)
     else:
         blocks = TokenBlocks(row, settings.seq_len, tail=not train)
-    collate = Collate(pad_id) if sep_id is None else Apart(Collate(pad_id), Cut(sep_id))
+    collate: Callable[[list[Any]], Batch] = Collate(pad_id)
+    if sep_id is not None:
+        boundaries = boundaries_of(settings)
+        collate = kept_apart(boundaries, collate, Cut(sep_id), sep_id, causal=True)
     return ResumableLoader.of(blocks, settings, collate, train=train, seed=seed, name=name)
 
 

@@ -11,7 +11,7 @@ A batch is a dict:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ import numpy as np
 
 from chimera.data.batch.boundaries import (
     PIECE,
-    Apart,
     are_apart,
+    boundaries_of,
     documents_of,
+    kept_apart,
     stored_separator,
 )
 from chimera.data.batch.collate import Collate, Example, padded
-from chimera.data.batch.loader import Key, ResumableLoader
+from chimera.data.batch.loader import Batch, Key, ResumableLoader
 from chimera.data.batch.masking import Masking
 from chimera.data.batch.mixing import MixedRow
 from chimera.data.batch.module import DataModule
@@ -202,9 +203,11 @@ class MLMDataModule(DataModule):
         collate = self._collate(0, stored_separator(file) if are_apart(self.corpus) else None)
         return ResumableLoader.of(stored(file), self.corpus, collate, name=str(file))
 
-    @staticmethod
-    def _collate(pad_id: int, sep_id: int | None) -> Collate | Apart:
-        return Collate(pad_id) if sep_id is None else Apart(Collate(pad_id), Cut(sep_id))
+    def _collate(self, pad_id: int, sep_id: int | None) -> Callable[[list[Any]], Batch]:
+        if sep_id is None:
+            return Collate(pad_id)
+        boundaries = boundaries_of(self.corpus)
+        return kept_apart(boundaries, Collate(pad_id), Cut(sep_id), sep_id, causal=False)
 
 
 def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0, **facts: int) -> None:

@@ -44,10 +44,12 @@ class PackedText(Data):
 
     Args:
         boundaries: `reset` keeps documents apart: each is a row of its own, with empty states and
-            position 0 at its start. `none` lets blocks run on over the ends of documents.
+            position 0 at its start. `attention` does the same without rows of their own, for
+            mixers that mask the other documents of a block. `none` lets blocks run on over the
+            ends of documents.
     """
 
-    boundaries: Literal["none", "reset"] = "none"
+    boundaries: Literal["none", "attention", "reset"] = "none"
 
 
 #: Documents of the parts (files) of each present split. Each part can be read again, gives the same

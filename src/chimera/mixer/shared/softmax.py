@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chimera.contract import Ctx, Hook, Mixer, Parts, Site
 from chimera.ops import local
-from chimera.ops.attention import Heads, KVCache, allowed, attend
+from chimera.ops.attention import Heads, KVCache, allowed, attend, within
 
 
 class SoftmaxMixer(Mixer):
@@ -100,17 +100,19 @@ class SoftmaxMixer(Mixer):
             k, v, pos_k, mask = cache
             if cache.unpadded:
                 mask = None
-        elif mask is not None and ctx is not None:
-            t, padding = q.shape[2], mask
-            visible = ctx.once(
-                f"allowed {self.causal}",
-                lambda: allowed(t, t, padding, causal=self.causal, device=padding.device),
-            )
+        elif ctx is not None and (mask is not None or ctx.documents is not None):
+            visible = ctx.once(f"allowed {self.causal}", lambda: self._visible(ctx))
         scores, dropout = self.position.bias(pos, pos_k), self._dropout()
         y = attend(
             q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout, visible=visible
         )
         return y, cache
+
+    def _visible(self, ctx: Ctx) -> Tensor | None:
+        """Attention mask [b 1 t t] by padding, direction and documents."""
+        t, device = ctx.pos.shape[1], ctx.pos.device
+        visible = allowed(t, t, ctx.mask, causal=self.causal, device=device)
+        return visible if ctx.documents is None else within(ctx.documents, visible)
 
     def local_attention(
         self,
