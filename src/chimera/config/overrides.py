@@ -182,9 +182,7 @@ def hint(key: str, known_keys: Set[str]) -> str:
     same_leaf = sorted(k for k in known_keys if k.rpartition(".")[2] == leaf)
     if same_leaf:
         return f"; did you mean '{same_leaf[0]}'?"
-    siblings = sorted(
-        k for k in known_keys if k.rpartition(".")[0] == parent and "._" not in k
-    )
+    siblings = sorted(k for k in known_keys if k.rpartition(".")[0] == parent and "._" not in k)
     if not parent:
         return nearest(key, {*known_keys, *groups()}) or f" (top level has {', '.join(siblings)})"
     leaves = {k.rpartition(".")[2]: k for k in siblings}

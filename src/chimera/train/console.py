@@ -29,6 +29,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+    warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # they are of all processes
     log = logging.getLogger("chimera")
     if not log.handlers:

@@ -7,6 +7,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from hydra.utils import instantiate
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.profilers import (
@@ -82,9 +83,12 @@ def make_trainer(
 
 
 def process_arguments(settings: TrainerInSteps) -> dict[str, Any]:
-    """Arguments of Lightning's Trainer for the processes that there are: devices, strategy."""
+    """Arguments of Lightning's Trainer for the processes that there are: devices, strategy.
+
+    A process alone is told so. Lightning would look for Slurm, take its signals and hint at srun.
+    """
     if world.world_size() == 1:
-        return {"devices": 1}
+        return {"devices": 1, "plugins": [LightningEnvironment()]}
     from chimera.train.strategy import arguments  # imports DTensor, which takes half a second
 
     return arguments(settings.strategy, settings.timeout)
