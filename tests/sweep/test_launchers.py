@@ -11,7 +11,7 @@ import pytest
 
 from chimera.errors import UserError
 from chimera.paths import ROOT
-from chimera.sweep import local, slurm
+from chimera.sweep import allocation, local, slurm
 
 
 def wait(handle: local.Handle) -> int:
@@ -68,19 +68,22 @@ def test_exit_codes(
 
 
 def test_submitit_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
+    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
     launcher = slurm.Submitit(cluster="local", timeout_min=1)
     launcher.check()
     (tmp_path / "run").mkdir()
     log = tmp_path / "run" / "log.txt"
     # `Command` is pickled by reference, so the allocation runs the real train.py.
     handle = launcher.start(["nothing=1"], log, 0, 1, 0)
+    for folder in (tmp_path / ".slurm", tmp_path / ".slurm" / "run"):
+        assert folder.stat().st_mode & 0o777 == 0o700  # pickles are code
     assert wait(handle) == 2
     assert log.read_text().startswith("error: nothing is no key")
     assert not (tmp_path / "run" / "submitit").exists()
 
 
 def test_submitit_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_output", lambda *_: "gpu:2")
     launcher = slurm.Submitit(partition="long", timeout_min=30, setup=["module load x"], grace=60)
     assert launcher._allocation(gpus=2) == {
         "name": "chimera",
@@ -91,7 +94,47 @@ def test_submitit_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         "slurm_partition": "long",
         "slurm_signal_delay_s": 60,
     }
-    assert slurm.Submitit(gpus=0)._allocation(gpus=2)["gpus_per_node"] == 0
+    assert "gpus_per_node" not in slurm.Submitit(gpus=0)._allocation(gpus=2)
+
+
+def test_no_gpu_is_asked_for_where_the_cluster_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for resources, gpus in (("(null)", None), ("gpu:h100:4", 2), (None, 2)):
+        monkeypatch.setattr(slurm, "_output", lambda *_, answer=resources: answer)
+        assert slurm.Submitit()._allocation(gpus=2).get("gpus_per_node") == gpus
+    assert slurm.Submitit(nodes=2, tasks_per_node=4)._allocation(0)["tasks_per_node"] == 4
+
+
+def test_the_state_of_a_job_comes_from_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = slurm.Queue()
+    monkeypatch.setattr(slurm, "EVERY", 0.0)
+    monkeypatch.setattr(slurm, "_output", lambda *_: "7 PENDING\n8 CANCELLED\n")
+    assert [queue.state(job) for job in ("7", "8", "9")] == ["PENDING", "CANCELLED", ""]
+    monkeypatch.setattr(slurm, "_output", lambda *_: None)  # the controller does not answer
+    assert queue.state("7") is None
+
+
+def test_the_run_ignores_the_signal_of_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2); print('alive')"
+    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    log = tmp_path / "log.txt"
+    assert allocation.Command((script,), log, 1, 1.0)() == 0
+    assert log.read_text() == "alive\n"
+
+
+def test_a_saved_run_waits_for_the_kill_and_leaves_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    left: list[int] = []
+    monkeypatch.setattr(allocation.os, "_exit", left.append)
+    run = allocation.Command(("raise SystemExit(130)",), tmp_path / "log.txt", 1, 0.1)
+    assert run() == 130
+    assert left == []  # nobody asked it to end: trainer.max_time
+    asked = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); raise SystemExit(130)"
+    allocation.Command((asked,), tmp_path / "log.txt", 1, 0.1)()
+    assert left == [130]
 
 
 def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
@@ -99,9 +142,9 @@ def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
 ) -> None:
     save = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('saved')));"
     save += "print('ready', flush=True); time.sleep(60)"
-    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
+    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
     log = tmp_path / "log.txt"
-    job = slurm.Command((save,), log, 1, 30.0)
+    job = allocation.Command((save,), log, 1, 30.0)
 
     def preempted(_: float) -> None:
         if "ready" in log.read_text():
@@ -109,7 +152,7 @@ def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
 
     queued: list[object] = []
     sleep = time.sleep
-    monkeypatch.setattr(slurm.time, "sleep", lambda s: (sleep(s), queued or preempted(s)))
+    monkeypatch.setattr(allocation.time, "sleep", lambda s: (sleep(s), queued or preempted(s)))
     job()
     assert log.read_text() == "ready\nsaved\n"
     again = queued[0].function  # type: ignore[attr-defined]

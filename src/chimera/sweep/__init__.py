@@ -9,5 +9,6 @@ plan       composes, checks and labels all jobs of a batch before the first one 
 engine     starts unfinished jobs, waits for runs of other processes, records failures
 local      starts a job as a process of this machine
 slurm      starts a job as a Slurm job
+allocation what runs inside of a Slurm job
 display    shows the sweep in the terminal
 """

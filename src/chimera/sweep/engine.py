@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
+from chimera.errors import UserError
 from chimera.sweep.local import Handle, Launcher
 from chimera.sweep.plan import Job
 
@@ -243,8 +244,12 @@ class Engine:
         if self._done(work):
             work.finish()
         else:
-            work.start(self.launcher, slot, self.workers)
-            work.become(State.RUNNING)
+            try:
+                work.start(self.launcher, slot, self.workers)
+            except UserError as error:  # Slurm's
+                work.become(State.FAILED, str(error))
+            else:
+                work.become(State.RUNNING)
 
     def _free_slot(self) -> int | None:
         used = {work.slot for work in self.work.values()}

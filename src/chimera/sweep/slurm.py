@@ -6,24 +6,24 @@ limit or is preempted saves its state, is queued again and continues.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
-from chimera.errors import UserError
-from chimera.sweep.local import Handle, command
+from chimera.errors import UserError, one_line
+from chimera.sweep.allocation import Command, library
+from chimera.sweep.local import Handle
 from chimera.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 #: States of an unfinished Slurm job.
-QUEUED = {"PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "CONFIGURING"}
+QUEUED = {"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING"}
+QUEUED |= {"REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "STAGE_OUT", "SPECIAL_EXIT"}
+#: Seconds between two questions to Slurm, and those that a result may take to be seen here.
+EVERY, LAG = 2.0, 15.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class Submitit:
         at_once: number of jobs in the queue at a time; replaces `workers`.
         requeues: largest number of allocations of a job after the first.
         grace: seconds before the end of an allocation at which a job is asked to save.
+        nodes: nodes of a job.
+        tasks_per_node: processes of a job on each node; several are the ranks of one run, which
+            needs trainer.devices and trainer.num_nodes.
     """
 
     cluster: Literal["slurm", "local"] = "slurm"
@@ -59,6 +62,8 @@ class Submitit:
     at_once: PositiveInt = 100
     requeues: NonNegativeInt = 10
     grace: NonNegativeFloat = 180.0
+    nodes: PositiveInt = 1
+    tasks_per_node: PositiveInt = 1
 
     def check(self) -> None:
         """Check that this machine can submit jobs.
@@ -66,7 +71,7 @@ class Submitit:
         Raises:
             UserError: the submitit library or Slurm's commands are missing.
         """
-        _library()
+        library()
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
             raise UserError(
                 "launcher=submitit finds no sbatch here; run the command on a machine of the"
@@ -80,18 +85,24 @@ class Submitit:
         self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
     ) -> Handle:
         folder = log.parent.parent / ".slurm" / log.parent.name
-        executor = _library().AutoExecutor(
-            folder, self.cluster, slurm_max_num_timeout=self.requeues
-        )
-        executor.update_parameters(**self._allocation(gpus), **self.parameters)
+        for private in (folder.parent, folder):  # pickles are code: no other user may write them
+            private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.chmod(0o700)
+        executor = library().AutoExecutor(folder, self.cluster, slurm_max_num_timeout=self.requeues)
+        tasks = self.nodes * self.tasks_per_node
         job_id = folder / "job_id"
         if job_id.exists():  # a killed sweep may have left its job in the queue
-            previous = executor.job_class(folder, job_id.read_text())
-            if previous.state in QUEUED:
-                return SlurmJob(previous, log)
-        job = executor.submit(Command(tuple(overrides), log, self.cpus, self.grace * 0.8))
+            previous = executor.job_class(folder, job_id.read_text(), list(range(tasks)))
+            if self.cluster == "slurm" and QUEUE.state(previous.job_id) in QUEUED:
+                return SlurmJob(previous, log, tasks)
+        run = Command(tuple(overrides), log, self.cpus, self.grace * 0.8, tasks)
+        try:
+            executor.update_parameters(**self._allocation(gpus), **self.parameters)
+            job = executor.submit(run)
+        except (library().core.utils.FailedJobError, NameError, ValueError) as error:
+            raise UserError(f"Slurm refused the job: {one_line(error)}") from error
         job_id.write_text(job.job_id)
-        return SlurmJob(job, log)
+        return SlurmJob(job, log, tasks) if self.cluster == "slurm" else LocalAllocation(job, log)
 
     def _allocation(self, gpus: int) -> dict[str, Any]:
         """Parameters for submitit without those that are None, which the cluster decides."""
@@ -99,7 +110,9 @@ class Submitit:
             "name": "chimera",
             "timeout_min": self.timeout_min,
             "cpus_per_task": self.cpus,
-            "gpus_per_node": gpus if self.gpus is None else self.gpus,
+            "gpus_per_node": self._gpus(gpus),
+            "nodes": self.nodes if self.nodes > 1 else None,
+            "tasks_per_node": self.tasks_per_node if self.tasks_per_node > 1 else None,
             "mem_gb": self.mem_gb,
             "slurm_setup": self.setup or None,
             "slurm_partition": self.partition,
@@ -109,58 +122,63 @@ class Submitit:
         }
         return {name: value for name, value in parameters.items() if value is not None}
 
+    def _gpus(self, gpus: int) -> int | None:
+        """GPUs to ask for: none where the cluster has none, unless the user names a number."""
+        if self.gpus is None and self.cluster == "slurm":
+            resources = _output("sinfo", "-h", "-o", "%G")
+            gpus = 0 if resources is not None and "gpu" not in resources else gpus
+        return (gpus if self.gpus is None else self.gpus) or None
 
-class Command:
-    """The function that submitit calls in the allocation: runs the command in a child process.
 
-    Args:
-        overrides: overrides of the run.
-        log: file for its output.
-        cpus: threads of the process.
-        grace: seconds that the run has to save at the end of the allocation.
-    """
+class Queue:
+    """States of the user's jobs by squeue, which works without an accounting database."""
 
-    def __init__(self, overrides: tuple[str, ...], log: Path, cpus: int, grace: float) -> None:
-        self.overrides, self.log, self.cpus, self.grace = overrides, log, cpus, grace
+    def __init__(self) -> None:
+        self._states: dict[str, str] | None = None
+        self._read = -EVERY
 
-    def __call__(self) -> int:
-        # With this job name Lightning neither uses Slurm's tasks as its ranks nor requeues the job.
-        variables = {"SLURM_JOB_NAME": "interactive", "OMP_NUM_THREADS": str(self.cpus)}
-        with self.log.open("ab") as file:
-            self.process = subprocess.Popen(
-                command(self.overrides), stdout=file, stderr=file, env=os.environ | variables
-            )
-        # Not `wait`: the signal handler `checkpoint` polls the same process.
-        while self.process.poll() is None:
-            time.sleep(0.2)
-        return self.process.returncode
+    def state(self, job_id: str) -> str | None:
+        """State of a job, empty if Slurm has forgotten it; None if Slurm does not answer."""
+        if time.monotonic() - self._read >= EVERY:
+            self._read = time.monotonic()
+            listed = _output("squeue", "--me", "-h", "-t", "all", "-o", "%i %T")
+            self._states = None if listed is None else dict(map(str.split, listed.splitlines()))
+        return None if self._states is None else self._states.get(job_id, "")
 
-    def checkpoint(self) -> Any:
-        """At the end of the allocation: ask the run to save, and queue the same command again."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + self.grace
-        while self.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.2)
-        same_command = Command(self.overrides, self.log, self.cpus, self.grace)
-        return _library().helpers.DelayedSubmission(same_command)
+
+#: One question is for all jobs.
+QUEUE = Queue()
 
 
 class SlurmJob:
-    """A submitted job."""
+    """A submitted job of so many tasks."""
 
-    def __init__(self, job: Any, log: Path) -> None:
+    def __init__(self, job: Any, log: Path, tasks: int = 1) -> None:
         self.job, self.log = job, log
         self.where = f"job {job.job_id}"
+        folder = job.paths.folder
+        self._results = [folder / f"{job.job_id}_{n}_result.pkl" for n in range(tasks)]
+        self._ended: float | None = None  # when it was first seen to have ended without a result
 
     def poll(self) -> int | None:
-        if not self.job.done():
+        if all(path.exists() for path in self._results):
+            error = self.job.exception()
+            if error is None:
+                return next((int(code) for code in self.job.results() if code), 0)
+            return self._failed(str(error).splitlines()[0])
+        state = QUEUE.state(self.job.job_id)
+        if state is None or state in QUEUED:
+            self._ended = None
             return None
-        error = self.job.exception()
-        if error is None:
-            return int(self.job.result())
+        self._ended = self._ended or time.monotonic()
+        if time.monotonic() - self._ended < LAG:
+            return None
+        ended = state or "and is no longer known to Slurm"
+        return self._failed(f"ended {ended}; start the same command again to continue")
+
+    def _failed(self, why: str) -> int:
         with self.log.open("a", encoding="utf-8") as file:
-            file.write(f"{self.where} ended {self.job.state}: {str(error).splitlines()[0]}\n")
+            file.write(f"{self.where}: {why}\n")
         return 1
 
     def interrupt(self) -> None:
@@ -170,13 +188,20 @@ class SlurmJob:
         self.job.cancel(check=False)
 
 
-def _library() -> ModuleType:
+class LocalAllocation(SlurmJob):
+    """A job that submitit runs as a process of this machine."""
+
+    def poll(self) -> int | None:
+        if not self.job.done():
+            return None
+        error = self.job.exception()
+        return int(self.job.result()) if error is None else self._failed(str(error).splitlines()[0])
+
+
+def _output(*command: str) -> str | None:
+    """Output of one of Slurm's commands; None if it fails or is not there."""
     try:
-        import submitit
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "launcher=submitit needs the submitit library; install it: pip install"
-            " 'chimera[slurm]', or choose launcher=local"
-        ) from error
-    assert isinstance(submitit, ModuleType)
-    return submitit
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

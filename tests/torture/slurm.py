@@ -1,0 +1,223 @@
+"""Faults of a Slurm cluster on a real one: `python -m tests.torture.slurm [fault …]`.
+
+Needs Slurm's commands and a cluster that answers; `tools/slurm_local.sh start` makes one of this
+machine. A sweep of one job is started with launcher=submitit, and a fault is planted in the middle
+of its training. The run has to go on and to end DONE with the losses of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from chimera.paths import ROOT
+from tests.torture.job import arguments
+
+#: Steps of the run, the step from which a fault comes, and seconds that a run may take in all.
+STEPS, FROM, PATIENCE = 600, 60, 900
+LENGTH = [f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_n_steps=100000"]
+LENGTH += ["trainer.val_check_interval=0", "trainer.progress=none"]
+CLUSTER = ["launcher=submitit", "launcher.cpus=1", "launcher.grace=40"]
+
+
+def available() -> str:
+    """Why no fault can be planted here; empty if one can."""
+    if shutil.which("sbatch") is None:
+        return "sbatch is not installed: apt-get install slurm-wlm munge"
+    if subprocess.run(["sinfo"], capture_output=True).returncode:
+        return 'no Slurm answers: tools/slurm_local.sh start; eval "$(tools/slurm_local.sh env)"'
+    return ""
+
+
+class Trial:
+    """One sweep of one job below a folder."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.folder, self.run = folder, folder / "runs" / "run"
+        self.run.parent.mkdir(parents=True, exist_ok=True)
+        self.arguments = [*arguments(folder, self.run), *LENGTH, *more]
+
+    def drive(self, *launcher: str) -> subprocess.Popen[bytes]:
+        """Start the sweep."""
+        command = [sys.executable, str(ROOT / "train.py"), "-m", *self.arguments, *launcher]
+        environment = os.environ | {"CHIMERA_RUNS": str(self.folder / "runs")}
+        with (self.folder / "driver.txt").open("ab") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+    def status(self, key: str) -> object:
+        try:
+            return json.loads((self.run / "status.json").read_text()).get(key)
+        except FileNotFoundError:
+            return None
+
+    @property
+    def step(self) -> int:
+        """Rows of the step log."""
+        file = self.run / "steps.csv"
+        return len(file.read_text().splitlines()) - 1 if file.exists() else 0
+
+    @property
+    def job(self) -> str:
+        """Number of the Slurm job."""
+        (file,) = (self.folder / "runs" / ".slurm").glob("*/job_id")
+        return file.read_text()
+
+    def losses(self) -> list[str]:
+        with (self.run / "steps.csv").open() as file:
+            return [row["loss"] for row in csv.DictReader(file)]
+
+    def resumed(self) -> list[str]:
+        """What the run said each time it went on."""
+        log = (self.run / "log.txt").read_text().splitlines()
+        return [line for line in log if "resuming" in line]
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: it did not come.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not happen in {seconds} s")
+        time.sleep(0.3)
+
+
+def slurm(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def reference(folder: Path) -> list[str]:
+    """Losses of the undisturbed run."""
+    trial = Trial(folder / "reference")
+    if trial.drive("launcher=local").wait():
+        raise RuntimeError((trial.folder / "driver.txt").read_text())
+    return trial.losses()
+
+
+def time_limit(trial: Trial) -> int:
+    """The allocation ends; pauses after each step make the run longer than it."""
+    return trial.drive(*CLUSTER, "launcher.timeout_min=2").wait(PATIENCE)
+
+
+def requeue(trial: Trial) -> int:
+    driver = trial.drive(*CLUSTER)
+    until(lambda: trial.step > FROM, "training")
+    slurm("scontrol", "requeue", trial.job)
+    until(lambda: trial.status("state") == "STOPPED", "the save")
+    _release(trial.job)
+    return driver.wait(PATIENCE)
+
+
+def preempted(trial: Trial) -> int:
+    driver = trial.drive(*CLUSTER, "launcher.partition=main")
+    until(lambda: trial.step > FROM, "training")
+    nodes = slurm("sinfo", "-h", "-o", "%c").strip().splitlines()[0]
+    slurm("sbatch", "-p", "urgent", "-c", nodes, "-o", "/dev/null", "--wrap", "sleep 5")
+    until(lambda: trial.status("state") == "STOPPED", "the save")
+    return driver.wait(PATIENCE)
+
+
+def node_down(trial: Trial) -> int:
+    driver = trial.drive(*CLUSTER)
+    until(lambda: trial.step > FROM, "training")
+    node = slurm("sinfo", "-h", "-o", "%n").split()[0]
+    slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    time.sleep(5)
+    slurm("scontrol", "update", f"nodename={node}", "state=resume")
+    _release(trial.job)
+    return driver.wait(PATIENCE)
+
+
+def drain(trial: Trial) -> int:
+    driver = trial.drive(*CLUSTER)
+    until(lambda: trial.step > FROM, "training")
+    node = slurm("sinfo", "-h", "-o", "%n").split()[0]
+    slurm("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    code = driver.wait(PATIENCE)
+    slurm("scontrol", "update", f"nodename={node}", "state=resume")
+    return code
+
+
+def scancel(trial: Trial) -> int:
+    driver = trial.drive(*CLUSTER)
+    until(lambda: trial.step > FROM, "training")
+    slurm("scancel", trial.job)
+    if driver.wait(PATIENCE) != 1:
+        raise RuntimeError("the sweep did not say that its job failed")
+    return trial.drive(*CLUSTER).wait(PATIENCE)  # the same command
+
+
+def lost_driver(trial: Trial) -> int:
+    driver = trial.drive(*CLUSTER)
+    until(lambda: trial.step > FROM, "training")
+    job = trial.job
+    driver.kill()
+    driver.wait()
+    code = trial.drive(*CLUSTER).wait(PATIENCE)
+    if trial.job != job:
+        raise RuntimeError("the second sweep queued the job again")
+    return code
+
+
+def _release(job: str) -> None:
+    """A requeued job waits for its begin time, two minutes later by default."""
+    until(lambda: "PENDING" in slurm("squeue", "-h", "-j", job, "-o", "%T"), "the requeue")
+    slurm("scontrol", "update", f"jobid={job}", "StartTime=now")
+
+
+FAULTS: dict[str, Callable[[Trial], int]] = {
+    "scontrol requeue": requeue,
+    "time limit": time_limit,
+    "preemption": preempted,
+    "node down": node_down,
+    "drain": drain,
+    "scancel": scancel,
+    "lost driver": lost_driver,
+}
+
+
+def check(fault: str, folder: Path, expected: list[str]) -> tuple[str, float]:
+    """Plant a fault; returns what happened and the seconds."""
+    trial, began = Trial(folder / fault.replace(" ", "_")), time.monotonic()
+    code = FAULTS[fault](trial)
+    seconds = time.monotonic() - began
+    same = trial.losses() == expected
+    saves = "; ".join(line.partition("resuming ")[2] or line for line in trial.resumed())
+    facts = [f"went on: {saves}" if saves else "never stopped", str(trial.status("state"))]
+    facts += ["same losses" if same else "OTHER LOSSES", *([f"exit code {code}"] if code else [])]
+    return ", ".join(facts), seconds
+
+
+def main(chosen: list[str]) -> int:
+    """Print the table; returns 1 if a run did not end DONE with the same losses."""
+    if why := available():
+        print(f"error: {why}", file=sys.stderr)
+        return 2
+    good = True
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
+        folder = Path(name)
+        expected = reference(folder)
+        print("| fault | what happened | seconds |\n| --- | --- | --- |", flush=True)
+        for fault in chosen or FAULTS:
+            try:
+                happened, seconds = check(fault, folder, expected)
+            except (TimeoutError, RuntimeError, subprocess.SubprocessError) as error:
+                happened, seconds = f"FAILED: {error}", 0.0
+            good &= "DONE, same losses" in happened and "exit code" not in happened
+            print(f"| {fault} | {happened} | {seconds:.0f} |", flush=True)
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
