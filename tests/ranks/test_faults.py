@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from chimera.rundir.directory import RunDir
 from tests.ranks import faults
 from tests.ranks.faults import Bench, losses
 from tests.ranks.forked import together
@@ -65,3 +70,26 @@ def test_a_fault_ends_in_seconds_and_the_next_start_goes_on(
     assert got.same, (got, time.monotonic() - began)
     assert got.state == {"term": "STOPPED", "skip": "DONE"}.get(kind, "FAILED")
     assert got.code == {"kill": 137, "term": 130, "skip": 0, "full": 2}.get(kind, 1)
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_killed_command_save_and_end(tmp_path: Path) -> None:
+    to = tmp_path / "run"
+    line = job.arguments(tmp_path / "text", to, *faults.TWO, "trainer.max_steps=4000")
+    environment = {**os.environ, "PYTHONPATH": f"{faults.ROOT}/src", "OMP_NUM_THREADS": "1"}
+    parent = subprocess.Popen(
+        [sys.executable, str(faults.ROOT / "train.py"), *line], env=environment
+    )
+    until(lambda: (to / "steps.csv").exists() and len(losses(to)) > 2)
+    parent.kill()
+    parent.wait()
+    until(lambda: faults.read(to / "status.json")["state"] == "STOPPED")
+    until(lambda: not RunDir(to).is_running())
+
+
+def until(true: Callable[[], bool], patience: float = 120.0) -> None:
+    """Wait until it is true."""
+    end = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
