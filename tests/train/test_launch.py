@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from chimera import world
 from chimera.cli.train import main
 from chimera.errors import LostProcessError, UserError
 from chimera.train import launch
-from chimera.train.ranks import Ranks, lost_processes_named
+from chimera.train.ranks import Ranks, _name_master, lost_processes_named
 
 REFUSED = [
     (["trainer.devices=3"], ["data.batch_size=16", "multiple of 3"]),
@@ -66,6 +67,21 @@ def test_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not world.is_first()
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")  # a job of one process
     assert world.launcher() is None
+
+
+def test_the_variables_of_srun_become_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(world._SRUN, ("5", "8", "1", "4(x2)"), strict=True):
+        monkeypatch.setenv(name, value)
+    for name in (*world._TORCHRUN, "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # restored after the test
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_JOB_ID", "123456")
+    monkeypatch.setenv("SLURM_NODELIST", "node[3-4]")
+    _name_master()
+    assert [os.environ[name] for name in world._TORCHRUN] == ["5", "8", "1", "4"]
+    assert os.environ["MASTER_ADDR"] == "node3"
+    assert int(os.environ["MASTER_PORT"]) > 1024
+    assert (world.launcher(), world.rank(), world.local_size()) == ("torchrun", 5, 4)
 
 
 SLEEP = "import time; time.sleep(60)"

@@ -175,9 +175,13 @@ def _name_master() -> None:
     slurm = SLURMEnvironment(auto_requeue=False)
     os.environ.setdefault("MASTER_ADDR", slurm.main_address)
     os.environ.setdefault("MASTER_PORT", str(slurm.main_port))
-    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(world.rank()), str(world.world_size())
-    os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
-    os.environ["LOCAL_WORLD_SIZE"] = str(world.local_size())
+    numbers = {
+        "RANK": world.rank(),
+        "WORLD_SIZE": world.world_size(),
+        "LOCAL_RANK": world.local_rank(),
+        "LOCAL_WORLD_SIZE": world.local_size(),
+    }
+    os.environ.update({name: str(number) for name, number in numbers.items()})
 
 
 def _die_with_parent() -> None:
