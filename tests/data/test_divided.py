@@ -174,6 +174,16 @@ def test_damaged_compressed_files_are_named(suffix: str, damage: str, tmp_path: 
         Text(path=str(file)).splits()
 
 
+def test_half_a_character_in_json_is_replaced(tmp_path: Path) -> None:
+    texts = [f"{text} \U0001f600" for text in long(30)]
+    rows = [json.dumps({"text": text}) for text in texts]
+    rows[3] = rows[3].replace("\\ude00", "")
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    found = [d for split in Text(path=str(tmp_path)).splits().values() for d in split]
+    assert sum(document.endswith(" ?") for document in found) == 1
+    assert sum(document.endswith(" \U0001f600") for document in found) == 29
+
+
 def test_line_separators_inside_json_do_not_end_a_row(tmp_path: Path) -> None:
     texts = [f"{text}\u2028{text}\x85" for text in long(30)]
     file = tmp_path / "a.jsonl"

@@ -10,6 +10,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from chimera.data.tokenizer.base import Tokenizer, load
 from chimera.data.tokenizer.byte_bpe import ByteBPE
 from chimera.data.tokenizer.sentence_piece import SentencePiece
+from chimera.data.tokenizer.word import counted
 from chimera.data.tokenizer.wordpiece import WordPiece
 from chimera.errors import UserError
 from tests.data.kit import bert_vocabulary, gpt2_vocabulary, sentences, small_piece
@@ -192,3 +193,11 @@ def test_published_pieces_give_published_ids(tmp_path: Path) -> None:
     assert made.special_ids == (0, 100, 101, 102, 103)
     ids = made.encode(["Hello, unaffable world!"])[0].tolist()
     assert ids == [7592, 1010, 14477, 20961, 3468, 2088, 999]
+
+
+def test_rare_words_are_forgotten_before_they_fill_memory() -> None:
+    texts = [["often", "often", f"rare{number}"] for number in range(50)]
+    assert counted(texts)["rare3"] == 1
+    counts = counted(texts, most=10)
+    assert counts["often"] == 100
+    assert len(counts) <= 10

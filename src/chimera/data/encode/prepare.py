@@ -2,8 +2,7 @@
 
 If the inputs have not changed, no text is read. Text of files and of the hub is never in memory as
 a whole: it is read once to divide it, once more if the tokenizer learns from it, and once to encode
-it. Each stage that is not cached writes one line to
-the log `chimera`.
+it. Each stage that is not cached writes one line to the log `chimera`.
 """
 
 from __future__ import annotations

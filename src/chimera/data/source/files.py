@@ -156,7 +156,9 @@ class RowUnits:
                         f"{self.file}: line {number} is not JSON ({error.msg})"
                     ) from error
                 keys = list(row) if isinstance(row, dict) else []
-                yield self._text(row[self.field] if self.field in keys else None, keys)
+                text = self._text(row[self.field] if self.field in keys else None, keys)
+                # JSON can name halves of UTF-16 pairs, which are no text.
+                yield text.encode(errors="replace").decode() if "\\ud" in line.lower() else text
 
     def _parquet(self) -> Iterator[str]:
         import pyarrow

@@ -58,10 +58,9 @@ class Words:
         from tokenizers import decoders, models
 
         normalizer, splitter = self._parts()
-        counts = Counter(
-            word
+        counts = counted(
+            [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(document))]
             for document in documents
-            for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(document))
         )
         kept = _most_common(counts, self.vocab_size - len(_SPECIAL), self.min_count)
         vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *kept))}
@@ -79,6 +78,23 @@ class Words:
 
         steps = [normalizers.NFC(), *([normalizers.Lowercase()] if self.lowercase else [])]
         return normalizers.Sequence(steps), pre_tokenizers.BertPreTokenizer()
+
+
+def counted(texts: Iterable[Iterable[str]], most: int = 1 << 22) -> Counter[str]:
+    """Count words; of more than `most` distinct ones forget the rarest, so that memory is bounded.
+
+    Args:
+        texts: words of each document.
+        most: distinct words that are counted at once.
+    """
+    counts: Counter[str] = Counter()
+    rare = 0
+    for words in texts:
+        counts.update(words)
+        while len(counts) > most:
+            rare += 1
+            counts = Counter({word: n for word, n in counts.items() if n > rare})
+    return counts
 
 
 def _most_common(counts: Counter[str], size: int, min_count: int) -> Iterable[str]:
