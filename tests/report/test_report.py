@@ -16,6 +16,7 @@ from chimera.config.tables import load
 from chimera.paths import ROOT
 from chimera.report import Summary, summarise, write
 from chimera.rundir.directory import RunDir, process_start
+from tests import forks
 from tests.report.runs import ENVIRONMENT, make
 
 TABLE, OVERRIDES, SEEDS = "bitnet_qdyt/norms", ["scale=smoke"], [0, 1, 2]
@@ -232,12 +233,7 @@ def test_another_identity_is_another_run(runs: Path) -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "chimera.report", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    return forks.run("-m", "chimera.report", *arguments, cwd=ROOT)
 
 
 def test_the_command_line(runs: Path, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import flatten, identity
+from tests import forks
 
 
 def config(*overrides: str) -> dict[str, object]:
@@ -154,13 +153,12 @@ def test_a_second_process_cannot_lock_the_run(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from chimera.rundir.directory import RunDir\n"
         "RunDir(Path(sys.argv[1])).lock()"
     )
-    words = [sys.executable, "-c", program, str(run.path)]
-    other = subprocess.run(words, capture_output=True, text=True)
-    assert "is being trained by process" in other.stderr
+    words = ["-c", program, str(run.path)]
+    assert "is being trained by process" in forks.run(*words).stderr
     run.write_status("DONE")  # the lock is still held, whatever the file says
-    assert subprocess.run(words, capture_output=True).returncode
+    assert forks.run(*words).returncode
     run._lock.close()
-    assert subprocess.run(words, capture_output=True).returncode == 0
+    assert forks.run(*words).returncode == 0
 
 
 def test_settings_that_change_no_result_do_not_change_the_identity() -> None:

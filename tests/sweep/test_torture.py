@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests import forks
 from tests.torture import bad_config, sweep
 
 #: One per stage of the checks.
@@ -14,9 +17,15 @@ SOME = [case for case in bad_config.BAD if case[0].startswith(("optm", "mixer=re
 
 @pytest.mark.parametrize(("arguments", "parts"), SOME, ids=[arguments for arguments, _ in SOME])
 def test_bad_arguments_are_refused(arguments: str, parts: list[str], tmp_path: Path) -> None:
-    failures, _ = bad_config.refused(arguments, parts, tmp_path)
-    # Only R5 checks the time: other tests share this machine.
+    # R5 has new processes and a limit of time.
+    failures, _ = bad_config.refused(arguments, parts, tmp_path, forked)
     assert not [failure for failure in failures if not failure.endswith(" s")]
+
+
+def forked(
+    words: Sequence[str], here: Path, env: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return forks.run(*words, cwd=here, env=env)
 
 
 # It starts five processes; tests/sweep/test_engine.py has the same with light jobs.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from chimera.paths import ROOT
@@ -71,13 +73,39 @@ def tree(*folders: Path) -> dict[str, int]:
     }
 
 
-def refused(arguments: str, parts: list[str], here: Path) -> tuple[list[str], float]:
+#: Runs a command line in a folder with some environment variables added.
+Run = Callable[[Sequence[str], Path, Mapping[str, str]], subprocess.CompletedProcess[str]]
+
+
+def process(
+    words: Sequence[str], here: Path, env: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """A new process; killed if the arguments were accepted, and training started."""
+    first, *rest = words
+    command = [sys.executable, first if first == "-m" else str(ROOT / first), *rest]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=here, env={**os.environ, **env},
+            timeout=10 * LIMIT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return subprocess.CompletedProcess(command, -signal.SIGKILL, _text(late.stdout), "")
+
+
+def _text(output: bytes | str | None) -> str:
+    return output.decode() if isinstance(output, bytes) else output or ""
+
+
+def refused(
+    arguments: str, parts: list[str], here: Path, run: Run = process
+) -> tuple[list[str], float]:
     """Run a command line that must be refused.
 
     Args:
         arguments: of train.py; `{here}` becomes the folder.
         parts: that the error line must have.
         here: folder to work in.
+        run: how.
 
     Returns:
         Failures, empty if the command was refused as it should be; seconds, of the clock or of the
@@ -86,25 +114,17 @@ def refused(arguments: str, parts: list[str], here: Path) -> tuple[list[str], fl
     (here / "other").mkdir(parents=True, exist_ok=True)
     (here / "other" / "file.txt").touch()
     argv = arguments.format(here=here).split()
-    program = ["-m", "chimera.cli.table"] if argv[0] == "table" else [str(ROOT / "train.py")]
+    program = ["-m", "chimera.cli.table"] if argv[0] == "table" else ["train.py"]
     # Not the checkout's runs/ and reports/: another sweep may be writing there.
     watched = (here, ROOT / "outputs", ROOT / "multirun")
     before, cpu_before = tree(*watched), _cpu_seconds()
     start = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, *program, *argv[argv[0] == "table" :]],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here,
-        env=os.environ | {"CHIMERA_RUNS": str(here / "runs")},
-    )  # fmt: skip
-    try:
-        out, err = process.communicate(timeout=10 * LIMIT)
-    except subprocess.TimeoutExpired:  # the arguments were accepted, and training started
-        process.kill()
-        out, err = process.communicate()
+    done = run([*program, *argv[argv[0] == "table" :]], here, {"CHIMERA_RUNS": str(here / "runs")})
     seconds = min(time.perf_counter() - start, _cpu_seconds() - cpu_before)
     failures = []
-    if process.returncode != 2:
-        failures.append(f"exit code {process.returncode}")
+    if done.returncode != 2:
+        failures.append(f"exit code {done.returncode}")
+    out, err = done.stdout, done.stderr
     if not err.startswith("error: ") or err.count("\n") != 1 or out:
         failures.append(f"not one line, the last is {(out + err).strip().splitlines()[-1:]}")
     failures += [f"{part!r} is not in: {err[-200:]}" for part in parts if part not in err]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shutil
 from dataclasses import fields
@@ -24,6 +25,7 @@ from chimera.paths import CONF, ROOT
 from chimera.rundir.identity import HASHED_AS, NOT_IDENTITY, RESUMABLE, identity
 from chimera.task.base import Task
 from chimera.train.trainer import PASSED_THROUGH
+from tests import forks
 from tests.train import tiny
 from tests.train.tiny import losses, record, same, state
 
@@ -277,3 +279,12 @@ def test_tags_are_recorded(here: Path) -> None:
     words = [*OWN, "trainer.fast_dev_run=true", "tags=[night,try 2]", "run_dir=tagged"]
     assert main(words) == 0
     assert record(here / "tagged")["tags"] == ["night", "try 2"]
+
+
+def test_an_evaluation_has_no_hint_at_slurm(here: Path, tmp_path: Path) -> None:
+    """Lightning advises srun to each Trainer that may be one of several processes."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    found = forks.run("eval.py", "run=eight", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert found.returncode == 0, found.stderr
+    assert "srun" not in found.stderr

@@ -10,6 +10,7 @@ import json
 from typing import Any, cast
 
 import lightning.pytorch as pl
+from lightning.fabric.plugins.environments import LightningEnvironment
 
 from chimera.errors import UserError
 from chimera.model.language import LanguageModel
@@ -34,10 +35,13 @@ def evaluate(directory: RunDir, length: int | None = None, *, trust: bool = Fals
     """
     run = restore(directory, trust=trust)
     task, settings = run.task, run.settings
+    precision = precision_arguments(run.config["precision"], settings.accelerator)
     trainer = pl.Trainer(
         accelerator=settings.accelerator,
         devices=1,
-        **precision_arguments(run.config["precision"], settings.accelerator),
+        # One process, also where Slurm is installed: Lightning would hint at srun.
+        plugins=[LightningEnvironment(), *precision.pop("plugins", [])],
+        **precision,
         limit_test_batches=settings.limit_test_batches or 1.0,
         logger=False,
         enable_progress_bar=False,

@@ -47,12 +47,11 @@ def find(name: str, *, trust: bool = False) -> Path:
             f"replay={name}: the run names the teacher {shown(teacher)}, which is not loaded on a"
             " file's word; add trust=true if you know it"
         )
-    rank, faulty = facts["random"]["rank"], facts.get("at_fault") or []
-    if faulty and rank not in faulty:
-        name = f"nan_report-{facts['step']}{f'-rank{faulty[0]}' * (faulty[0] > 0)}.json"
+    if (other := _at_fault_elsewhere(facts)) is not None:
+        name = f"nan_report-{facts['step']}{f'-rank{other}' * (other > 0)}.json"
         raise UserError(
-            f"replay={file}: the loss of process {faulty[0]} was not finite, this is the share of"
-            f" process {rank}; use replay={file.with_name(name)}"
+            f"replay={file}: the loss of process {other} was not finite, and this is the share of"
+            f" another process; use replay={file.parent / name}"
         )
     for needed in (file.with_suffix(".npz"), directory.tokenizer):
         if not needed.exists():
@@ -63,6 +62,18 @@ def find(name: str, *, trust: bool = False) -> Path:
             f"replay={name}: the state of before the step, {facts['state']}, is missing"
         )
     return file
+
+
+def _at_fault_elsewhere(facts: dict[str, Any]) -> int | None:
+    """First process whose loss was not finite, if the report is of another process.
+
+    A report of one process, and of 0.1.0, names none.
+    """
+    random, faulty = facts["random"], facts.get("at_fault")
+    rank = random.get("rank", 0) if isinstance(random, dict) else 0
+    if not isinstance(faulty, list) or not faulty or rank in faulty:
+        return None
+    return faulty[0] if isinstance(faulty[0], int) else None
 
 
 def _inside(file: Path, folder: Path) -> bool:
