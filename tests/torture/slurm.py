@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from chimera.paths import ROOT
 from tests.torture.job import arguments
 
 #: Steps of the run, the step from which a fault comes, and seconds that a run may take in all.
-STEPS, FROM, PATIENCE = 600, 60, 900
+STEPS, FROM, PATIENCE = 300, 40, 900
+#: Seconds after a requeue before a node takes the job again: it has revoked the job's credential.
+SETTLE = 15.0
 LENGTH = [f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_n_steps=100000"]
 LENGTH += ["trainer.val_check_interval=0", "trainer.progress=none"]
 CLUSTER = ["launcher=submitit", "launcher.cpus=1", "launcher.grace=40"]
@@ -106,8 +109,18 @@ def reference(folder: Path) -> list[str]:
 
 
 def time_limit(trial: Trial) -> int:
-    """The allocation ends; pauses after each step make the run longer than it."""
-    return trial.drive(*CLUSTER, "launcher.timeout_min=2").wait(PATIENCE)
+    """The limit is moved to the end of the minute in which the job is."""
+    driver = trial.drive(*CLUSTER)
+    until(lambda: trial.step > FROM, "training")
+    slurm("scontrol", "update", f"jobid={trial.job}", f"TimeLimit={_minutes(trial.job) + 1}")
+    until(lambda: trial.status("state") == "STOPPED", "the save")
+    _release(trial.job)
+    return driver.wait(PATIENCE)
+
+
+def _minutes(job: str) -> int:
+    """Whole minutes that a job has run; Slurm writes [[days-]hours:]minutes:seconds."""
+    return int(slurm("squeue", "-h", "-j", job, "-o", "%M").strip().split(":")[-2])
 
 
 def requeue(trial: Trial) -> int:
@@ -170,10 +183,17 @@ def lost_driver(trial: Trial) -> int:
     return code
 
 
+def _start_now() -> None:
+    """Start requeued jobs, which wait for a begin time, two minutes later by default."""
+    for line in slurm("squeue", "--me", "-h", "-t", "PENDING", "-o", "%i %r").splitlines():
+        if "BeginTime" in line:
+            slurm("scontrol", "update", f"jobid={line.split()[0]}", "StartTime=now")
+
+
 def _release(job: str) -> None:
-    """A requeued job waits for its begin time, two minutes later by default."""
     until(lambda: "PENDING" in slurm("squeue", "-h", "-j", job, "-o", "%T"), "the requeue")
-    slurm("scontrol", "update", f"jobid={job}", "StartTime=now")
+    time.sleep(SETTLE)
+    _start_now()
 
 
 FAULTS: dict[str, Callable[[Trial], int]] = {
@@ -193,8 +213,11 @@ def check(fault: str, folder: Path, expected: list[str]) -> tuple[str, float]:
     code = FAULTS[fault](trial)
     seconds = time.monotonic() - began
     same = trial.losses() == expected
-    saves = "; ".join(line.partition("resuming ")[2] or line for line in trial.resumed())
-    facts = [f"went on: {saves}" if saves else "never stopped", str(trial.status("state"))]
+    saves = ", ".join(re.findall(r"at step (\d+)", "\n".join(trial.resumed())))
+    facts = [
+        f"saved and went on at step {saves}" if saves else "not stopped",
+        str(trial.status("state")),
+    ]
     facts += ["same losses" if same else "OTHER LOSSES", *([f"exit code {code}"] if code else [])]
     return ", ".join(facts), seconds
 

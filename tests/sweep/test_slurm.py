@@ -1,0 +1,91 @@
+"""Faults of a real Slurm end in: saved, went on, DONE with the same losses; secrets stay secret."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chimera.paths import ROOT
+from chimera.rundir.directory import RunDir
+from tests.torture.job import arguments
+from tests.torture.slurm import FAULTS, available, check, reference
+
+SET_UP = ROOT / "tools" / "slurm_local.sh"
+SECRETS = {"HF_TOKEN": "hf_marker5150", "WANDB_API_KEY": "5150marker" * 4}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """The Slurm that answers here, else one of this machine."""
+    if shutil.which("sbatch") is None:
+        pytest.skip(available())
+    if not available():
+        yield
+        return
+    if os.geteuid():
+        pytest.skip(f"{available()} (as root)")
+    folder = Path(tempfile.mkdtemp(prefix="slurm-local-"))
+    folder.chmod(0o755)  # munged is another user
+    settings = {"SLURM_LOCAL": str(folder), "SLURM_LOCAL_KILLWAIT": "5", "SLURM_LOCAL_CPUS": "4"}
+    subprocess.run([SET_UP, "start"], env=os.environ | settings, check=True)
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    yield
+    subprocess.run([SET_UP, "stop"], env=os.environ | settings, check=True)
+    del os.environ["SLURM_CONF"]
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("slurm")
+
+
+@pytest.fixture(scope="module")
+def expected(cluster: None, folder: Path) -> list[str]:
+    return reference(folder)
+
+
+# The signals, states and results of each have quick tests in test_launchers.py.
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_run_ends_done_with_the_same_losses(
+    fault: str, folder: Path, expected: list[str]
+) -> None:
+    happened, _ = check(fault, folder, expected)
+    assert "DONE, same losses" in happened
+    assert "exit code" not in happened
+
+
+def leaks(folder: Path) -> list[Path]:
+    """Files below a folder that hold a secret."""
+    markers = [value.encode() for value in SECRETS.values()]
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert files
+    return [file for file in files if any(m in file.read_bytes() for m in markers)]
+
+
+def test_what_a_run_writes_at_its_start_holds_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    RunDir(tmp_path / "run").start({"trainer": {"max_steps": 1}}, ["seed=1"])
+    assert leaks(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_no_file_of_a_job_or_of_submitit_holds_a_secret(tmp_path: Path) -> None:
+    job = arguments(tmp_path, tmp_path / "runs" / "run", "logger=wandb", "trainer.max_steps=2")
+    launcher = ["launcher=submitit", "launcher.cluster=local", "launcher.cpus=1"]
+    runs = {"CHIMERA_RUNS": str(tmp_path / "runs"), "WANDB_MODE": "offline"}
+    command = [sys.executable, str(ROOT / "train.py"), "-m", *job, *launcher]
+    subprocess.run(command, env=os.environ | runs | SECRETS, check=True)
+    assert list((tmp_path / "runs" / ".slurm").rglob("*.pkl"))
+    assert leaks(tmp_path) == []
