@@ -10,7 +10,7 @@ import torch
 from benchmarks.__main__ import main, names
 from benchmarks.timing import turns
 
-from benchmarks import decoding, mqar, overhead, train_step
+from benchmarks import data_size, decoding, mqar, overhead, train_step
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,15 @@ def test_benchmarks_are_found() -> None:
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mixer"]) == 2
-    assert "mixer is no benchmark; choose of decoding" in capsys.readouterr().err
+    assert "mixer is no benchmark; choose of data_size, decoding" in capsys.readouterr().err
+
+
+def test_data_size(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = data_size.table((1,))
+    assert 1 <= row["mb"] < 1.1
+    assert 0.01 < row["peak_gb"] < 0.5
+    assert 0 < row["encode"] < row["seconds"]
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_overhead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
