@@ -125,7 +125,7 @@ def test_a_signal_reaches_all_processes() -> None:
 def ranks(count: int) -> list[Ranks]:
     """Processes of a run that share a store; threads play them."""
     store = distributed.HashStore()
-    found = [Ranks(store) for _ in range(count)]
+    found = [Ranks(store, 10.0) for _ in range(count)]
     for rank, one in enumerate(found):
         one.rank, one.size = rank, count
     return found

@@ -19,7 +19,7 @@ from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.language import LanguageModel, Prediction
 from chimera.task.base import Stage
 from chimera.task.cost import cost
-from chimera.task.language import Batch, LanguageTask
+from chimera.task.language import Batch, LanguageTask, documents_of
 from chimera.types import NonNegativeFloat, PositiveInt
 
 
@@ -110,7 +110,7 @@ class CausalLM(LanguageTask):
             targets=batch["targets"],
             at_once=self.logits_at_once,
             draws=batch.get("draws"),
-            documents=batch.get("documents"),
+            **documents_of(batch),
         )
         assert isinstance(out, Prediction)
         return out

@@ -19,6 +19,14 @@ from chimera.task.unigram import unigram_perplexity
 Batch = dict[str, Any]
 
 
+def documents_of(batch: Batch) -> dict[str, Any]:
+    """The argument `documents` of a model's forward pass, where the batch has it.
+
+    Models that cannot keep documents apart are refused before, and do not take it.
+    """
+    return {"documents": batch["documents"]} if "documents" in batch else {}
+
+
 class Meter(nn.Module):
     """Loss per predicted token, perplexity (its exponential), and accuracy.
 

@@ -18,7 +18,7 @@ from chimera.model.language import LanguageModel
 from chimera.rundir.directory import directory_of_teacher
 from chimera.task.base import Stage
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
-from chimera.task.language import Batch, LanguageTask
+from chimera.task.language import Batch, LanguageTask, documents_of
 from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
 
 
@@ -109,7 +109,7 @@ class MaskedLM(LanguageTask):
             batch["mask"],
             index=batch["index"],
             draws=batch.get("draws"),
-            documents=batch.get("documents"),
+            **documents_of(batch),
         )
         return F.cross_entropy(out.logits.float(), batch["targets"]), out.logits, out.aux, out.stats
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from hydra.utils import get_object
 
+from chimera import world
 from chimera.config import static
 from chimera.config.groups import ZOO, groups
 from chimera.config.groups import node as node_of
@@ -93,7 +94,8 @@ def check_settings(config: dict[str, Any], once: Once | None = None) -> None:
     if not static.attribute(config["task"]["_target_"], "plain_text", True):
         once("corpus", (config["task"], config["data"]), lambda: _check_corpus(config))
     launch.check(config)
-    open_run(config)
+    if world.is_first():  # which may be at work in it before another process comes here
+        open_run(config)
 
 
 def check_parts(config: dict[str, Any], once: Once | None = None) -> None:

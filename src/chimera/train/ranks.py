@@ -28,9 +28,8 @@ from chimera.errors import Interrupted, LostProcessError, NotFiniteError, UserEr
 from chimera.train.launch import PARENT
 
 Plain = TypeVar("Plain")
-#: Seconds between two looks at the store, and seconds that a process waits for the others at the
-#: end.
-LOOK, FAREWELL = 0.05, 30.0
+#: Seconds between two looks at the store.
+LOOK = 0.05
 #: On every tensor's own device, so that flags and counts on the CPU never wait for the GPU.
 BACKENDS = "cpu:gloo,cuda:nccl"
 
@@ -40,11 +39,12 @@ class Ranks:
 
     Args:
         store: of torch.distributed; None for a process alone.
+        timeout: seconds that it waits for the others at the end.
     """
 
-    def __init__(self, store: distributed.Store | None = None) -> None:
+    def __init__(self, store: distributed.Store | None = None, timeout: float = 0.0) -> None:
         self.rank, self.size = world.rank(), world.world_size()
-        self._store, self._turn = store, 0
+        self._store, self._turn, self.timeout = store, 0, timeout
 
     @property
     def first(self) -> bool:
@@ -86,7 +86,7 @@ class Ranks:
         """Wait until all processes are here, so that none ends while another still writes."""
         if self._store is None:
             return
-        end = time.monotonic() + FAREWELL
+        end = time.monotonic() + self.timeout
         with contextlib.suppress(RuntimeError):
             self._store.add("chimera/here", 1)
             while int(self._store.add("chimera/here", 0)) < self.size and time.monotonic() < end:
@@ -128,7 +128,7 @@ def joined(timeout: float) -> Iterator[Ranks]:
     store, rank, size = next(rendezvous("env://", timeout=limit))
     backends = BACKENDS if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=limit)
-    before, here = here, Ranks(store)
+    before, here = here, Ranks(store, timeout)
     try:
         with lost_processes_named(timeout):
             yield here
