@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -30,9 +32,16 @@ def test_importing_loads_nothing_heavy() -> None:
     assert not heavy & set(loaded.stdout.split())
 
 
+def merged(file: Path) -> dict[str, Any]:
+    """The keys of a choice over those of the one that its defaults name."""
+    node: dict[str, Any] = yaml.safe_load(file.read_text())
+    base, *_ = node.pop("defaults", ["_self_"])
+    return node if base == "_self_" else merged(file.with_name(f"{base}.yaml")) | node
+
+
 @pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")
 def test_yaml_holds_every_key_with_its_default(file) -> None:
-    node = yaml.safe_load(file.read_text())
+    node = merged(file)
     target = node.pop("_target_")
     node.pop("seq_len", None)
     node.pop("cache_dir", None)
@@ -41,13 +50,14 @@ def test_yaml_holds_every_key_with_its_default(file) -> None:
         assert fields == set(node)
     defaults = vars(instantiate({"_target_": target}))
     different = {key for key, value in node.items() if defaults[key] != value}
-    assert different <= {"max_bytes", "path"}  # a bound, and where a second choice reads from
+    # A bound; where a second choice reads from; what has no default that any text would have.
+    assert different <= {"max_bytes", "path", "config", "stream", "sources", "snapshots"}
 
 
 @pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")
 def test_yaml_resolves_inside_a_configuration(file, monkeypatch) -> None:
     monkeypatch.setenv("CHIMERA_CACHE", "/elsewhere")
-    whole = OmegaConf.create({"model": {"max_len": 77}, "part": OmegaConf.load(file)})
+    whole = OmegaConf.create({"model": {"max_len": 77}, "part": merged(file)})
     made = instantiate(OmegaConf.to_container(whole, resolve=True)["part"])
     if file.parent.name == "data":
         assert (made.seq_len, made.cache_dir) == (77, "/elsewhere")

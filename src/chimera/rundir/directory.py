@@ -198,8 +198,10 @@ class RunDir:
         if status.get("state") != "RUNNING":
             return False
         pid, host = status.get("pid"), status.get("host")
+        if not isinstance(pid, int) or not isinstance(host, str):  # not written by a run
+            return False
         if host == socket.gethostname():
-            start = process_start(pid) if isinstance(pid, int) else None
+            start = process_start(pid)
             return start is not None and start == status.get("process")
         return age_of(self.path / "status.json") < HEARTBEAT_TIMEOUT
 
