@@ -168,6 +168,18 @@ def test_an_error_of_the_first_process_ends_all_and_one_speaks() -> None:
     assert Ranks().speaks()
 
 
+def test_a_process_speaks_when_the_one_with_the_store_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stopped:
+        def add(self, *_: Any) -> int:
+            time.sleep(60)
+            return 2
+
+    monkeypatch.setattr("chimera.train.ranks.ANSWER", 0.1)
+    assert Ranks(Stopped()).speaks()  # type: ignore[arg-type]
+
+
 def test_processes_leave_together() -> None:
     of, left = ranks(2), []
 

@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -28,8 +29,8 @@ from chimera.errors import Interrupted, LostProcessError, NotFiniteError, UserEr
 from chimera.train.launch import PARENT
 
 Plain = TypeVar("Plain")
-#: Seconds between two looks at the store.
-LOOK = 0.05
+#: Seconds between two looks at the store, and seconds that it has to answer.
+LOOK, ANSWER = 0.05, 2.0
 #: On every tensor's own device, so that flags and counts on the CPU never wait for the GPU.
 BACKENDS = "cpu:gloo,cuda:nccl"
 
@@ -78,9 +79,17 @@ class Ranks:
         """Whether this process is the first to report an error; the others stay silent."""
         if self._store is None:
             return self.first
-        with contextlib.suppress(RuntimeError):  # the process with the store may have ended
-            return int(self._store.add("chimera/spoken", 1)) == 1
-        return True
+        store, number = self._store, []
+
+        def ask() -> None:
+            with contextlib.suppress(RuntimeError):  # the process with the store may have ended
+                number.append(int(store.add("chimera/spoken", 1)))
+
+        # The process with the store may also have stopped, and then no answer ever comes.
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(ANSWER)
+        return number in ([], [1])
 
     def leave(self) -> None:
         """Wait until all processes are here, so that none ends while another still writes."""
