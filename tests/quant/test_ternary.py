@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chimera.ops.ternary import BINARY, LearnedStep, Rule, absmean, integer, ternary, threshold, twn
-from chimera.quant.hbit import RULE
+from chimera.quant.shared.rows import RULE
 from tests.kit import close, grads
 from tests.reference.quantisation import lsq
 

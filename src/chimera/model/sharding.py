@@ -23,6 +23,13 @@ class Initialised(Protocol):
     def initialise(self) -> None: ...
 
 
+@runtime_checkable
+class Sharded(Protocol):
+    """A module that has to know when its parameters are in shards."""
+
+    def sharded(self) -> None: ...
+
+
 def shard(model: nn.Module, mesh: Any) -> None:
     """Apply FSDP2 to every block of a model and to the rest of it, in place.
 
@@ -36,6 +43,9 @@ def shard(model: nn.Module, mesh: Any) -> None:
     for block in _blocks(model):
         fully_shard(block, mesh=mesh["data_parallel"])
     fully_shard(model, mesh=mesh["data_parallel"])
+    for module in model.modules():
+        if isinstance(module, Sharded):
+            module.sharded()
 
 
 def whole_state(module: nn.Module) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 from torch import Tensor
 from torch.autograd import Function
 
@@ -23,9 +23,21 @@ FLOOR = 1e-5  # smallest max|x|, because a token of zeros has no scale (BitNet's
 @torch.no_grad()
 def to_grid(x: Float[Tensor, "*b d"], peak: Tensor, bits: int) -> Float[Tensor, "*b d"]:
     """Round x to the n-bit grid whose last point is `peak` (broadcast to x), and clip it."""
+    rounded, step = _rounded(x, peak, bits)
+    return rounded.mul_(step).to(x.dtype)
+
+
+@torch.no_grad()
+def to_codes(x: Float[Tensor, "*b d"], bits: int) -> tuple[Int8[Tensor, "*b d"], Tensor]:
+    """Codes and step [… 1] of `to_grid` with the largest magnitude of each token."""
+    rounded, step = _rounded(x, x.abs().amax(-1, keepdim=True), bits)
+    return rounded.to(torch.int8), step
+
+
+def _rounded(x: Tensor, peak: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     levels = 2 ** (bits - 1) - 1
     step = peak.to(wide(x)).clamp(min=FLOOR) / levels
-    return (x / step).round_().clamp_(-levels - 1, levels).mul_(step).to(x.dtype)
+    return (x / step).round_().clamp_(-levels - 1, levels), step
 
 
 def rms_grid(x: Float[Tensor, "*b d"], bits: int, eps: float) -> Float[Tensor, "*b d"]:
@@ -36,20 +48,39 @@ def rms_grid(x: Float[Tensor, "*b d"], bits: int, eps: float) -> Float[Tensor, "
     return _RMSGrid.apply(x, bits, eps)
 
 
+@torch.no_grad()
+def rms_codes(
+    x: Float[Tensor, "*b d"], bits: int, eps: float
+) -> tuple[Int8[Tensor, "*b d"], Tensor, Tensor]:
+    """Codes of `rms_grid`, their step [… 1] and rstd = 1/√(mean x² + eps) [… 1]."""
+    rounded, step, rstd = _rms_rounded(x, bits, eps)
+    return rounded.to(torch.int8), step, rstd
+
+
+def rms_gradient(
+    g: Float[Tensor, "*b d"], x: Float[Tensor, "*b d"], rstd: Float[Tensor, "*b 1"]
+) -> Float[Tensor, "*b d"]:
+    """Gradient of x where that of x̄ = x·rstd is g: rstd·g − x·rstd³·mean(g ⊙ x)."""
+    along = (g * x).sum(-1, keepdim=True, dtype=rstd.dtype) / x.shape[-1]
+    return torch.addcmul(g * rstd, x, rstd.pow(3) * along, value=-1).to(x.dtype)
+
+
+def _rms_rounded(x: Tensor, bits: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    levels = 2 ** (bits - 1) - 1
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide(x))
+    rstd = (length.square() / x.shape[-1] + eps).rsqrt()
+    step = (x.abs().amax(-1, keepdim=True) * rstd).clamp(min=FLOOR) / levels
+    return (x * (rstd / step)).round_(), step, rstd
+
+
 class _RMSGrid(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bits: int, eps: float) -> Tensor:
-        levels = 2 ** (bits - 1) - 1
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide(x))
-        rstd = (length.square() / x.shape[-1] + eps).rsqrt()
-        step = (x.abs().amax(-1, keepdim=True) * rstd).clamp(min=FLOOR) / levels
+        rounded, step, rstd = _rms_rounded(x, bits, eps)
         ctx.save_for_backward(x, rstd)
-        return (x * (rstd / step)).round_().mul_(step).to(x.dtype)
+        return rounded.mul_(step).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        # ∂x̄/∂x · g = rstd · g − x · rstd³ · mean(g ⊙ x)
         x, rstd = ctx.saved_tensors
-        g = grads[0]
-        along = (g * x).sum(-1, keepdim=True, dtype=rstd.dtype) / x.shape[-1]
-        return torch.addcmul(g * rstd, x, rstd.pow(3) * along, value=-1).to(x.dtype), None, None
+        return rms_gradient(grads[0], x, rstd), None, None

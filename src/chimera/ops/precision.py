@@ -36,3 +36,10 @@ def wide(*tensors: Tensor) -> torch.dtype:
 def widen(x: Tensor) -> Tensor:
     """x in float32 or wider; x itself if it is."""
     return x.to(wide(x))
+
+
+def output_dtype(x: Tensor) -> torch.dtype:
+    """Dtype of a product with x: that of autocast on its device, else its own."""
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
+        return x.dtype
+    return torch.get_autocast_dtype(x.device.type)

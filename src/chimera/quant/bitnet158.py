@@ -9,12 +9,13 @@ no biases, `bias=True` is ignored. Shapes: [… d_in] to [… d_out].
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary, threshold
+from chimera.quant.shared.codes import Compute, arithmetic
 from chimera.quant.shared.inputs import Bits, NormedPerToken, PerToken
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
@@ -37,6 +38,8 @@ class BitNet158:
         embedding: quantise the embedding table too.
         head: quantise the output head too; BitNet keeps it in full precision. A tied head has the
             format of the table.
+        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`), or
+            the fastest on this machine (`auto`).
     """
 
     quantises = True
@@ -48,15 +51,18 @@ class BitNet158:
         activation_bits: Bits = 8,
         embedding: bool = False,
         head: bool = False,
+        compute: Compute = "simulate",
     ) -> None:
         self.rule = ternary({"absmean": absmean, "threshold": threshold}[ternarize])
+        self.compute = arithmetic(compute)
         self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
         inputs = NormedPerToken(self.bits)
-        return BitLinear158(d_in, d_out, bias=False, role=role, inputs=inputs, rule=self.rule)
+        options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
+        return BitLinear158(d_in, d_out, bias=False, **options)
 
     def embedding(self, entries: int, dim: int) -> nn.Module:
         if not self.quantise_embedding:

@@ -10,10 +10,13 @@ stay independent. Binary codes are packed as ternary codes without zero: 1.6 bit
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import BINARY
+from chimera.quant.shared.codes import Compute, arithmetic
 from chimera.quant.shared.inputs import Bits, PerToken
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
@@ -29,20 +32,29 @@ class BitNetB1:
         activation_bits: bits of the activation grid.
         embedding: quantise the embedding table too.
         head: quantise the output head too; the paper keeps it in full precision.
+        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`), or
+            the fastest on this machine (`auto`).
     """
 
     quantises = True
 
     def __init__(
-        self, *, activation_bits: Bits = 8, embedding: bool = False, head: bool = False
+        self,
+        *,
+        activation_bits: Bits = 8,
+        embedding: bool = False,
+        head: bool = False,
+        compute: Compute = "simulate",
     ) -> None:
+        self.compute = arithmetic(compute)
         self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
         inputs = nn.Sequential(nn.LayerNorm(d_in, elementwise_affine=False), PerToken(self.bits))
-        return BinaryLinear(d_in, d_out, bias=False, role=role, inputs=inputs, rule=BINARY)
+        options: Any = {"role": role, "inputs": inputs, "rule": BINARY, "compute": self.compute}
+        return BinaryLinear(d_in, d_out, bias=False, **options)
 
     def embedding(self, entries: int, dim: int) -> nn.Module:
         if not self.quantise_embedding:

@@ -10,12 +10,20 @@ keep their biases. Gradients are straight-through. Shapes: [… d_in] to [… d_
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from chimera.contract import Role
 from chimera.ops.ternary import ternary, twn
+from chimera.quant.shared.codes import Compute, arithmetic
 from chimera.quant.shared.inputs import Bits, PerToken
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+
+FLOATS = (
+    "quant.activation_bits=null leaves activations in full precision; set it to 8, or use"
+    " quant.compute=simulate"
+)
 
 
 class TernaryWeight:
@@ -26,13 +34,22 @@ class TernaryWeight:
             precision.
         embedding: quantise the embedding table too.
         head: quantise the output head too.
+        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`;
+            they need `activation_bits`), or the fastest on this machine (`auto`).
     """
 
     quantises = True
 
     def __init__(
-        self, *, activation_bits: Bits | None = None, embedding: bool = True, head: bool = False
+        self,
+        *,
+        activation_bits: Bits | None = None,
+        embedding: bool = True,
+        head: bool = False,
+        compute: Compute = "simulate",
     ) -> None:
+        self.obstacle = FLOATS if activation_bits is None else ""
+        self.compute = arithmetic(compute, self.obstacle)
         self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
@@ -40,7 +57,8 @@ class TernaryWeight:
             return Linear(d_in, d_out, bias=bias, role=role)
         inputs = nn.Identity() if self.bits is None else PerToken(self.bits)
         rule = ternary(twn)
-        return TernaryLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=rule)
+        options: Any = {"role": role, "inputs": inputs, "rule": rule, "compute": self.compute}
+        return TernaryLinear(d_in, d_out, bias=bias, **options)
 
     def embedding(self, entries: int, dim: int) -> nn.Module:
         if not self.quantise_embedding:

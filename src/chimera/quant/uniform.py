@@ -10,14 +10,20 @@ straight-through. Shapes: [… d_in] to [… d_out].
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from chimera.contract import Fraction, Role
 from chimera.ops.ternary import integer
+from chimera.quant.shared.codes import PER_CHANNEL, Compute, arithmetic
 from chimera.quant.shared.inputs import Bits, PerChannel, PerToken
 from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
+
+FLOATS = (
+    "quant.weight_bits=null or quant.activation_bits=null leaves a factor in full precision; set"
+    " both to 8, or use quant.compute=simulate"
+)
 
 
 class Uniform:
@@ -31,6 +37,9 @@ class Uniform:
         momentum: weight of a new batch in the running maxima.
         embedding: quantise the embedding table too, if weights are quantised.
         head: quantise the output head too.
+        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`;
+            they need both widths and `activations=per_token`), or the fastest on this machine
+            (`auto`).
     """
 
     quantises = True
@@ -44,17 +53,22 @@ class Uniform:
         momentum: Fraction = 0.1,
         embedding: bool = True,
         head: bool = False,
+        compute: Compute = "simulate",
     ) -> None:
         self.rule = None if weight_bits is None else integer(weight_bits)
         self.per_channel = activations == "per_channel"
         self.bits, self.momentum = activation_bits, momentum
         self.quantise_embedding, self.quantise_head = embedding, head
+        widths = weight_bits, activation_bits
+        self.obstacle = FLOATS if None in widths else PER_CHANNEL if self.per_channel else ""
+        self.compute = arithmetic(compute, self.obstacle)
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
         inputs = self._inputs(d_in)
-        return QuantisedLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=self.rule)
+        options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
+        return QuantisedLinear(d_in, d_out, bias=bias, **options)
 
     def embedding(self, entries: int, dim: int) -> nn.Module:
         if self.rule is None or not self.quantise_embedding:

@@ -72,6 +72,7 @@ HASHED_AS: dict[str, Any] = {"trainer.devices": 1}
 LATER: dict[str, Any] = {
     "numerics": 1,
     "ffn.quantise_halves": False,
+    "quant.compute": "simulate",
     "data.boundaries": "none",
     "data.deduplicate": False,
     "data.stream": False,

@@ -14,15 +14,16 @@ came here. `docs/half-precision.md` has the share of changed codes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from chimera.ops import reduce
-from chimera.ops.grid import rms_grid, to_grid
+from chimera.ops.grid import rms_codes, rms_grid, to_codes, to_grid
 from chimera.ops.hadamard import RADIX, block, rotate_dense, rotate_fast, signs
+from chimera.ops.integer import Grid
 from chimera.ops.straight import recomputing, straight
 
 Bits = Literal[2, 3, 4, 5, 6, 7, 8]
@@ -38,6 +39,10 @@ class PerToken(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         return straight(x, to_grid(x, x.detach().abs().amax(-1, keepdim=True), self.bits))
+
+    def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
+        """The same rounding as codes; x gets the gradient."""
+        return Grid(*to_codes(x, self.bits))
 
 
 class PerChannel(nn.Module):
@@ -98,6 +103,18 @@ class NormedPerToken(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         return rms_grid(x, self.bits, self.eps)
+
+    def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
+        """The same rounding as codes; x gets the gradient through x̄."""
+        return Grid(*rms_codes(x, self.bits, self.eps))
+
+
+def on_grid(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> tuple[Tensor, Grid]:
+    """Apply all inputs but the grid per token at their end; returns the result and its codes."""
+    *before, last = inputs if isinstance(inputs, nn.Sequential) else [inputs]
+    for module in before:
+        x = module(x)
+    return x, cast(PerToken | NormedPerToken, last).grid(x)
 
 
 class Rotation(nn.Module):

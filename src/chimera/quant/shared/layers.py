@@ -2,11 +2,15 @@
 
     y = inputs(x) · Ŵᵀ + b,   Ŵ = Rule(W)
 
-Latent weights stay in full precision. Every forward pass computes Ŵ again, without a cache: a cache
-would have to detect all changes of weights (optimiser steps, loads, assignments to `.data`).
+Latent weights stay in full precision. With `compute=simulate` every forward pass computes Ŵ again,
+without a cache: it would have to detect all changes of weights (optimiser steps, loads, assignments
+to `.data`). With `int8` and `bf16` the layer multiplies the integer codes (`ops.integer`), which it
+keeps until the weight changes (`shared.codes`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +18,12 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from chimera.contract import Role
-from chimera.ops.precision import widen
+from chimera.ops.integer import Arithmetic, Codes, Grid, integer_linear, prepared
+from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
+from chimera.quant.shared.codes import CodeCache
+from chimera.quant.shared.inputs import on_grid
 from chimera.quant.shared.packed import PackedTernaryEmbedding, PackedTernaryLinear
 
 
@@ -47,13 +54,23 @@ class QuantisedLinear(Linear):
         d_in, d_out, bias, role: see `Linear`.
         inputs: module applied to x first: norm, rotation, activation grid.
         rule: quantisation rule of the weights; None for full precision.
+        compute: `simulate` multiplies x̂ and Ŵ as floats, `int8` and `bf16` their codes; these need
+            a rule, and inputs that end in a grid per token.
     """
 
     def __init__(
-        self, d_in: int, d_out: int, *, bias: bool, role: Role, inputs: nn.Module, rule: Rule | None
+        self,
+        d_in: int,
+        d_out: int,
+        *,
+        bias: bool,
+        role: Role,
+        inputs: nn.Module,
+        rule: Rule | None,
+        compute: Arithmetic = "simulate",
     ) -> None:
         super().__init__(d_in, d_out, bias=bias, role=role)
-        self.inputs, self.rule = inputs, rule
+        self.inputs, self.rule, self.compute, self.kept = inputs, rule, compute, CodeCache()
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """Ŵ, with a straight-through gradient to the latent weight."""
@@ -61,9 +78,31 @@ class QuantisedLinear(Linear):
             return self.weight
         return straight(self.weight, self.rule.quantised(self.weight))
 
+    def rounded(self) -> Codes:
+        """Codes of the weight, made once until it changes."""
+        return self.kept.get(self.weight, lambda: prepared(*self._codes(), self.compute))
+
+    def _codes(self) -> tuple[Tensor, Tensor]:
+        assert self.rule is not None
+        return self.rule.codes(self.weight)
+
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        x = self.inputs(widen(x)).to(x.dtype)
-        return F.linear(x, self.quantised(), self.bias)
+        if self.compute == "simulate":
+            x = self.inputs(widen(x)).to(x.dtype)
+            return F.linear(x, self.quantised(), self.bias)
+        y = self._product(*on_grid(self.inputs, widen(x)), self.rounded(), output_dtype(x))
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def _product(self, x: Tensor, grid: Grid, codes: Codes, dtype: torch.dtype) -> Tensor:
+        return integer_linear(x, self.weight, grid, codes, dtype=dtype)
+
+    def sharded(self) -> None:
+        """Keep codes while the shards stay the same; called when the weight is in shards."""
+        self.kept.follow(self.weight)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.kept.clear()
 
 
 class TernaryLinear(QuantisedLinear):

@@ -1,0 +1,167 @@
+"""Products of integer codes give the numbers of `simulate`, with any shape, and its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chimera.config.compose import compose as composed
+from chimera.config.compose import plain as resolved
+from chimera.config.settings import Model
+from chimera.errors import UserError
+from chimera.model.assemble import build_model, choose
+from chimera.ops import integer
+from chimera.quant.bitnet158 import BitNet158
+from chimera.quant.bitnet_b1 import BitNetB1
+from chimera.quant.hbit import HBit
+from chimera.quant.ternary_weight import TernaryWeight
+from chimera.quant.uniform import Uniform
+from tests.kit import close
+
+#: Quantisers with integers on both sides, by name.
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "bitnet158": (BitNet158, {}),
+    "threshold, 4 bits": (BitNet158, {"ternarize": "threshold", "activation_bits": 4}),
+    "bitnet_b1": (BitNetB1, {}),
+    "hbit": (HBit, {"activations": "per_token"}),
+    "hbit standard": (HBit, {"activations": "per_token", "ste": "standard"}),
+    "hbit lsq_learned": (HBit, {"activations": "per_token", "ste": "lsq_learned"}),
+    "ternary_weight": (TernaryWeight, {"activation_bits": 8}),
+    "uniform": (Uniform, {}),
+    "uniform, 3 and 5 bits": (Uniform, {"weight_bits": 3, "activation_bits": 5}),
+}
+
+
+def pair(kind: str, compute: str, d_in: int, d_out: int, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The same layer with `simulate` and with another arithmetic."""
+    of, options = KINDS[kind]
+    layers = []
+    for each in ("simulate", compute):
+        torch.manual_seed(d_in * 100 + d_out)
+        layer = of(**options, compute=each).linear(d_in, d_out, bias=True, role="up")
+        layers.append(layer.to(dtype))
+    return layers[0], layers[1]
+
+
+def results(layer: Any, x: torch.Tensor, g: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Output, and gradients of the inputs and of every parameter."""
+    x = x.clone().requires_grad_()
+    y = layer(x)
+    (y * g).sum().backward()
+    found = {name: p.grad for name, p in layer.named_parameters()}
+    return {"y": y.detach(), "x": x.grad, **found}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compute", ["int8", "bf16"])
+@settings(max_examples=8, deadline=None)
+@given(
+    batch=st.integers(0, 3), tokens=st.integers(1, 19), d_in=st.integers(1, 67),
+    d_out=st.integers(1, 35), zeros=st.sampled_from(["none", "token", "row", "all"]),
+)  # fmt: skip
+def test_is_simulate(
+    kind: str, compute: str, batch: int, tokens: int, d_in: int, d_out: int, zeros: str
+) -> None:
+    plain, other = pair(kind, compute, d_in, d_out, torch.float64)
+    x = torch.randn(batch, tokens, d_in, dtype=torch.float64)
+    if zeros == "token":
+        x[:, 0] = 0
+    if zeros == "all":
+        x.zero_()
+    if zeros == "row":
+        for layer in (plain, other):
+            layer.weight.data[0] = 0
+    g = torch.randn(batch, tokens, d_out, dtype=torch.float64)
+    want, got = results(plain, x, g), results(other, x, g)
+    assert want.keys() == got.keys()
+    product = want["y"] - (0 if plain.bias is None else plain.bias.detach())
+    bound = 2**-8 * product.abs() if compute == "bf16" else 0.0
+    assert ((got.pop("y") - want.pop("y")).abs() <= bound + 1e-12 * (1 + product.abs())).all()
+    close(list(got.values()), [want[name] for name in got], 1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_is_simulate_to_the_rounding_of_float32(kind: str) -> None:
+    """Inputs are sums of 129 products: 129·2⁻²⁴ of their sizes bounds what summation may change."""
+    plain, other = pair(kind, "int8", 129, 33, torch.float32)
+    x, g = torch.randn(4, 7, 129), torch.randn(4, 7, 33)
+    want, got = results(plain, x, g), results(other, x, g)
+    sizes = plain.inputs(x).abs() @ plain.quantised().abs().T
+    assert ((got["y"] - want["y"]).abs() <= 130 * 2**-24 * (sizes + 1)).all()
+    close(list(got.values()), [want[name] for name in got], 1e-4)
+
+
+@pytest.mark.parametrize("compute", ["int8", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_autocast_as_simulate(kind: str, compute: str) -> None:
+    plain, other = pair(kind, compute, 48, 40, torch.float32)
+    x, g = torch.randn(3, 5, 48), torch.randn(3, 5, 40)
+    exact = results(plain, x, g)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = results(other, x, g)
+    assert got["y"].dtype == torch.bfloat16
+    assert {got[k].dtype for k in got if k != "y"} == {torch.float32}
+    for name, value in got.items():  # 8 bits, and sums of 40 and 15 of them
+        close(value.float(), exact[name], 0.05 * float(exact[name].abs().max()))
+
+
+def test_both_paths_of_int8_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With VNNI the codes are int8, without it float32: the same sums."""
+    outputs = []
+    for has in (True, False):
+        monkeypatch.setattr(integer, "_has_vnni", lambda has=has: has)
+        _, other = pair("bitnet158", "int8", 131, 17, torch.float32)
+        x = torch.randn(2, 5, 131)
+        outputs.append(other(x))
+        assert other.rounded().codes.dtype == (torch.int8 if has else torch.float32)
+    close(outputs[0], outputs[1], 0.0)
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    for value in (float("nan"), float("inf")):
+        plain, other = pair("bitnet158", "int8", 32, 8, torch.float32)
+        x = torch.randn(2, 3, 32)
+        x[0, 1, 5] = value
+        assert torch.equal(other(x).isfinite().all(-1), plain(x).isfinite().all(-1))
+        assert not other(x)[0, 1].isfinite().any()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_model_is_simulated_ones(causal: bool, side: str) -> None:
+    ids = torch.randint(11, (3, 9))
+    mask = torch.arange(9) < torch.tensor([[9], [6], [1]])
+    mask = mask if side == "right" else mask.flip(1)
+    found = []
+    for compute in ("simulate", "int8"):
+        torch.manual_seed(0)
+        line = ["quant=bitnet158", "norm=none", "mixer=retnet", f"quant.compute={compute}"]
+        choices = choose(resolved(composed(line)))
+        shape = Model(dim=32, depth=2, heads=4, max_len=16, loops=2)
+        model = build_model(shape, choices, vocab_size=11, causal=causal).double()
+        logits = model(ids, mask=mask).logits[mask]
+        logits.square().sum().backward()
+        found.append([logits.detach(), *(p.grad for p in model.parameters())])
+    close(found[1], found[0], 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("make", "need"),
+    [
+        (lambda c: HBit(compute=c), "per_token"),
+        (lambda c: Uniform(activations="per_channel", compute=c), "per_token"),
+        (lambda c: Uniform(weight_bits=None, compute=c), "weight_bits"),
+        (lambda c: TernaryWeight(compute=c), "activation_bits"),
+    ],
+)
+@pytest.mark.parametrize("compute", ["int8", "bf16"])
+def test_other_grids_are_refused_in_one_line(make: Any, need: str, compute: str) -> None:
+    with pytest.raises(UserError, match=need) as error:
+        make(compute)
+    assert f"quant.compute={compute}" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert make("auto").compute == make("simulate").compute == "simulate"
