@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from chimera.rundir.directory import RunDir
-from chimera.sweep.engine import Engine, Work
-from chimera.sweep.local import LocalJob
+from chimera.sweep.engine import Engine
+from chimera.sweep.local import Handle, LocalJob, Start
 from chimera.sweep.plan import Job
+from chimera.sweep.work import Work
 
 #: First lines of a fake job: mark the run as running, as `RunDir.start` does.
 BEGIN = """
@@ -57,17 +58,25 @@ class Scripts:
     def slots(self, workers: int) -> int:
         return self.at_once
 
-    def start(
-        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
-    ) -> LocalJob:
-        with log.open("ab") as file:
+    def room(self, workers: int, unfinished: int) -> int:
+        return workers - unfinished
+
+    def start(self, starts: Sequence[Start]) -> list[LocalJob]:
+        return [self._start(start) for start in starts]
+
+    def _start(self, start: Start) -> LocalJob:
+        with start.log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-c", BEGIN + overrides[0] + DONE, str(log.parent)],
+                [sys.executable, "-c", BEGIN + start.overrides[0] + DONE, str(start.log.parent)],
                 stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
         self.jobs.append(LocalJob(process))
         self.most = max(self.most, sum(j.poll() is None for j in self.jobs))
         return self.jobs[-1]
+
+    def interrupt(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            handle.interrupt()
 
 
 class Silent:

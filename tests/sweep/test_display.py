@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from chimera.sweep.display import Display
-from chimera.sweep.engine import State, Work
+from chimera.sweep.work import State, Work
 from tests.sweep.kit import job, status
 
 

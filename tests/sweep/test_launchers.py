@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from chimera.errors import UserError
 from chimera.paths import ROOT
-from chimera.sweep import allocation, local, slurm
+from chimera.sweep import allocation, local, slurm, slurm_job
 
 
 def wait(handle: local.Handle) -> int:
@@ -63,7 +64,9 @@ def test_exit_codes(
     log = tmp_path / "log.txt"
     log.write_text("before\n")
     printing = f"print('printed', flush=True); {script}"
-    assert wait(local.Local(threads=1).start([printing], log, 0, 1, 0)) == code
+    (handle,) = local.Local(threads=1).start([local.Start((printing,), log)])
+    assert isinstance(handle, local.LocalJob)
+    assert wait(handle) == code
     assert log.read_text() == "before\nprinted\n"
 
 
@@ -74,16 +77,18 @@ def test_submitit_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "run").mkdir()
     log = tmp_path / "run" / "log.txt"
     # `Command` is pickled by reference, so the allocation runs the real train.py.
-    handle = launcher.start(["nothing=1"], log, 0, 1, 0)
-    for folder in (tmp_path / ".slurm", tmp_path / ".slurm" / "run"):
-        assert folder.stat().st_mode & 0o777 == 0o700  # pickles are code
+    (handle,) = launcher.start([local.Start(("nothing=1",), log)])
+    (folder,) = (path for path in (tmp_path / ".slurm").iterdir() if path.is_dir())
+    for private in (folder.parent, folder):
+        assert private.stat().st_mode & 0o777 == 0o700  # pickles are code
+    assert isinstance(handle, slurm_job.LocalAllocation)
     assert wait(handle) == 2
     assert log.read_text().startswith("error: nothing is no key")
     assert not (tmp_path / "run" / "submitit").exists()
 
 
 def test_submitit_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "_output", lambda *_: "gpu:2")
+    monkeypatch.setattr(slurm, "output", lambda *_: "gpu:2")
     launcher = slurm.Submitit(partition="long", timeout_min=30, setup=["module load x"], grace=60)
     assert launcher._allocation(gpus=2) == {
         "name": "chimera",
@@ -93,23 +98,24 @@ def test_submitit_gets_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         "slurm_setup": ["module load x"],
         "slurm_partition": "long",
         "slurm_signal_delay_s": 60,
+        "slurm_array_parallelism": 1,
     }
     assert "gpus_per_node" not in slurm.Submitit(gpus=0)._allocation(gpus=2)
 
 
 def test_no_gpu_is_asked_for_where_the_cluster_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for resources, gpus in (("(null)", None), ("gpu:h100:4", 2), (None, 2)):
-        monkeypatch.setattr(slurm, "_output", lambda *_, answer=resources: answer)
+        monkeypatch.setattr(slurm, "output", lambda *_, answer=resources: answer)
         assert slurm.Submitit()._allocation(gpus=2).get("gpus_per_node") == gpus
     assert slurm.Submitit(nodes=2, tasks_per_node=4)._allocation(0)["tasks_per_node"] == 4
 
 
 def test_the_state_of_a_job_comes_from_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = slurm.Queue()
-    monkeypatch.setattr(slurm, "EVERY", 0.0)
-    monkeypatch.setattr(slurm, "_output", lambda *_: "7 PENDING\n8 CANCELLED\n")
+    queue = slurm_job.Queue()
+    monkeypatch.setattr(slurm_job, "EVERY", 0.0)
+    monkeypatch.setattr(slurm_job, "output", lambda *_: "7 PENDING\n8 CANCELLED\n")
     assert [queue.state(job) for job in ("7", "8", "9")] == ["PENDING", "CANCELLED", ""]
-    monkeypatch.setattr(slurm, "_output", lambda *_: None)  # the controller does not answer
+    monkeypatch.setattr(slurm_job, "output", lambda *_: None)  # the controller does not answer
     assert queue.state("7") is None
 
 
@@ -134,6 +140,32 @@ def test_a_saved_run_waits_for_the_kill_and_leaves_no_result(
     assert left == []  # nobody asked it to end: trainer.max_time
     asked = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); raise SystemExit(130)"
     allocation.Command((asked,), tmp_path / "log.txt", 1, 0.1)()
+    assert left == [130]
+
+
+def test_a_saved_run_waits_for_as_long_as_its_preemption_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(["PreemptTime=2026-01-01T10:00:00", "PreemptTime=None"])
+    shown = lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=next(told))  # noqa: E731
+    left: list[int] = []
+    job = allocation.Command(("",), tmp_path / "log.txt", 1, 0.01)
+    monkeypatch.setattr(allocation.subprocess, "run", shown)
+    monkeypatch.setattr(allocation.os, "_exit", left.append)
+    job._wait_to_be_killed()
+    assert left == [130]
+    assert list(told) == []
+
+
+def test_a_task_beside_the_first_leaves_no_result_at_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    left: list[int] = []
+    monkeypatch.setattr(allocation.os, "_exit", left.append)
+    limit = "import os, signal; os.kill(os.getppid(), signal.SIGUSR2); raise SystemExit(130)"
+    allocation.Command((limit,), tmp_path / "log.txt", 1, 0.1, tasks=2)()
     assert left == [130]
 
 

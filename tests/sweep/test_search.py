@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from chimera.errors import UserError
-from chimera.sweep.local import LocalJob
+from chimera.sweep.local import Handle, LocalJob, Start
 from chimera.sweep.main import sweep
 from chimera.sweep.search import SearchEngine, show, study_file
 from chimera.sweep.space import Dimension
@@ -59,14 +59,22 @@ class Rates:
     def slots(self, workers: int) -> int:
         return workers
 
-    def start(
-        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
-    ) -> LocalJob:
-        rate = next(o.partition("=")[2] for o in overrides if o.startswith("optim.lr="))
+    def room(self, workers: int, unfinished: int) -> int:
+        return workers - unfinished
+
+    def start(self, starts: Sequence[Start]) -> list[LocalJob]:
+        return [self._start(start) for start in starts]
+
+    def _start(self, start: Start) -> LocalJob:
+        rate = next(o.partition("=")[2] for o in start.overrides if o.startswith("optim.lr="))
         self.started.append(rate)
-        with log.open("ab") as file:
-            command = [sys.executable, "-c", RUN, str(log.parent), rate, str(self.pause)]
+        with start.log.open("ab") as file:
+            command = [sys.executable, "-c", RUN, str(start.log.parent), rate, str(self.pause)]
             return LocalJob(subprocess.Popen(command, stderr=file, start_new_session=True))
+
+    def interrupt(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            handle.interrupt()
 
 
 def engine(root: Path, workers: int = 1, pause: float = 0.0, **settings: object) -> SearchEngine:

@@ -1,12 +1,14 @@
-"""Faults of a Slurm cluster on a real one: `python -m tests.torture.slurm [fault …]`.
+"""Faults of a Slurm cluster on a real one: `python -m tests.torture.slurm [--tasks n] [fault …]`.
 
 Needs Slurm's commands and a cluster that answers; `tools/slurm_local.sh start` makes one of this
 machine. A sweep of one job is started with launcher=submitit, and a fault is planted in the middle
-of its training. The run has to go on and to end DONE with the losses of an undisturbed run.
+of its training. The run has to go on and to end DONE with the losses of an undisturbed run: to the
+bit with one task, and to rounding of one process with several tasks.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -17,18 +19,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from chimera.paths import ROOT
 from tests.torture.job import arguments
 
 #: Steps of the run, the step from which a fault comes, and seconds that a run may take in all.
-STEPS, FROM, PATIENCE = 300, 40, 900
+STEPS, FROM, PATIENCE = 300, 40, 1800
 #: Seconds after a requeue before a node takes the job again: it has revoked the job's credential.
 SETTLE = 15.0
 LENGTH = [f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_n_steps=100000"]
 LENGTH += ["trainer.val_check_interval=0", "trainer.progress=none"]
+LENGTH += ["+callbacks.pace._target_=tests.torture.pace.Pace"]
 CLUSTER = ["launcher=submitit", "launcher.cpus=1", "launcher.grace=40"]
+#: A model that does not multiply rounding, with a batch that processes can share; the largest
+#: relative difference of a step's loss between one process and several.
+SHARED, ROUNDING = ["quant=none", "norm=rmsnorm", "data.batch_size=16"], 1e-6
 
 
 def available() -> str:
@@ -41,12 +48,16 @@ def available() -> str:
 
 
 class Trial:
-    """One sweep of one job below a folder."""
+    """One sweep of one job of so many tasks below a folder."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
-        self.folder, self.run = folder, folder / "runs" / "run"
+    def __init__(self, folder: Path, tasks: int = 1) -> None:
+        self.folder, self.run, self.tasks = folder, folder / "runs" / "run", tasks
         self.run.parent.mkdir(parents=True, exist_ok=True)
-        self.arguments = [*arguments(folder, self.run), *LENGTH, *more]
+        self.arguments = [*arguments(folder, self.run), *LENGTH, *(SHARED if tasks > 1 else [])]
+
+    def submit(self, *more: str) -> subprocess.Popen[bytes]:
+        """Start the sweep with its job on the cluster."""
+        return self.drive(*CLUSTER, f"launcher.tasks_per_node={self.tasks}", *more)
 
     def drive(self, *launcher: str) -> subprocess.Popen[bytes]:
         """Start the sweep."""
@@ -70,12 +81,18 @@ class Trial:
     @property
     def job(self) -> str:
         """Number of the Slurm job."""
-        (file,) = (self.folder / "runs" / ".slurm").glob("*/job_id")
-        return file.read_text()
+        return (self.folder / "runs" / ".slurm" / "run.job").read_text().split()[1]
 
-    def losses(self) -> list[str]:
+    def losses(self) -> list[float]:
         with (self.run / "steps.csv").open() as file:
-            return [row["loss"] for row in csv.DictReader(file)]
+            return [float(row["loss"]) for row in csv.DictReader(file)]
+
+    def difference(self, expected: list[float]) -> float:
+        """Largest relative difference of a step's loss; infinite if steps are missing."""
+        losses = self.losses()
+        if len(losses) != len(expected):
+            return float("inf")
+        return max(abs(a - b) / abs(b) for a, b in zip(losses, expected, strict=True))
 
     def resumed(self) -> list[str]:
         """What the run said each time it went on."""
@@ -100,31 +117,27 @@ def slurm(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def reference(folder: Path) -> list[str]:
-    """Losses of the undisturbed run."""
-    trial = Trial(folder / "reference")
+def reference(folder: Path, tasks: int = 1) -> list[float]:
+    """Losses of the undisturbed run, in one process."""
+    trial = Trial(folder / f"reference-{tasks}", tasks)
     if trial.drive("launcher=local").wait():
         raise RuntimeError((trial.folder / "driver.txt").read_text())
     return trial.losses()
 
 
 def time_limit(trial: Trial) -> int:
-    """The limit is moved to the end of the minute in which the job is."""
-    driver = trial.drive(*CLUSTER)
+    """The end of the allocation is moved near; Slurm looks at it every thirty seconds."""
+    driver = trial.submit()
     until(lambda: trial.step > FROM, "training")
-    slurm("scontrol", "update", f"jobid={trial.job}", f"TimeLimit={_minutes(trial.job) + 1}")
+    end = (datetime.now() + timedelta(seconds=75)).strftime("%Y-%m-%dT%H:%M:%S")
+    slurm("scontrol", "update", f"jobid={trial.job}", f"EndTime={end}")
     until(lambda: trial.status("state") == "STOPPED", "the save")
-    _release(trial.job)
+    _release(trial.job, "TimeLimit=60")
     return driver.wait(PATIENCE)
 
 
-def _minutes(job: str) -> int:
-    """Whole minutes that a job has run; Slurm writes [[days-]hours:]minutes:seconds."""
-    return int(slurm("squeue", "-h", "-j", job, "-o", "%M").strip().split(":")[-2])
-
-
 def requeue(trial: Trial) -> int:
-    driver = trial.drive(*CLUSTER)
+    driver = trial.submit()
     until(lambda: trial.step > FROM, "training")
     slurm("scontrol", "requeue", trial.job)
     until(lambda: trial.status("state") == "STOPPED", "the save")
@@ -133,7 +146,7 @@ def requeue(trial: Trial) -> int:
 
 
 def preempted(trial: Trial) -> int:
-    driver = trial.drive(*CLUSTER, "launcher.partition=main")
+    driver = trial.submit("launcher.partition=main")
     until(lambda: trial.step > FROM, "training")
     nodes = slurm("sinfo", "-h", "-o", "%c").strip().splitlines()[0]
     slurm("sbatch", "-p", "urgent", "-c", nodes, "-o", "/dev/null", "--wrap", "sleep 5")
@@ -142,7 +155,7 @@ def preempted(trial: Trial) -> int:
 
 
 def node_down(trial: Trial) -> int:
-    driver = trial.drive(*CLUSTER)
+    driver = trial.submit()
     until(lambda: trial.step > FROM, "training")
     node = slurm("sinfo", "-h", "-o", "%n").split()[0]
     slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
@@ -153,7 +166,7 @@ def node_down(trial: Trial) -> int:
 
 
 def drain(trial: Trial) -> int:
-    driver = trial.drive(*CLUSTER)
+    driver = trial.submit()
     until(lambda: trial.step > FROM, "training")
     node = slurm("sinfo", "-h", "-o", "%n").split()[0]
     slurm("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
@@ -163,21 +176,21 @@ def drain(trial: Trial) -> int:
 
 
 def scancel(trial: Trial) -> int:
-    driver = trial.drive(*CLUSTER)
+    driver = trial.submit()
     until(lambda: trial.step > FROM, "training")
     slurm("scancel", trial.job)
     if driver.wait(PATIENCE) != 1:
         raise RuntimeError("the sweep did not say that its job failed")
-    return trial.drive(*CLUSTER).wait(PATIENCE)  # the same command
+    return trial.submit().wait(PATIENCE)  # the same command
 
 
 def lost_driver(trial: Trial) -> int:
-    driver = trial.drive(*CLUSTER)
+    driver = trial.submit()
     until(lambda: trial.step > FROM, "training")
     job = trial.job
     driver.kill()
     driver.wait()
-    code = trial.drive(*CLUSTER).wait(PATIENCE)
+    code = trial.submit().wait(PATIENCE)
     if trial.job != job:
         raise RuntimeError("the second sweep queued the job again")
     return code
@@ -190,9 +203,11 @@ def _start_now() -> None:
             slurm("scontrol", "update", f"jobid={line.split()[0]}", "StartTime=now")
 
 
-def _release(job: str) -> None:
+def _release(job: str, *changes: str) -> None:
     until(lambda: "PENDING" in slurm("squeue", "-h", "-j", job, "-o", "%T"), "the requeue")
     time.sleep(SETTLE)
+    if changes:
+        slurm("scontrol", "update", f"jobid={job}", *changes)
     _start_now()
 
 
@@ -207,38 +222,48 @@ FAULTS: dict[str, Callable[[Trial], int]] = {
 }
 
 
-def check(fault: str, folder: Path, expected: list[str]) -> tuple[str, float]:
+def check(fault: str, folder: Path, expected: list[float], tasks: int = 1) -> tuple[str, float]:
     """Plant a fault; returns what happened and the seconds."""
-    trial, began = Trial(folder / fault.replace(" ", "_")), time.monotonic()
+    began = time.monotonic()
+    trial = Trial(folder / f"{fault.replace(' ', '_')}-{tasks}", tasks)
     code = FAULTS[fault](trial)
     seconds = time.monotonic() - began
-    same = trial.losses() == expected
+    difference = trial.difference(expected)
     saves = ", ".join(re.findall(r"at step (\d+)", "\n".join(trial.resumed())))
     facts = [
         f"saved and went on at step {saves}" if saves else "not stopped",
         str(trial.status("state")),
     ]
-    facts += ["same losses" if same else "OTHER LOSSES", *([f"exit code {code}"] if code else [])]
+    if difference <= (0 if tasks == 1 else ROUNDING):
+        facts.append(f"same losses (to {difference:.1e})" if difference else "same losses")
+    else:
+        facts.append(f"OTHER LOSSES (by {difference:.1e})")
+    facts += [f"exit code {code}"] if code else []
     return ", ".join(facts), seconds
 
 
-def main(chosen: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Print the table; returns 1 if a run did not end DONE with the same losses."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2], help="of the job")
+    parser.add_argument("fault", nargs="*", choices=[*FAULTS, []])
+    options = parser.parse_args(words)
     if why := available():
         print(f"error: {why}", file=sys.stderr)
         return 2
     good = True
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:
         folder = Path(name)
-        expected = reference(folder)
-        print("| fault | what happened | seconds |\n| --- | --- | --- |", flush=True)
-        for fault in chosen or FAULTS:
-            try:
-                happened, seconds = check(fault, folder, expected)
-            except (TimeoutError, RuntimeError, subprocess.SubprocessError) as error:
-                happened, seconds = f"FAILED: {error}", 0.0
-            good &= "DONE, same losses" in happened and "exit code" not in happened
-            print(f"| {fault} | {happened} | {seconds:.0f} |", flush=True)
+        print("| fault | tasks | what happened | seconds |\n| --- | --- | --- | --- |", flush=True)
+        for tasks in options.tasks:
+            expected = reference(folder, tasks)
+            for fault in options.fault or FAULTS:
+                try:
+                    happened, seconds = check(fault, folder, expected, tasks)
+                except (TimeoutError, RuntimeError, subprocess.SubprocessError) as error:
+                    happened, seconds = f"FAILED: {error}", 0.0
+                good &= "DONE, same losses" in happened and "exit code" not in happened
+                print(f"| {fault} | {tasks} | {happened} | {seconds:.0f} |", flush=True)
     return int(not good)
 
 

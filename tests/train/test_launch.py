@@ -41,6 +41,26 @@ def test_processes_that_cannot_be_are_refused_in_one_line(
         assert text in line
 
 
+def test_the_tasks_of_a_sweeps_launcher_are_the_processes() -> None:
+    config: dict[str, Any] = {
+        "trainer": {"devices": 1, "num_nodes": None, "strategy": None},
+        "precision": "fp32",
+        "data": {"batch_size": 12},
+        "launcher": {"nodes": 2, "tasks_per_node": 4},
+    }
+    with pytest.raises(UserError, match=r"data\.batch_size=12 cannot be shared evenly by 8"):
+        launch.check(config)
+    config["data"]["batch_size"] = 16
+    launch.check(config)
+    config["trainer"] |= {"devices": 4, "num_nodes": 2}
+    launch.check(config)
+    with pytest.raises(UserError, match=r"trainer\.num_nodes=2 needs a launcher"):
+        launch.launch(config, [])  # no sweep: nobody starts the processes of the other node
+    config["trainer"]["num_nodes"] = 3
+    with pytest.raises(UserError, match=r"is 12 processes, but launcher\.nodes .* is 8"):
+        launch.check(config)
+
+
 def test_a_launcher_that_started_other_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config: dict[str, Any] = {
         "trainer": {"devices": 4, "num_nodes": None, "strategy": None},

@@ -46,6 +46,9 @@ class Command:
         self._terminated = False
         with contextlib.suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, self._note)
+            if int(os.environ.get("SLURM_PROCID", 0)):
+                # Submitit's handler in the first task asks all to save, and queues the job again.
+                signal.signal(signal.SIGUSR2, self._note)
         if int(os.environ.get("SLURM_RESTART_COUNT", 0)):
             self._wait_for_heartbeat()
         variables = {"OMP_NUM_THREADS": str(self.cpus)}
@@ -80,6 +83,8 @@ class Command:
     def _wait_to_be_killed(self) -> None:
         """Wait for Slurm's kill; a result would tell the sweep that the run is over."""
         time.sleep(self.grace)
+        while _is_preempted():  # with a longer grace of its own
+            time.sleep(self.grace)
         os._exit(SAVED)
 
     def _wait_for_heartbeat(self) -> None:
@@ -91,6 +96,18 @@ class Command:
 
 def _ignore_the_limit() -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def _is_preempted() -> bool:
+    """Whether Slurm has given this job's place to another one and is about to end it."""
+    try:
+        told = subprocess.run(
+            ["scontrol", "show", "job", os.environ.get("SLURM_JOB_ID", "")],
+            capture_output=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "PreemptTime=" in told and "PreemptTime=None" not in told
 
 
 def library() -> ModuleType:

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from chimera.sweep.engine import FINISHED, State, Work
+from chimera.sweep.work import FINISHED, State, Work
 
 
 class Display:

@@ -2,113 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from chimera.errors import UserError
 from chimera.sweep.local import Handle, Launcher
 from chimera.sweep.plan import Job
+from chimera.sweep.work import FINISHED, State, Work
 
 #: Seconds between two polls of the jobs.
 TICK = 0.2
-
-
-class State(StrEnum):
-    """State of a job in the sweep."""
-
-    WAITING = "waiting"
-    ELSEWHERE = "elsewhere"  # another process trains this run
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    PRUNED = "pruned"  # by a search: saved, and its own command goes on
-
-
-#: States in which a job is over.
-FINISHED = {State.DONE, State.FAILED, State.STOPPED, State.PRUNED}
-
-
-class Work:
-    """A job and its state in this sweep.
-
-    Attributes:
-        why: reason of the state; the result if DONE.
-        slot: number among the jobs that run at the same time; None without a process.
-        handle: process of the job; None without one.
-        started: whether this sweep has started the job, even if it has failed since.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.state = State.WAITING
-        self.why = ""
-        self.slot: int | None = None
-        self.handle: Handle | None = None
-        self.started = False
-        path = job.directory.path.absolute()
-        self.log = path / "log.txt"
-        self.lock = FileLock(path.parent / ".locks" / f"{path.name}.lock", blocking=False)
-        self._log_from = 0
-        self._elsewhere_from: object = None
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return self.job.directory.status()
-
-    @property
-    def changed_elsewhere(self) -> bool:
-        """Whether another process wrote a status since it was seen; clocks of hosts may differ."""
-        return bool(self.status.get("time") != self._elsewhere_from)
-
-    def finish(self) -> None:
-        """Change the state to DONE, with the job's result as the reason."""
-        value = self.job.directory.record().get("metrics", {}).get(self.job.metric)
-        self.become(State.DONE, "" if value is None else f"{self.job.metric} {value:.5g}")
-
-    def start(self, launcher: Launcher, slot: int, workers: int) -> None:
-        """Start the job's process in slot `slot` of `workers`, its output appended to log.txt."""
-        self.job.directory.path.mkdir(parents=True, exist_ok=True)
-        with self.log.open("a", encoding="utf-8") as file:
-            overrides = " ".join(self.job.overrides)
-            file.write(f"--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: train.py {overrides}\n")
-        self._log_from = self.log.stat().st_size
-        trainer = self.job.config["trainer"]
-        gpus = 0 if trainer["accelerator"] == "cpu" else trainer["devices"]
-        self.handle = launcher.start(self.job.overrides, self.log, slot, workers, gpus)
-        self.slot, self.started = slot, True
-
-    def become(self, state: State, why: str = "") -> None:
-        """Change the state; release the lock in states without a process of this sweep."""
-        if state is State.ELSEWHERE:
-            self._elsewhere_from = self.status.get("time")
-        self.state, self.why = state, why
-        if state in FINISHED or state is State.ELSEWHERE:
-            self.handle = self.slot = None
-            self.lock.release()
-
-    def reason(self, code: int) -> str:
-        """Reason why the job ended unfinished: signal, status.json or last line of the log."""
-        if code < 0:
-            name = signal.Signals(-code).name
-            return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-        status = self.status
-        if status.get("state") == "FAILED" and status.get("why"):
-            return " ".join(str(status["why"]).split())
-        with self.log.open("rb") as file:
-            file.seek(self._log_from)
-            lines = file.read().decode(errors="replace").split("\n")
-        last = [line.strip() for line in lines if line.strip()][-1:]
-        return "; ".join([*last, f"exit code {code}"])
 
 
 class JobDisplay(Protocol):
@@ -141,6 +52,8 @@ class Engine:
         for job in jobs:
             self.work.setdefault(job.key, Work(job))
         self.launcher, self.workers, self.display = launcher, launcher.slots(workers), display
+        self._ready: list[Work] = []  # locked, to be started together
+        self._places = 0  # number of jobs that may be added to them
         self.stops = 0  # number of stop signals so far
         self._stop_by = float("inf")
 
@@ -150,9 +63,12 @@ class Engine:
             with self._signals(), self.display.showing(list(self.work.values())):
                 while self.feed() or not all(w.state in FINISHED for w in self.work.values()):
                     before = [work.state for work in self.work.values()]
+                    unfinished = sum(work.handle is not None for work in self.work.values())
+                    self._places = self.launcher.room(self.workers, unfinished)
                     for work in self.work.values():
                         if work.state not in FINISHED:
                             self._advance(work)
+                    self._start_ready()
                     self.display.update()
                     if before == [work.state for work in self.work.values()]:
                         time.sleep(TICK)
@@ -230,8 +146,7 @@ class Engine:
         if work.job.directory.is_running():
             work.become(State.ELSEWHERE)
             return
-        slot = self._free_slot()
-        if slot is None:
+        if self._places <= 0:
             return
         try:
             work.lock.acquire()
@@ -244,16 +159,39 @@ class Engine:
         if self._done(work):
             work.finish()
         else:
-            try:
-                work.start(self.launcher, slot, self.workers)
-            except UserError as error:  # Slurm's
-                work.become(State.FAILED, str(error))
-            else:
-                work.become(State.RUNNING)
+            self._places -= 1
+            self._ready.append(work)
 
-    def _free_slot(self) -> int | None:
+    def _start_ready(self) -> None:
+        """Start the jobs that can start.
+
+        Raises:
+            UserError: none can be started, and none was before.
+        """
+        ready, self._ready = self._ready, []
+        if not ready:
+            return
         used = {work.slot for work in self.work.values()}
-        return next((slot for slot in range(self.workers) if slot not in used), None)
+        free = (slot for slot in itertools.count() if slot not in used)
+        starts = []
+        for work in ready:
+            work.slot = next(free)
+            starts.append(work.prepare(work.slot, self.workers))
+        handles = self.launcher.start(starts)
+        refused = [handle for handle in handles if isinstance(handle, UserError)]
+        nothing = len(refused) == len(ready) and not any(w.started for w in self.work.values())
+        for work, handle in zip(ready, handles, strict=True):
+            if isinstance(handle, UserError):
+                if nothing:
+                    work.unprepare()
+                work.become(State.FAILED, str(handle))
+            else:
+                work.handle, work.started = handle, True
+                work.become(State.RUNNING)
+        if nothing:
+            raise refused[0]
+        if self.stops:  # asked to while they were started
+            self.launcher.interrupt([work.handle for work in ready if work.handle])
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -270,6 +208,6 @@ class Engine:
         self.stops += 1
         grace = self.launcher.grace if self.stops == 1 else 0.0
         self._stop_by = time.monotonic() + grace
-        for work in self.work.values():
-            if work.handle and self.stops == 1:
-                work.handle.interrupt()
+        if self.stops == 1:
+            handles = [work.handle for work in self.work.values() if work.handle]
+            self.launcher.interrupt(handles)

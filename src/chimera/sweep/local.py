@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.types import NonNegativeFloat, PositiveInt
 
@@ -31,6 +32,27 @@ class Handle(Protocol):
         """End the job at once."""
 
 
+@dataclass(frozen=True)
+class Start:
+    """A job to start: `python train.py <overrides>`, its output appended to `log`.
+
+    Args:
+        overrides: overrides of the job.
+        log: file for the job's output.
+        slot: number of the job among those that run at the same time, from 0.
+        workers: largest number of jobs that run at the same time.
+        devices: processes that the job starts itself, `trainer.devices`.
+        gpu: whether each process may use a GPU.
+    """
+
+    overrides: tuple[str, ...]
+    log: Path
+    slot: int = 0
+    workers: int = 1
+    devices: int = 1
+    gpu: bool = False
+
+
 class Launcher(Protocol):
     """Interface of a launcher, which starts jobs; the group `launcher` chooses one."""
 
@@ -42,18 +64,14 @@ class Launcher(Protocol):
     def slots(self, workers: int) -> int:
         """Number of jobs that run at the same time."""
 
-    def start(
-        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
-    ) -> Handle:
-        """Start `python train.py <overrides>`, its output appended to `log`.
+    def room(self, workers: int, unfinished: int) -> int:
+        """Number of further jobs that can be started now, beside so many unfinished ones."""
 
-        Args:
-            overrides: overrides of the job.
-            log: file for the job's output.
-            slot: number of the job among those that run at the same time, from 0.
-            workers: largest number of jobs that run at the same time.
-            gpus: number of GPUs that the job asks for; 0 on the CPU.
-        """
+    def start(self, starts: Sequence[Start]) -> Sequence[Handle | UserError]:
+        """Start jobs; a job that cannot be started has the reason in the place of its handle."""
+
+    def interrupt(self, handles: Sequence[Handle]) -> None:
+        """Ask jobs to save and stop."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +92,20 @@ class Local:
     def slots(self, workers: int) -> int:
         return workers
 
-    def start(
-        self, overrides: Sequence[str], log: Path, slot: int, workers: int, gpus: int
-    ) -> Handle:
-        environment = environment_of(slot, workers, self.threads, gpus)
-        with log.open("ab") as file:
+    def room(self, workers: int, unfinished: int) -> int:
+        return workers - unfinished
+
+    def start(self, starts: Sequence[Start]) -> Sequence[Handle | UserError]:
+        return [self._start(start) for start in starts]
+
+    def _start(self, start: Start) -> Handle:
+        gpus = start.devices if start.gpu else 0
+        environment = environment_of(start.slot, start.workers, self.threads, gpus)
+        with start.log.open("ab") as file:
             # In a session of its own, so that Ctrl-C in the terminal reaches only the sweep,
             # which interrupts each job once.
             process = subprocess.Popen(
-                command(overrides),
+                command(start.overrides),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -92,6 +115,10 @@ class Local:
         with contextlib.suppress(OSError):  # out of memory, the kernel kills a job, not the sweep
             Path(f"/proc/{process.pid}/oom_score_adj").write_text("500")
         return LocalJob(process)
+
+    def interrupt(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            handle.interrupt()
 
 
 class LocalJob:

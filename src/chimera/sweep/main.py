@@ -27,10 +27,11 @@ from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.report import report_folder, show, write
 from chimera.sweep.display import Display
-from chimera.sweep.engine import Engine, State, Work
+from chimera.sweep.engine import Engine
 from chimera.sweep.local import Launcher
 from chimera.sweep.overrides import check_sweep, first_job, shared
 from chimera.sweep.plan import Composed, Job, plan, prerequisites
+from chimera.sweep.work import State, Work
 from chimera.train.check import check_settings
 
 

@@ -31,12 +31,13 @@ from chimera.paths import runs_root
 from chimera.rundir.atomic import write_json
 from chimera.rundir.plain import read_json
 from chimera.sweep.display import Display
-from chimera.sweep.engine import FINISHED, Engine, State, Work
+from chimera.sweep.engine import Engine
 from chimera.sweep.local import Handle, Launcher
 from chimera.sweep.overrides import first_job
 from chimera.sweep.plan import Job, plan, prerequisites
 from chimera.sweep.space import Dimension, space
 from chimera.sweep.study import Search, Study, Trial, library
+from chimera.sweep.work import FINISHED, State, Work
 from chimera.train.check import Once, check_settings
 
 #: Start of the overrides that are settings of a search.

@@ -37,7 +37,7 @@ def check(config: Mapping[str, Any]) -> None:
     """
     trainer = config["trainer"]
     devices, nodes = trainer["devices"], trainer.get("num_nodes") or 1
-    by, size = world.launcher(), devices * nodes
+    by, size, tasks = world.launcher(), devices * nodes, _tasks(config)
     if by is not None:
         if size not in (1, world.world_size()):
             raise UserError(
@@ -45,11 +45,16 @@ def check(config: Mapping[str, Any]) -> None:
                 f" {by} has started {world.world_size()}; leave both out, or make them agree"
             )
         size = world.world_size()
+    elif tasks > 1:
+        if size not in (1, tasks):
+            raise UserError(
+                f"trainer.devices={devices} on trainer.num_nodes={nodes} is {size} processes, but"
+                f" launcher.nodes times launcher.tasks_per_node is {tasks}; leave both out, or make"
+                " them agree"
+            )
+        size = tasks
     elif nodes > 1:
-        raise UserError(
-            f"trainer.num_nodes={nodes} needs a launcher on each node; start it with srun, or with"
-            f" torchrun --nnodes={nodes} --nproc-per-node={devices} train.py ..."
-        )
+        raise UserError(_needs_launcher(nodes, devices))
     if trainer["strategy"] == "fsdp" and config["precision"] == "fp16" and size > 1:
         raise UserError(
             "trainer.strategy=fsdp does not go with precision=fp16: each process would scale its"
@@ -63,6 +68,19 @@ def check(config: Mapping[str, Any]) -> None:
         )
 
 
+def _tasks(config: Mapping[str, Any]) -> int:
+    """Processes that the launcher of a sweep starts for a job."""
+    launcher = config.get("launcher") or {}
+    return int(launcher.get("nodes") or 1) * int(launcher.get("tasks_per_node") or 1)
+
+
+def _needs_launcher(nodes: int, devices: int) -> str:
+    return (
+        f"trainer.num_nodes={nodes} needs a launcher on each node; start it with srun, or with"
+        f" torchrun --nnodes={nodes} --nproc-per-node={devices} train.py ..."
+    )
+
+
 def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
     """Start the processes of a checked run and wait for them.
 
@@ -72,9 +90,16 @@ def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
 
     Returns:
         The exit code of all; None if this process is to train itself.
+
+    Raises:
+        UserError: the run has other nodes, whose processes this one cannot start.
     """
     count = config["trainer"]["devices"]
-    if count == 1 or world.launcher() is not None:
+    if world.launcher() is not None:
+        return None
+    if (nodes := config["trainer"].get("num_nodes") or 1) > 1:
+        raise UserError(_needs_launcher(nodes, count))
+    if count == 1:
         return None
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
