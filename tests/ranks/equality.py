@@ -28,6 +28,17 @@ UNCAPPED = [
     own("moe-uncapped", "ffn=moe ffn.capacity_factor=null"),
     causal("routed-uncapped", "mixer=routed position=none ffn=moe ffn.capacity_factor=null"),
 ]
+#: A run that rounds little, with dropout and two micro-batches in a step.
+PLAIN = "mixer=retnet norm=rmsnorm ffn=swiglu model.dropout=0.1 trainer.accumulate_grad_batches=2"
+#: Ways to train that the golden lines have only together with what rounds or drops.
+WAYS = [
+    own("accumulation", PLAIN),
+    own("checkpointing", f"{PLAIN} model.gradient_checkpointing=true model.loops=2"),
+    own("compiled", "trainer.compile=true"),
+    own("bf16-accumulation", "precision=bf16 trainer.accumulate_grad_batches=2"),
+    own("fp16-accumulation", "precision=fp16 guard=skip trainer.accumulate_grad_batches=2"),
+]
+EXTRA = {one.name: one for one in (*UNCAPPED, *WAYS)}
 #: Lines that stop, or that differ only in what does not concern several processes.
 LEFT_OUT = ("killed", "stopped", "wandb", "workers")
 
@@ -102,13 +113,13 @@ def place(folder: Path, setting: Setting, one: Combination) -> str:
     return str(folder / setting.label / one.name)
 
 
-def losses(folder: Path, setting: Setting, one: Combination) -> list[float]:
-    """Loss of each step; empty if the run was refused or failed."""
+def losses(folder: Path, setting: Setting, one: Combination, column: str = "loss") -> list[float]:
+    """Loss of each step, or another column; empty if the run was refused or failed."""
     file = folder / "inputs" / place(folder, setting, one) / "steps.csv"
     if not file.exists():
         return []
     with file.open(newline="", encoding="utf-8") as rows:
-        return [float(row["loss"]) for row in csv.DictReader(rows)]
+        return [float(row[column]) for row in csv.DictReader(rows)]
 
 
 def difference(first: list[float], second: list[float]) -> float | None:
@@ -121,18 +132,18 @@ def difference(first: list[float], second: list[float]) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--several", action="store_true", help="no columns of one process")
     parser.add_argument("--worlds", nargs="*", type=int, default=[2, 4])
     parser.add_argument("--strategies", nargs="*", default=["ddp", "fsdp"])
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    names = options.only or [name for name in ALL if name not in LEFT_OUT]
-    combinations = [one for unit in units(names) for one in unit]
-    combinations += UNCAPPED * (options.only is None)
+    names = options.only or [name for name in (*ALL, *EXTRA) if name not in LEFT_OUT]
+    combinations = [one for unit in units([n for n in names if n in ALL]) for one in unit]
+    combinations += [EXTRA[name] for name in names if name in EXTRA]
     folder = options.folder or Path(tempfile.mkdtemp(prefix="equality-"))
     inputs.make(folder / "inputs")
     settings = [
-        Setting(1, threads=2),
-        Setting(1, narrow=True),
+        *([] if options.several else [Setting(1, threads=2), Setting(1, narrow=True)]),
         *(Setting(world, strategy) for world in options.worlds for strategy in options.strategies),
     ]
     for setting in (ALONE, *settings):

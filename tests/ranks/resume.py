@@ -15,11 +15,10 @@ from pathlib import Path
 
 from tests.golden import inputs
 from tests.golden.combinations import STEPS, Combination, own
-from tests.ranks.equality import ALONE, Setting, difference, losses, place, train
+from tests.ranks.equality import ALONE, PLAIN, Setting, difference, losses, place, train
 
 SETTINGS = (ALONE, Setting(2), Setting(4), Setting(2, "fsdp"), Setting(4, "fsdp"))
-LINE = "mixer=retnet norm=rmsnorm ffn=swiglu model.dropout=0.1 trainer.accumulate_grad_batches=2"
-WHOLE = own("whole", LINE)
+WHOLE = own("whole", PLAIN)
 
 
 def half(setting: Setting, folder: Path) -> Combination:
@@ -32,7 +31,7 @@ def half(setting: Setting, folder: Path) -> Combination:
         "marker": folder / f"{setting.label}.marker",
     }
     words = [f"+callbacks.fault.{key}={value}" for key, value in fault.items()]
-    return own(f"from-{setting.label}", f"{LINE} {' '.join(words)}")
+    return own(f"from-{setting.label}", f"{PLAIN} {' '.join(words)}")
 
 
 def table(folder: Path, settings: Sequence[Setting]) -> str:

@@ -11,6 +11,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from chimera.adapter.lora import lora
@@ -90,16 +91,30 @@ def test_sixteen_samples_at_once_are_four_times_four(kind: str, tmp_path: Path) 
     assert found[2] == pytest.approx(found[1], rel=1e-6)
 
 
-def test_the_mean_over_processes_is_that_over_all_predictions(tmp_path: Path) -> None:
+def test_the_losses_of_processes_are_shares_of_the_mean_over_all_predictions(
+    tmp_path: Path,
+) -> None:
+    """And so are the gradients of activations, which fp16 must not see larger than in one."""
     task, data = ragged(tmp_path)
     task.eval()
     loader = data.train_dataloader()
     samples = [loader.samples[0, i] for i in range(16)]
     whole, *shares = (loader._loader.collate_fn(of) for of in (samples, samples[:4], samples[4:]))
-    wanted = task.training_step(whole, 0)["loss"].detach()  # type: ignore[operator]
     copies = [copy.deepcopy(task) for _ in shares]
-    outputs = together(2, lambda rank: copies[rank].training_step(shares[rank], 0))  # type: ignore[operator]
-    mean = torch.stack([output["loss"].detach() for output in outputs]).mean()
-    torch.testing.assert_close(mean, wanted, rtol=1e-6, atol=0)
-    plain = torch.stack([output["task_loss"] for output in outputs]).mean()
-    assert abs(float(plain - wanted)) > 1e-4  # the mean of the means is another number
+
+    def work(of: Task, batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        hidden: list[Tensor] = []
+        of.model.backbone.norm.register_forward_hook(lambda *given: hidden.append(given[-1]))
+        output = of.training_step(batch, 0)
+        hidden[0].retain_grad()
+        output["loss"].backward()
+        assert hidden[0].grad is not None
+        return output["loss"].detach(), output["task_loss"], hidden[0].grad
+
+    loss, _, gradient = work(task, whole)
+    found = together(2, lambda rank: work(copies[rank], shares[rank]))
+    torch.testing.assert_close(sum(share for share, *_ in found), loss, rtol=1e-6, atol=0)
+    own = torch.cat([grad for *_, grad in found])
+    torch.testing.assert_close(own, gradient, rtol=1e-4, atol=1e-9)
+    plain = torch.stack([mean for _, mean, _ in found]).mean()
+    assert abs(float(plain - loss)) > 1e-4  # the mean of the means is another number

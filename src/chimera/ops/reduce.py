@@ -4,8 +4,8 @@ Statistics of a batch, such as the balance of experts, maxima of a grid and runn
 the whole batch, of which each process has a share. All processes have to reach a reduction, in the
 same order: none may stand in a branch that depends on a process's own samples.
 
-The gradient of a sum is the sum of the processes' gradients. DDP then takes their mean, which is
-the gradient of the mean of the processes' losses, as for one process.
+The gradient of a sum is the sum of the processes' gradients, as of one process whose loss is the
+sum of theirs: a task's loss on a process is its share of the whole batch's (`task.base`).
 """
 
 from __future__ import annotations

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
-from chimera.rundir.atomic import write_json
-from chimera.rundir.directory import RunDir
+from chimera.rundir.atomic import age_of, write_json
+from chimera.rundir.directory import HEARTBEAT, RunDir
 
-#: Seconds within which an ended process of this host is seen to have ended.
-PATIENCE = 2.0
+#: Seconds without a heartbeat after which the first process counts as gone.
+SILENCE = 2.5 * HEARTBEAT
 
 
-def first_is_gone(directory: RunDir, patience: float = PATIENCE) -> bool:
-    """Whether the process that writes the run's status has ended.
+def first_is_gone(directory: RunDir, silence: float = SILENCE) -> bool:
+    """Whether the process that writes the run's status has ended, or gives no sign of life.
 
-    On another host only its heartbeat tells, which is too slow: then it counts as there.
+    Call it only when the run cannot go on: it waits until one of the two is certain.
 
     Args:
         directory: of the run.
-        patience: seconds to wait for its end.
+        silence: seconds without a heartbeat, on any host.
     """
-    end = time.monotonic() + patience
-    while directory.is_running():
+    end = time.monotonic() + silence
+    while directory.is_running() and age_of(directory.path / "status.json") < silence:
         if time.monotonic() > end:
             return False
         time.sleep(0.1)
@@ -32,3 +33,10 @@ def mark_failed(directory: RunDir, why: str) -> None:
     """Write FAILED in the name of the first process, which cannot any more."""
     status = {**directory.status(), "state": "FAILED", "why": why}
     write_json(directory.path / "status.json", status)
+
+
+def mark_ended(directory: RunDir, processes: Collection[int], why: str) -> None:
+    """Write FAILED if the status still says that one of these processes, which have ended, runs."""
+    status = directory.status()
+    if status.get("state") == "RUNNING" and status.get("pid") in processes:
+        mark_failed(directory, why)

@@ -85,6 +85,7 @@ class Task(pl.LightningModule):
         self._losses: list[Tensor] = []  # of the micro-batches of the current step
         self._counts: list[Tensor] = []  # likewise, of the predictions that a loss is the mean of
         self._unit = 0.0  # number of predictions with weight 1 in a step of several micro-batches
+        self._shared = False  # whether a process's loss is its share of the step's
 
     @classmethod
     def data_module(
@@ -189,15 +190,17 @@ class Task(pl.LightningModule):
     def _weighted(self, loss: Tensor, count: Tensor) -> Tensor:
         """The loss of a micro-batch, weighted so that a step has the mean over its predictions.
 
-        Lightning takes the mean over micro-batches, DDP that over processes. With several
-        micro-batches the number of all predictions is known after the last: until then weights are
-        relative to a power of 2, which changes no digit; `optimizer_step` corrects the gradients.
+        A process's loss is its share of that mean, so the gradients of activations are those of one
+        process: in fp16 they overflow where its own do, and the scaler leaves out the same steps.
+        With several micro-batches the number of all predictions is known after the last: until then
+        weights are relative to a power of 2, which changes no digit.
         """
         trainer, processes = getattr(self, "_trainer", None), reduce.participants()
+        self._shared = processes > 1
         if trainer is None or trainer.accumulate_grad_batches == 1:
-            return loss if processes == 1 else loss * (processes * count / reduce.total(count))
+            return loss * (count / reduce.total(count)) if self._shared else loss
         if not self._unit:
-            self._unit = 2.0 ** round(math.log2(max(1.0, float(reduce.largest(count)))))
+            self._unit = 2.0 ** round(math.log2(max(1.0, float(reduce.total(count)))))
         self._counts.append(count)
         return loss * (count / self._unit)
 
@@ -215,14 +218,20 @@ class Task(pl.LightningModule):
 
         def closure() -> Any:
             loss = optimizer_closure() if optimizer_closure else None
-            if self._counts:
-                parts = self.trainer.accumulate_grad_batches * reduce.participants()
-                factor = parts * self._unit / reduce.total(torch.stack(self._counts).sum())
-                torch._foreach_mul_(local(self._gradients()), factor)
-                self._counts = []
+            self._sum_gradients()
             return loss
 
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+    def _sum_gradients(self) -> None:
+        """Turn the means that DDP, FSDP and Lightning take into sums of the shares."""
+        factor: Tensor | int = reduce.participants() if self._shared else 1
+        if self._counts:
+            parts = self.trainer.accumulate_grad_batches * factor
+            factor = parts * self._unit / reduce.total(torch.stack(self._counts).sum())
+            self._counts = []
+        if isinstance(factor, Tensor) or factor > 1:
+            torch._foreach_mul_(local(self._gradients()), factor)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters() if p.grad is not None]
@@ -276,10 +285,9 @@ class Task(pl.LightningModule):
         """Clip by the global norm, or by value if the Trainer says so.
 
         The guard has checked the norm and the step's losses before.
-
-        Norm and losses are copied from the device in one transfer.
         """
         norm = nn.utils.get_total_norm(self._gradients())
+        # One copy from the device for all numbers.
         self.grad_norm, *losses = torch.stack([whole(norm).float(), *self._losses]).tolist()
         self._losses = []
         self.guard.check(self, self.grad_norm, losses)

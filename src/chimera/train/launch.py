@@ -21,6 +21,8 @@ from typing import Any
 from chimera import world
 from chimera.errors import UserError
 from chimera.paths import ROOT
+from chimera.rundir.directory import RunDir
+from chimera.rundir.stand_in import mark_ended
 
 #: Seconds that the others have to end by themselves when one process has failed: the first one that
 #: is left may be saving, the others have nothing to save.
@@ -123,7 +125,11 @@ def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
         )
         for rank in range(count)
     ]
-    return _Group(processes).wait()
+    code = _Group(processes).wait()
+    if code:
+        why = "its processes were ended from outside"
+        mark_ended(RunDir.of(dict(config)), [process.pid for process in processes], why)
+    return code
 
 
 class _Group:

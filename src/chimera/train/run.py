@@ -236,7 +236,7 @@ def status_of(heartbeat: Heartbeat) -> Iterator[None]:
             yield
         except LostProcessError:
             if world.rank() == 1 and first_is_gone(heartbeat.directory):
-                mark_failed(heartbeat.directory, "the first process was ended")
+                mark_failed(heartbeat.directory, "the first process ended or did not answer")
             raise
         return
     heartbeat.start()
