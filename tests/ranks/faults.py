@@ -57,10 +57,11 @@ class Bench:
     Args:
         folder: of all runs.
         launcher: what starts the processes: None for `trainer.devices` alone, or torchrun.
+        timeout: seconds after which a process gives up; more on a machine that has much to do.
     """
 
-    def __init__(self, folder: Path, launcher: str | None = None) -> None:
-        self.folder, self.launcher = folder, launcher
+    def __init__(self, folder: Path, launcher: str | None = None, timeout: int = TIMEOUT) -> None:
+        self.folder, self.launcher, self.timeout = folder, launcher, timeout
         self._whole: dict[str, list[float]] = {}
 
     def outcome(self, kind: str, rank: int, strategy: str) -> Outcome:
@@ -97,7 +98,8 @@ class Bench:
 
     def train(self, to: Path, *more: str) -> subprocess.CompletedProcess[str]:
         """Run `train.py` on two processes to its end."""
-        line = job.arguments(self.folder / "text", to, *TWO, *more)
+        two = [*TWO, f"trainer.timeout={self.timeout}"]
+        line = job.arguments(self.folder / "text", to, *two, *more)
         start: Sequence[str] = [sys.executable, str(ROOT / "train.py")]
         if self.launcher == "torchrun":
             torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -139,9 +141,10 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--strategies", nargs="*", default=["ddp", "fsdp"])
     parser.add_argument("--launcher", choices=["torchrun"])
+    parser.add_argument("--timeout", type=int, default=TIMEOUT)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), options.launcher)
+        bench = Bench(Path(folder), options.launcher, options.timeout)
         for row in rows(bench, options.kinds, options.strategies):
             print(row, flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,8 @@ STRATEGIES = ("ddp", "fsdp")
 WAYS = [ALL["sgd"], EXTRA["checkpointing"]]
 #: Gates, pruned ranks, padded sentences with a body that is loaded, answers of unequal length.
 TASKS = [ALL[name] for name in ("pretrained", "sora", "adalora", "cola-sora", "instruct")]
+#: At its own rate of 1e-2 the last bit of the third step is 1e-6 in the fourth, with AVX2.
+TASKS[3] = replace(TASKS[3], line=(*TASKS[3].line, "optim.lr=1e-3"))
 
 
 @pytest.fixture(scope="module")
