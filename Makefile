@@ -15,7 +15,7 @@ LIMIT  ?= 600
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-rest test-all lint format bench torture zoo table report dashboard notebooks
+.PHONY: help setup train test test-rest test-all lint format bench gpu torture zoo table report dashboard notebooks
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,3 +72,6 @@ torture: setup ## kills, corruptions, NaN, a full disk, bad sweeps: how often ea
 
 bench: setup ## speed and memory against peers, as ratios within one run
 	$(BIN)/python -m benchmarks $(ARGS)
+
+gpu: ## what this machine's GPU gives, in nine minutes, with PYTHON=<a Python that has torch>
+	PYTHON=$(PYTHON) tools/gpu.sh $(ARGS)

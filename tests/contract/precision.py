@@ -49,6 +49,7 @@ from torch import Tensor
 
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
+from tests.contract.precision_table import table
 from tests.contract.rounding import Roundings
 
 C, SAFETY, DRAWS, FEW = 4, 2, 6, 32
@@ -71,6 +72,7 @@ class Case:
     length: int
     padding: Padding
     depth: int = 2
+    dim: int = zoo.TINY.dim
 
     def model(self) -> Any:
         """The model; every parameter matters, and sums over tokens grow with their number.
@@ -80,7 +82,8 @@ class Case:
         Raises:
             UserError: the component is refused in this model.
         """
-        settings = replace(zoo.TINY, max_len=self.length + DECODED, depth=self.depth)
+        shape = {"max_len": self.length + DECODED, "depth": self.depth, "dim": self.dim}
+        settings = replace(zoo.TINY, **shape)
         model = zoo.model(settings, causal=self.causal, **{self.group: self.name})
         with torch.no_grad():
             for p in model.parameters():
@@ -136,8 +139,22 @@ def cases(only: Iterable[str] = (), **where: Any) -> Iterator[Case]:
                     yield Case(group, name, causal, **where)
 
 
-def measure(case: Case, halves: Iterable[str] = tuple(HALF), *, draws: int = DRAWS) -> list[Row]:
+def measure(
+    case: Case,
+    halves: Iterable[str] = tuple(HALF),
+    *,
+    draws: int = DRAWS,
+    device: str = "cpu",
+    single: float | None = None,
+) -> list[Row]:
     """Worst error and bound of each pass; fewer draws are faster and give a lower bound.
+
+    Args:
+        case: component and inputs.
+        halves: fp16, bf16 or both.
+        draws: number of random changes that the bound is the largest of.
+        device: of the half-precision passes; float32 and the bounds are computed on the CPU.
+        single: also compare float32 on that device, with this bound.
 
     Raises:
         UserError: the component is refused in this model.
@@ -146,9 +163,16 @@ def measure(case: Case, halves: Iterable[str] = tuple(HALF), *, draws: int = DRA
     model = case.model()
     want = passes(model, case, nullcontext)
     rows = []
+    if single is not None:
+        got = passes(model, case, nullcontext, device=device)
+        for what, tensors in want.items():
+            errors = _distances(got[what], tensors)
+            where = max(errors, key=lambda name: errors[name])
+            rows.append(Row(case, "fp32", what, errors[where], single, where))
     for half in halves:
         dtype = HALF[half]
-        got = passes(model, case, partial(torch.autocast, "cpu", dtype), scaled=half == "fp16")
+        context = partial(torch.autocast, device, dtype)
+        got = passes(model, case, context, scaled=half == "fp16", device=device)
         changed = [partial(Roundings, dtype, times=C, seed=seed) for seed in range(draws)]
         drawn_passes = [passes(model, case, context) for context in changed]
         for what, tensors in want.items():
@@ -160,8 +184,11 @@ def measure(case: Case, halves: Iterable[str] = tuple(HALF), *, draws: int = DRA
     return rows
 
 
-def passes(model: Any, case: Case, context: Context, *, scaled: bool = False) -> Passes:
+def passes(
+    model: Any, case: Case, context: Context, *, scaled: bool = False, device: str = "cpu"
+) -> Passes:
     """Logits, gradients and decoded logits of a copy of the model, each in this context."""
+    model = copy.deepcopy(model).to(device)
     for power in range(16 if scaled else 0, -1, -1):
         logits, grads = _train(model, case, context, 2.0**power)
         if all(bool(g.isfinite().all()) for g in grads.values()):
@@ -176,29 +203,33 @@ def _train(
     model: Any, case: Case, context: Context, scale: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits [n v] of real tokens, and gradients of a loss that is their product with constants."""
-    model, mask = copy.deepcopy(model).train(), case.mask()
+    model = copy.deepcopy(model).train()
+    device, mask = next(model.parameters()).device, case.mask()
     generator = torch.Generator().manual_seed(2)
-    target = torch.randn(*mask.shape, VOCAB, generator=generator)[mask]
+    target = torch.randn(*mask.shape, VOCAB, generator=generator)[mask].to(device)
+    mask = mask.to(device)
     with context():
-        out = model(case.ids(), mask)
+        out = model(case.ids().to(device), mask)
         logits = out.logits.float()[mask]
         loss = (logits * target).mean() + sum(v.float() for v in out.aux.values())
     (loss * scale).backward()
     named = [(n, p.grad / scale) for n, p in model.named_parameters() if p.grad is not None]
-    return logits.detach(), dict(named)
+    return logits.detach().cpu(), {name: grad.cpu() for name, grad in named}
 
 
 @torch.no_grad()
 def _decode(model: Any, case: Case, context: Context) -> Tensor:
     """Logits [n v] of a padded prompt and of the tokens after it."""
-    model, mask = copy.deepcopy(model).eval(), case.mask()
+    model = copy.deepcopy(model).eval()
+    device = next(model.parameters()).device
+    mask = case.mask().to(device)
     with context():
-        out = model(case.ids(), mask, state=model.init_state(len(mask)))
+        out = model(case.ids().to(device), mask, state=model.init_state(len(mask)))
         steps = [out.logits.float()[mask]]
         for token in zoo.tokens(len(mask), DECODED, VOCAB).split(1, 1):
-            out = model(token, state=out.state)
+            out = model(token.to(device), state=out.state)
             steps.append(out.logits.float()[:, 0])
-    return torch.cat(steps)
+    return torch.cat(steps).cpu()
 
 
 def _distances(got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[str, float]:
@@ -219,27 +250,6 @@ def _distances(got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[str, flo
     if few:
         found["small tensors"] = float(torch.stack(few).square().mean().sqrt())
     return found
-
-
-def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Markdown: a line per component, a column per padding, length and dtype, worst pass each."""
-    worst: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in rows:
-        case = row["case"]
-        kind = "" if case["group"] != "mixer" else " decoder" if case["causal"] else " encoder"
-        column = f"{row['half']} {case['padding']} {case['length']}"
-        cells = worst.setdefault(f"{case['group']}={case['name']}{kind}", {})
-        old = cells.get(column)
-        if old is None or row["error"] / row["bound"] > old["error"] / old["bound"]:
-            cells[column] = row
-    columns = sorted(
-        {c for cells in worst.values() for c in cells}, key=lambda c: (c[:4], len(c), c)
-    )
-    lines = [["component", *columns], ["---", *("---" for _ in columns)]]
-    for name, cells in worst.items():
-        shown = (cells.get(c) for c in columns)
-        lines.append([name, *(f"{r['error']:.0e} / {r['bound']:.0e}" if r else "–" for r in shown)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:

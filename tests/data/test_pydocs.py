@@ -1,7 +1,9 @@
 """The harvest, on a small library of our own."""
 
 import ast
+import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,26 @@ def test_nested_and_added_docstrings_are_found() -> None:
 def test_every_package_on_the_list_is_a_dependency_here() -> None:
     assert len(pydocs._versions()) == len(set(pydocs.PACKAGES.values()))
     assert json.dumps(pydocs._versions())
+
+
+def test_documents_of_another_machine(tmp_path: Path) -> None:
+    texts = {f"{n}.py": f"Text {n} of another machine, with words enough. " * 9 for n in range(40)}
+    file = tmp_path / "documents.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(texts).encode()))
+    corpus = PyDocs(cache_dir=str(tmp_path / "cache"), documents=str(file))
+    corpus.check()
+    parts = corpus.splits()
+    assert sum(len(list(part)) for part in parts.values()) == 40
+    plain = tmp_path / "documents.json"
+    plain.write_text(json.dumps({**texts, "0.py": "another text " * 20}))
+    assert replace(corpus, documents=str(plain)).fingerprint() != corpus.fingerprint()
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"{}", b'{"a": 1}', b"\xff"])
+def test_a_file_that_holds_no_documents_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "documents.json"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"data\.documents="):
+        PyDocs(cache_dir=str(tmp_path), documents=str(file)).splits()
+    with pytest.raises(UserError, match="is no file"):
+        PyDocs(cache_dir=str(tmp_path), documents=str(tmp_path / "x")).check()

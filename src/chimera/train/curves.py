@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from chimera.rundir.steps import read, smooth
+
+log = logging.getLogger("chimera")
 
 
 def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: str) -> None:
@@ -16,8 +19,12 @@ def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: s
         to: file of the picture.
         title: of the picture.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:  # on a lent machine, say: `make gpu` carries no matplotlib
+        log.warning("%s is not drawn: %s", to.name, error)
+        return
 
     rows = read(steps)
     x = [int(r["global_step"]) for r in rows]

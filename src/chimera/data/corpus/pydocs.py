@@ -11,13 +11,16 @@ Measured (2026-11, Python 3.11): 6.8 MB, 3,671 documents, 20 s of processor time
 from __future__ import annotations
 
 import ast
+import gzip
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
+import sys
 import sysconfig
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +32,7 @@ from chimera.data.corpus.prose import paragraphs
 from chimera.data.source import cache
 from chimera.data.source.fingerprint import fingerprint_of
 from chimera.data.source.splits import Splits, bounded, divide
-from chimera.errors import UserError
+from chimera.errors import UserError, one_line
 
 #: Part of the cache's key; raise it when the harvest or the cleaning changes.
 VERSION = 1
@@ -84,10 +87,24 @@ _SHORTEST = 200  # fewest characters of a document
 
 @dataclass(frozen=True, kw_only=True)
 class PyDocs(PackedText):
-    """Documentation of installed packages."""
+    """Documentation of installed packages.
+
+    Args:
+        documents: a harvest of another machine instead of this one's: JSON, texts by name, perhaps
+            compressed (.gz). `python -m chimera.data.corpus.pydocs FILE` writes it.
+    """
+
+    documents: str | None = None
 
     def check(self) -> None:
         """See `Corpus.check`."""
+        if self.documents is not None:
+            if not Path(self.documents).is_file():
+                raise UserError(
+                    f"data.documents={self.documents} is no file; write it with"
+                    " python -m chimera.data.corpus.pydocs FILE, or leave it out"
+                )
+            return
         if not (_standard_library() / _TOPICS).is_file():
             raise UserError(
                 f"data=pydocs needs Python's sources, and {_standard_library()} holds none; choose"
@@ -95,21 +112,53 @@ class PyDocs(PackedText):
             )
 
     def fingerprint(self) -> str:
-        """Hash of the versions of Python and of all harvested packages."""
+        """Hash of the versions of Python and of all harvested packages, or of `documents`."""
+        if self.documents is not None:
+            content = hashlib.sha256(Path(self.documents).read_bytes()).hexdigest()
+            return fingerprint_of("pydocs", VERSION, content, self.max_bytes)
         return fingerprint_of(
             "pydocs", VERSION, platform.python_version(), _versions(), self.max_bytes
         )
 
     def splits(self) -> Splits:
         """Documents divided 90/5/5; the harvest is cached."""
-        key = fingerprint_of("pydocs", VERSION, platform.python_version(), _versions())
-        folder, _ = cache.entry(self.cache, "pydocs", key, _write_harvest)
-        with (folder / "documents.json").open(encoding="utf-8") as stream:
-            documents: dict[str, str] = json.load(stream)
+        file = Path(self.documents) if self.documents else cached_harvest(self.cache)
+        documents = read(file)
         # In the order of hashes, since the first documents by name are all of one package.
         by_hash = sorted(documents, key=lambda name: hashlib.sha256(name.encode()).digest())
         kept = bounded((documents[name] for name in by_hash), self.max_bytes)
         return divide(sorted(kept))
+
+
+def cached_harvest(root: Path) -> Path:
+    """The file with this machine's harvest, written on first use.
+
+    Args:
+        root: directory of the cache.
+    """
+    key = fingerprint_of("pydocs", VERSION, platform.python_version(), _versions())
+    folder, _ = cache.entry(root, "pydocs", key, _write_harvest)
+    return folder / "documents.json"
+
+
+def read(file: Path) -> dict[str, str]:
+    """Texts by name.
+
+    Raises:
+        UserError: the file holds anything else.
+    """
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        documents = json.loads(content)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"data.documents={file} cannot be read: {one_line(error)}") from error
+    if not (
+        isinstance(documents, dict)
+        and documents
+        and all(isinstance(text, str) for text in documents.values())
+    ):
+        raise UserError(f"data.documents={file} is no JSON object of texts by name")
+    return documents
 
 
 def harvest() -> dict[str, str]:
@@ -201,3 +250,10 @@ def _versions() -> list[tuple[str, str]]:
 
 def _standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    text = json.dumps(harvest(), ensure_ascii=False, sort_keys=True).encode()
+    target.write_bytes(gzip.compress(text, mtime=0) if target.suffix == ".gz" else text)
+    print(f"{target}: {target.stat().st_size:,} bytes")

@@ -1,0 +1,1 @@
+"""What a GPU gives, in one program: `make gpu`, or `python -m benchmarks.gpu` (docs/gpu.md)."""
