@@ -15,7 +15,7 @@ LIMIT  ?= 600
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-rest test-all lint format bench gpu torture zoo table report dashboard notebooks
+.PHONY: help setup train test test-rest test-all lint format bench gpu torture wheel-test zoo table report dashboard notebooks
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,6 +69,9 @@ notebooks: setup ## executes them on the runs there are, into reports/notebooks/
 
 torture: setup ## kills, corruptions, NaN, a full disk, bad sweeps: how often each promise held
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
+
+wheel-test: ## builds wheel and sdist, installs the wheel into a bare environment, uses it from an empty folder
+	PYTHON=$(PYTHON) tools/wheel_test.sh
 
 bench: setup ## speed and memory against peers, as ratios within one run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -3,7 +3,9 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+from chimera import program
+
+__version__ = program.VERSION
 
 #: Public modules by their short names; imported when they are asked for, as torch takes seconds.
 _MODULES = {"graft": "chimera.adapter.graft"}

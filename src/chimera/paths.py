@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
 
 
-@cache
 def _checkout() -> Path | None:
-    """Nearest folder above the package that holds `conf/config.yaml`; None if there is none."""
-    return next((p for p in PACKAGE.parents if (p / "conf" / "config.yaml").is_file()), None)
+    """The tree whose `src/chimera` this package is; None for one that was installed from a wheel.
+
+    A wheel holds `conf/` inside the package. A folder `conf/` above an installed package belongs to
+    somebody else: the project whose virtual environment it is in.
+    """
+    tree = PACKAGE.parents[1]
+    installed = (PACKAGE / "conf").is_dir()
+    return tree if not installed and (tree / "conf" / "config.yaml").is_file() else None
 
 
-def _data(name: str) -> Path:
-    """Path of a folder of package data: in the installed package, else in the checkout."""
-    inside = PACKAGE / name
-    return inside if inside.is_dir() else (_checkout() or PACKAGE) / name
+#: The checkout; None if the package was installed from a wheel.
+CHECKOUT = _checkout()
+#: The checkout, or the current folder without one.
+ROOT = CHECKOUT or Path.cwd()
+#: Folders of the configuration groups and of the papers' tables: of the checkout, or shipped.
+CONF, EXPERIMENTS = ((CHECKOUT or PACKAGE) / name for name in ("conf", "experiments"))
 
 
-#: The checkout, or the current folder if the package is installed without a checkout.
-ROOT = _checkout() or Path.cwd()
-#: Folders of the configuration groups and of the papers' tables.
-CONF, EXPERIMENTS = _data("conf"), _data("experiments")
+def home() -> Path:
+    """Folder below which `runs/` and `reports/` are: the current one.
+
+    It is the checkout for a process in one of its folders, such as a notebook in `notebooks/`.
+    """
+    here = Path.cwd()
+    return CHECKOUT if CHECKOUT is not None and here.is_relative_to(CHECKOUT) else here
 
 
 def runs_root() -> Path:
-    """Folder of all runs: `CHIMERA_RUNS` if it is set, else `runs/` of the checkout."""
-    return Path(os.environ.get("CHIMERA_RUNS") or ROOT / "runs")
+    """Folder of all runs: `CHIMERA_RUNS` if it is set, else `runs/` below `home`."""
+    return Path(os.environ.get("CHIMERA_RUNS") or home() / "runs")

@@ -10,7 +10,7 @@ from chimera.paths import PACKAGE
 
 #: The rooms of each floor, the lowest first. An import goes to a lower floor or stays in its room.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("paths", "errors", "types", "world"),
+    ("paths", "errors", "types", "world", "program"),
     ("contract", "data", "rundir"),
     ("ops", "config"),
     ("mixer", "norm", "quant", "ffn", "position", "adapter", "optim"),
@@ -19,6 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("train",),
     ("sweep", "evaluate", "generate", "export", "tables"),
     ("cli", "api", "contract_tests"),
+    ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
 

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from chimera.config.tables import Row, load
 from chimera.paths import EXPERIMENTS
-from chimera.report import show, summarise, write
 from chimera.report.escape import block, cell, code, latex, markdown
+from chimera.report.summary import summarise
+from chimera.report.write import show, write
 from tests.report.runs import make
 
 RENDER = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render

@@ -14,7 +14,8 @@ import pytest
 
 from chimera.config.tables import load
 from chimera.paths import ROOT
-from chimera.report import Summary, summarise, write
+from chimera.report.summary import Summary, summarise
+from chimera.report.write import write
 from chimera.rundir.directory import RunDir, process_start
 from tests import forks
 from tests.report.runs import ENVIRONMENT, make

@@ -9,9 +9,10 @@ from pathlib import Path
 from chimera.cli.errors import exit_code
 from chimera.cli.flags import HELP
 from chimera.errors import UserError
+from chimera.program import spelt
 from chimera.types import PositiveInt
 
-USAGE = "python eval.py run=<directory of a run> [length=<tokens>] [trust=true]"
+USAGE = f"{spelt('eval')} run=<directory of a run> [length=<tokens>] [trust=true]"
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Literal
 
 from chimera.cli.errors import exit_code
 from chimera.cli.flags import HELP
+from chimera.program import spelt
 
 USAGE = (
-    "python export.py run=<directory of a run> to=<folder>"
+    f"{spelt('export')} run=<directory of a run> to=<folder>"
     " [packed=true|false] [adapter=merge|keep|alone] [trust=true]"
 )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from chimera.config.elsewhere import FLAGS
 from chimera.errors import UserError, nearest
+from chimera.program import spelt
 
 #: What `--cfg` and `--info` show.
 CFG = ("job", "hydra", "all")
@@ -78,8 +79,8 @@ def read_flags(arguments: Sequence[str]) -> Flags:
         else:
             known = [*SWITCHES, *VALUES, "--config-dir"]
             raise UserError(
-                f"{argument} is no flag of train.py{nearest(flag, known)}; use -m, --cfg job,"
-                " --package, --info, --config-dir, --shell-completion or --help"
+                f"{argument} is no flag of {spelt('train')}{nearest(flag, known)}; use -m,"
+                " --cfg job, --package, --info, --config-dir, --shell-completion or --help"
             )
     _check(flags)
     return flags

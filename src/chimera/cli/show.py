@@ -17,6 +17,7 @@ from chimera.config.overrides import canonical, hint
 from chimera.config.search_path import hydra_on
 from chimera.errors import UserError
 from chimera.paths import CONF
+from chimera.program import VERSION, spelt
 from chimera.rundir.identity import flatten
 
 
@@ -81,13 +82,14 @@ def complete(words: Sequence[str]) -> int:
         except ValueError as error:
             raise UserError(
                 f"--shell-completion {' '.join(words)} is not known; write"
-                ' eval "$(python train.py -sc install=bash)", or fish or zsh in place of bash'
+                f' eval "$({spelt("train")} -sc install=bash)", or fish or zsh in place of bash'
             ) from error
     return 0
 
 
 def show_versions() -> int:
     """Print the versions of Chimera, Hydra and Lightning."""
-    for package in ("chimera", "hydra-core", "lightning"):
+    print("chimera", VERSION)
+    for package in ("hydra-core", "lightning"):
         print(package, version(package))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from chimera import world
 from chimera.cli.errors import exit_code
 from chimera.errors import UserError
+from chimera.program import spelt
 
-USAGE = """\
+_USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
 python train.py -m group=a,b key=1,2                   a sweep (Hydra's syntax)
 python train.py -m key=interval(1,2) search.trials=20   a search (Optuna)
@@ -27,6 +29,7 @@ python eval.py run=<dir>                               repeat a run's final test
 python eval.py run=<dir> length=1024                   the same test in sequences of this length
 python generate.py run=<dir> prompt="..."              continue a text; see generate.py --help
 python export.py run=<dir> to=<folder>                 export weights, tokenizer, model card"""
+USAGE = re.sub(r"python (\w+)\.py", lambda found: spelt(found[1]), _USAGE)
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def _list(arguments: list[str]) -> int:
 def _replay(arguments: list[str]) -> int:
     from chimera.config.arguments import read
 
-    given = read(Replay, arguments, "python train.py replay=<run>/nan_report-<step>.json")
+    given = read(Replay, arguments, f"{spelt('train')} replay=<run>/nan_report-<step>.json")
     from chimera.train.replay import find, replay
 
     return replay(find(given.replay, trust=given.trust), trust=given.trust)

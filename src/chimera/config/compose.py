@@ -44,6 +44,7 @@ from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
 from chimera.config.search_path import one_line
 from chimera.errors import UserError
 from chimera.paths import CONF
+from chimera.program import spelt
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
 
@@ -258,7 +259,7 @@ def _set(cfg: DictConfig, override: Override) -> None:
         return
     if override.is_sweep_override():
         raise UserError(
-            f"{override.input_line} gives several values; start a sweep with train.py -m …"
+            f"{override.input_line} gives several values; start a sweep with {spelt('train')} -m …"
         )
     try:
         with one_line():
@@ -290,6 +291,6 @@ def _table(options: dict[str, str], node: Any) -> dict[str, Any] | None:
         return None
     paper, table = next(iter(experiments.items()))
     raise UserError(
-        f"+{paper}={table} is a table; run all its rows with train.py -m +{paper}={table}, or one"
-        f" with +{paper}/{table}=<row>: {', '.join(groups()[f'{paper}/{table}'])}"
+        f"+{paper}={table} is a table; run all its rows with {spelt('train')} -m +{paper}={table},"
+        f" or one with +{paper}/{table}=<row>: {', '.join(groups()[f'{paper}/{table}'])}"
     )

@@ -6,6 +6,7 @@ Such a key is never ignored: it is refused in one line that says what to use.
 from __future__ import annotations
 
 from chimera.errors import UserError
+from chimera.program import spelt
 
 #: Flags of Hydra that a command here does not have.
 FLAGS = {
@@ -13,8 +14,8 @@ FLAGS = {
     " +<paper>/<table>=<row>",
     "--config-path": "add a folder of your own with --config-dir=<folder>",
     "--experimental-rerun": "start the same command again, or write"
-    " python train.py $(cat <run>/overrides.txt)",
-    "--hydra-help": "python train.py --help lists flags, groups and tables",
+    f" {spelt('train')} $(cat <run>/overrides.txt)",
+    "--hydra-help": f"{spelt('train')} --help lists flags, groups and tables",
 }
 FLAGS |= {"-cn": FLAGS["--config-name"], "-cp": FLAGS["--config-path"]}
 
@@ -36,7 +37,7 @@ HYDRA = {
     "hydra.callbacks": "+callbacks.<name>._target_=package.Class adds a Lightning callback",
     "hydra.job": "name=<name> is the name of a run",
     "hydra.job.chdir": "a run never changes its working directory",
-    "hydra.job.env_set": "set variables before the command: NAME=value python train.py …",
+    "hydra.job.env_set": f"set variables before the command: NAME=value {spelt('train')} …",
     "hydra.job.env_copy": "the jobs of a sweep inherit the whole environment",
     "hydra.searchpath": "write --config-dir=<folder>, or hydra.searchpath=[file://<folder>]",
 }
@@ -79,7 +80,7 @@ OTHER = {
     "paths": "run_dir=<folder>, data.path=<folder>, and the variable CHIMERA_RUNS=<folder>",
     "extras": "a run prints its parameters, and --cfg job its configuration",
     "task_name": "name=<name> is the name of a run, tags=[a,b] are its tags",
-    "train": "a run always trains; python eval.py run=<dir> only tests",
+    "train": f"a run always trains; {spelt('eval')} run=<dir> only tests",
     "test": "a run always tests; trainer.limit_test_batches=1 makes it short",
     "print_config": "--cfg job prints the configuration",
     "optimized_metric": "a sweeper gets the table's metric, or val/perplexity",

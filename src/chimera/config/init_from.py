@@ -24,6 +24,7 @@ from chimera.config.groups import groups
 from chimera.data.source import hub
 from chimera.errors import UserError, unknown
 from chimera.paths import runs_root
+from chimera.program import spelt
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import identity
 from chimera.rundir.plain import read_json
@@ -136,8 +137,8 @@ def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:
     adapter = config["choices"]["adapter"]
     if adapter != "none":
         raise UserError(
-            f"init_from={run.path} was trained with adapter={adapter}; merge it first: python"
-            f" export.py run={run.path} to=<folder>, then init_from=<folder>"
+            f"init_from={run.path} was trained with adapter={adapter}; merge it first:"
+            f" {spelt('export')} run={run.path} to=<folder>, then init_from=<folder>"
         )
     config["model"] = trusted_model(
         config,

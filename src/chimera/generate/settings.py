@@ -9,10 +9,11 @@ from typing import Literal
 from chimera.config.arguments import read
 from chimera.config.static import attribute
 from chimera.errors import UserError
+from chimera.program import spelt
 from chimera.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 
 USAGE = (
-    'python generate.py run=<directory of a run> prompt="..."'
+    f'{spelt("generate")} run=<directory of a run> prompt="..."'
     " [max_new=.. temperature=.. top_k=.. top_p=.. seed=.. greedy=true batch=.. prompts=<file>]"
 )
 

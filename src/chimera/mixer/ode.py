@@ -76,8 +76,8 @@ class ODEAttention(SoftmaxMixer):
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=False, dropout=0.0)
         if backprop == "adjoint" and find_spec("torchdiffeq") is None:
             raise UserError(
-                "backprop=adjoint needs torchdiffeq, which is not installed; install chimera[ode]"
-                " or use backprop=direct or checkpoint"
+                "backprop=adjoint needs torchdiffeq, which is not installed; install"
+                " chimera-lm[ode] or use backprop=direct or checkpoint"
             )
         self.steps, self.backprop = steps, backprop
         self.alpha = nn.Parameter(torch.full((4,), float(alpha)))

@@ -15,8 +15,9 @@ from hydra.utils import get_object
 from chimera.config.groups import groups, node
 from chimera.config.roots import find
 from chimera.contract import CAUSAL, Mixer
+from chimera.errors import UserError
 from chimera.model.assemble import provides_of
-from chimera.paths import ROOT
+from chimera.paths import CHECKOUT
 
 #: Groups in the order of the tables.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
@@ -125,7 +126,9 @@ def show() -> None:
 
 def write_readme() -> None:
     """Replace the text between the marks in README.md by the tables."""
-    readme = ROOT / "README.md"
+    if CHECKOUT is None:
+        raise UserError("an installed package has no README.md; write the tables in a checkout")
+    readme = CHECKOUT / "README.md"
     text = readme.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -8,7 +8,14 @@ figures   draws the PNG files
 escape    escapes text from outside for each of these formats
 """
 
-from chimera.report.summary import Summary, summarise
-from chimera.report.write import report_folder, show, write
+from importlib import import_module
+from typing import Any
 
-__all__ = ["Summary", "report_folder", "show", "summarise", "write"]
+#: Imported when they are asked for: SciPy and Matplotlib take a second.
+_FROM = {"Summary": "chimera.report.summary", "summarise": "chimera.report.summary"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FROM:
+        return getattr(import_module(_FROM[name]), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""Write the report of a table: `python -m chimera.report <paper>/<table> [seed=0,1,2] …`."""
+"""Write the report of a table: `chimera report <paper>/<table> [seed=0,1,2] …`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
-
 from chimera.config.arguments import describe, read
 from chimera.config.tables import tables
 from chimera.errors import UserError, one_line
-from chimera.report.write import report_folder, show, write
 from chimera.types import NonNegativeInt
 
 USAGE = (
-    "python -m chimera.report <paper>/<table> [seed=0,1,2] [out=<folder>]"
-    " [group=choice ...] [key=value ...]"
+    "chimera report <paper>/<table> [seed=0,1,2] [out=<folder>] [group=choice ...] [key=value ...]"
 )
 
 
@@ -62,6 +58,10 @@ def main(arguments: Sequence[str]) -> int:
         print(describe(Options, USAGE))
         return 0
     table, overrides, options = parse(arguments)
+    from rich.console import Console
+
+    from chimera.report.write import report_folder, show, write
+
     summary = write(table, overrides, options.seeds, options.out)
     console = Console()
     show(summary, console)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from chimera.program import spelt
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
 
@@ -16,7 +17,8 @@ def commit(environment: dict[str, Any], digits: int = 40) -> str:
     """Commit of a run's code, with a note if the checkout had uncommitted changes."""
     git = environment.get("git") or {}
     if not git.get("commit"):
-        return "not in git"
+        version = environment.get("chimera")
+        return f"version {version}, not in git" if version else "not in git"
     return git["commit"][:digits] + (" with changes not committed" if git.get("changed") else "")
 
 
@@ -45,7 +47,7 @@ def counted(
 def train_command(summary: Summary) -> str:
     """Command line that trains the missing runs of the table."""
     table = f"+{summary.table.paper}={summary.table.name}"
-    words = ("python", "train.py", "-m", table, *map(portable, summary.overrides))
+    words = (*spelt("train").split(), "-m", table, *map(portable, summary.overrides))
     return shlex.join((*words, _seeds(summary)))
 
 

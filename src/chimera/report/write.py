@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from chimera.config.tables import Table
-from chimera.paths import ROOT
+from chimera.paths import home
 from chimera.report import export, figures, text
 from chimera.report.cells import Configs
 from chimera.report.summary import Summary, summarise
@@ -18,7 +18,7 @@ from chimera.rundir.atomic import write_atomic
 
 def report_folder(summary: Summary) -> Path:
     """Default folder of a report; git ignores it."""
-    return ROOT / "reports" / summary.table.path / summary.scale
+    return home() / "reports" / summary.table.path / summary.scale
 
 
 def write(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from chimera.paths import ROOT
+from chimera.paths import CHECKOUT
+from chimera.program import DISTRIBUTION, VERSION
 
 
 def environment() -> dict[str, Any]:
@@ -22,6 +24,7 @@ def environment() -> dict[str, Any]:
         "processor": _processor(),
         "cpus": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "chimera": VERSION,
         "git": git_state(),
         "packages": {
             d.metadata["Name"]: d.version
@@ -33,10 +36,15 @@ def environment() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of this project's checkout and whether files were changed; `{}` outside git."""
+    """Commit of this project's checkout and whether files were changed; `{}` outside git.
+
+    An installed package has the commit that pip has kept of `pip install git+…`, or none.
+    """
+    if CHECKOUT is None:
+        return _installed_commit()
 
     def git(*arguments: str) -> str | None:
-        command = ("git", "-C", str(ROOT), *arguments)
+        command = ("git", "-C", str(CHECKOUT), *arguments)
         result = subprocess.run(command, capture_output=True, text=True)
         return result.stdout.strip() if result.returncode == 0 else None
 
@@ -45,6 +53,16 @@ def git_state() -> dict[str, Any]:
     except FileNotFoundError:  # no git on this machine
         return {}
     return {"commit": commit, "changed": bool(git("status", "--porcelain"))} if commit else {}
+
+
+def _installed_commit() -> dict[str, Any]:
+    """What pip wrote beside the package about the repository that it came from (PEP 610)."""
+    try:
+        text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
+        commit = json.loads(text)["vcs_info"]["commit_id"]
+    except (importlib.metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
+        return {}
+    return {"commit": commit, "changed": False}
 
 
 def _processor() -> str:

@@ -121,7 +121,7 @@ def library() -> ModuleType:
     except ModuleNotFoundError as error:
         raise UserError(
             "launcher=submitit needs the submitit library; install it: pip install"
-            " 'chimera[slurm]', or choose launcher=local"
+            " 'chimera-lm[slurm]', or choose launcher=local"
         ) from error
     assert isinstance(submitit, ModuleType)
     return submitit

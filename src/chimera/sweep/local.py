@@ -6,14 +6,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from chimera.errors import UserError
-from chimera.paths import ROOT
+from chimera.program import job as command
 from chimera.types import NonNegativeFloat, PositiveInt
 
 
@@ -34,7 +33,7 @@ class Handle(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """A job to start: `python train.py <overrides>`, its output appended to `log`.
+    """A job to start: a run of `overrides`, its output appended to `log`.
 
     Args:
         overrides: overrides of the job.
@@ -138,14 +137,6 @@ class LocalJob:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-def command(overrides: Sequence[str]) -> list[str]:
-    """Command line of one run.
-
-    It must be of a single run, not of a sweep: Lightning's strategies start sys.argv again.
-    """
-    return [sys.executable, str(ROOT / "train.py"), *overrides]
 
 
 def environment_of(slot: int, workers: int, threads: int | None, gpus: int) -> dict[str, str]:

@@ -25,7 +25,7 @@ from chimera.config.scale import clamped
 from chimera.config.search_path import register_roots
 from chimera.errors import UserError
 from chimera.paths import CONF
-from chimera.report import report_folder, show, write
+from chimera.report.write import report_folder, show, write
 from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine
 from chimera.sweep.local import Launcher

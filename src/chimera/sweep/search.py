@@ -28,6 +28,7 @@ from chimera.config.groups import groups
 from chimera.config.scale import clamped
 from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
+from chimera.program import spelt
 from chimera.rundir.atomic import write_json
 from chimera.rundir.plain import read_json
 from chimera.sweep.display import Display
@@ -42,7 +43,7 @@ from chimera.train.check import Once, check_settings
 
 #: Start of the overrides that are settings of a search.
 PREFIX = "search."
-USAGE = "python train.py -m optim.lr=interval(1e-4,1e-2) search.trials=20"
+USAGE = f"{spelt('train')} -m optim.lr=interval(1e-4,1e-2) search.trials=20"
 
 
 def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[str]) -> int:
@@ -268,4 +269,5 @@ def show(engine: SearchEngine, console: Console) -> None:
     wide.print(grid)
     if any("pruned" in cells[2] for _, cells in lines):
         fixed = " ".join(engine.fixed)
-        print(f"a pruned run goes on by its own command: python train.py <its settings> {fixed}")
+        own = f"{spelt('train')} <its settings> {fixed}"
+        print(f"a pruned run goes on by its own command: {own}")

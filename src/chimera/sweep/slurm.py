@@ -1,8 +1,8 @@
 """Start jobs as Slurm jobs with the submitit library (extra `slurm`). Does not import torch.
 
 Jobs that can start at the same time are one job array, so a sweep is one call of sbatch. The
-checkout and the runs must be on a file system that the nodes share. A job that reaches its time
-limit or is preempted saves its state, is queued again and continues.
+package, its Python and the runs must be on a file system that the nodes share. A job that reaches
+its time limit or is preempted saves its state, is queued again and continues.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def library() -> ModuleType:
         import optuna
     except ModuleNotFoundError as error:
         raise UserError(
-            "search.* needs the optuna library; install it: pip install 'chimera[search]'"
+            "search.* needs the optuna library; install it: pip install 'chimera-lm[search]'"
         ) from error
     assert isinstance(optuna, ModuleType)
     return optuna

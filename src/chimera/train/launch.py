@@ -20,7 +20,8 @@ from typing import Any
 
 from chimera import world
 from chimera.errors import UserError
-from chimera.paths import ROOT
+from chimera.paths import CHECKOUT
+from chimera.program import job
 from chimera.rundir.directory import RunDir
 from chimera.rundir.stand_in import mark_ended
 
@@ -77,9 +78,10 @@ def _tasks(config: Mapping[str, Any]) -> int:
 
 
 def _needs_launcher(nodes: int, devices: int) -> str:
+    script = "train.py" if CHECKOUT is not None else "-m chimera train"
     return (
         f"trainer.num_nodes={nodes} needs a launcher on each node; start it with srun, or with"
-        f" torchrun --nnodes={nodes} --nproc-per-node={devices} train.py ..."
+        f" torchrun --nnodes={nodes} --nproc-per-node={devices} {script} ..."
     )
 
 
@@ -116,7 +118,7 @@ def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
         PARENT: str(os.getpid()),
     }
-    command = [sys.executable, str(ROOT / "train.py"), *overrides]
+    command = job(overrides)
     processes = [
         subprocess.Popen(
             command,

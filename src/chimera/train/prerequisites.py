@@ -17,6 +17,7 @@ from chimera.config import init_from
 from chimera.config.compose import row_overrides, teacher_overrides
 from chimera.config.tables import ROW
 from chimera.errors import UserError
+from chimera.program import spelt
 from chimera.rundir.directory import RunDir, directory_of_teacher
 
 
@@ -62,11 +63,11 @@ def missing(config: dict[str, Any], overrides: list[str]) -> Iterator[Prerequisi
     if teacher is not None and teacher.status().get("state") != "DONE":
         command = "the command in its overrides.txt"
         if name.startswith(ROW):
-            command = f"python train.py {' '.join(teacher_overrides(name, overrides))}"
+            command = f"{spelt('train')} {' '.join(teacher_overrides(name, overrides))}"
         yield Prerequisite(f"task.teacher={name}", "teacher", teacher, command)
     start, row = init_from.pending(config), config["init_from"]
     if start is not None:
-        command = f"python train.py {' '.join(row_overrides(row, overrides))}"
+        command = f"{spelt('train')} {' '.join(row_overrides(row, overrides))}"
         yield Prerequisite(f"init_from={row}", "model to start from", start, command)
 
 

@@ -20,6 +20,7 @@ from chimera.data.source.arrays import read_arrays
 from chimera.errors import UserError
 from chimera.ops import reduce
 from chimera.ops.shards import whole
+from chimera.program import spelt
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.plain import read_json
 
@@ -148,7 +149,7 @@ def markdown(facts: dict[str, Any], file: Path) -> str:
         f"State of before: `{facts['state']}`. Samples {facts['indices']}, seed {random['seed']},"
         f" micro-batches {random['micro_batches']}, rank {random['rank']}.",
         "",
-        f"Repeat the step: `python train.py replay={file}`",
+        f"Repeat the step: `{spelt('train')} replay={file}`",
     ]
     for title, lines in parts:
         head += ["", f"## {title}", "", *(f"- {line}" for line in lines or ["none"])]
@@ -173,7 +174,7 @@ def shortened(facts: dict[str, Any], file: Path) -> str:
             f"  weights not finite: {few(facts['weights_not_finite'])}",
             f"  state of before: {facts['state']}",
             f"  report: {file.with_suffix('.md')}",
-            f"  repeat: python train.py replay={file}",
+            f"  repeat: {spelt('train')} replay={file}",
         ]
     )
 

@@ -1,0 +1,102 @@
+"""`chimera <command> …`: find the command's module and hand its arguments on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from chimera.cli.errors import exit_code
+from chimera.errors import UserError, nearest
+from chimera.paths import CHECKOUT
+from chimera.program import VERSION
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, which is a module with `main(arguments) -> exit code`.
+
+    Args:
+        module: dotted path; it is imported when the command is called.
+        arguments: what the user writes after the name, for the help.
+        summary: what it does, for the help.
+        first: arguments that come before the user's.
+    """
+
+    module: str
+    arguments: str
+    summary: str
+    first: tuple[str, ...] = ()
+
+
+_TRAIN = "chimera.cli.train"
+#: Every command by its name, in the order of the help. A new one needs a line here and a module.
+COMMANDS = {
+    "train": Command(_TRAIN, "[group=choice …] [key=value …]", "train one run"),
+    "sweep": Command(_TRAIN, "group=a,b key=1,2", "train every combination; train -m", ("-m",)),
+    "eval": Command("chimera.cli.eval", "run=<dir>", "repeat a run's final test"),
+    "generate": Command("chimera.cli.generate", "run=<dir> prompt=…", "continue a text"),
+    "export": Command("chimera.cli.export", "run=<dir> to=<folder>", "weights, tokenizer, card"),
+    "list": Command(_TRAIN, "[tables]", "components, or tables of experiments", ("list",)),
+    "show": Command(
+        _TRAIN, "[group=choice …]", "the configuration that a run would have", ("--cfg", "job")
+    ),
+    "table": Command(
+        "chimera.cli.table", "<paper>/<table> [scale=…]", "train a table's unfinished rows, report"
+    ),
+    "report": Command(
+        "chimera.cli.report", "<paper>/<table> [seed=0,1]", "a table's report from finished runs"
+    ),
+    "dashboard": Command(
+        "chimera.cli.dashboard", "<paper>/<table> [seed=0,1]", "a W&B workspace of a table"
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code.
+
+    Args:
+        arguments: the command's name and its arguments; None: those of this process.
+    """
+    if CHECKOUT is not None and str(CHECKOUT) not in sys.path:
+        sys.path.append(str(CHECKOUT))  # as for `python train.py`: modules beside it can be named
+    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in COMMANDS:
+        command = COMMANDS[name]
+        code: int = import_module(command.module).main([*command.first, *rest])
+        return code
+    return exit_code(lambda: _without_command(name, rest))
+
+
+def _without_command(name: str, rest: list[str]) -> int:
+    if name in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"chimera {VERSION}")
+        return 0
+    if name in ("-sc", "--shell-completion"):  # a shell asks the program, not one of its commands
+        code: int = import_module(_TRAIN).main([name, *rest])
+        return code
+    if name.startswith(("-", "+", "~")) or "=" in name:
+        raise UserError(f"{name} is no command; write the command first: chimera train {name}")
+    raise UserError(
+        f"{name} is no command; choose one of {', '.join(COMMANDS)}{nearest(name, COMMANDS)}"
+    )
+
+
+def _help() -> str:
+    lines = [
+        (f"chimera {name} {command.arguments}", command.summary)
+        for name, command in COMMANDS.items()
+    ]
+    width = max(len(call) for call, _ in lines)
+    listed = (f"  {call:<{width}}  {summary}" for call, summary in lines)
+    end = (
+        "  chimera <command> --help, chimera --version",
+        "",
+        "Runs are written to ./runs/ (CHIMERA_RUNS names another folder), reports to ./reports/.",
+    )
+    return "\n".join(("chimera <command> [arguments]", "", *listed, *end))

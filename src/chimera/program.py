@@ -1,0 +1,38 @@
+"""The program: its version, how a user calls its commands, and the command line of a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+#: Read by the build (pyproject.toml), so it stays a plain assignment.
+VERSION = "0.1.0"
+#: Name on package indexes, where `chimera` is another project; it is imported as `chimera`.
+DISTRIBUTION = "chimera-lm"
+
+
+def spelt(command: str) -> str:
+    """A command as the user of this process calls it: `python train.py`, or `chimera train`.
+
+    Args:
+        command: `train`, `eval`, `generate` or `export`, which have a script in the checkout.
+    """
+    started = Path(sys.argv[0])
+    by_name = started.stem == "chimera" or started.parts[-2:] == ("chimera", "__main__.py")
+    script = Path(__file__).resolve().parents[2] / f"{command}.py"
+    if by_name or not script.is_file():
+        return f"chimera {command}"
+    return f"python {command}.py"
+
+
+def job(overrides: Sequence[str]) -> list[str]:
+    """Command line of one run in a process of its own, of this Python and this package.
+
+    With `-P` the current folder is not searched for modules: a folder of that name in it, such as
+    `chimera/`, would hide the package.
+
+    Args:
+        overrides: of a single run, not of a sweep: Lightning's strategies start sys.argv again.
+    """
+    return [sys.executable, "-P", "-m", "chimera", "train", *overrides]

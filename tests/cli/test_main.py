@@ -1,0 +1,82 @@
+"""`chimera <command>`: the table of commands, its help, and words that are none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimera.cli.main import COMMANDS, main
+from chimera.paths import ROOT
+from chimera.program import VERSION, spelt
+from tests import forks
+
+
+def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        assert main(words) == 0
+        lines = capsys.readouterr().out.splitlines()
+        for name, command in COMMANDS.items():
+            (line,) = [line for line in lines if line.startswith(f"  chimera {name} ")]
+            assert line.endswith(command.summary)
+        assert all(len(line) <= 100 for line in lines)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"chimera {VERSION}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian"], ["trian is no command", "did you mean 'train'", "generate"]),
+        (["mixer=retnet"], ["chimera train mixer=retnet"]),
+        (["-m", "seed=0,1"], ["write the command first"]),
+        (["+saidl/attention=gqa"], ["chimera train +saidl/attention=gqa"]),
+        (["eval", "rnu=x"], ["rnu=x", "did you mean 'run'"]),
+        (["table"], ["name a table"]),
+        (["report"], ["no table is named"]),
+        (["dashboard", "no/such"], ["no/such"]),
+        (["list", "everything"], ["cannot list 'everything'"]),
+        (["sweep", "mixer=retnett"], ["mixer=retnett", "did you mean 'retnet'"]),
+        (["show", "mixer=retnett"], ["mixer=retnett"]),
+    ],
+)
+def test_bad_words_are_one_line(
+    words: list[str], says: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1
+    assert not [word for word in says if word not in line], line
+
+
+def test_no_help_imports_torch() -> None:
+    code = (
+        "import sys; from chimera.cli.main import COMMANDS, main;"
+        "codes = [main([*words, '--help']) for words in ([], *([name] for name in COMMANDS))];"
+        "slow = {'torch', 'lightning', 'scipy', 'matplotlib', 'wandb'} & set(sys.modules);"
+        "sys.exit(f'{codes} {slow}' if any(codes) or slow else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("chimera ") > len(COMMANDS)
+
+
+def test_a_command_is_spelt_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spelt("eval") == "python eval.py"  # in a checkout
+    for called in ("/usr/bin/chimera", "/place/chimera/__main__.py"):
+        monkeypatch.setattr(sys, "argv", [called, "train"])
+        assert spelt("eval") == "chimera eval"
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    (tmp_path / "chimera").mkdir()  # a folder of this name does not hide the package
+    shown = forks.run("-m", "chimera", "show", "mixer=gqa", "--package", "mixer", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "kv_heads" in shown.stdout
+    assert not (ROOT / "chimera").exists()
