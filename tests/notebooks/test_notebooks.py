@@ -33,8 +33,9 @@ def test_imports_and_defines_nothing(path: Path) -> None:
     tree = ast.parse("\n".join(cell.source for cell in code(nbformat.read(path, as_version=4))))
     own = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
     assert not [node for node in ast.walk(tree) if isinstance(node, own)]
-    modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert any(str(module).startswith("chimera") for module in modules)
+    modules = {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    modules |= {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    assert any(module.startswith("chimera") for module in modules)
 
 
 def test_tables_redraws_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +55,34 @@ def test_tables_redraws_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "424.0 ± 1.7" in text
     assert "| layernorm | 0 | done | 431.20 |" in text
     assert "| static_tanh | 1 | missing |  |" in text
+
+
+def execute(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a notebook on the library in a folder; return the text of its results."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    monkeypatch.setenv("CHIMERA_RUNS", str(place / "runs"))
+    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    context = {"metadata": {"path": str(place)}}
+    NotebookClient(notebook, timeout=240, kernel_name="python3", resources=context).execute()
+    shown = [o for cell in code(notebook) for o in cell.outputs]
+    assert not [o for o in shown if o.output_type == "error"]
+    return "\n".join(str(o.get("data", o.get("text", ""))) for o in shown)
+
+
+@pytest.mark.slow
+def test_a_first_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = execute("first_model.ipynb", tmp_path, monkeypatch)
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == 2
+    assert "The function returns" in shown
+    assert "attention" in shown
+    assert "image/png" in shown
+
+
+@pytest.mark.slow
+def test_a_mixer_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = execute("own_mixer.ipynb", tmp_path, monkeypatch)
+    assert "torch.Size([1, 3, 4000])" in shown
+    assert "torch.Size([1, 10, 32])" in shown
+    assert "mixer.gain=-1.0 is not allowed; it takes a number above 0" in shown
+    (run,) = tmp_path.glob("runs/mlm-running_mean-*/run.json")
+    assert "running_mean" in run.read_text()

@@ -42,7 +42,7 @@ def add(folder: str) -> None:
         added = os.environ.get(VARIABLE, "").split(os.pathsep)
         if str(path.resolve()) not in added:
             os.environ[VARIABLE] = os.pathsep.join(filter(None, [*added, str(path.resolve())]))
-    roots.cache_clear()
+            _forget()
 
 
 def read_folders(arguments: Sequence[str]) -> list[str]:
@@ -82,6 +82,15 @@ def roots() -> tuple[Path, ...]:
 def find(path: str) -> Path:
     """Path of the YAML file of `<group>/<option>` in the first folder that has it."""
     return next(file for root in roots() if (file := root / f"{path}.yaml").is_file())
+
+
+def _forget() -> None:
+    """Empty the caches of `chimera.config`: in Python, a folder may come after a first use."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("chimera.config."):
+            for value in list(vars(module).values()):
+                if callable(clear := getattr(value, "cache_clear", None)):
+                    clear()
 
 
 def _of_plugins() -> list[Path]:
