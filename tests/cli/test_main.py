@@ -55,6 +55,30 @@ def test_bad_words_are_one_line(
     assert not [word for word in says if word not in line], line
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("chimera gen", {"generate"}),
+        ("chimera e", {"eval", "export"}),
+        ("chimera train mixer=re", {"mixer=retnet"}),
+        ("chimera sweep quant=bitnet1", {"quant=bitnet158"}),
+        ("chimera eval mixer=re", set()),
+        ("chimera trian mixer=re", set()),
+    ],
+)
+def test_a_shell_completes_commands_and_their_words(
+    line: str,
+    words: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/chimera", "-sc", "query=bash"])
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert main() == 0
+    assert set(capsys.readouterr().out.split()) == words
+
+
 def test_no_help_imports_torch() -> None:
     code = (
         "import sys; from chimera.cli.main import COMMANDS, main;"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,14 +78,32 @@ def _without_command(name: str, rest: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"chimera {VERSION}")
         return 0
-    if name in ("-sc", "--shell-completion"):  # a shell asks the program, not one of its commands
-        code: int = import_module(_TRAIN).main([name, *rest])
-        return code
+    if name in ("-sc", "--shell-completion"):
+        return _complete([name, *rest])
     if name.startswith(("-", "+", "~")) or "=" in name:
         raise UserError(f"{name} is no command; write the command first: chimera train {name}")
     raise UserError(
         f"{name} is no command; choose one of {', '.join(COMMANDS)}{nearest(name, COMMANDS)}"
     )
+
+
+def _complete(arguments: list[str]) -> int:
+    """Complete the command's name, or hand the line without it to Hydra's completion.
+
+    A shell asks the program, with the line typed so far in COMP_LINE.
+    """
+    if any(argument.startswith("query=") for argument in arguments):
+        program, _, typed = os.environ.get("COMP_LINE", "").partition(" ")
+        name, blank, rest = typed.lstrip().partition(" ")
+        if not blank:
+            print(" ".join(command for command in COMMANDS if command.startswith(name)))
+            return 0
+        if name not in COMMANDS or COMMANDS[name].module != _TRAIN:
+            return 0
+        line = f"{program} {rest}"
+        os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    code: int = import_module(_TRAIN).main(arguments)
+    return code
 
 
 def _help() -> str:
