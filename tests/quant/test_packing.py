@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import nn
 
+from chimera.ops import integer
+from chimera.ops import packed as two_bits
 from chimera.ops.trits import pack, unpack, unpack_at
 from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_b1 import BitNetB1
 from chimera.quant.hbit import HBit
 from chimera.quant.none import FullPrecision
 from chimera.quant.shared.packed import BLOCK, PackedTernaryLinear
-from chimera.quant.shared.packing import byte_report, packed
+from chimera.quant.shared.packing import byte_report, packed, resident_bytes
 from chimera.quant.ternary_weight import TernaryWeight
 from tests.kit import close
 
@@ -129,3 +131,52 @@ def test_byte_report_counts_true_bytes() -> None:
 def test_byte_report_without_ternary_layers() -> None:
     report = byte_report(Tiny(FullPrecision()))
     assert report["total"].packed == report["total"].fp32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("path", ["kernel", "bytes", "blocks"])
+@pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit lsq_learned"])
+def test_every_path_computes_the_layer(
+    name: str, path: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codes at a tie may round the other way, so that a row is off by a step: seldom."""
+    if path != "kernel":
+        monkeypatch.setattr(two_bits, "library", lambda: None)
+    monkeypatch.setattr(integer, "_has_vnni", lambda: path == "bytes")
+    torch.manual_seed(0)
+    layer = QUANTISERS[name].linear(131, 37, bias=True, role="up").eval()
+    small, x = layer.packed(), torch.randn(50, 131)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        got, want = small(x), layer(x)
+    assert got.dtype == want.dtype == dtype
+    close_enough = torch.isclose(got.float(), want.float(), rtol=0.02, atol=0.02)
+    if dtype == torch.float32:
+        close_enough = torch.isclose(got, want, rtol=1e-4, atol=1e-5)
+    assert close_enough.float().mean() > 0.95
+    assert (small.codes is not None) == (path == "bytes")
+
+
+def test_memory_has_two_bits_a_weight_and_no_float_copy() -> None:
+    layer = BitNet158().linear(256, 512, bias=False, role="up")
+    small = layer.packed()
+    small(torch.randn(1, 256))
+    without_compiler = 0 if small.codes is None else 256 * 512
+    assert resident_bytes(small) - without_compiler == 256 * 512 // 4 + 4
+    assert {name for name, _ in small.named_buffers()} <= {"bits", "scale", "codes"}
+
+
+def test_gradients_reach_the_inputs_of_a_packed_layer() -> None:
+    layer = BitNet158().linear(24, 20, bias=False, role="up").double()
+    x, small = torch.randn(3, 24).double().requires_grad_(), layer.packed()
+    (got,) = torch.autograd.grad(small(x).square().sum(), x)
+    (want,) = torch.autograd.grad(layer(x).square().sum(), x)
+    close(got, want, 1e-6)
+
+
+def test_trits_of_another_shape_are_refused() -> None:
+    small = BitNet158().linear(24, 20, bias=False, role="up").packed()
+    state = small.state_dict()
+    with pytest.raises(RuntimeError, match="trits"):
+        small.load_state_dict({**state, "trits": state["trits"][1:]})
+    with pytest.raises(RuntimeError, match="trits"):
+        small.load_state_dict({"scale": state["scale"]})

@@ -55,6 +55,8 @@ class Run:
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
             model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`).
         init_run: identity of the model that `init_from` names; set by the composition.
+        measured: what `quant.compute=auto` became and the seconds of each arithmetic; set by the
+            run (`chimera.rundir.measured`).
     """
 
     name: Name
@@ -69,6 +71,7 @@ class Run:
     ckpt_sha256: str | None = None
     init_from: str | None = None
     init_run: str | None = None
+    measured: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

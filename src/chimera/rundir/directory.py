@@ -20,7 +20,6 @@ import fcntl
 import os
 import re
 import socket
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,9 @@ from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
 from chimera.rundir.identity import differences, identity, numerics_of
 from chimera.rundir.links import check_links
+from chimera.rundir.measured import reused
 from chimera.rundir.plain import read_json, read_yaml
+from chimera.rundir.processes import process_start
 from chimera.types import NAME
 
 #: Files that a directory may hold before its run starts: a sweep's log, the lock, checkpoints/.
@@ -86,6 +87,7 @@ class RunDir:
         """
         if config.get("run_dir"):
             return RunDir(Path(config["run_dir"]))
+        config = with_measured(config)
         if not re.fullmatch(NAME, config["name"]):
             raise UserError(
                 f"name={config['name']} is not allowed; a run's directory is called by it, so it"
@@ -128,7 +130,7 @@ class RunDir:
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - BEFORE_START and not self.status():
             raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
-        config = self.extended(config)
+        config = self.extended(with_measured(config))
         if config["overwrite"]:
             return
         if "config.yaml" not in names:
@@ -265,20 +267,14 @@ def runs_of(digits: str) -> list[Path]:
     return [path for path in found if path.is_dir() and not was_extended(path)]
 
 
-def process_start(pid: int) -> str | None:
-    """Start time of a process of this host, in the host's unit; None if the process has ended.
-
-    It tells a process from a later one with the same number.
-    """
-    stat = Path(f"/proc/{pid}/stat")
-    if Path("/proc/self/stat").exists():
-        try:  # the second field, the name in brackets, may contain blanks and brackets
-            state, *rest = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        return None if state in "ZX" else rest[18]
-    ps = subprocess.run(("ps", "-o", "lstart=", "-p", str(pid)), capture_output=True, text=True)
-    return ps.stdout.strip() or None
+def with_measured(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with what its run has measured in place of `auto`, if it began before."""
+    given = config.get("run_dir")
+    return reused(
+        config,
+        lambda trial: [Path(given)] if given else runs_of(identity(trial)),
+        lambda path: RunDir(path).config(),
+    )
 
 
 def _now() -> str:

@@ -29,6 +29,7 @@ NOT_IDENTITY = (
     "workers",
     "guard",
     "callbacks",
+    "measured",
     "task.teacher",
     "init_from",
     "data.cache_dir",

@@ -29,11 +29,12 @@ from chimera.optim.groups import groups
 from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
-from chimera.rundir.directory import RunDir, open_run
+from chimera.rundir.directory import RunDir, open_run, with_measured
 from chimera.rundir.extend import EXTENDED
 from chimera.rundir.stand_in import first_is_gone, mark_failed
 from chimera.task.base import Task
 from chimera.train import record
+from chimera.train.arithmetic import resolved
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say, show_draws, show_parameters
@@ -117,6 +118,7 @@ def find_place(config: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: the directory holds another run or other files.
     """
+    config = resolved(with_measured(config))
     directory = open_run(config)
     config = directory.extended(config)
     done = directory.is_done(config) and not config["overwrite"]

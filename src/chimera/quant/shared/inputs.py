@@ -109,12 +109,26 @@ class NormedPerToken(nn.Module):
         return Grid(*rms_codes(x, self.bits, self.eps))
 
 
-def on_grid(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> tuple[Tensor, Grid]:
-    """Apply all inputs but the grid per token at their end; returns the result and its codes."""
+def has_grid(inputs: nn.Module) -> bool:
+    """Whether inputs end in a grid per token."""
+    last = inputs[-1] if isinstance(inputs, nn.Sequential) else inputs
+    return isinstance(last, PerToken | NormedPerToken)
+
+
+def before_grid(
+    inputs: nn.Module, x: Float[Tensor, "*b d"]
+) -> tuple[Tensor, PerToken | NormedPerToken]:
+    """Apply all inputs but the grid per token at their end; returns the result and the grid."""
     *before, last = inputs if isinstance(inputs, nn.Sequential) else [inputs]
     for module in before:
         x = module(x)
-    return x, cast(PerToken | NormedPerToken, last).grid(x)
+    return x, cast(PerToken | NormedPerToken, last)
+
+
+def on_grid(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> tuple[Tensor, Grid]:
+    """Apply all inputs but the grid per token at their end; returns the result and its codes."""
+    x, last = before_grid(inputs, x)
+    return x, last.grid(x)
 
 
 class Rotation(nn.Module):

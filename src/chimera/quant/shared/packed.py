@@ -1,6 +1,7 @@
 """Ternary layers with packed weights, for inference (SPEC Q7).
 
-    y = (inputs(x) · Cᵀ) ⊙ scale + b,   C ∈ {−1, 0, 1} stored in base 3: 8/5 = 1.6 bits each
+    y = (inputs(x) · Cᵀ) ⊙ scale + b,   C ∈ {−1, 0, 1} stored in base 3: 8/5 = 1.6 bits each;
+                                         linear layers hold it in 2 bits each
 
 Scales keep the dtype of the statistics in training, one per weight matrix or one per row.
 """
@@ -16,8 +17,11 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from chimera.contract import Packable, Role
-from chimera.ops.precision import widen
+from chimera.ops import packed as two_bits
+from chimera.ops.integer import product, product_dtype
+from chimera.ops.precision import output_dtype, widen
 from chimera.ops.trits import PER_BYTE, pack, unpack, unpack_at
+from chimera.quant.shared.inputs import NormedPerToken, before_grid, has_grid
 
 BLOCK = 640  # rows unpacked at once, a multiple of five
 
@@ -64,20 +68,32 @@ class Packed(nn.Module):
         self.codes = None
 
 
-class PackedTernaryLinear(Packed):
+class PackedTernaryLinear(nn.Module):
     """Linear layer with packed weights; its output equals that of the trained layer in evaluation.
+
+    In memory a code has two bits, in a file 1.6. With a grid per token at the end of the inputs the
+    kernel of `ops.packed` multiplies the packed codes. Without it (no compiler) codes of one byte
+    serve on a CPU with VNNI and on a GPU. Elsewhere, and with other inputs, blocks of rows are
+    unpacked in each call; no path keeps a float copy. Gradients of x go through the blocks.
 
     Args:
         source: trained layer: `Packable`, with `role`, `inputs` and `bias`.
-        cache: True unpacks once, to a byte per weight, for fast decoding; False unpacks blocks of
-            rows in every call.
+        cache: keep the codes in one byte each from the first call on, where no kernel serves.
     """
 
+    bits: Tensor
+    scale: Tensor
+    codes: Tensor | None
     bias: Tensor | None
 
     def __init__(self, source: Any, *, cache: bool = False) -> None:
-        super().__init__(source, cache=cache)
+        super().__init__()
+        codes, scale = source.ternary()
+        self.shape, self.cache = codes.shape, cache
         self.role: Role = source.role
+        self.register_buffer("bits", two_bits.pack(codes), persistent=False)
+        self.register_buffer("scale", scale.detach().clone())
+        self.register_buffer("codes", None, persistent=False)
         self.inputs = copy.deepcopy(source.inputs).eval()
         bias = source.bias
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
@@ -86,7 +102,32 @@ class PackedTernaryLinear(Packed):
         """Stay in evaluation mode: packed weights are not trained."""
         return super().train(False)
 
+    def rows(self, start: int, stop: int) -> Int8[Tensor, "n d"]:
+        """Codes of rows `start` to `stop`."""
+        return two_bits.unpack(self.bits[start:stop], self.shape[1])
+
+    def cached(self) -> Int8[Tensor, "n d"]:
+        """All codes, unpacked by the first call."""
+        if self.codes is None:
+            self.codes = self.rows(0, self.shape[0])
+        return self.codes
+
+    @property
+    def trits(self) -> Tensor:
+        """The codes as a file has them, five in a byte."""
+        return pack(self.rows(0, self.shape[0]))
+
+    @property
+    def weight(self) -> Float[Tensor, "n d"]:
+        """Unpacked quantised weight, for code that needs its shape, dtype or device."""
+        return self.rows(0, self.shape[0]) * self.scale
+
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        differentiable = torch.is_grad_enabled() and x.requires_grad
+        if has_grid(self.inputs) and not differentiable and not torch.compiler.is_compiling():
+            y = self._integers(widen(x))
+            if y is not None:
+                return y.to(output_dtype(x))
         x, height = self.inputs(widen(x)).to(x.dtype), self.shape[0]
         if self.cache:
             y = F.linear(x, self.cached().to(x.dtype))
@@ -95,6 +136,42 @@ class PackedTernaryLinear(Packed):
             y = torch.cat([F.linear(x, block.to(x.dtype)) for block in blocks], -1)
         y = y * self.scale.flatten().to(y.dtype)
         return y if self.bias is None else y + self.bias
+
+    def _integers(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"] | None:
+        """The product of codes; None where it is not faster than that of floats."""
+        x, last = before_grid(self.inputs, x)
+        eps = last.eps if isinstance(last, NormedPerToken) else None
+        y = two_bits.linear(x, self.bits, self.scale, self.bias, bits=last.bits, eps=eps)
+        if y is not None:
+            return y
+        grid = last.grid(x)
+        sums = two_bits.product(grid.codes.flatten(0, -2), self.bits)
+        if sums is None:
+            if product_dtype(x.device, "int8") != torch.int8:
+                return None
+            sums = product(grid.codes.flatten(0, -2), self.cached())
+        y = sums.view(*x.shape[:-1], -1) * grid.step * self.scale.flatten()
+        return y if self.bias is None else y + self.bias
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[prefix + "trits"] = self.trits
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, meta: Any, strict: bool, missing: Any, *rest: Any
+    ) -> None:
+        state, name = dict(state_dict), prefix + "trits"
+        trits = state.pop(name, None)
+        super()._load_from_state_dict(state, prefix, meta, strict, missing, *rest)
+        if trits is None:
+            missing.append(name)
+            return
+        count = self.shape.numel()
+        if trits.shape != (-(-count // PER_BYTE),):
+            rest[-1].append(f"size mismatch for {name}: {tuple(trits.shape)} of {count} weights")
+            return
+        codes = unpack(trits.to(self.bits.device), count).view(self.shape)
+        self.bits, self.codes = two_bits.pack(codes), None
 
 
 class PackedTernaryEmbedding(Packed):

@@ -1,7 +1,8 @@
 """Pack ternary models for export, and count their bytes (SPEC Q7, E8; TITAN 5.4, QDYT Size column).
 
-`packed(model)` is a copy in which every `Packable` layer has five weights in a byte. Its state dict
-is the export. The export loads, bit for bit, into `packed` of any model of the same configuration.
+`packed(model)` is a copy in which every `Packable` layer has packed weights. Its state dict, with
+five weights in a byte, is the export. The export loads, bit for bit, into `packed` of any model of
+the same configuration.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def packed(model: nn.Module, *, cache: bool = False) -> nn.Module:
 
     Args:
         model: trained model, or an untrained one to load an export into.
-        cache: keep unpacked codes in memory too (see PackedTernaryLinear).
+        cache: keep codes of one byte in memory too (see PackedTernaryLinear).
     """
     model = copy.deepcopy(model).eval()
     replacements: dict[nn.Module, nn.Module] = {}
@@ -70,6 +71,12 @@ def byte_report(model: nn.Module) -> dict[str, Bytes]:
     return report | {
         "total": Bytes(*(sum(column) for column in zip(*report.values(), strict=True)))
     }
+
+
+def resident_bytes(model: nn.Module) -> int:
+    """Bytes of memory that the parameters and buffers of a model take, shared ones once."""
+    tensors = {t.data_ptr(): t for t in (*model.parameters(), *model.buffers())}
+    return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
 def _add(a: Bytes | None, b: Bytes) -> Bytes:

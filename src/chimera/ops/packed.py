@@ -1,0 +1,89 @@
+"""Products with ternary weights that stay packed, two bits each (SPEC Q7).
+
+    y = (Quant(x) · Cᵀ) ⊙ step ⊙ scale + b
+
+A row of C is blocks of 128 codes in 32 bytes: byte j of a block has the codes c + 1 of its places
+j, j + 32, j + 64 and j + 96, the first in the lowest bits. So a vector of bytes gives four vectors
+of codes by shifts. The last block is filled with zeros. Base 3 (`trits`) is a fifth smaller and is
+what is stored; unpacking it takes a multiplication per code. Kernels: `ternary.cpp`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int8, Int32, UInt8
+from torch import Tensor
+
+from chimera.ops.grid import FLOOR
+from chimera.ops.native import library
+
+BLOCK, LANES = 128, 4
+SHIFTS = (0, 2, 4, 6)
+
+
+def pack(codes: Int8[Tensor, "n k"]) -> UInt8[Tensor, "n bytes"]:
+    """Pack codes −1, 0, 1 by rows."""
+    u = F.pad(codes + 1, (0, -codes.shape[1] % BLOCK), value=1).to(torch.uint8)
+    parts = u.view(len(u), -1, LANES, BLOCK // LANES)
+    packed = parts[:, :, 0].clone()
+    for part, shift in enumerate(SHIFTS[1:], 1):
+        packed |= parts[:, :, part] << shift
+    return packed.flatten(1)
+
+
+def unpack(packed: UInt8[Tensor, "n bytes"], k: int) -> Int8[Tensor, "n k"]:
+    """Unpack rows of k codes."""
+    blocks = packed.view(len(packed), -1, 1, BLOCK // LANES)
+    parts = torch.cat([(blocks >> shift) & 3 for shift in SHIFTS], 2)
+    return parts.flatten(1)[:, :k].to(torch.int8) - 1
+
+
+def product(
+    a: Int8[Tensor, "m k"], packed: UInt8[Tensor, "n bytes"]
+) -> Int32[Tensor, "m n"] | None:
+    """A·Cᵀ by the kernel; None without it."""
+    kernels = None if a.device.type != "cpu" else library()
+    if kernels is None:
+        return None
+    a = F.pad(a, (0, packed.shape[1] * LANES - a.shape[1])).contiguous()
+    out = torch.empty(len(a), len(packed), dtype=torch.int32)
+    kernels.product(
+        kernels.path, torch.get_num_threads(), a.data_ptr(), len(a), a.shape[1], packed.data_ptr(),
+        len(packed), out.data_ptr(),
+    )  # fmt: skip
+    return out
+
+
+def linear(
+    x: Float[Tensor, "*b k"],
+    packed: UInt8[Tensor, "n bytes"],
+    scale: Tensor,
+    bias: Float[Tensor, " n"] | None,
+    *,
+    bits: int,
+    eps: float | None = None,
+) -> Float[Tensor, "*b n"] | None:
+    """Grid per token, product and scales in one kernel; None where it does not serve.
+
+    Args:
+        x: inputs; the kernel serves float32 on a CPU.
+        packed: codes of the weight.
+        scale: of the weight, [] or [n 1].
+        bias: added at the end.
+        bits: of the activation grid (`ops.grid.to_grid`).
+        eps: of an RMSNorm before the grid (`ops.grid.rms_grid`); None for no norm.
+    """
+    suits = x.device.type == "cpu" and x.dtype == scale.dtype == torch.float32
+    kernels = library() if suits and (bias is None or bias.dtype == torch.float32) else None
+    if kernels is None:
+        return None
+    flat, scale = x.reshape(-1, x.shape[-1]).contiguous(), scale.contiguous()
+    out = torch.empty(*x.shape[:-1], len(packed))
+    kernels.linear(
+        kernels.path, torch.get_num_threads(), flat.data_ptr(), len(flat), flat.shape[1],
+        eps is not None, eps or 0.0, float(2 ** (bits - 1) - 1), FLOOR, packed.data_ptr(),
+        len(packed), scale.data_ptr(), scale.numel(), None if bias is None else bias.data_ptr(),
+        out.data_ptr(),
+    )  # fmt: skip
+    return out
