@@ -160,7 +160,8 @@ def node_down(trial: Trial) -> int:
     node = slurm("sinfo", "-h", "-o", "%n").split()[0]
     slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     time.sleep(5)
-    slurm("scontrol", "update", f"nodename={node}", "state=resume")
+    # Slurm refuses this of a node that has come back by itself (ReturnToService=2).
+    subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], capture_output=True)
     _release(trial.job)
     return driver.wait(PATIENCE)
 
