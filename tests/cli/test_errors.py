@@ -30,6 +30,8 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["++optim.lrr=1"], ["optim.lr"]),
     (["~mixer"], ["~mixer deletes"]),
     (["garbage"], ["cannot read", "group=name"]),
+    (["run_dir=/a/b=c"], ["cannot read", "'run_dir=\"/a/b=c\"'"]),
+    (["resume=x"], ["resume is no key", "goes on by itself", "ckpt_path"]),
     (["optim.lr="], ["optim.lr="]),
     (["optim.lr=fast"], ["optim.lr=fast", "a number above 0"]),
     (["optim.lr=-1"], ["optim.lr=-1", "above 0"]),

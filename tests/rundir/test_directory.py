@@ -180,3 +180,8 @@ def test_a_heartbeat_of_a_host_with_another_clock(
     os.utime(file, (written, written))
     assert run.is_running() is running
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_directory_that_cannot_be_made_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match="run_dir=/proc/x cannot be made"):
+        RunDir(Path("/proc/x")).lock()  # also root may make no folder there

@@ -1,9 +1,11 @@
-"""What a run prints at its start about weight decay and draws."""
+"""What a run prints at its start about weight decay, draws and adapters, and at its end."""
 
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import rich
@@ -11,7 +13,14 @@ import rich
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.optim.groups import groups
-from chimera.train.console import show_draws, show_parameters, ternary_by_component
+from chimera.rundir.directory import RunDir
+from chimera.train.console import (
+    report,
+    show_draws,
+    show_frozen,
+    show_parameters,
+    ternary_by_component,
+)
 
 
 @pytest.fixture
@@ -63,3 +72,30 @@ def test_the_ternary_share_shows_what_a_quantiser_changes(printed: io.StringIO) 
     assert "attention 100%" in printed.getvalue()
     table = ternary_by_component(zoo.build(zoo.TINY, {"quant": "hbit", "mixer": "mlstm"}))
     assert 0 < table["mlstm"] < 1  # the 4 × 4 blocks of W_q, W_k, W_v stay in full precision
+
+
+@pytest.mark.parametrize(
+    ("ours", "says"), [(50.0, "4.00 times lower"), (800.0, "4.00 times higher")]
+)
+def test_the_end_compares_with_the_unigram(printed: io.StringIO, ours: float, says: str) -> None:
+    metrics = {"val/unigram_perplexity": 200.0, "val/perplexity": ours}
+    metrics |= {"test/perplexity": ours, "test/accuracy": 0.1}
+    saves = {"saves": 1, "seconds": 0.1, "longest": 0.1}
+    record = {"metrics": metrics, "checkpoints": saves, "skipped": {"scaler": 0}}
+    record |= {"tokens_per_second": math.nan, "peak_memory_gb": 1.0, "wall_seconds": 3.0}
+    report(record, RunDir(Path("run")))
+    said = " ".join(printed.getvalue().split())
+    assert says in said
+    assert "nan" not in said  # a run of one step has no speed
+    report({**record, "tokens_per_second": 1234.0}, RunDir(Path("run")))
+    assert "1,234 tokens/s, peak memory" in " ".join(printed.getvalue().split())
+
+
+def test_an_adapter_beside_random_weights_is_warned_of(printed: io.StringIO) -> None:
+    config = {"choices": {"adapter": "lora"}, "init_from": "runs/a", "model": {"dim": 32}}
+    show_frozen(config)
+    show_frozen({**config, "init_from": None, "model": {"pretrained": True}})
+    show_frozen({**config, "init_from": None, "choices": {"adapter": "none"}})
+    assert not printed.getvalue()
+    show_frozen({**config, "init_from": None})
+    assert "adapter=lora freezes the model's random weights" in printed.getvalue()

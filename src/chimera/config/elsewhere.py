@@ -81,6 +81,8 @@ OTHER = {
     "extras": "a run prints its parameters, and --cfg job its configuration",
     "task_name": "name=<name> is the name of a run, tags=[a,b] are its tags",
     "train": f"a run always trains; {spelt('eval')} run=<dir> only tests",
+    "resume": "a run goes on by itself: give the same command, or run_dir=<its directory>;"
+    " ckpt_path=<file> names a checkpoint",
     "test": "a run always tests; trainer.limit_test_batches=1 makes it short",
     "print_config": "--cfg job prints the configuration",
     "optimized_metric": "a sweeper gets the table's metric, or val/perplexity",

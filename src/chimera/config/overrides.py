@@ -90,7 +90,11 @@ def _parse(text: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([text])[0]
     except (OverrideParseException, HydraException) as error:
-        hint = "" if "=" in text else "; a choice is written group=name, a value key=value"
+        key, equals, value = text.partition("=")
+        hint = "; a choice is written group=name, a value key=value"
+        if equals:
+            quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+            hint = f"; in quotes any text is a value: '{key}=\"{quoted}\"'"
         raise UserError(f"cannot read the override '{text}'{hint}") from error
 
 

@@ -9,6 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+from chimera.errors import FULL, UserError
+
 
 def write_atomic(path: Path, text: str) -> None:
     """Write a text file; after a crash or on a full disk the old file is unchanged."""
@@ -26,6 +28,26 @@ def write_atomic(path: Path, text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write indented JSON atomically."""
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def make_folder(folder: Path, *, of: Path) -> None:
+    """Make a folder and those above it.
+
+    Args:
+        folder: to make.
+        of: directory that was named on the command line.
+
+    Raises:
+        UserError: the system does not allow it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        raise UserError(
+            f"run_dir={of} cannot be made ({error.strerror}); name a folder that you may write to"
+        ) from error
 
 
 def age_of(file: Path) -> float:

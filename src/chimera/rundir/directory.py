@@ -28,7 +28,7 @@ import yaml
 
 from chimera.errors import UserError
 from chimera.paths import runs_root
-from chimera.rundir.atomic import age_of, write_atomic, write_json
+from chimera.rundir.atomic import age_of, make_folder, write_atomic, write_json
 from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
@@ -215,7 +215,7 @@ class RunDir:
         """
         busy = self.is_running() and self.status().get("pid") != os.getpid()
         if not busy:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            make_folder(self.checkpoints, of=self.path)
             self._lock = os.fdopen(os.open(self.path / ".lock", LOCK, 0o644), "w")
             try:
                 # Not flock: worker processes inherit it, so those of a killed run would hold it.
@@ -233,7 +233,7 @@ class RunDir:
 
     def start(self, config: dict[str, Any], overrides: list[str]) -> None:
         """Create the directory with status, configuration, overrides and environment."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoints, of=self.path)
         record = self.path / "run.json"  # exists if a finished run is extended or overwritten
         if config.get("extend") and record.exists():
             record.replace(self.path / f"run-{self.record()['steps']}.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections import Counter
 from typing import Any
@@ -120,6 +121,16 @@ def show_draws(model: nn.Module) -> None:
         )
 
 
+def show_frozen(config: dict[str, Any]) -> None:
+    """Warn of an adapter beside random weights, which it freezes."""
+    adapter = config["choices"]["adapter"]
+    if adapter != "none" and not config["init_from"] and not config["model"].get("pretrained"):
+        say(
+            f"adapter={adapter} freezes the model's random weights;"
+            " init_from=<run or folder> starts from trained ones"
+        )
+
+
 def report(record: dict[str, Any], directory: RunDir) -> None:
     """Print the results of a finished run in a few lines."""
     saves, skipped = record["checkpoints"], record["skipped"]
@@ -128,9 +139,11 @@ def report(record: dict[str, Any], directory: RunDir) -> None:
         if any(skipped.values())
         else ""
     )
+    rate = record["tokens_per_second"]  # NaN, or null in a file, of a run of one step
+    speed = f"{rate:,.0f} tokens/s, " if rate and math.isfinite(rate) else ""
     say(
         f"{headline(record['metrics'])}\n"
-        f"{record['tokens_per_second']:,.0f} tokens/s, peak memory"
+        f"{speed}peak memory"
         f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all\n"
         f"{saves['saves']} checkpoint{'s' * (saves['saves'] != 1)} in {saves['seconds']:.2f} s,"
         f" the longest {saves['longest']:.2f} s{left_out}\n"
@@ -147,8 +160,10 @@ def headline(metrics: dict[str, float]) -> str:
             if any(k.startswith(stage) for k in metrics)
         )
     unigram = metrics["val/unigram_perplexity"]
+    ours = metrics["val/perplexity"]
+    compared = "lower" if ours <= unigram else "higher"
     return (
-        f"validation perplexity {metrics['val/perplexity']:.1f}, of a unigram model on the same"
-        f" tokens {unigram:.1f}: {unigram / metrics['val/perplexity']:.2f} times lower\n"
+        f"validation perplexity {ours:.1f}, of a unigram model on the same tokens {unigram:.1f}:"
+        f" {max(unigram, ours) / min(unigram, ours):.2f} times {compared}\n"
         f"test perplexity {metrics['test/perplexity']:.1f}, accuracy {metrics['test/accuracy']:.1%}"
     )

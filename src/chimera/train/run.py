@@ -37,7 +37,7 @@ from chimera.train import record
 from chimera.train.arithmetic import resolved
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
-from chimera.train.console import quiet, report, say, show_draws, show_parameters
+from chimera.train.console import quiet, report, say, show_draws, show_frozen, show_parameters
 from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.loggers import open_loggers
@@ -82,6 +82,7 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
     task.shard = shard if settings.strategy == "fsdp" else None
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
     show_draws(task.model)
+    show_frozen(config)
 
     def started() -> dict[str, Any]:
         origin = starting_point(config, directory, task, data, settings.max_steps)
