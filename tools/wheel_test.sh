@@ -39,7 +39,7 @@ say "first run trained"
 say "two jobs swept into ./runs"
 "$chimera" eval run=decoder >/dev/null
 "$chimera" generate run=decoder prompt="The function" max_new=8
-"$chimera" export run=decoder to=exported packed=true
+"$chimera" export run=decoder to=exported
 say "evaluated, generated, exported"
 code=0
 "$chimera" train mixer=retnett 2>"$work/error" || code=$?

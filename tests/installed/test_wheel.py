@@ -113,7 +113,7 @@ def test_an_installed_package_does_all_its_work(place: Path, tmp_path: Path) -> 
     chimera("train", *TINY, *decoder, "trainer.devices=2")
     assert "test/loss" in chimera("eval", "run=decoder")
     assert chimera("generate", "run=decoder", "prompt=The", "max_new=2").startswith("The")
-    chimera("export", "run=decoder", "to=out", "packed=true")
+    chimera("export", "run=decoder", "to=out")
     assert (tmp_path / "out" / "model.safetensors").is_file()
     chimera("table", "bitnet_qdyt/norms", "scale=smoke", "trainer.max_steps=2", "logger=none")
     assert (tmp_path / "reports/bitnet_qdyt/norms/smoke/report.md").is_file()
