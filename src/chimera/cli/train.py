@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from chimera import world
 from chimera.cli.errors import exit_code
@@ -23,6 +24,7 @@ eval "$(python train.py -sc install=bash)"             complete groups and keys 
 python train.py --help                                 groups and choices
 python train.py list                                   all components: description, source, cost
 python train.py list tables                            all tables of experiments with their rows
+python train.py show [format=json|mermaid] [...]       parameters, bytes, FLOPs, memory, diagram
 python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<table> all rows
 python train.py replay=<run>/nan_report-<step>.json    repeat a step that was not finite
 python eval.py run=<dir>                               repeat a run's final test
@@ -61,6 +63,8 @@ def _command(arguments: list[str]) -> int:
         return 0
     if overrides[:1] == ["list"]:
         return _list(overrides[1:])
+    if overrides[:1] == ["show"]:
+        return _show(overrides[1:])
     if any(override.startswith("replay=") for override in overrides):
         return _replay(overrides)
     if flags.multirun:
@@ -83,6 +87,7 @@ def _command(arguments: list[str]) -> int:
 def _run(overrides: list[str]) -> int:
     """Compose and check the configuration, wait for prerequisites, train."""
     from chimera.config.compose import compose, plain
+    from chimera.config.precision import announcement
     from chimera.config.scale import clamped
     from chimera.train.check import check
     from chimera.train.launch import PARENT, launch
@@ -91,8 +96,9 @@ def _run(overrides: list[str]) -> int:
     config = plain(compose(overrides))
     check(config)
     if PARENT not in os.environ:  # the parent has said it, and waited
-        for line in clamped(config, overrides) if world.is_first() else ():
-            print(line, file=sys.stderr)
+        if world.is_first():
+            for line in (*clamped(config, overrides), *announcement(config, overrides)):
+                print(line, file=sys.stderr)
         wait_for_all(config, overrides)
     if (code := launch(config, overrides)) is not None:
         return code
@@ -106,6 +112,29 @@ def _run(overrides: list[str]) -> int:
             print(f"{stopped}; start the same command again to resume", file=sys.stderr)
         return 130
     return 0
+
+
+def _show(overrides: list[str]) -> int:
+    """Print what is known of a run before it starts."""
+    import json
+
+    from chimera.config.compose import compose, plain
+    from chimera.config.overview import format_of
+    from chimera.train.check import check
+
+    how, choices = format_of(overrides)
+    config = plain(compose(choices))
+    check(config)
+    from chimera.train.overview import overview, text
+
+    found = overview(config)
+    shown = {"text": text, "json": lambda x: json.dumps(x, indent=2), "mermaid": _diagram}
+    print(shown[how](found))
+    return 0
+
+
+def _diagram(found: dict[str, Any]) -> str:
+    return str(found["diagram"]).rstrip()
 
 
 def _list(arguments: list[str]) -> int:

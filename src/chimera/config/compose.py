@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from chimera.config import init_from, tables
+from chimera.config import init_from, precision, tables
 from chimera.config.choices import (
     UNSET,
     configuration,
@@ -92,6 +92,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         cfg.numerics = NUMERICS
     apply_scale(cfg, set(settings))
     apply_debug(cfg, final, settings)
+    precision.resolve(cfg)
     cfg.init_from = start_model
     init_from.apply_source(cfg, source, settings)
     init_from.apply_checkpoint(cfg)

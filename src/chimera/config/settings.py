@@ -42,7 +42,8 @@ class Run:
     Args:
         name: of the run, in its directory and in W&B.
         seed: of all random numbers.
-        precision: fp32, bf16 or fp16 (mixed; fp16 with a gradient scaler, slow on a CPU).
+        precision: fp32, bf16 or fp16 (mixed; fp16 with a gradient scaler, slow on a CPU). The
+            command line also takes auto (`chimera.config.precision`).
         run_dir: directory of the run; None: `runs/<name>-<hash of the resolved config>`.
         overwrite: start over in a directory that holds a finished run.
         extend: train the finished run in `run_dir` on to a larger `trainer.max_steps`

@@ -132,12 +132,12 @@ def check_model(
         settings, choices, causal: see `build_model`.
         head: function that replaces the head by that of the task.
     """
-    with torch.device("meta"), _Unfilled():
+    with torch.device("meta"), unfilled():
         model = build_model(settings, choices, vocab_size=8, causal=causal, adapt=False)
         return choices.adapter(head(model))
 
 
-class _Unfilled(TorchFunctionMode):
+class unfilled(TorchFunctionMode):  # noqa: N801 - a context, called like a function
     """Skip `normal_`: on the meta device it has no effect but imports the compiler (1.2 s)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -131,7 +131,11 @@ def group(
         choices = choices.masked_fill(~rearrange(real[:, None].expand(n, k), pattern), count)
     choices, slots = choices.sort(stable=True)
     # The only synchronisation with the device: group sizes are needed on the host.
-    edges = torch.searchsorted(choices, torch.arange(count + 1, device=choices.device)).tolist()
+    if choices.is_meta:  # shapes alone are computed: as an even router
+        edges = [len(choices) * expert // count for expert in range(count + 1)]
+    else:
+        bounds = torch.arange(count + 1, device=choices.device)
+        edges = torch.searchsorted(choices, bounds).tolist()
     sizes = demand = [high - low for low, high in pairwise(edges)]
     if capacity is not None:
         # The tolerance keeps 1.1 · 30 / 3 = 11.000000000000002 at 11.

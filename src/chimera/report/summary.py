@@ -27,7 +27,8 @@ FACTS = {
     "bytes_packed": "bytes.total.packed",
     "bytes_fp16": "bytes.total.fp16",
     "bytes_fp32": "bytes.total.fp32",
-    "flops": "flops",
+    "flops": "flops.training",
+    "mfu": "mfu",
     "tokens_per_second": "tokens_per_second",
     "seconds": "wall_seconds",
 }

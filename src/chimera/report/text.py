@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from chimera.config.tables import title_of
 from chimera.paths import CONF
-from chimera.report import digits, measured, origin, settings
-from chimera.report.cells import Cell, metric
+from chimera.report import digits, measured, notes, origin, settings
+from chimera.report.cells import Cell
 from chimera.report.escape import Markdown, block, cell, code, markdown
 from chimera.report.stats import LEVEL
 from chimera.report.summary import Line, Pair, Summary
@@ -27,7 +27,8 @@ def report(summary: Summary) -> str:
         f"«ours» is the mean ± the sample standard deviation over seeds. «difference» is to"
         f" {code(summary.table.reference)}, seed by seed; p is of a two-sided paired t-test, not"
         f" corrected for the number of rows. «size» counts ternary weights packed five to a byte"
-        f" with their scales, and all other weights as stored in training.",
+        f" with their scales, and all other weights as stored in training."
+        f"{notes.flops(summary)}",
         "![published and ours](report.png)",
         "![loss of every row](curves.png)",
         "## Order of rows",
@@ -60,7 +61,7 @@ def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
     head = ["row", "published", "ours", "difference", "p", "parameters", "size"]
     columns = _only_published(summary)
     columns = columns if len(columns) <= MAX_PUBLISHED_COLUMNS else []
-    head += ["FLOPs", "tokens/s", "time", *(f"published {c}" for c in columns)]
+    head += ["FLOPs/token", "MFU", "tokens/s", "time", *(f"published {c}" for c in columns)]
     body = [
         [*_row(summary, line), *(_also_published(line, c) for c in columns)]
         for line in summary.lines
@@ -145,6 +146,7 @@ def _row(summary: Summary, line: Line) -> list[str]:
         _formatted(facts["parameters"], digits.count),
         _formatted(facts["bytes_packed"], lambda size: f"{digits.count(size)}B"),
         _formatted(facts["flops"], digits.count),
+        _formatted(facts["mfu"], lambda share: f"{share:.1%}"),
         _formatted(facts["tokens_per_second"], lambda speed: digits.number(speed, 3)),
         _formatted(facts["seconds"], digits.clock),
     ]
@@ -274,18 +276,8 @@ def _about(summary: Summary) -> str:
     return (
         f"{_sentence(table.source)} Scale {code(summary.scale)}, seeds {seeds}."
         f" Metric {markdown(table.metric)}, {table.better} is better. Numerics {summary.numerics}."
-        f"{_unigram(summary)}"
+        f"{notes.unigram(summary)}"
     )
-
-
-def _unigram(summary: Summary) -> str:
-    """Sentence on the perplexity of a unigram model (token frequencies only); empty if unknown."""
-    records = (metric(run.record, "val/unigram_perplexity") for run in summary.cells)
-    values = sorted({value for value in records if value is not None})
-    if not values or summary.table.metric != "val/perplexity":
-        return ""
-    ends = dict.fromkeys(digits.number(value) for value in (values[0], values[-1]))
-    return f" A unigram model has {' to '.join(ends)} on the same validation tokens."
 
 
 def _state(run: Cell) -> str:

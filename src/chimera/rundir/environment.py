@@ -21,7 +21,7 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "machine": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "chimera": VERSION,
@@ -65,7 +65,8 @@ def _installed_commit() -> dict[str, Any]:
     return {"commit": commit, "changed": False}
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name of the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -72,7 +72,8 @@ class RunIndex:
             return
         elsewhere = config.get("init_from") or config.get("ckpt_path")
         elsewhere = elsewhere or (config.get("task") or {}).get("teacher")
-        if not elsewhere and not any("${oc." in text for text in overrides):
+        machine = any("${oc." in text or text == "precision=auto" for text in overrides)
+        if not elsewhere and not machine:
             self._composed[key] = [config, identity(config)]
             self._changed = True
 

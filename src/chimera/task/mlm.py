@@ -71,6 +71,12 @@ class MaskedLM(LanguageTask):
     ) -> MLMDataModule:
         return MLMDataModule(corpus, tokenizer, seed, mask_ratio=settings["mask_ratio"])
 
+    def example(self, length: int, device: torch.device) -> dict[str, Any]:
+        """As `task.flops.example`, with the head at the masked positions alone."""
+        masked = torch.arange(max(1, round(self.mask_ratio * length)), device=device)
+        ids = torch.zeros(1, length, dtype=torch.long, device=device)
+        return {"ids": ids, "index": masked}
+
     def setup(self, stage: str) -> None:
         """Load the teacher, for training only; Lightning loads checkpoints after this."""
         super().setup(stage)

@@ -140,7 +140,7 @@ def report(record: dict[str, Any], directory: RunDir) -> None:
         else ""
     )
     rate = record["tokens_per_second"]  # NaN, or null in a file, of a run of one step
-    speed = f"{rate:,.0f} tokens/s, " if rate and math.isfinite(rate) else ""
+    speed = f"{rate:,.0f} tokens/s{_utilisation(record)}, " if rate and math.isfinite(rate) else ""
     say(
         f"{headline(record['metrics'])}\n"
         f"{speed}peak memory"
@@ -149,6 +149,14 @@ def report(record: dict[str, Any], directory: RunDir) -> None:
         f" the longest {saves['longest']:.2f} s{left_out}\n"
         f"{directory.path}"
     )
+
+
+def _utilisation(record: dict[str, Any]) -> str:
+    """The rate of a run in FLOP/s and its share of that of matrix products; empty if unknown."""
+    if not (mfu := record.get("mfu")):  # runs of older versions have none
+        return ""
+    rate = record["gemm_rate"]
+    return f", {mfu * rate / 1e9:,.1f} GFLOP/s (MFU {mfu:.1%} of {rate / 1e9:,.0f})"
 
 
 def headline(metrics: dict[str, float]) -> str:

@@ -177,8 +177,10 @@ class _Group:
         for rank, code in zip(failed, codes, strict=True):
             if code < 0:
                 name = signal.Signals(-code).name
+                full = " (if nobody did, memory was full: lower data.batch_size)"
                 print(
-                    f"error: process {rank} of {len(self.processes)} was ended by {name}; start the"
+                    f"error: process {rank} of {len(self.processes)} was ended by {name}"
+                    f"{full if name == 'SIGKILL' else ''}; start the"
                     " same command again to resume from the last checkpoint",
                     file=sys.stderr,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,7 +19,9 @@ from chimera.rundir.extend import EXTENDED
 from chimera.rundir.identity import NUMERICS, identity, numerics_of
 from chimera.rundir.steps import epochs
 from chimera.task.base import Task
+from chimera.task.flops import count
 from chimera.train.console import parameters_by_component
+from chimera.train.rate import rate_of
 
 
 def older(config: dict[str, Any]) -> str:
@@ -32,6 +35,7 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
     by_component = parameters_by_component(task.model)
     total = sum(by_component.values())
     trained = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
+    flops = count(task, config["data"].get("seq_len") or config["model"]["max_len"])
     return {
         "name": config["name"],
         "identity": identity(config),
@@ -42,6 +46,7 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
         **({EXTENDED: config[EXTENDED]} if EXTENDED in config else {}),
         "parameters": {"total": total, **by_component},
         "trained": {"parameters": trained, "share": trained / total},
+        "flops": flops._asdict() if flops else None,
         "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},
         "tokenizer": {"sha256": data.tokenizer.sha256, "vocab_size": data.tokenizer.vocab_size},
         "data": data.report,
@@ -73,3 +78,20 @@ def after(trainer: pl.Trainer, directory: RunDir, metrics: dict[str, float]) -> 
             "longest": max(checkpoints.stalls, default=0.0),
         },
     }
+
+
+def utilisation(trainer: pl.Trainer, precision: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """`mfu` of a run and its `gemm_rate`, that of products of all its processes in FLOP/s.
+
+    Empty where FLOPs or tokens/s are not known: of a model that cannot be counted, after one step.
+
+    Args:
+        trainer: has trained.
+        precision: of the run.
+        facts: with `flops` and `tokens_per_second`.
+    """
+    if not facts["flops"] or not math.isfinite(facts["tokens_per_second"]):
+        return {}
+    rate = rate_of(trainer.strategy.root_device, precision) * trainer.world_size
+    done = facts["flops"]["training"] * facts["tokens_per_second"]
+    return {"mfu": done / rate, "gemm_rate": rate}

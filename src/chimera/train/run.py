@@ -41,6 +41,7 @@ from chimera.train.console import quiet, report, say, show_draws, show_frozen, s
 from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.loggers import open_loggers
+from chimera.train.memory import memory_named
 from chimera.train.ranks import Ranks, joined, lost_processes_named
 from chimera.train.restore import starting_point
 from chimera.train.trainer import make_trainer, trainer_settings
@@ -54,9 +55,10 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all is saved.
+        UserError: memory does not suffice.
     """
     quiet()
-    with joined(config["trainer"]["timeout"]) as ranks:
+    with memory_named(config), joined(config["trainer"]["timeout"]) as ranks:
         return _run(config, overrides, ranks)
 
 
@@ -107,6 +109,7 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
             metrics = test(trainer, task, data, settings, ranks)
         facts |= record.after(trainer, directory, metrics)
         if ranks.first:
+            facts |= record.utilisation(trainer, config["precision"], facts)
             write_json(directory.path / "run.json", facts)
             curves(directory.steps, facts["validations"], directory.curves, config["name"])
     report(facts, directory)

@@ -1,0 +1,97 @@
+"""A run that memory does not suffice for ends in one line that says what to lower."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from chimera.errors import UserError
+from chimera.paths import ROOT
+from chimera.train.memory import lack_of_memory, memory_named
+from tests.data.kit import sentences
+from tests.train import tiny
+
+CONFIG = {
+    "data": {"batch_size": 16, "seq_len": 128, "num_workers": 2},
+    "model": {"gradient_checkpointing": False},
+    "trainer": {"accumulate_grad_batches": 2},
+}
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has 1 GiB"),
+        RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried …"),
+        RuntimeError("std::bad_alloc"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        caused(
+            RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"),
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+        ),
+    ],
+)
+def test_every_way_to_run_out_of_memory_is_named(error: Exception) -> None:
+    with pytest.raises(UserError) as told, memory_named(CONFIG):
+        raise error
+    line = str(told.value)
+    assert line.startswith("out of memory: ")
+    assert "data.batch_size=8 trainer.accumulate_grad_batches=4" in line
+    assert "model.gradient_checkpointing=true" in line
+    assert "data.seq_len=128" in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("shapes cannot be multiplied"),
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Aborted"),
+        OSError(errno.ENOENT, "no file"),
+    ],
+)
+def test_other_errors_stay(error: Exception) -> None:
+    assert lack_of_memory(error) == ""
+    with pytest.raises(type(error)) as raised, memory_named(CONFIG):
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.slow
+def test_a_run_beyond_its_limit_ends_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n\n".join(sentences(9000)))
+    limit = 6 << 30
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    line = [*tiny.LINE, "mixer=attention", "model.dim=512", "model.max_len=4096"]
+    line += ["data.batch_size=2", "trainer.max_steps=1", f"run_dir={tmp_path / 'run'}"]
+    line += ["trainer.accumulate_grad_batches=1", "model.depth=2", "model.heads=8"]
+    line += ["position=alibi", "data.seq_len=4096", "trainer.threads=1"]
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=limited,
+        timeout=300,
+    )
+    assert ended.returncode == 2, ended.stderr
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: out of memory: ")
+    assert "data.batch_size=1" in last
+    assert "Traceback" not in ended.stderr
+    assert tiny.state(tmp_path / "run") == "FAILED"

@@ -1,0 +1,74 @@
+"""The rate of matrix products: measured once, kept, never lowered."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from chimera.train import console, rate, record
+from tests.train import tiny
+
+CPU = torch.device("cpu")
+
+
+def test_a_rate_is_measured_once_and_only_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path / "cache"))
+    asked: list[float] = []
+    rates = iter([5e9, 3e9, 8e9])
+
+    def measured(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
+        asked.append(seconds)
+        return next(rates)
+
+    monkeypatch.setattr(rate, "measure", measured)
+    assert [rate.rate_of(CPU, "bf16") for _ in range(3)] == [5e9, 5e9, 8e9]
+    assert asked == [rate.FIRST, rate.AGAIN, rate.AGAIN]
+    kept = json.loads((tmp_path / "cache" / "rates.json").read_text())
+    assert list(kept.values()) == [8e9]
+    (tmp_path / "cache" / "rates.json").write_text("{damaged")
+    assert rate._read() == {}
+
+
+def test_a_measurement_is_a_positive_rate() -> None:
+    found = rate.measure(CPU, torch.float32, 0.0)
+    assert math.isfinite(found)
+    assert found > 0
+
+
+def test_a_gpu_of_the_table_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 PCIe")
+    assert rate.rate_of(torch.device("cuda"), "bf16") == 7.56e14
+    assert rate.rate_of(torch.device("cuda"), "fp32") == 5.1e13
+
+
+def test_utilisation_is_flops_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "rate_of", lambda *_: 1e9)
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=CPU), world_size=2)
+    facts = {"flops": {"training": 1e6}, "tokens_per_second": 500.0}
+    assert record.utilisation(trainer, "fp32", facts) == {"mfu": 0.25, "gemm_rate": 2e9}
+    assert record.utilisation(trainer, "fp32", {**facts, "tokens_per_second": math.nan}) == {}
+    assert record.utilisation(trainer, "fp32", {**facts, "flops": None}) == {}
+
+
+def test_a_run_records_and_prints_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path / "cache"))
+    run = tiny.trained(tmp_path, run=2) / "run"
+    facts = tiny.record(run)
+    flops = facts["flops"]
+    assert flops["length"] == 16
+    assert flops["training"] > flops["forward"] == sum(flops["by_component"].values())
+    done = flops["training"] * facts["tokens_per_second"]
+    assert facts["mfu"] == pytest.approx(done / facts["gemm_rate"])
+    assert "GFLOP/s (MFU " in capfd.readouterr().err
+    monkeypatch.setattr(console, "say", print)
+    assert console._utilisation({"metrics": {}}) == ""
