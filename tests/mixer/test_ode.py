@@ -245,7 +245,7 @@ def test_bf16_autocast_stays_near_float32(backprop: str) -> None:
 
 def test_adjoint_without_torchdiffeq_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ode, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"chimera\[ode\] or use backprop=direct or checkpoint"):
+    with pytest.raises(UserError, match=r"chimera-lm\[ode\] or use backprop=direct or checkpoint"):
         build(backprop="adjoint")
     build(backprop="checkpoint")
 

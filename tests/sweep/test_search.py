@@ -201,7 +201,7 @@ def test_bad_ranges_and_typos_are_one_line_and_write_nothing(
 
 def test_without_optuna_the_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match=r"chimera\[search\]"):
+    with pytest.raises(UserError, match=r"chimera-lm\[search\]"):
         sweep(["optim.lr=interval(1e-4,1e-2)", "search.trials=2"])
 
 

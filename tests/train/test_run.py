@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ import torch
 
 from chimera.callback.log.step_log import FIELDS
 from chimera.cli.train import main
-from chimera.sweep.local import Local
+from chimera.sweep.local import Local, Start
 from tests import forks
 
 MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "scale=smoke", "model.dim=32"]
@@ -146,7 +145,7 @@ def test_a_sweep_runs_each_missing_job(
 ) -> None:
     """A sweep starts a job as a new process of five seconds; a fork takes one."""
     if jobs == "forks":
-        monkeypatch.setattr(Local, "start", forked)
+        monkeypatch.setattr(Local, "_start", forked)
     words = [w for w in train(text, tmp_path / "x")[1:] if not w.startswith("run_dir=")]
     words += ["trainer.max_steps=2", "logger=none"]
     assert run(["train.py", *words, "seed=0", f"run_dir={tmp_path}/0"]).returncode == 0
@@ -156,10 +155,10 @@ def test_a_sweep_runs_each_missing_job(
     assert json.loads((tmp_path / "1/run.json").read_text())["steps"] == 2
 
 
-def forked(self: Local, overrides: Sequence[str], log: Path, *_: int) -> SimpleNamespace:
-    """Stands for `Local.start`: runs the job as a fork, to its end."""
-    done = run(["train.py", *overrides])
-    log.write_text(done.stdout + done.stderr)
+def forked(self: Local, start: Start) -> SimpleNamespace:
+    """Stands for `Local._start`: runs the job as a fork, to its end."""
+    done = run(["train.py", *start.overrides])
+    start.log.write_text(done.stdout + done.stderr)
     return SimpleNamespace(where="a fork", poll=lambda: done.returncode)
 
 
