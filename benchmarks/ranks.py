@@ -1,7 +1,9 @@
 """Speed of two processes against one, one thread each: the main job, DDP and FSDP2.
 
 Efficiency is tokens/s of two processes over twice those of one. The batch is the same in all, so a
-process of two has half of it. Runs take turns, so that a change of the machine meets all of them.
+process of two has half of it. «two runs» are two runs of one process at the same time, which share
+nothing: what the machine itself leaves of twice the speed. Runs take turns, so that a change of the
+machine meets all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ WAYS = {
     "two processes, ddp": ["trainer.devices=2", "trainer.strategy=ddp"],
     "two processes, fsdp": ["trainer.devices=2", "trainer.strategy=fsdp"],
 }
+SEPARATE = "two runs"
 TURNS = 3
 
 
@@ -39,11 +43,14 @@ def speed(to: Path, words: list[str]) -> float:
 
 def main() -> dict[str, Any]:
     """Measure and print; returns tokens/s and efficiency of each way."""
-    speeds: dict[str, list[float]] = {name: [] for name in WAYS}
+    speeds: dict[str, list[float]] = {name: [] for name in (*WAYS, SEPARATE)}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(TURNS):
             for number, (name, words) in enumerate(WAYS.items()):
                 speeds[name].append(speed(Path(folder) / f"{turn}-{number}", words))
+            both = [Path(folder) / f"{turn}-{side}" for side in ("left", "right")]
+            with ThreadPoolExecutor(2) as pool:
+                speeds[SEPARATE].append(sum(pool.map(lambda to: speed(to, []), both)))
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     one = medians["one process"]
     found = {
