@@ -1,4 +1,4 @@
-"""Compare the mixers' measured speed with the aims of issue 3."""
+"""Compare the measured speed of mixers with aims that were set beforehand."""
 
 from __future__ import annotations
 

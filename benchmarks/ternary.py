@@ -6,7 +6,7 @@
    The body (blocks only) and the whole model with its vocabulary; bytes resident.
 3. A training step of a ternary encoder by `quant.compute`, and of its float32 twin.
 
-    python -m benchmarks ternary                            the issue's sizes
+    python -m benchmarks ternary                            whole
     CHIMERA_BENCH_SMALL=1 python -m benchmarks ternary      a tenth of them, to see that it works
 """
 

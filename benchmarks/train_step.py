@@ -1,16 +1,17 @@
 """Time a training step of our encoder against Hugging Face's `BertForMaskedLM` of the same shape.
 
-Width 256, 6 layers, 8 heads, ff 1024, vocabulary 30522, batch 16 × 128, fp32, 2 threads, no
-dropout, the same fused AdamW. `BertForMaskedLM` computes logits at all positions, our encoder only
-at masked ones.
+Width 256, 6 layers, 8 heads, ff 1024, vocabulary 30522, batch 16 × 128, 2 threads, no dropout, the
+same fused AdamW; in fp32, and under bf16 autocast where the CPU multiplies bf16. `BertForMaskedLM`
+computes logits at all positions, our encoder only at masked ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch import Tensor, nn
 
 from benchmarks.timing import turns
 from chimera.config.compose import compose, plain
@@ -18,58 +19,73 @@ from chimera.config.settings import Model
 from chimera.model.assemble import build_model, choose
 
 VOCAB, BATCH, LENGTH = 30522, 16, 128
+MAIN = ["mixer=retnet", "norm=qdyt", "quant=bitnet158"]
 #: Overrides of our encoders: with BERT's components and with those of the main job.
 ENCODERS = {
     "chimera, BERT's parts": ["mixer=attention", "norm=layernorm", "quant=none", "ffn=mlp",
                               "position=learned", "mixer.bias=true", "ffn.bias=true"],
     "chimera, retnet": ["mixer=retnet", "norm=layernorm", "quant=none", "ffn=mlp"],
-    "chimera, main job": ["mixer=retnet", "norm=qdyt", "quant=bitnet158"],
+    "chimera, main job": MAIN,
+    "chimera, main job, int8": [*MAIN, "quant.compute=int8"],
 }  # fmt: skip
+THEIRS = "BertForMaskedLM"
+#: CPU features that multiply bf16.
+HALF = ("avx512_bf16", "amx_bf16")
 
 
 def main() -> dict[str, Any]:
-    """Measure and print tokens/s, and the ratio to `BertForMaskedLM`."""
+    """Measure and print tokens/s, and the ratios to `BertForMaskedLM`."""
     torch.set_num_threads(2)
     torch.manual_seed(0)
     ids = torch.randint(VOCAB, (BATCH, LENGTH))
     index = torch.randperm(BATCH * LENGTH)[: round(0.15 * BATCH * LENGTH)].sort().values
+    abilities = torch.cpu.get_capabilities()
+    features = [name for name in (*HALF, "avx512_vnni", "amx_int8") if abilities.get(name)]
+    precisions = ["fp32", *["bf16"] * any(name in features for name in HALF)]
     shape = Model(dim=256, depth=6, heads=8, max_len=LENGTH)
-    rivals = {"BertForMaskedLM": _bert_step(ids, index)}
+    rivals: dict[str, Callable[[], None]] = {}
     counts: dict[str, int] = {}
-    for name, overrides in ENCODERS.items():
-        choices = choose(plain(compose(overrides)))
-        model = build_model(shape, choices, vocab_size=VOCAB, causal=False)
-        counts[name] = sum(p.numel() for p in model.parameters())
-        rivals[name] = _step(model, ids, index)
+    for precision in precisions:
+        half = precision == "bf16"
+        rivals[f"{THEIRS}, {precision}"] = _bert_step(ids, index, half=half)
+        for name, overrides in ENCODERS.items():
+            choices = choose(plain(compose(overrides)))
+            model = build_model(shape, choices, vocab_size=VOCAB, causal=False)
+            counts[f"{name}, {precision}"] = sum(p.numel() for p in model.parameters())
+            rivals[f"{name}, {precision}"] = _step(model, ids, index, half=half)
     seconds = turns(rivals)
-    bert = seconds["BertForMaskedLM"]
     rows = {
         name: {
             "tokens_per_second": BATCH * LENGTH / median,
-            "times_theirs": bert / median,
+            "times_theirs": seconds[f"{THEIRS}, {name.rpartition(', ')[2]}"] / median,
+            "times_theirs_in_fp32": seconds[f"{THEIRS}, fp32"] / median,
             "parameters": counts.get(name),
         }
         for name, median in seconds.items()
     }
     for name, row in rows.items():
-        print(f"{name:<24} {row['tokens_per_second']:8,.0f} tokens/s  {row['times_theirs']:.2f} ×")
-    return {"rows": rows, "batch": BATCH, "length": LENGTH, "vocabulary": VOCAB}
+        print(
+            f"{name:<30} {row['tokens_per_second']:8,.0f} tokens/s  {row['times_theirs']:.2f} ×"
+            f" theirs, {row['times_theirs_in_fp32']:.2f} × theirs in fp32"
+        )
+    return {
+        "rows": rows, "batch": BATCH, "length": LENGTH, "vocabulary": VOCAB, "features": features,
+    }  # fmt: skip
 
 
-def _step(model: torch.nn.Module, ids: torch.Tensor, index: torch.Tensor) -> Any:
+def _step(model: Any, ids: Tensor, index: Tensor, *, half: bool) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     targets = ids.flatten()[index]
 
-    def step() -> None:
-        optimizer.zero_grad()
-        out = model(ids, index=index)
-        (F.cross_entropy(out.logits, targets) + sum(out.aux.values())).backward()
-        optimizer.step()
+    def loss() -> Tensor:
+        out = model(ids, index=index, targets=targets)
+        total: Tensor = out.loss + sum(out.aux.values())
+        return total
 
-    return step
+    return _update(optimizer, loss, half)
 
 
-def _bert_step(ids: torch.Tensor, index: torch.Tensor) -> Any:
+def _bert_step(ids: Tensor, index: Tensor, *, half: bool) -> Callable[[], None]:
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
@@ -77,15 +93,27 @@ def _bert_step(ids: torch.Tensor, index: torch.Tensor) -> Any:
         intermediate_size=1024, max_position_embeddings=LENGTH,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    model = BertForMaskedLM(config).train()
-    print(f"BertForMaskedLM has {sum(p.numel() for p in model.parameters()):,} parameters")
+    model: nn.Module = BertForMaskedLM(config).train()
+    print(f"{THEIRS} has {sum(p.numel() for p in model.parameters()):,} parameters")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     labels = torch.full_like(ids, -100)
     labels.view(-1)[index] = ids.flatten()[index]
 
+    def loss() -> Tensor:
+        found: Tensor = model(input_ids=ids, labels=labels).loss
+        return found
+
+    return _update(optimizer, loss, half)
+
+
+def _update(
+    optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], half: bool
+) -> Callable[[], None]:
     def step() -> None:
         optimizer.zero_grad()
-        model(input_ids=ids, labels=labels).loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            found = loss()
+        found.backward()
         optimizer.step()
 
     return step

@@ -18,7 +18,6 @@ from benchmarks.gpu.setting import Setting, harvest
 from chimera.paths import ROOT
 
 JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]
-KEPT = ("test/perplexity", "test/loss", "val/loss", "baseline/unigram_perplexity")
 
 
 def main(setting: Setting) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Five mixers as language models of 12 layers, 768 wide: loss after the same tokens and seconds.
 
-Decoders in bf16, on the same tokens in the same order with the same schedule-free rate, each for
-the same number of seconds. The table has the validation loss at the last number of tokens that all
-of them reached, and at the end of the seconds.
+Decoders in bf16, on the same tokens in the same order, with a rate that is constant after warm-up,
+each for the same number of seconds. The table has the validation loss at the last number of tokens
+that all of them reached, and at the end of the seconds.
 """
 
 from __future__ import annotations

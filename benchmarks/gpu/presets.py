@@ -3,8 +3,8 @@
 TITAN trains on one card of 24 GB (TITAN Table 8): with gradient checkpointing or without, with
 AdamW or its 8-bit form. BERT-Base is timed beside `BertForMaskedLM` of the same shape on the same
 batch. Steps are of random tokens, as many masked as in training; a step is forward, backward and
-update. MFU counts the FLOPs of matrix products in forward and backward, as
-`torch.utils.flop_counter` sees them, against the rate of an 8192³ product measured here.
+update. MFU counts the FLOPs of matrix products in forward and backward (`chimera.ops.flops`)
+against the rate that `chimera.train.rate` gives: the data sheet's, or a measured one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.gpu.setting import Setting, kernels, median_seconds
 from chimera.config.compose import compose, plain
+from chimera.ops.flops import Count
 from chimera.optim.groups import groups
 from chimera.optim.optimizer import build
 from chimera.train.build import make_task
+from chimera.train.rate import rate_of
 
 MASKED = 0.15
 #: Name, preset, further choices, precision, batch, length.
@@ -40,12 +41,12 @@ ROWS: list[Row] = [
     ("BitNet-QDyT-Base", BASE, [], "fp16", 64, 128),
 ]
 SMALL = ["model.dim=64", "model.heads=4", "model.depth=2", "model.max_len=32", "ffn.expand=2"]
-ROUNDS, WARMUP, SIDE = 5, 2, 8192
+ROUNDS, WARMUP = 5, 2
 
 
 def main(setting: Setting) -> dict[str, Any]:
     """Measure each row that there is time for; a row that fails says why."""
-    rate = {p: product_rate(setting, p) for p in ("fp32", "bf16")}
+    rate = {p: rate_of(torch.device(setting.device), p) for p in ("fp32", "bf16", "fp16")}
     rows: list[dict[str, Any]] = []
     for name, preset, extra, precision, batch, length in ROWS:
         overrides = [f"preset={preset}", *extra]
@@ -62,7 +63,7 @@ def main(setting: Setting) -> dict[str, Any]:
             theirs = {**row, "name": "BertForMaskedLM", "choices": []}
             rows.append(theirs | tried(lambda: bert(setting, precision, batch, length, rate)))  # noqa: B023
         print(rows[-1], flush=True)
-    return {"product_flops_per_second": rate, "rows": rows}
+    return {"flops_per_second": rate, "rows": rows}
 
 
 def tried(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -75,14 +76,6 @@ def tried(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def product_rate(setting: Setting, precision: str) -> float:
-    """FLOP/s of a square matrix product in this precision."""
-    side = 256 if setting.tiny else SIDE
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = (torch.randn(side, side, device=setting.device, dtype=dtype) for _ in range(2))
-    return 2 * side**3 / median_seconds(setting, lambda: a @ b, rounds=5, warmup=3)
 
 
 def ours(
@@ -153,15 +146,15 @@ def measured(
         torch.cuda.reset_peak_memory_stats()
     seconds = median_seconds(setting, step, rounds=rounds, warmup=warmup)
     peak = torch.cuda.max_memory_allocated() if setting.device == "cuda" else None
-    with kernels(on=False), FlopCounterMode(display=False) as counter:
+    with kernels(on=False), Count() as count:
         optimizer.zero_grad(set_to_none=True)
         forward().backward()
-    flops = counter.get_total_flops()
+    flops = count.products
     return {
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
         "flops": flops,
-        "mfu": flops / seconds / rate["fp32" if precision == "fp32" else "bf16"],
+        "mfu": flops / seconds / rate[precision],
         "peak_gib": peak and peak / 2**30,
         "parameters": sum(p.numel() for p in model.parameters()),
     }

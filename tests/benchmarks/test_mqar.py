@@ -1,4 +1,4 @@
-"""The recall task is as described, and softmax attention starts to learn it (issue 3)."""
+"""The recall task is as described, and softmax attention starts to learn it."""
 
 from __future__ import annotations
 

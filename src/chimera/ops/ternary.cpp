@@ -111,21 +111,19 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) void dots_vnni_of(
   }
 }
 
-void dots_avx2(const int8_t* a, int64_t stride, int64_t count, const uint8_t* row, int64_t blocks,
-               int32_t* out) {
-  if (count == 4) return dots_avx2_of<4>(a, stride, row, blocks, out);
-  if (count == 3) return dots_avx2_of<3>(a, stride, row, blocks, out);
-  if (count == 2) return dots_avx2_of<2>(a, stride, row, blocks, out);
-  dots_avx2_of<1>(a, stride, row, blocks, out);
-}
+// `NAME(a, stride, count, row, blocks, out)` calls NAME_of with the number of tokens known.
+#define DOTS(NAME)                                                                               \
+  void NAME(const int8_t* a, int64_t stride, int64_t count, const uint8_t* row, int64_t blocks, \
+            int32_t* out) {                                                                      \
+    if (count == 4) return NAME##_of<4>(a, stride, row, blocks, out);                            \
+    if (count == 3) return NAME##_of<3>(a, stride, row, blocks, out);                            \
+    if (count == 2) return NAME##_of<2>(a, stride, row, blocks, out);                            \
+    NAME##_of<1>(a, stride, row, blocks, out);                                                   \
+  }
 
-void dots_vnni(const int8_t* a, int64_t stride, int64_t count, const uint8_t* row, int64_t blocks,
-               int32_t* out) {
-  if (count == 4) return dots_vnni_of<4>(a, stride, row, blocks, out);
-  if (count == 3) return dots_vnni_of<3>(a, stride, row, blocks, out);
-  if (count == 2) return dots_vnni_of<2>(a, stride, row, blocks, out);
-  dots_vnni_of<1>(a, stride, row, blocks, out);
-}
+DOTS(dots_avx2)
+DOTS(dots_vnni)
+#undef DOTS
 #endif
 
 Dots path(int32_t number) {
