@@ -87,7 +87,16 @@ def product(a: Tensor, c: Tensor) -> Tensor:
         a = F.pad(a, (0, -inner % GPU_MULTIPLE, 0, max(0, GPU_ROWS - rows)))
         c = F.pad(c, (0, -inner % GPU_MULTIPLE, 0, -outer % GPU_MULTIPLE))
         return torch._int_mm(a, c.T)[:rows, :outer]
-    return torch._int_mm(a, c.T)
+    return torch._int_mm(_with_row_stride(a), _with_row_stride(c.T))
+
+
+def _with_row_stride(x: Tensor) -> Tensor:
+    """The same matrix with a row stride of its width.
+
+    The stride of a dimension of size 1 is arbitrary. Where it is less than the width, oneDNN
+    refuses the product, and torch 2.13 hands the result back unwritten (pytorch issue 195066).
+    """
+    return x.as_strided(x.shape, (x.shape[1], 1)) if x.is_contiguous() else x
 
 
 def integer_linear(
