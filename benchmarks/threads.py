@@ -2,7 +2,7 @@
 
 OpenMP's threads spin where they wait for one another. Alone that is the fastest way to wait; beside
 another busy process a spinning thread takes the core of the one it waits for. Each row is a process
-of its own with the main job's model on 16 × 128 random tokens, two threads, and one
+of its own with the main job's model on 16 × 128 random tokens, two threads or one, and a
 setting of GNU OpenMP, which torch's wheels for Linux bring: `GOMP_SPINCOUNT` is the number of turns
 before a thread sleeps, `OMP_WAIT_POLICY=passive` sleeps at once. «fair» is the time beside the busy
 process over that of an equal share: three busy threads on two cores get 2/3 of a core each, so a
@@ -22,10 +22,10 @@ from chimera.paths import ROOT
 
 SETTINGS: dict[str, dict[str, str]] = {
     "default": {},
-    "spin 100000": {"GOMP_SPINCOUNT": "100000"},
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},
     "spin 1000": {"GOMP_SPINCOUNT": "1000"},
     "passive": {"OMP_WAIT_POLICY": "passive"},
+    "one thread": {"OMP_NUM_THREADS": "1"},
 }
 STEPS, WARMUP, ROUNDS = 8, 2, 3
 #: Time of a step at an equal share of two cores, over the time alone.
@@ -84,7 +84,7 @@ def steps() -> list[float]:
     from chimera.optim.optimizer import build
     from chimera.train.build import make_task
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     torch.manual_seed(0)
     task = make_task(plain(compose(["mixer=retnet", "quant=bitnet158", "norm=qdyt"])), 4096)
     optimizer, _ = build(task.optim, groups(task.model, task.optim), 1000, fused=True)

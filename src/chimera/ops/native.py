@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 
 SOURCE = Path(__file__).with_name("ternary.cpp")
+HEADER = Path(__file__).with_name("ternary_dots.h")
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-math-errno")
 COMPILERS = ("c++", "g++", "clang++")
 #: Seconds that a compiler may take.
@@ -61,11 +62,11 @@ class Library:
         return PATHS[self.path]
 
     def _is(self, path: int) -> bool:
-        """Whether a path gives the sums of the plain one, at odd and even numbers of blocks."""
+        """Whether a path gives the sums of the plain one, in whole tiles and in parts of them."""
         if path == 0:
             return True
         generator = torch.Generator().manual_seed(0)
-        for tokens, blocks, height in ((5, 1, 3), (1, 17, 35), (7, 34, 2)):
+        for tokens, blocks, height in ((5, 1, 7), (1, 17, 35), (7, 34, 6)):
             packed = torch.randint(0, 256, (height, 32 * blocks), generator=generator)
             packed = (packed & ~(packed >> 1) & 0x55 | packed & 0xAA).to(torch.uint8)  # no code 3
             codes = torch.randint(-128, 128, (tokens, 128 * blocks), generator=generator)
@@ -97,7 +98,8 @@ def library() -> Library | None:
 
 def _loaded(compiler: str) -> Library:
     state = os.stat(compiler)
-    facts = (SOURCE.read_bytes(), FLAGS, compiler, state.st_size, state.st_mtime_ns)
+    sources = (SOURCE.read_bytes(), HEADER.read_bytes())
+    facts = (*sources, FLAGS, compiler, state.st_size, state.st_mtime_ns)
     digits = hashlib.sha256(repr((*facts, torch.__version__, platform.machine())).encode())
     name = f"ternary-{digits.hexdigest()[:16]}.so"
     folder = _own_folder()
