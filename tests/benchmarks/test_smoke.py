@@ -10,7 +10,7 @@ import torch
 from benchmarks.__main__ import main, names
 from benchmarks.timing import turns
 
-from benchmarks import data_size, decoding, mqar, overhead, train_step
+from benchmarks import data_size, decoding, mqar, overhead, profile_step, train_step
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def _threads() -> None:
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (decoding, train_step):
+    for module in (decoding, profile_step, train_step):
         monkeypatch.setattr(module, "turns", lambda rivals, **_: turns(rivals, rounds=1, warmup=0))
 
 
@@ -63,8 +63,20 @@ def test_train_step(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
     for name, value in (("VOCAB", 64), ("BATCH", 2), ("LENGTH", 16)):
         monkeypatch.setattr(train_step, name, value)
     rows = train_step.main()["rows"]
-    assert rows["BertForMaskedLM"]["times_theirs"] == 1
-    assert len(rows) == 4
+    assert rows["BertForMaskedLM, fp32"]["times_theirs"] == 1
+    assert {name.rpartition(", ")[0] for name in rows} == {"BertForMaskedLM", *train_step.ENCODERS}
+
+
+def test_profile_step(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
+    for name, value in (("VOCAB", 64), ("BATCH", 2), ("LENGTH", 16), ("STEPS", 1)):
+        monkeypatch.setattr(profile_step, name, value)
+    lines = {name: profile_step.LINES[name] for name in ("fp32", "fp32, int8")}
+    monkeypatch.setattr(profile_step, "LINES", lines)
+    rows = profile_step.main()["rows"]
+    for row in rows.values():
+        assert 0 < row["products"] < 1
+        assert len(row["others"]) == profile_step.LARGEST
+    assert rows["fp32"]["flops"] == rows["fp32, int8"]["flops"]
 
 
 def small_model(model: type, **settings: int) -> object:
