@@ -50,7 +50,7 @@ format: setup ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-zoo: setup ## write the README's tables of components
+zoo: setup ## write the tables of components (docs/zoo.md, README)
 	$(BIN)/python -m chimera.model.catalog
 
 table: setup ## what is missing of a table, and its report; T=<paper>/<table> SCALE=small SEEDS=3 WORKERS=1

@@ -1,15 +1,15 @@
-"""README's tables of components are up to date."""
+"""Tables of components in docs/zoo.md and names in README.md are up to date."""
 
 from __future__ import annotations
 
 from chimera.contract_tests import zoo
-from chimera.model.catalog import GROUPS, markdown, rows
+from chimera.model.catalog import GROUPS, markdown, names, rows
 from chimera.paths import ROOT
 
 
-def test_readme_has_the_tables_of_the_code() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert markdown() in text, "run `make zoo`"
+def test_the_documents_have_the_components_of_the_code() -> None:
+    assert markdown() in (ROOT / "docs/zoo.md").read_text(encoding="utf-8"), "run `make zoo`"
+    assert names() in (ROOT / "README.md").read_text(encoding="utf-8"), "run `make zoo`"
 
 
 def test_every_component_says_what_it_is_and_where_it_is_from() -> None:

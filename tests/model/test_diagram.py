@@ -13,7 +13,6 @@ from chimera.model.diagram import mermaid
 from chimera.paths import ROOT
 from chimera.train.check import _checked_model
 
-BEGIN = "<!-- diagram: python train.py show preset=titan_bert_ultra format=mermaid -->"
 
 
 def diagram(settings: object = zoo.TINY, **chosen: str) -> str:
@@ -49,9 +48,16 @@ def test_every_box_is_defined_and_closed(name: str) -> None:
     assert all(line.count('"') % 2 == 0 for line in lines)
 
 
-def test_the_readme_is_in_date() -> None:
-    config = plain(compose(["preset=titan_bert_ultra"]))
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("README.md", ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]),
+        ("docs/zoo.md", ["preset=titan_bert_ultra"]),
+    ],
+)
+def test_the_documents_are_in_date(file: str, line: list[str]) -> None:
+    config = plain(compose(line))
     parts = {group: config[group] for group in ("model", "task", "choices", *ZOO)}
     shown = mermaid(_checked_model(parts), config["choices"]).rstrip()
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"{BEGIN}\n```mermaid\n{shown}\n```" in readme
+    mark = f"<!-- diagram: python train.py show {' '.join(line)} format=mermaid -->"
+    assert f"{mark}\n```mermaid\n{shown}\n```" in (ROOT / file).read_text(encoding="utf-8")

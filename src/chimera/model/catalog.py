@@ -1,7 +1,7 @@
 """Make tables of all components from their YAML, docstrings and class attributes.
 
 `python train.py list` prints the tables; `python -m chimera.model.catalog` writes them into
-README.md.
+docs/zoo.md, and the names into README.md.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _in_brackets(doc: str) -> str:
 
 
 def markdown() -> str:
-    """Zoo section of README.md: one table per group."""
+    """Tables of docs/zoo.md, one per group."""
     parts = []
     for group in GROUPS:
         heads = HEADS.get(group, PLAIN)
@@ -124,16 +124,24 @@ def show() -> None:
         console.print(table)
 
 
-def write_readme() -> None:
-    """Replace the text between the marks in README.md by the tables."""
+def names() -> str:
+    """List of README.md: a line per group."""
+    return "\n".join(
+        f"- **{group}** {', '.join(f'`{name}`' for name in groups()[group])}" for group in GROUPS
+    )
+
+
+def write() -> None:
+    """Replace the text between the marks in docs/zoo.md by the tables, in README.md by the names."""
     if CHECKOUT is None:
         raise UserError("an installed package has no README.md; write the tables in a checkout")
-    readme = CHECKOUT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    readme.write_text(f"{before}{BEGIN}\n{markdown()}\n{END}{after}", encoding="utf-8")
+    for name, content in (("docs/zoo.md", markdown()), ("README.md", names())):
+        file = CHECKOUT / name
+        text = file.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        file.write_text(f"{before}{BEGIN}\n{content}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write_readme()
+    write()
