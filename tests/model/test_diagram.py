@@ -14,7 +14,6 @@ from chimera.paths import ROOT
 from chimera.train.check import _checked_model
 
 
-
 def diagram(settings: object = zoo.TINY, **chosen: str) -> str:
     return mermaid(zoo.model(settings, **chosen), {**zoo.PLAIN, **chosen})  # type: ignore[arg-type]
 

@@ -132,7 +132,7 @@ def names() -> str:
 
 
 def write() -> None:
-    """Replace the text between the marks in docs/zoo.md by the tables, in README.md by the names."""
+    """Write the tables between the marks of docs/zoo.md, the names between those of README.md."""
     if CHECKOUT is None:
         raise UserError("an installed package has no README.md; write the tables in a checkout")
     for name, content in (("docs/zoo.md", markdown()), ("README.md", names())):
