@@ -42,6 +42,7 @@ from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.loggers import open_loggers
 from chimera.train.memory import memory_named
+from chimera.train.neighbours import Neighbours
 from chimera.train.ranks import Ranks, joined, lost_processes_named
 from chimera.train.restore import starting_point
 from chimera.train.trainer import make_trainer, trainer_settings
@@ -70,7 +71,7 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
         say(f"done already{of}: {directory.path}  (overwrite=true starts it over)")
         report(directory.record(), directory)
         return directory.record()
-    settings, callbacks = trainer_settings(config), make_callbacks(config)
+    settings, callbacks, neighbours = trainer_settings(config), make_callbacks(config), Neighbours()
     pl.seed_everything(config["seed"], verbose=False)
 
     data = make_data(config)
@@ -85,6 +86,8 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
     show_draws(task.model)
     show_frozen(config)
+    if (line := neighbours.hint()) and ranks.size == 1:
+        say(line)
 
     def started() -> dict[str, Any]:
         origin = starting_point(config, directory, task, data, settings.max_steps)
