@@ -114,10 +114,9 @@ def step(
     """One token of the recurrence. Arguments and result as for `parallel`."""
     q, k, v, g, state = _widen(q, k, v, g, state)
     with autocast_off(q):
-        new = k.mT @ v
         if g is not None:
             state = state * (g[:, None, None] if g.ndim == 1 else g[..., None]).exp()
-        new = new + state
+        new = torch.addcmul(state, k.mT, v)
         return q @ new, new
 
 
