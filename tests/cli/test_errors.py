@@ -82,6 +82,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["extend=true"], ["extend=true", "name its directory"]),
     (["ckpt_path=nowhere.ckpt"], ["ckpt_path=nowhere.ckpt", "is no file"]),
     (["+optim.optimizer.momentum=0.9"], ["optim.optimizer.momentum"]),
+    (["quant=hbit", "quant.compute=int8"], ["per_channel", "quant.activations=per_token"]),
     (["-m", "extend=true", "seed=0,1"], ["extend=true", "without -m"]),
     (["-m", "experiment=glob(*)"], ["+<paper>/<table>=<row>"]),
 ]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from hydra.utils import get_class, get_method, instantiate
+from hydra.utils import get_class, get_method
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from chimera.config.groups import ZOO, groups, node
+from chimera.config.make import make
 from chimera.config.settings import Model as ModelSettings
 from chimera.contract import (
     CAUSAL,
@@ -57,11 +58,12 @@ def choose(cfg: dict[str, Any], *, adapter: bool = True) -> Choices:
     Args:
         cfg: plain dictionary with a node per group, and `choices`, the names by group.
         adapter: False omits the adapter, as with adapter=none.
+
+    Raises:
+        UserError: a component refuses its hyperparameters.
     """
     chosen = [group for group in ZOO if adapter or group != "adapter"]
-    factories = {
-        group: instantiate(_without_callbacks(cfg[group]), _convert_="all") for group in chosen
-    }
+    factories = {group: make(_without_callbacks(cfg[group])) for group in chosen}
     return Choices(**factories, names={group: cfg["choices"][group] for group in chosen})
 
 
@@ -132,9 +134,17 @@ def check_model(
         settings, choices, causal: see `build_model`.
         head: function that replaces the head by that of the task.
     """
-    with torch.device("meta"), unfilled():
-        model = build_model(settings, choices, vocab_size=8, causal=causal, adapt=False)
-        return choices.adapter(head(model))
+    try:
+        with torch.device("meta"), unfilled():
+            model = build_model(settings, choices, vocab_size=8, causal=causal, adapt=False)
+            return choices.adapter(head(model))
+    except RuntimeError as error:
+        if "overflow" not in str(error):  # of a size of more bytes than there are addresses
+            raise
+        raise UserError(
+            f"a matrix of this model has more bytes than any memory ({error}); lower model.dim or"
+            " the width that a part sets"
+        ) from error
 
 
 class unfilled(TorchFunctionMode):  # noqa: N801 - a context, called like a function

@@ -162,6 +162,20 @@ class Backbone(nn.Module):
         x = _blank(self.norm(x, mask), mask)
         return Out(x, new_state, _mean([o.aux for o in outs]), _mean([o.stats for o in outs]))
 
+    def check_positions(self, length: int) -> None:
+        """Check that the tables of limited length suffice; also on the meta device.
+
+        Args:
+            length: positions of a sequence.
+
+        Raises:
+            UserError: from the part whose table is too short.
+        """
+        for part in self._limited:
+            assert part.max_positions is not None
+            if length > part.max_positions:
+                raise UserError(part.too_long(length))
+
     def _check_length(self, pos: Tensor, bound: int) -> None:
         """Check positions against tables of limited length, once per batch.
 

@@ -98,6 +98,10 @@ class HuggingFaceModel(nn.Module):
         empty = torch.zeros(batch, 0, dtype=torch.bool, device=device)
         return Cache(DynamicCache(config=config), empty)
 
+    def check_positions(self, length: int) -> None:
+        """As `check_length`."""
+        self.check_length(length)
+
     def check_length(self, length: int) -> None:
         """Check that the model accepts `length` positions.
 

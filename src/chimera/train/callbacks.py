@@ -95,6 +95,6 @@ def make_part_callbacks(config: Mapping[str, Any]) -> list[Any]:
 
 
 def _make(node: dict[str, Any]) -> Any:
-    from hydra.utils import instantiate
+    from chimera.config.make import make
 
-    return instantiate(node, _convert_="all")
+    return make(node)

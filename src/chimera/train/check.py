@@ -18,6 +18,7 @@ from chimera import world
 from chimera.config import static
 from chimera.config.groups import ZOO, groups
 from chimera.config.groups import node as node_of
+from chimera.config.make import make
 from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest
 from chimera.train import launch
@@ -136,9 +137,30 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
     model = once("model", parts, lambda: _checked_model(parts))
     if config["data"].get("boundaries") == "attention":
         once("boundaries", parts, lambda: check_documents(model, config["choices"]["mixer"]))
+    check_lengths(config, model)
     tables = config["optim"].get("rates"), config["optim"].get("decays")
     known = once("components", None, _components)
     once("rates", (parts, tables), lambda: check_components(optim, model, known))
+
+
+def check_lengths(config: dict[str, Any], model: Any) -> None:
+    """Refuse sequences that are longer than the tables of positions of the model.
+
+    Args:
+        config: the resolved configuration.
+        model: on the meta device.
+
+    Raises:
+        UserError: naming the part.
+    """
+    task, length = config["task"], config["data"].get("seq_len") or config["model"].get("max_len")
+    if not length:
+        return
+    factors = [1, *(task.get("longer") or [])]  # of task=causal_lm
+    lengths = [*(length * factor for factor in factors), *(task.get("cost_at") or [])]
+    for part in model.modules():
+        if hasattr(part, "check_positions"):
+            part.check_positions(max(lengths))
 
 
 def _checked_optim(node: dict[str, Any]) -> Any:
@@ -146,7 +168,7 @@ def _checked_optim(node: dict[str, Any]) -> Any:
     from chimera.optim.optimizer import check as check_optim
 
     check_node("optim", node)
-    optim = _instantiate(node)
+    optim = make(node)
     check_optim(optim)
     return optim
 
@@ -157,7 +179,7 @@ def _checked_model(parts: dict[str, Any]) -> Any:
     from chimera.model.assemble import check_model, choose
     from chimera.model.classifier import head_of
 
-    settings, task = _instantiate(parts["model"]), parts["task"]
+    settings, task = make(parts["model"]), parts["task"]
     return check_model(settings, choose(parts), causal=causal_of(task), head=head_of(task))
 
 
@@ -209,14 +231,8 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
 def _check_corpus(config: dict[str, Any]) -> None:
     labelled = "chimera.data.corpus.labelled.check_labelled"
     corpus_check = static.attribute(config["task"]["_target_"], "corpus_check", labelled)
-    get_object(corpus_check)(_instantiate(config["data"]))
+    get_object(corpus_check)(make(config["data"]))
 
 
 def _check_itself(node: dict[str, Any]) -> None:
-    _instantiate(node).check()
-
-
-def _instantiate(node: dict[str, Any]) -> Any:
-    from hydra.utils import instantiate
-
-    return instantiate(node, _convert_="all")
+    make(node).check()

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_object, instantiate
+from hydra.utils import get_object
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from chimera import world
+from chimera.config.make import make
 from chimera.config.schema import nodes
 from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
@@ -121,7 +122,7 @@ class WandbRun(WandbLogger):
 def _make(node: Any, folder: Path) -> Logger:
     taken = inspect.signature(get_object(node["_target_"])).parameters
     given = {"save_dir": str(folder)} if "save_dir" in taken else {}
-    logger = instantiate(node, **given, _convert_="all")
+    logger = make(node, **given)
     assert isinstance(logger, Logger)
     return logger
 
