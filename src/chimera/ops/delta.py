@@ -173,25 +173,30 @@ class Chunks(torch.autograd.Function):
         p [x i s]: weights with which queries i read the steps of their chunk.
         u [x s v], w [x s k]: gated values, and gated keys that read the state before the chunk.
         q [x i k], k [x s k]: queries of the state before the chunk, keys that write the next state.
-        keep [x]: decay of the state over the chunk.
+        keep [x] or [x k]: decay of the state over the chunk, one number or one per channel.
         first [m k v]: states before the first chunk.
+        extra [x k v]: added to the state after the chunk; None for nothing.
 
-    With y = T⁻¹(u − w h):  o = q h + p y,  h' = keep h + kᵀy = M h + (T⁻ᵀk)ᵀu. The backward pass is
-    written by hand: the loop over chunks then has one small product, forward and backward;
-    autograd would need a third more products. Both passes share one explicit T⁻¹. The explicit
+    With y = T⁻¹(u − w h):  o = q h + p y,  h' = keep h + kᵀy = M h + (T⁻ᵀk)ᵀu, plus `extra`. The
+    backward pass is written by hand: the loop over chunks then has one small product, forward and
+    backward; autograd would need a third more products. Both share one explicit T⁻¹. The explicit
     inverse is stable: its entries are products of steps, which do not grow if ‖k‖ ≤ 1.
     """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        a, p, u, w, q, k, keep, first = inputs
+        a, p, u, w, q, k, keep, first, *extra = inputs
         eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand_as(a)
         inverse = torch.linalg.solve_triangular(a, eye, upper=False, unitriangular=True)
         k = inverse.mT @ k
-        move = torch.eye(k.shape[-1], dtype=a.dtype, device=a.device) * keep[:, None, None]
+        eye = torch.eye(k.shape[-1], dtype=a.dtype, device=a.device)
+        move = eye * keep.view(len(keep), 1, -1)
         move = move.baddbmm_(k.mT, w, alpha=-1)
         h, added = _row(first, len(a), at=0)
         torch.bmm(k.mT, u, out=added)
+        if extra:
+            added.add_(extra[0])
+        ctx.channels, ctx.extra = keep.ndim == 2, bool(extra)
         for c, m in enumerate(move.split(len(first))):
             h[c + 1].baddbmm_(m, h[c])
         before = h[:-1].flatten(0, 1)
@@ -213,9 +218,11 @@ class Chunks(torch.autograd.Function):
             after = d[1:].flatten(0, 1)
             dy.baddbmm_(k, after)
             da = _minus(dy, y.mT).tril_(-1)
-            dkeep = (after * before).sum((1, 2)) if ctx.needs_input_grad[6] else None
+            dkeep = None
+            if ctx.needs_input_grad[6]:
+                dkeep = (after * before).sum(2 if ctx.channels else (1, 2))
             dw, dq, dk = _minus(dy, before.mT), do @ before.mT, y @ after.mT
-            return da, do @ y.mT, dy, dw, dq, dk, dkeep, d[0]
+            return da, do @ y.mT, dy, dw, dq, dk, dkeep, d[0], *[after] * ctx.extra
 
 
 def _row(end: Tensor, count: int, at: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,125 @@
+"""Mamba-2: state-space model with one decay per head, as matrix products (arXiv 2405.21060).
+
+    (z, x̂, B, C) = W_in x,   Δ = softplus(W_Δ x + dt_bias),   (x̂, B, C) ← SiLU(conv(x̂, B, C))
+    h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t x̂_tᵀ,   s_t = C_tᵀ h_t + D x̂_t,   A = −exp(A_log) per head
+    y = W_out RMSNorm(s ⊙ SiLU(z))                                            (eq. 1, fig. 6 right)
+
+The recurrence is `ops.ssd`: all heads of a group read with the same C and write with the same B.
+Widths are those of the published models: state 128, heads of 64, inner width 2·d.
+
+Paper and public code agree. Where two public codes differ, this is mamba_ssm: exp(A_log) starts
+uniform in [1, 16] (transformers starts it at 1, 2, …, h: with 24 heads its fastest states forget
+1.5 times as fast), and Δ has no upper limit. B, C and z are one matrix with x̂, Δ has its own, so
+that quantisers with a scale per matrix do not give Δ the scale of the others.
+x [b t d]; x̂, z [b t e]; B, C [b t g n]; Δ [b t h]; h [b h n p] with h·p = e.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.mixer.shared.gated import DecayGate, ShortConv
+from chimera.ops import ssd
+from chimera.ops.dropout import dropout, label
+from chimera.ops.precision import wide, widen
+
+CALL = label("mamba2")
+EPS = 1e-5
+
+
+class Mamba2State(NamedTuple):
+    """State h in float32 or wider, and the last inputs of the convolution."""
+
+    memory: Float[Tensor, "b h n p"]
+    tail: Float[Tensor, "b tail x"]
+
+
+class Mamba2(Mixer):
+    """State-space model with one decay per head (Mamba-2, SSD).
+
+    Args:
+        state: n, numbers in the state per channel.
+        expand: inner width e as a multiple of d.
+        head_dim: channels of a head, p; narrower inner widths are one head.
+        groups: groups g of heads with a B and C each; the norm is over a group's channels.
+        conv: taps of the causal convolution.
+        chunk: tokens in a chunk; changes only speed.
+    """
+
+    component = "mamba2"
+    undecayed = ("D",)
+    directions: ClassVar[frozenset[Direction]] = CAUSAL
+    forms = ("parallel", "chunkwise", "recurrent")
+    source = "arXiv 2405.21060"
+    cost = "t·d·(d + n + chunk)"
+    state_size = "e·n + (conv−1)·(e + 2·g·n)"
+
+    def __init__(
+        self,
+        site: Site,
+        parts: Parts,
+        *,
+        state: PositiveInt = 128,
+        expand: PositiveInt = 2,
+        head_dim: PositiveInt = 64,
+        groups: PositiveInt = 1,
+        conv: PositiveInt = 4,
+        chunk: PositiveInt = 64,
+    ) -> None:
+        super().__init__()
+        e = self.inner = expand * site.dim
+        p = self.head_dim = min(head_dim, e)
+        h = self.heads = e // p
+        if e % p or h % groups:
+            raise ValueError(
+                f"mixer=mamba2 with inner width {e}: head_dim={p} has to divide it, and"
+                f" groups={groups} the number of heads"
+            )
+        self.groups, self.state, self.chunk, self.dropout = groups, state, chunk, site.dropout
+        self.widths = (e, groups * state, groups * state)
+        self.in_proj = parts.linear(site.dim, e + sum(self.widths), bias=False, role="qkv")
+        self.dt_proj = parts.linear(site.dim, h, bias=False, role="gate")
+        self.conv = ShortConv(sum(self.widths), conv, bias=True)
+        self.decay = DecayGate(h)
+        self.D = nn.Parameter(torch.ones(h))
+        self.norm = nn.Parameter(torch.ones(e))
+        self.out_proj = parts.linear(e, site.dim, bias=False, role="out")
+
+    def init_state(self, batch: int) -> Mamba2State:
+        like = self.D
+        shape = (batch, self.heads, self.state, self.head_dim)
+        return Mamba2State(
+            like.new_zeros(shape, dtype=wide(like)), self.conv.init_tail(batch, like)
+        )
+
+    def forward(self, x: Tensor, ctx: Ctx, state: Mamba2State | None = None) -> Out:
+        memory, tail = state or (None, None)
+        z, mixed = self.in_proj(x).split((self.inner, sum(self.widths)), -1)
+        mixed, tail = self.conv(mixed, tail, ctx.mask)
+        u, b, c = mixed.split(self.widths, -1)
+        u = widen(rearrange(u, "b t (h p) -> b h t p", h=self.heads))
+        b, c = (rearrange(y, "b t (g n) -> b g t n", g=self.groups) for y in (b, c))
+        delta = ssd.masked(self.decay.steps(self.dt_proj(x)), ctx.mask)
+        g = (self.decay.rates() * delta).mT
+        v = u * delta.mT[..., None]
+        if memory is not None and x.shape[1] == 1:
+            y, memory = ssd.step(c, b, v, g, memory)
+        else:
+            y, memory = ssd.chunkwise(c, b, v, g, memory, chunk=self.chunk)
+        y = rearrange(y + u * self.D[:, None, None], "b h t p -> b t (h p)")
+        y = self._normed(y * F.silu(widen(z))).to(x.dtype)
+        y = self.out_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
+        return Out(y, None if memory is None else Mamba2State(memory, tail))
+
+    def _normed(self, y: Float[Tensor, "b t e"]) -> Float[Tensor, "b t e"]:
+        """RMSNorm of each group's channels, in float32 or wider."""
+        width = self.inner // self.groups
+        y = F.rms_norm(y.unflatten(-1, (-1, width)), (width,), eps=EPS).flatten(2)
+        return y * self.norm

@@ -1,0 +1,87 @@
+"""Gated linear attention against its equations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from chimera.mixer.gla import GatedLinear
+from tests.kit import close, ctx, double, parts, site
+from tests.mixer import recurrent
+from tests.reference.channels import decayed
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"heads": 2, "key_expand": 1.0, "value_expand": 0.5, "temperature": 1.0, "chunk": 16},
+]
+options = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+def build(**options: Any) -> GatedLinear:
+    mixer = double(lambda: GatedLinear(site(), parts(), **options))
+    assert isinstance(mixer, GatedLinear)
+    return mixer
+
+
+def by_token(mixer: GatedLinear, x: Tensor) -> Tensor:
+    """Equations of the module's docstring."""
+    h = mixer.heads
+    logits = mixer.decay.down(x) @ mixer.decay.up.T + mixer.decay.bias
+    q, k, v, alpha = (
+        rearrange(y, "b t (h k) -> b h t k", h=h)
+        for y in (mixer.q_proj(x), mixer.k_proj(x), mixer.v_proj(x), logits.sigmoid())
+    )
+    alpha = alpha ** (1 / mixer.temperature)
+    state = x.new_zeros(len(x), h, k.shape[-1], v.shape[-1])
+    y, _ = decayed(q / k.shape[-1] ** 0.5, k, v, alpha.log(), state)
+    y = rearrange(y, "b h t v -> b t h v")
+    y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * mixer.norm.weight
+    return mixer.o_proj(y.flatten(2) * F.silu(mixer.r_proj(x)))
+
+
+@options
+@pytest.mark.parametrize("tokens", [1, 2, 65])
+def test_is_the_recurrence(options: dict[str, Any], tokens: int) -> None:
+    recurrent.is_the_recurrence(build(**options), by_token, tokens)
+
+
+@options
+def test_decodes_with_a_constant_state(options: dict[str, Any]) -> None:
+    recurrent.decodes_with_a_constant_state(build(**options), by_token)
+
+
+@options
+def test_ignores_padding(options: dict[str, Any]) -> None:
+    recurrent.ignores_padding(build(**options), by_token)
+
+
+def test_keeps_wide_states_in_half_precision() -> None:
+    recurrent.keeps_wide_states_in_half_precision(build())
+
+
+def test_a_strong_decay_forgets_and_nothing_overflows() -> None:
+    """Gates of σ(−2000) = 0: a token reads what it wrote itself."""
+    mixer, x = build(temperature=1.0), torch.randn(1, 130, 32, dtype=torch.float64)
+    with torch.no_grad():
+        mixer.decay.bias.fill_(-2000.0)
+    y = mixer(x, ctx(tokens=130)).y
+    close(y, torch.cat([mixer(x[:, t : t + 1], ctx(tokens=1)).y for t in range(130)], 1))
+    y.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"heads": 5}, "give heads of 3.2 and 6.4, no whole numbers"),
+        ({"chunk": 48}, "chunk=48 is no power of two: choose 64"),
+    ],
+)
+def test_bad_widths_and_chunks_are_refused(choice: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        GatedLinear(site(), parts(), **choice)

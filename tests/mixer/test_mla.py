@@ -1,0 +1,87 @@
+"""Multi-head latent attention against transformers' layer of Kimi Linear and of DeepSeek-V3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
+
+from chimera.contract_tests.kit import ragged
+from chimera.mixer.mla import LatentAttention
+from chimera.ops.rotary import angles, frequencies
+from chimera.position.rope import Rotary
+from tests.kit import close, continues, ctx, double, parts, site
+
+OPTIONS: list[dict[str, Any]] = [{}, {"rank": 6, "rotated": 2, "query_rank": 10}]
+
+
+def build(position: Any = Rotary, **options: Any) -> LatentAttention:
+    chosen = parts(position=position)
+    mixer = double(lambda: LatentAttention(site(), chosen, **options))
+    assert isinstance(mixer, LatentAttention)
+    with torch.no_grad():
+        mixer.kv_norm.normal_()
+        if mixer.q_norm is not None:
+            mixer.q_norm.normal_()
+    return mixer
+
+
+def public(ours: LatentAttention) -> DeepseekV3Attention:
+    """Their layer with our weights, in float64."""
+    config = DeepseekV3Config(
+        hidden_size=32, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=1,
+        q_lora_rank=None if ours.q_down is None else ours.q_down.weight.shape[0],
+        kv_lora_rank=ours.rank, qk_rope_head_dim=ours.rotated, qk_nope_head_dim=8, v_head_dim=8,
+        attention_bias=False, rope_interleave=True,
+    )  # fmt: skip
+    config._attn_implementation = "sdpa"
+    theirs = DeepseekV3Attention(config, 0).double().eval()
+    # A head's rows of W_ukv are its k_n and v in both.
+    pairs = [(theirs.kv_a_proj_with_mqa, ours.kv_down), (theirs.kv_b_proj, ours.kv_proj)]
+    pairs += [(theirs.o_proj, ours.o_proj)]
+    pairs += [(theirs.q_proj if ours.q_down is None else theirs.q_b_proj, ours.q_proj)]
+    with torch.no_grad():
+        for their, own in pairs:
+            their.weight.copy_(own.weight)
+        theirs.kv_a_layernorm.weight.copy_(ours.kv_norm)
+        if ours.q_down is not None:
+            theirs.q_a_proj.weight.copy_(ours.q_down.weight)
+            theirs.q_a_layernorm.weight.copy_(ours.q_norm)
+    return theirs
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("tokens", [1, 12])
+def test_is_the_layer_of_deepseek(tokens: int, options: dict[str, Any]) -> None:
+    """Their norm and their rotation are in float32, which sets the tolerance."""
+    ours, x = build(**options), torch.randn(2, tokens, 32, dtype=torch.float64)
+    theirs = public(ours)
+    cos, sin = angles(torch.arange(tokens)[None], frequencies(ours.rotated // 2, 10000.0, like=x))
+    cos, sin = (torch.cat([y, y], -1).reshape(1, tokens, -1) for y in (cos, sin))
+    want, _ = theirs(x, (cos, sin), None)
+    close(ours(x, ctx(tokens=tokens)).y, want, 1e-6)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padded_prompts_go_on_with_a_small_cache(left: bool, options: dict[str, Any]) -> None:
+    mixer = build(**options)
+    state = continues(mixer, (7, 12, 1), 2, left=left, tol=1e-10)
+    assert state.k.shape == (3, 1, 14, mixer.rank)
+    assert state.v.shape == (3, 1, 14, mixer.rotated)
+
+
+def test_an_encoder_sees_both_sides_and_no_padding() -> None:
+    mixer = double(lambda: LatentAttention(site(causal=False), parts()))
+    x, mask = torch.randn(2, 9, 32, dtype=torch.float64), ragged((9, 4), left=False)
+    y = mixer(x, ctx(mask)).y
+    close(y[1, :4], mixer(x[1:, :4], ctx(tokens=4)).y[0])
+    close(y[:1], mixer(x[:1].flip(1), ctx(tokens=9)).y.flip(1))
+
+
+def test_heads_must_divide() -> None:
+    with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
+        LatentAttention(site(), parts(), heads=5)

@@ -1,0 +1,97 @@
+"""Decay per channel: every form equals the recurrence, at any decay; products of `ops.pairs`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from chimera.ops import channels
+from chimera.ops.pairs import pairs
+from tests.kit import close, grads, ragged
+from tests.ops import recurrent
+from tests.reference.channels import decayed
+
+widths, chunks = st.integers(1, 5), st.sampled_from([1, 2, 8, 16, 64])
+#: Largest decay of a token: none, usual, and beyond what float64 can hold (e⁻⁷⁴⁵ is 0).
+strengths = st.sampled_from([0.0, 1.0, 30.0, 3000.0])
+
+
+def make(b: int, h: int, t: int, k: int, v: int, strength: float = 1.0) -> list[Tensor | None]:
+    """q, k, v, g, state; decays of a channel differ from token to token, some are near 0."""
+    g = -strength * torch.rand(b, h, t, k) ** 4
+    q, keys, values = torch.randn(b, h, t, k), torch.randn(b, h, t, k), torch.randn(b, h, t, v)
+    return recurrent.leaves(q, keys, values, g, torch.randn(b, h, k, v))
+
+
+@settings(max_examples=25)
+@given(widths, widths, st.integers(1, 70), widths, widths, chunks, strengths)
+def test_every_form(b: int, h: int, t: int, k: int, v: int, chunk: int, strength: float) -> None:
+    torch.manual_seed(t)
+    recurrent.every_form(channels, decayed, make(min(b, 2), min(h, 2), t, k, v, strength), chunk)
+
+
+@pytest.mark.parametrize("t", [1, 63, 64, 65, 300])
+def test_parallel_and_chunkwise(t: int) -> None:
+    x = make(2, 2, t, 4, 3)
+    want = decayed(*x)
+    recurrent.same(channels.parallel(*x), want, x)
+    # 4-token chunks: more than 32 of them, so that their states are combined in groups.
+    recurrent.same(channels.chunkwise(*x, chunk=4), want, x)
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_is_the_identity(left: bool) -> None:
+    q, k, v, g, s = make(2, 2, 21, 4, 3)
+    mask = ragged((21, 9), left=left)
+    y, last = channels.chunkwise(q, *_masked(k, v, g, mask), s, chunk=8)
+    for row in range(2):
+        real = [x[row : row + 1, :, mask[row]] for x in (q, k, v, g)]
+        alone = decayed(*real, s[row : row + 1])
+        close((y[row : row + 1, :, mask[row]], last[row : row + 1]), alone)
+
+
+def _masked(k: Tensor, v: Tensor, g: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    k, g = channels.masked(k, g, mask)
+    return k, v, g
+
+
+def test_float32_forgets_by_any_factor() -> None:
+    """Half of the tokens decay by e⁻⁵⁰⁰: over a chunk, the factors exp(±G) of others overflow."""
+    x = [y.detach().float() for y in make(1, 2, 256, 8, 8)]
+    x[3] = torch.where(torch.rand_like(x[3]) < 0.5, -500.0, x[3]).requires_grad_()
+    got, want = channels.chunkwise(*x), decayed(*(y.double() for y in x))
+    assert (got[0] - want[0]).abs().max() < 1e-5 * want[0].abs().max()
+    (slope,) = grads(got[0].sin().sum(), [x[3]])
+    assert slope.isfinite().all()
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 3), st.sampled_from([1, 2, 4, 32]), widths, widths, widths)
+def test_pairs_are_the_sum_over_channels(n: int, c: int, r: int, w: int, k: int) -> None:
+    torch.manual_seed(c)
+    x, y = torch.randn(n, c, r, k).double(), torch.randn(n, c, w, k).double()
+    g = -3 * torch.rand(n, c, k).double()
+    of = [z.requires_grad_() for z in (x, y, g)]
+    want = torch.zeros(r, w, n, c, c, dtype=torch.float64)
+    for s in range(c):
+        for t in range(s):
+            keep = g[:, t + 1 : s].sum(1).exp()
+            want[..., s, t] = torch.einsum("nrk,nwk,nk->rwn", x[:, s], y[:, t], keep)
+    sums = g.cumsum(1)
+    got = pairs(x, y, g)
+    wanted = want, sums - g, sums[:, -1:] - sums, sums[:, -1]
+    close(tuple(got), wanted, 1e-12)
+    weights = [torch.randn_like(z) for z in got]
+    losses = [
+        sum((z * weight).sum() for z, weight in zip(some, weights, strict=True))
+        for some in (got, wanted)
+    ]
+    close(grads(losses[0], of), grads(losses[1], of), 1e-12)
+
+
+def test_a_chunk_is_a_power_of_two() -> None:
+    with pytest.raises(ValueError, match="chunk=48 is no power of two: choose 64"):
+        channels.chunkwise(*make(1, 1, 3, 2, 2), chunk=48)

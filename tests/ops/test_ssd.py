@@ -1,0 +1,60 @@
+"""Decayed recurrence with shared queries and keys: every form equals the recurrence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from chimera.ops import ssd
+from tests.kit import close
+from tests.ops import recurrent
+from tests.reference.decay import recurrence
+
+widths = st.integers(1, 5)
+
+
+def make(
+    t: int, groups: int, shared: int, k: int, v: int, strength: float = 1.0
+) -> list[Tensor | None]:
+    """q, k, v, g, state with `shared` heads to a group."""
+    h = groups * shared
+    q, keys = torch.randn(2, groups, t, k), torch.randn(2, groups, t, k)
+    g = -strength * torch.rand(2, h, t) ** 4
+    return recurrent.leaves(q, keys, torch.randn(2, h, t, v), g, torch.randn(2, h, k, v))
+
+
+def oracle(*x: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A head at a time, each with its own copy of q and k."""
+    q, k, v, g, s = (y for y in x if y is not None)
+    q, k = (y.repeat_interleave(v.shape[1] // y.shape[1], 1) for y in (q, k))
+    return recurrence(q, k, v, g, s)
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 70), st.integers(1, 3), st.integers(1, 3), widths, widths,
+    st.sampled_from([1, 5, 16, 64]), st.sampled_from([1.0, 30.0, 3000.0]),
+)  # fmt: skip
+def test_every_form(
+    t: int, groups: int, shared: int, k: int, v: int, chunk: int, strength: float
+) -> None:
+    torch.manual_seed(t)
+    recurrent.every_form(ssd, oracle, make(t, groups, shared, k, v, strength), chunk)
+
+
+@pytest.mark.parametrize("t", [1, 63, 64, 65, 300])
+def test_many_chunks(t: int) -> None:
+    x = make(t, 2, 2, 4, 3)
+    want = oracle(*x)
+    recurrent.same(ssd.chunkwise(*x), want, x)
+    recurrent.same(ssd.chunkwise(*x, chunk=4), want, x)
+
+
+def test_a_step_of_size_zero_keeps_everything() -> None:
+    delta = torch.rand(2, 3, 4)
+    mask = torch.tensor([[True, False, True], [False, True, True]])
+    close(ssd.masked(delta, mask), delta * mask[..., None])
+    assert ssd.masked(delta, None) is delta
