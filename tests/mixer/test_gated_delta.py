@@ -118,7 +118,7 @@ def test_is_the_layer_of_qwen3_next(tokens: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_weights_are_six_times_the_width_squared() -> None:
-    """Appendix B.1, which leaves out gates, convolution and norms."""
+    """As the authors count, without gates, convolution and norms."""
     mixer = GatedDelta(site(dim=64), parts())
     names = ("q_proj", "k_proj", "v_proj", "z_proj", "o_proj")
     assert sum(getattr(mixer, name).weight.numel() for name in names) == 6 * 64**2

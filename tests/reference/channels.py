@@ -1,7 +1,7 @@
 """Recurrences with a decay per channel, token by token.
 
 GLA (arXiv 2312.06635, eq. 3), and with a rank-one term read from the state (RWKV-7, arXiv
-2503.14456, eq. 17; Kimi Delta Attention, arXiv 2510.26692, eq. 1).
+2503.14456, section 4; Kimi Delta Attention, arXiv 2510.26692, eq. 1).
 """
 
 from __future__ import annotations

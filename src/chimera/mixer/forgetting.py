@@ -1,6 +1,6 @@
 """Forgetting attention: softmax attention with a forget gate (FoX, arXiv 2503.02130).
 
-    o_i = Σ_{j≤i} softmax_j(q_i·k_j/√k + D_ij) v_j,   D_ij = Σ_{j<l≤i} log f_l       (eq. 5–8)
+    o_i = Σ_{j≤i} softmax_j(q_i·k_j/√k + D_ij) v_j,   D_ij = Σ_{j<l≤i} log f_l      (section 3)
     f_t = σ(w_f x_t + b_f) per query head,   y = W_o o
 
 D is a learned, data-dependent ALiBi: with f = 1 this is attention, and a constant f is ALiBi. It

@@ -5,8 +5,8 @@
     q = unit(SiLU(conv(W_q x)))/√k,  k = unit(SiLU(conv(W_k x))),  v = SiLU(conv(W_v x))
     β = σ(W_β x), or 2σ(W_β x),  α = exp(−exp(A_log) softplus(W_α x + dt_bias))
 
-The recurrence is `ops.delta` with one step per token; its h is Sᵀ. Widths are those of the paper
-(appendix B.1): keys 3/4·d, values 3/2·d over all heads, 6·d² weights. With fewer key heads than
+The recurrence is `ops.delta` with one step per token; its h is Sᵀ. Widths are those of the
+authors' models: keys 3/4·d, values 3/2·d over all heads, 6·d² weights. With fewer key heads than
 value heads (Qwen3-Next), adjacent value heads share a query and a key.
 
 Paper and public code agree in the equations. Three details are in the code only; this is the code:

@@ -1,6 +1,6 @@
 """Gated linear recurrence with an expanded state: forget gates are the keys (HGRN2, 2404.07904).
 
-    S_t = diag(f_t) S_{t−1} + (1 − f_t) i_tᵀ,   o_t = S_tᵀ q_t                      (eq. 7, table 1)
+    S_t = diag(f_t) S_{t−1} + (1 − f_t) i_tᵀ,   o_t = S_tᵀ q_t                          (section 3)
     y   = W_o RMSNorm(o)                                                       over all heads
     f = γ + (1 − γ) σ(W_f x),   i = W_i x,   q = SiLU(W_q x)
 

@@ -1,7 +1,7 @@
 """Kimi Delta Attention: delta rule with a decay per channel (arXiv 2510.26692).
 
     S_t = (I − β_t k_t k_tᵀ) diag(α_t) S_{t−1} + β_t k_t v_tᵀ,   o_t = S_tᵀ q_t              (eq. 1)
-    y   = W_o (RMSNorm(o) ⊙ σ(G₂ G₁ x))                                      per head, eq. 10
+    y   = W_o (RMSNorm(o) ⊙ σ(G₂ G₁ x))                                      per head, section 4
     q = unit(SiLU(conv(W_q x)))/√k,  k = unit(SiLU(conv(W_k x))),  v = SiLU(conv(W_v x))
     β = σ(W_β x),   α = exp(−exp(A_log) softplus(F₂ F₁ x + dt_bias))
 

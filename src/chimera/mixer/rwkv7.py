@@ -1,6 +1,6 @@
 """RWKV-7's time mixing: generalised delta rule with a decay per channel (arXiv 2503.14456).
 
-    S_t = (diag(w_t) − (a_t ⊙ κ̂_t) κ̂_tᵀ) S_{t−1} + k̃_t v_tᵀ,   o_t = S_tᵀ r_t        (section 4.1)
+    S_t = (diag(w_t) − (a_t ⊙ κ̂_t) κ̂_tᵀ) S_{t−1} + k̃_t v_tᵀ,   o_t = S_tᵀ r_t          (section 4)
     y   = W_o (g ⊙ (HeadNorm(o) + (r · (ρ ⊙ k̃)) v))                            per head
     r, k, v = W_r x^r, W_k x^k, W_v x^v,   x^c_t = x_t + μ_c ⊙ (x_{t−1} − x_t)     for each use c
     κ̂ = unit(ξ ⊙ k),   k̃ = k ⊙ (1 + (a − 1) ⊙ α),   a = σ(A₂ A₁ x^a + b_a)

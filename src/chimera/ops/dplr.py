@@ -3,7 +3,7 @@
     S_t = (diag(exp(g_t)) + b_t a_tᵀ) S_{t−1} + k_t v_tᵀ,    o_t = S_tᵀ q_t,    g_t ≤ 0
 
     Kimi Delta Attention   a = −β k ⊙ exp(g),  b = k,  v = β v       (arXiv 2510.26692, eq. 1)
-    RWKV-7                 a = −κ̂,  b = α ⊙ κ̂                         (arXiv 2503.14456, eq. 17)
+    RWKV-7                 a = −κ̂,  b = α ⊙ κ̂                         (arXiv 2503.14456, section 4)
 
 Shapes: q, k, a, b, g [b h t k]; v, o [b h t v]; state S [b h k v]. In a chunk with S before its
 first token, [s, r] the weight of what token r wrote for the reader s (`ops.pairs`, which never
