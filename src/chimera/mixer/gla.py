@@ -108,6 +108,7 @@ class GatedLinear(Mixer):
         )
         k, g = channels.masked(k, F.logsigmoid(widen(a)) / self.temperature, ctx.mask)
         q = widen(q) * self.k_dim**-0.5
+        memory: Tensor | None
         if state is not None and x.shape[1] == 1:
             y, memory = channels.step(q, k, v, g, state.memory)
         else:

@@ -91,6 +91,7 @@ class HGRN2(Mixer):
         )
         k, g = channels.masked(*self._gates(widen(f), ctx.loop), ctx.mask)
         q = F.silu(widen(q)) * self.head_dim**-0.5
+        memory: Tensor | None
         if state is not None and x.shape[1] == 1:
             y, memory = channels.step(q, k, i, g, state.memory)
         else:
