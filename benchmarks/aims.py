@@ -18,6 +18,9 @@ FASTER = [
     ("mamba", 3.0, "mambapy"),
     ("mlstm", 20.0, "xlstm parallel"),
     ("delta", 0.5, "retnet"),
+    ("gated_delta", 0.67, "delta"),
+    ("gla", 0.67, "retnet"),
+    ("mamba2", 3.0, "mamba"),
 ]
 #: Mixers whose time is mostly their four projections d → d: also compared without them.
 PROJECTED = {"retnet", "linear", "sparse_block", "sliding_window"}
@@ -25,6 +28,7 @@ PROJECTIONS = "projections alone"
 #: Aim for LINEAR: the time per token grows by less than GROWTH from the first length to the second.
 FLAT, GROWTH = (2048, 8192), 0.15
 LINEAR = ["retnet", "linear", "sparse_block", "sliding_window", "mamba", "mlstm", "delta"]
+LINEAR += ["gated_delta", "mamba2", "gla", "hgrn2", "kda", "rwkv7"]
 
 
 @dataclass(frozen=True)
