@@ -17,7 +17,6 @@ from chimera.config.settings import Model as ModelSettings
 from chimera.contract import (
     CAUSAL,
     FFN,
-    Direction,
     Hook,
     Mixer,
     MixerFactory,
@@ -28,11 +27,9 @@ from chimera.contract import (
     Site,
 )
 from chimera.errors import UserError
-from chimera.model.backbone import Backbone, Block, EmbeddingScale
-from chimera.model.bidirectional import Bidirectional
-from chimera.model.head import Head
 from chimera.model.init import initialise
 from chimera.model.language import LanguageModel
+from chimera.model.stack import directions, site_of, stack
 
 
 def _unchanged(model: nn.Module) -> nn.Module:
@@ -101,15 +98,7 @@ def from_parts(
     """
     if settings.dim % settings.heads:
         raise UserError(f"model.heads={settings.heads} does not divide model.dim={settings.dim}")
-    site = Site(
-        dim=settings.dim,
-        heads=settings.heads,
-        depth=settings.depth,
-        loops=settings.loops,
-        causal=bool(causal),
-        max_len=settings.max_len,
-        dropout=settings.dropout,
-    )
+    site = site_of(settings, causal=bool(causal))
     try:
         model = _assemble(site, settings, choices, vocab_size)
     except UserError:
@@ -160,49 +149,30 @@ class unfilled(TorchFunctionMode):  # noqa: N801 - a context, called like a func
 def _assemble(
     site: Site, settings: ModelSettings, choices: Choices, vocab_size: int
 ) -> LanguageModel:
-    provides = choices.position(site, site.heads, site.dim // site.heads).provides
-    # A position with hook `embed` only is built once for the model; layers get the no-op class.
-    in_layers = Position if provides <= {"embed"} else choices.position
     linear = _Counted(choices.quant.linear)
-    parts = Parts(linear, choices.norm, in_layers, choices.quant.activation)
-    blocks = []
-    sites = [Site(**{**site.__dict__, "layer": layer}) for layer in range(site.depth)]
-    shared = settings.two_way == "shared"
-    mixers = []
-    for of_layer in sites:
+
+    def quantised(site: Site, parts: Parts, build: Callable[[], Mixer]) -> Mixer:
         linear.calls = 0
-        mixers.append(build_mixer(of_layer, parts, choices.mixer, shared=shared))
+        mixer = build()
         if not linear.calls and choices.quant.quantises:
-            raise _unquantised(choices, mixers[-1], of_layer.layer)
-    _check_head(settings, choices)
-    _check_position(choices, provides, mixers, sites, parts)
-    for of_layer, mixer in zip(sites, mixers, strict=True):
-        ffn = choices.ffn(of_layer, parts)
-        norms = [choices.norm(site.dim) for _ in range(1 if ffn is None else 2)]
-        blocks.append(Block(of_layer, mixer, ffn, norms))
-    embedding = choices.quant.embedding(vocab_size, site.dim)
-    backbone = Backbone(
-        embedding,
-        _scale(settings),
-        choices.position(site, site.heads, site.dim // site.heads)
-        if "embed" in provides
-        else Position(site, site.heads, site.dim // site.heads),
-        blocks,
-        choices.norm(site.dim),
-        loops=site.loops,
-        dropout=site.dropout,
-        gradient_checkpointing=settings.gradient_checkpointing,
+            raise _unquantised(choices, mixer, site.layer)
+        return mixer
+
+    def check(
+        provides: frozenset[Hook], mixers: Sequence[Mixer], sites: Sequence[Site], parts: Parts
+    ) -> None:
+        _check_head(settings, choices)
+        _check_position(choices, provides, mixers, sites, parts)
+
+    return stack(
+        site,
+        settings,
+        choices,
+        vocab_size=vocab_size,
+        linear=linear,
+        build=quantised,
+        check=check,
     )
-    head = Head(
-        site.dim,
-        vocab_size,
-        linear=choices.quant.linear,
-        norm=choices.norm,
-        table=embedding.table if settings.tie_head else None,
-        transform=settings.head_transform,
-        bias=settings.head_transform or not site.causal,  # as GPT-2, whose head is only the table
-    )
-    return LanguageModel(backbone, head)
 
 
 class _Counted:
@@ -237,24 +207,6 @@ def _check_head(settings: ModelSettings, choices: Choices) -> None:
         )
 
 
-def _scale(settings: ModelSettings) -> EmbeddingScale | None:
-    if settings.embedding_scale == "none":
-        return None
-    return EmbeddingScale(settings.dim**0.5, learned=settings.embedding_scale == "learned")
-
-
-def build_mixer(site: Site, parts: Parts, factory: MixerFactory, *, shared: bool = False) -> Mixer:
-    """Build the mixer of a layer; in encoders, wrap a causal-only mixer in `Bidirectional`."""
-    if not site.causal and _directions(site, parts, factory) == CAUSAL:
-        return Bidirectional(site, parts, factory, shared=shared)
-    return factory(site, parts)
-
-
-def _directions(site: Site, parts: Parts, factory: MixerFactory) -> frozenset[Direction]:
-    with torch.device("meta"):
-        return factory(Site(**{**site.__dict__, "causal": True}), parts).directions
-
-
 def _check_position(
     choices: Choices,
     provides: frozenset[Hook],
@@ -271,7 +223,7 @@ def _check_position(
     for site, mixer in zip(sites, mixers, strict=True):
         if provides <= mixer.honours:
             continue
-        if not (supported and _directions(site, parts, choices.mixer) == CAUSAL):
+        if not (supported and directions(site, parts, choices.mixer) == CAUSAL):
             raise _position_error(choices, provides, mixer, site.layer)
 
 

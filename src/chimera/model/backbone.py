@@ -70,40 +70,22 @@ class EmbeddingScale(nn.Module):
         return x * self.scale
 
 
-class Backbone(nn.Module):
-    """Token ids to hidden states.
+class Trunk(nn.Module):
+    """Token ids to hidden states by modules that a subclass sets.
 
-    Args:
-        embedding: token embedding, [entries d].
-        scale: factor of the embeddings before positions are added; None for 1.
-        position: position encoding, of which only the hook `embed` is called here.
-        blocks: physical layers.
-        norm: final norm.
-        loops: traversals of the blocks; each logical layer loop·depth + layer has its own state.
-        dropout: dropout probability of the embeddings.
-        gradient_checkpointing: recompute each block in the backward pass.
+    `Backbone` is one. The exported model of the transformers library is another: its base class has
+    a constructor and a `forward` of its own.
     """
 
-    def __init__(
-        self,
-        embedding: nn.Module,
-        scale: EmbeddingScale | None,
-        position: Position,
-        blocks: Sequence[Block],
-        norm: Norm,
-        *,
-        loops: int = 1,
-        dropout: float = 0.0,
-        gradient_checkpointing: bool = False,
-    ) -> None:
-        super().__init__()
-        self.embedding, self.scale = embedding, scale
-        self.position, self.norm = position, norm
-        self.blocks = nn.ModuleList(blocks)
-        self.loops, self.dropout = loops, dropout
-        self.gradient_checkpointing = gradient_checkpointing
-        parts = (m for m in self.modules() if isinstance(m, (Mixer, Position)))
-        self._limited = [part for part in parts if part.max_positions is not None]
+    embedding: nn.Module
+    scale: EmbeddingScale | None
+    position: Position
+    blocks: nn.ModuleList
+    norm: Norm
+    loops: int
+    dropout: float
+    gradient_checkpointing: bool
+    _limited: list[Mixer | Position]
 
     #: For classifiers: pooling by the mean, no segment ids.
     summary, reads_segments = "mean", False
@@ -114,13 +96,13 @@ class Backbone(nn.Module):
         return int(cast(Tensor, self.embedding.weight).shape[-1])
 
     def init_state(self, batch: int) -> State:
-        """Empty state for `batch` sequences; `forward` with this state is a prefill."""
+        """Empty state for `batch` sequences; `hidden` with this state is a prefill."""
         device = next(self.parameters()).device
         mixers = [cast(Block, block).mixer for block in self.blocks] * self.loops
         states = (mixer.init_state(batch) for mixer in mixers)
         return State(torch.zeros(batch, dtype=torch.long, device=device), tuple(states))
 
-    def forward(
+    def hidden(
         self,
         ids: Int[Tensor, "b t"],
         mask: Bool[Tensor, "b t"] | None = None,
@@ -196,6 +178,53 @@ class Backbone(nn.Module):
         if self.gradient_checkpointing and torch.is_grad_enabled():
             return checkpoint(block, x, ctx, slot, use_reentrant=False)
         return block(x, ctx, slot)
+
+
+class Backbone(Trunk):
+    """Token ids to hidden states.
+
+    Args:
+        embedding: token embedding, [entries d].
+        scale: factor of the embeddings before positions are added; None for 1.
+        position: position encoding, of which only the hook `embed` is called here.
+        blocks: physical layers.
+        norm: final norm.
+        loops: traversals of the blocks; each logical layer loop·depth + layer has its own state.
+        dropout: dropout probability of the embeddings.
+        gradient_checkpointing: recompute each block in the backward pass.
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Module,
+        scale: EmbeddingScale | None,
+        position: Position,
+        blocks: Sequence[Block],
+        norm: Norm,
+        *,
+        loops: int = 1,
+        dropout: float = 0.0,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embedding, self.scale = embedding, scale
+        self.position, self.norm = position, norm
+        self.blocks = nn.ModuleList(blocks)
+        self.loops, self.dropout = loops, dropout
+        self.gradient_checkpointing = gradient_checkpointing
+        parts = (m for m in self.modules() if isinstance(m, (Mixer, Position)))
+        self._limited = [part for part in parts if part.max_positions is not None]
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b t"],
+        mask: Bool[Tensor, "b t"] | None = None,
+        state: State | None = None,
+        draws: Int[Tensor, " b"] | None = None,
+        documents: Int[Tensor, "b t"] | None = None,
+    ) -> Out:
+        """See `Trunk.hidden`."""
+        return self.hidden(ids, mask, state, draws, documents)
 
 
 def _positions(ids: Tensor, mask: Tensor | None, state: State | None) -> Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 
-from chimera.config.settings import Model as ModelSettings
 from chimera.contract import FFN, Mixer
+
+if TYPE_CHECKING:  # an exported folder has no settings classes
+    from chimera.config.settings import Model as ModelSettings
 
 #: Roles of linear layers whose output is added to the residual stream.
 RESIDUAL = frozenset({"out", "down"})

@@ -1,0 +1,164 @@
+"""Put a language model together from factories of its components: mixers, norms, ffns, head.
+
+Knows no configuration and no choice's name. `assemble` gives it the factories that a configuration
+names, and rejects bad combinations; an exported folder gives it those of its own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from chimera.contract import (
+    CAUSAL,
+    FFN,
+    Direction,
+    Hook,
+    Mixer,
+    MixerFactory,
+    Norm,
+    Parts,
+    Position,
+    Quantiser,
+    Site,
+)
+from chimera.model.backbone import Backbone, Block, EmbeddingScale
+from chimera.model.bidirectional import Bidirectional
+from chimera.model.head import Head
+from chimera.model.language import LanguageModel
+
+if TYPE_CHECKING:  # an exported folder has no settings classes
+    from chimera.config.settings import Model as Shape
+
+
+class Factories(Protocol):
+    """Factories of the chosen components."""
+
+    @property
+    def mixer(self) -> MixerFactory: ...
+    @property
+    def norm(self) -> Callable[[int], Norm]: ...
+    @property
+    def quant(self) -> Quantiser: ...
+    @property
+    def ffn(self) -> Callable[[Site, Parts], FFN | None]: ...
+    @property
+    def position(self) -> Callable[[Site, int, int], Position]: ...
+
+
+#: Checks the mixers of all layers: (hooks of the position, mixers, their sites, factories).
+Check = Callable[[frozenset[Hook], Sequence[Mixer], Sequence[Site], Parts], None]
+#: Wraps the building of one layer's mixer.
+Build = Callable[[Site, Parts, Callable[[], Mixer]], Mixer]
+
+
+def _no_check(
+    provides: frozenset[Hook], mixers: Sequence[Mixer], sites: Sequence[Site], parts: Parts
+) -> None:
+    """Accept all."""
+
+
+def _built(site: Site, parts: Parts, build: Callable[[], Mixer]) -> Mixer:
+    return build()
+
+
+def site_of(shape: Shape, *, causal: bool) -> Site:
+    """Site of the first layer."""
+    return Site(
+        dim=shape.dim,
+        heads=shape.heads,
+        depth=shape.depth,
+        loops=shape.loops,
+        causal=causal,
+        max_len=shape.max_len,
+        dropout=shape.dropout,
+    )
+
+
+def stack(
+    site: Site,
+    shape: Shape,
+    factories: Factories,
+    *,
+    vocab_size: int,
+    linear: Callable[..., Any] | None = None,
+    build: Build = _built,
+    check: Check = _no_check,
+) -> LanguageModel:
+    """Assemble a model; its weights are those of torch's and the components' constructors.
+
+    Args:
+        site: of the first layer.
+        shape: settings of `model=`.
+        factories: of the components.
+        vocab_size: entries of the vocabulary.
+        linear: factory of the linear layers in mixers and ffns; None for the quantiser's.
+        build: called for the mixer of each layer with a function that builds it.
+        check: called with all mixers before the other parts are built.
+
+    Raises:
+        ValueError: a component rejects its site.
+    """
+    provides = factories.position(site, site.heads, site.dim // site.heads).provides
+    # A position with hook `embed` only is built once for the model; layers get the no-op class.
+    in_layers = Position if provides <= {"embed"} else factories.position
+    quant = factories.quant
+    parts = Parts(linear or quant.linear, factories.norm, in_layers, quant.activation)
+    sites = [replace(site, layer=layer) for layer in range(site.depth)]
+    shared = shape.two_way == "shared"
+    mixers = [
+        build(each, parts, partial(build_mixer, each, parts, factories.mixer, shared=shared))
+        for each in sites
+    ]
+    check(provides, mixers, sites, parts)
+    blocks = []
+    for of_layer, mixer in zip(sites, mixers, strict=True):
+        ffn = factories.ffn(of_layer, parts)
+        norms = [factories.norm(site.dim) for _ in range(1 if ffn is None else 2)]
+        blocks.append(Block(of_layer, mixer, ffn, norms))
+    embedding = quant.embedding(vocab_size, site.dim)
+    backbone = Backbone(
+        embedding,
+        _scale(shape),
+        factories.position(site, site.heads, site.dim // site.heads)
+        if "embed" in provides
+        else Position(site, site.heads, site.dim // site.heads),
+        blocks,
+        factories.norm(site.dim),
+        loops=site.loops,
+        dropout=site.dropout,
+        gradient_checkpointing=shape.gradient_checkpointing,
+    )
+    head = Head(
+        site.dim,
+        vocab_size,
+        linear=quant.linear,
+        norm=factories.norm,
+        table=embedding.table if shape.tie_head else None,
+        transform=shape.head_transform,
+        bias=shape.head_transform or not site.causal,  # as GPT-2, whose head is only the table
+    )
+    return LanguageModel(backbone, head)
+
+
+def _scale(shape: Shape) -> EmbeddingScale | None:
+    if shape.embedding_scale == "none":
+        return None
+    return EmbeddingScale(shape.dim**0.5, learned=shape.embedding_scale == "learned")
+
+
+def build_mixer(site: Site, parts: Parts, factory: MixerFactory, *, shared: bool = False) -> Mixer:
+    """Build the mixer of a layer; in encoders, wrap a causal-only mixer in `Bidirectional`."""
+    if not site.causal and directions(site, parts, factory) == CAUSAL:
+        return Bidirectional(site, parts, factory, shared=shared)
+    return factory(site, parts)
+
+
+def directions(site: Site, parts: Parts, factory: MixerFactory) -> frozenset[Direction]:
+    """Directions of the mixer that a factory builds for this layer."""
+    with torch.device("meta"):
+        return factory(replace(site, causal=True), parts).directions
