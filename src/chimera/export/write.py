@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from hydra.utils import instantiate
 from safetensors.torch import save_file
 from torch import nn
 
@@ -20,11 +22,16 @@ from chimera.errors import UserError
 from chimera.export.folder.card import card
 from chimera.export.folder.weights import bare, distinct
 from chimera.export.hf import files as hf
+from chimera.export.hf import tokenizer as hf_tokenizer
+from chimera.model.backbone import Trunk
 from chimera.model.classifier import Classifier
 from chimera.model.restore import save_body
 from chimera.quant.shared.packing import byte_report, packed
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
+
+#: Builder of the models whose code an exported folder holds.
+BUILDER = "chimera.model.assemble.from_parts"
 
 
 def export(
@@ -72,11 +79,18 @@ def export(
     about["bytes"] = (to / "model.safetensors").stat().st_size
     save_body(model, to)
     tokenizer.save(to / "tokenizer")
-    (to / "config.json").write_text(
-        json.dumps(about | hf.CONFIG, indent=2) + "\n", encoding="utf-8"
-    )
-    hf.write(to, tokenizer)
-    (to / "README.md").write_text(card(about, record, sizes), encoding="utf-8")
+    settings = instantiate(config["model"])
+    max_len = settings.max_len
+    if isinstance(cast(Any, task.model).backbone, Trunk) and settings.builder == BUILDER:
+        causal = bool(task.causal)
+        about |= hf.write(to, about, asdict(settings), tokenizer, causal=causal)
+        decodes = causal and not about["outputs"]
+    else:
+        about, decodes = about | hf.shim(to), False
+    missing = hf_tokenizer.write(tokenizer, to, decodes=decodes, max_len=max_len)
+    (to / "config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    page = card(about, record, sizes, missing, beside=(to / "adapter").is_dir())
+    (to / "README.md").write_text(page, encoding="utf-8")
     return about
 
 
@@ -103,10 +117,12 @@ def _about(
     plain = {**config, "adapter": node("adapter", name)}
     plain["choices"] = {**config["choices"], "adapter": name}
     labels = list(getattr(task, "labels", ()))
-    return {
+    about = {
         "vocab_size": tokenizer.vocab_size,
         "outputs": (len(labels) or 1) if classes else 0,
-        "id2label": {str(i): label for i, label in enumerate(labels)},
-        "label2id": {label: i for i, label in enumerate(labels)},
         "chimera": plain,
     }
+    if labels:  # transformers gives other models two labels
+        about["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        about["label2id"] = {label: i for i, label in enumerate(labels)}
+    return about

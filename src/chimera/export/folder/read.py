@@ -11,14 +11,20 @@ from torch import nn
 from chimera.adapter.shared import files as adapters
 from chimera.config.declared import exported, trusted_model
 from chimera.config.init_from import causal_of
+from chimera.config.schema import check_value
 from chimera.config.search_path import one_line
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
+from chimera.data.tokenizer.own import from_transformers
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
-from chimera.model.classifier import Classifier
+from chimera.model.classifier import Classifier, Pool
 from chimera.model.restore import restore
 from chimera.quant.shared.packing import packed
+from chimera.types import ProperFraction
+
+#: Settings of a classifier's head.
+HEAD: dict[str, Any] = {"pool": Pool, "dropout": ProperFraction, "hidden": bool}
 
 
 class Exported(NamedTuple):
@@ -39,7 +45,9 @@ def load(folder: str | Path) -> Exported:
     model = build(about, folder)
     if (folder / "adapter").is_dir():
         adapters.load(model, folder / "adapter")
-    return Exported(model.eval().requires_grad_(False), load_tokenizer(folder / "tokenizer"))
+    own = folder / "tokenizer"  # transformers' save_pretrained writes only its own form
+    tokenizer = load_tokenizer(own) if own.is_dir() else from_transformers(str(folder))
+    return Exported(model.eval().requires_grad_(False), tokenizer)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -62,7 +70,11 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
             causal=causal_of(config["task"]),
         )
     if about["outputs"]:
-        options = {key: config["task"][key] for key in ("pool", "dropout", "hidden")}
+        # That of transformers, if it put a new head on the model.
+        head = about["classifier"] if "pool" in (about.get("classifier") or {}) else config["task"]
+        options = {key: head.get(key) for key in HEAD}
+        for key, hint in HEAD.items():
+            check_value(f"{folder}: {key}", options[key], hint)
         model = Classifier(cast(Any, model).backbone, about["outputs"], **options)
     if about["packed"]:
         model = packed(model)

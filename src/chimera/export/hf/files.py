@@ -6,69 +6,84 @@ import json
 from pathlib import Path
 from typing import Any
 
+from chimera.config.groups import ZOO
 from chimera.data.tokenizer.base import Tokenizer
-from chimera.data.tokenizer.fast import FastTokenizer
+from chimera.export.hf import flat
 
-#: Imported by the library with `trust_remote_code=True`; the model itself is this package's.
-CODE = '''\
+#: Code of a model whose body is another library's: the package has to be installed for it.
+SHIM = '''\
 """Loads through the package chimera, which has to be installed."""
 
 from chimera.export.hf.model import ChimeraConfig, ChimeraModel
 
 __all__ = ["ChimeraConfig", "ChimeraModel"]
 '''
-_MODEL = "modeling_chimera.ChimeraModel"
-#: Keys of config.json.
-CONFIG: dict[str, Any] = {
-    "model_type": "chimera",
-    "architectures": ["ChimeraModel"],
-    "auto_map": {
-        "AutoConfig": "modeling_chimera.ChimeraConfig",
-        "AutoModel": _MODEL,
-        "AutoModelForMaskedLM": _MODEL,
-        "AutoModelForCausalLM": _MODEL,
-        "AutoModelForSequenceClassification": _MODEL,
-    },
-}
+_FILE = "modeling_chimera"
+_SHIM = f"{_FILE}.ChimeraModel"
 
 
-def write(folder: Path, tokenizer: Tokenizer) -> None:
-    """Write `modeling_chimera.py` and the tokenizer's files."""
-    (folder / "modeling_chimera.py").write_text(CODE, encoding="utf-8")
-    write_tokenizer(tokenizer, folder)
+def shim(folder: Path) -> dict[str, Any]:
+    """Write code that needs this package; returns keys of config.json."""
+    (folder / f"{_FILE}.py").write_text(SHIM, encoding="utf-8")
+    heads = ("MaskedLM", "CausalLM", "SequenceClassification")
+    return {
+        "model_type": "chimera",
+        "architectures": ["ChimeraModel"],
+        "auto_map": {
+            "AutoConfig": f"{_FILE}.ChimeraConfig",
+            "AutoModel": _SHIM,
+            **{f"AutoModelFor{head}": _SHIM for head in heads},
+        },
+    }
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """`tokenizer.json` and what AutoTokenizer reads beside it, of a tokenizer that has such a form.
+def write(
+    folder: Path,
+    about: dict[str, Any],
+    shape: dict[str, Any],
+    tokenizer: Tokenizer,
+    *,
+    causal: bool,
+) -> dict[str, Any]:
+    """Write code that needs nothing of this package; returns keys of config.json.
 
-    SentencePiece's `.model` in `tokenizer/` is its own form; AutoTokenizer does not read that.
+    Args:
+        folder: exists.
+        about: other contents of config.json.
+        shape: settings of `model=`, every one of them.
+        tokenizer: of the model.
+        causal: whether the model is a decoder.
     """
-    if not isinstance(tokenizer, FastTokenizer):
-        return
-    from tokenizers import Tokenizer as Fast
-    from tokenizers.processors import TemplateProcessing
-
-    fast = Fast.from_str(tokenizer.fast.to_str())
-    special = tokenizer.special
-    names = {i: fast.id_to_token(i) for i in (*tokenizer.special_ids, *_around(tokenizer))}
-    start, middle, end = (
-        [names[i] for i in part]
-        for part in (tokenizer.template.start, tokenizer.template.middle, tokenizer.template.end)
-    )
-    fast.post_processor = TemplateProcessing(
-        single=[*start, "$A", *end],
-        pair=[*start, "$A", *middle, "$B:1", *(f"{token}:1" for token in end)],
-        special_tokens=[(token, i) for i, token in names.items()],
-    )
-    fast.save(str(folder / "tokenizer.json"))
-    roles = {"pad": special.pad, "unk": special.unk, "cls": special.cls, "sep": special.sep}
-    about: dict[str, object] = {f"{role}_token": names[i] for role, i in roles.items()}
-    if special.mask is not None:
-        about["mask_token"] = names[special.mask]
-    about["tokenizer_class"] = "PreTrainedTokenizerFast"
-    (folder / "tokenizer_config.json").write_text(json.dumps(about, indent=2) + "\n")
-
-
-def _around(tokenizer: Tokenizer) -> tuple[int, ...]:
-    template = tokenizer.template
-    return (*template.start, *template.middle, *template.end)
+    config, special = about["chimera"], tokenizer.special
+    flat.write(folder, {group: config[group] for group in ZOO if group != "adapter"})
+    language = "ChimeraForCausalLM" if causal else "ChimeraForMaskedLM"
+    classes = {
+        "AutoConfig": "configuration_chimera.ChimeraConfig",
+        "AutoModel": f"{_FILE}.ChimeraModel",
+        language.replace("Chimera", "AutoModel"): f"{_FILE}.{language}",
+        "AutoModelForSequenceClassification": f"{_FILE}.ChimeraForSequenceClassification",
+    }
+    generation = {"pad_token_id": special.pad}
+    if causal:
+        generation |= {"bos_token_id": special.sep, "eos_token_id": special.sep}
+        text = json.dumps(generation, indent=2) + "\n"
+        (folder / "generation_config.json").write_text(text, encoding="utf-8")
+    keys: dict[str, Any] = {
+        "model_type": "chimera",
+        "architectures": ["ChimeraForSequenceClassification" if about["outputs"] else language],
+        "auto_map": classes,
+        "shape": shape,
+        "auxiliary": {k: v for k, v in (config["task"].get("weights") or {}).items() if v},
+        "hidden_size": shape["dim"],
+        "num_hidden_layers": shape["depth"] * shape["loops"],
+        "num_attention_heads": shape["heads"],
+        "max_position_embeddings": shape["max_len"],
+        "is_decoder": causal,
+        "dtype": "float32",
+        **generation,
+    }
+    if about["outputs"]:
+        keys["classifier"] = {key: config["task"][key] for key in ("pool", "dropout", "hidden")}
+    if about["outputs"] == 1:
+        keys |= {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"}
+    return keys
