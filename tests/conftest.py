@@ -4,8 +4,11 @@ Hypothesis draws the same examples each time, so that `make test` says the same 
 `--hypothesis-profile=search` (`make test-all`) it draws new ones.
 """
 
+import atexit
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +23,9 @@ from tests.rotation import (  # noqa: F401 - hooks of pytest
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "HF_MODULES_CACHE" not in os.environ:  # copies of exported folders' code
+    os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="chimera-modules-")
+    atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile("fixed")

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from chimera.adapter.shared.low_rank import adapted
 from chimera.cli.export import main as export
@@ -23,6 +28,11 @@ from chimera.train.restore import restore
 from tests.data.glue import cola
 from tests.model.hf_folders import folder
 
+HEADS: dict[str, Any] = {
+    "ChimeraForMaskedLM": AutoModelForMaskedLM,
+    "ChimeraForSequenceClassification": AutoModelForSequenceClassification,
+    "ChimeraModel": AutoModel,  # of a body of another library
+}
 QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
 SMALL = ["model.dim=32", "model.depth=2", "model.max_len=32"]
 TUNE = ["preset=finetune", "data=glue", "trainer.max_steps=2", "trainer.val_check_interval=1"]
@@ -73,10 +83,12 @@ def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
     found = load(tmp_path / "out")
     wanted = of_run(runs / name)
     assert torch.equal(answer(found.model, found.tokenizer.vocab_size), wanted)
-    theirs = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
-    assert torch.equal(answer(theirs, found.tokenizer.vocab_size), wanted)
     about = json.loads((tmp_path / "out/config.json").read_text())
-    assert about["label2id"] == ({} if wanted.shape[-1] > 2 else {"0": 0, "1": 1})
+    theirs = HEADS[about["architectures"][0]].from_pretrained(
+        tmp_path / "out", trust_remote_code=True
+    )
+    assert torch.equal(answer(theirs, found.tokenizer.vocab_size), wanted)
+    assert about.get("label2id") == (None if wanted.shape[-1] > 2 else {"0": 0, "1": 1})
     card = (tmp_path / "out/README.md").read_text()
     record = json.loads((runs / name / "run.json").read_text())
     assert record["identity"] in card
@@ -99,10 +111,10 @@ def test_a_folder_of_the_first_release_loads(runs: Path, tmp_path: Path) -> None
 def test_the_transformers_model_of_a_folder_of_the_first_release(
     runs: Path, tmp_path: Path
 ) -> None:
-    assert export([f"run={runs}/classes", f"to={tmp_path}/out"]) == 0
+    assert export([f"run={runs}/body", f"to={tmp_path}/out"]) == 0
     code = (tmp_path / "out/modeling_chimera.py").read_text()
     (tmp_path / "out/modeling_chimera.py").write_text(code.replace("hf.model", "auto"))
-    wanted, size = of_run(runs / "classes"), load(tmp_path / "out").tokenizer.vocab_size
+    wanted, size = of_run(runs / "body"), load(tmp_path / "out").tokenizer.vocab_size
     theirs = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     assert torch.equal(answer(theirs, size), wanted)
 
@@ -187,7 +199,7 @@ def test_training_starts_from_an_exported_folder(
 def test_their_tokenizer_gives_our_ids(runs: Path, tmp_path: Path) -> None:
     assert export([f"run={runs}/classes", f"to={tmp_path}/out"]) == 0
     ours = load(tmp_path / "out").tokenizer
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
     text = "the cat sees one house"
     ids = theirs(text, text)["input_ids"]
     middle = ours.encode([text])[0].tolist()

@@ -1,0 +1,74 @@
+"""Exported folders of untrained models, for tests of what transformers makes of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from chimera.contract_tests import zoo
+from chimera.data.tokenizer.base import Tokenizer
+from chimera.data.tokenizer.sentence_piece import SentencePiece
+from chimera.export.folder.weights import bare, distinct
+from chimera.export.hf import files, tokenizer
+from chimera.quant.shared.packing import packed as pack_model
+
+TEXT = "the cat sees a big red dog under one tree and it runs to my old house"
+
+
+def sentences(count: int = 300) -> list[str]:
+    """Lines of a few words each."""
+    generator = torch.Generator().manual_seed(1)
+    words = TEXT.split()
+    rows = torch.randint(len(words), (count, 8), generator=generator).tolist()
+    return [" ".join(words[i] for i in row) for row in rows]
+
+
+@cache
+def pieces() -> Tokenizer:
+    """A small SentencePiece tokenizer, bytes for characters that it does not know."""
+    return SentencePiece(vocab_size=330, num_threads=1).build(sentences())
+
+
+def folder(
+    to: Path,
+    *,
+    causal: bool = False,
+    pack: bool = False,
+    settings: dict[str, Any] | None = None,
+    **choices: str,
+) -> nn.Module:
+    """Export an untrained language model of these choices; returns the model, in evaluation mode.
+
+    Args:
+        to: the folder, made.
+        causal: a decoder.
+        pack: store ternary weights in 1.6 bits.
+        settings: changes of the shape.
+        **choices: of components.
+    """
+    shape, own = replace(zoo.TINY, **(settings or {})), pieces()
+    model: nn.Module = zoo.build(shape, choices, causal=causal, vocab_size=own.vocab_size).eval()
+    if pack:
+        model = pack_model(model)
+    to.mkdir(parents=True, exist_ok=True)
+    weights, tied = distinct(bare(model))
+    save_file(weights, to / "model.safetensors", {"format": "pt"})
+    about = {
+        "vocab_size": own.vocab_size,
+        "outputs": 0,
+        "chimera": zoo.config(**choices) | {"task": {"weights": {"balance": 0.01}}},
+        "packed": pack,
+        "adapter": "none",
+        "tied": tied,
+    }
+    about |= files.write(to, about, asdict(shape), own, causal=causal)
+    assert tokenizer.write(own, to, decodes=causal, max_len=shape.max_len) is None
+    (to / "config.json").write_text(json.dumps(about))
+    return model

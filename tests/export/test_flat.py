@@ -1,0 +1,135 @@
+"""The code of an exported folder: flat, whole, and free of this package."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
+
+from chimera.contract_tests import zoo
+from chimera.errors import UserError
+from chimera.export.hf import flat
+from chimera.export.hf.build import GROUPS
+
+NEEDED = {"torch", "einops", "transformers", "safetensors", *sys.stdlib_module_names}
+
+
+def nodes(**choices: str) -> dict[str, Any]:
+    config = zoo.config(**choices)
+    return {group: config[group] for group in GROUPS}
+
+
+def check(folder: Path, names: list[str]) -> None:
+    """Every file compiles, imports files of the folder or known packages, and is imported."""
+    assert sorted(file.name for file in folder.iterdir()) == names
+    imported = {"modeling_chimera", "configuration_chimera"}
+    for file in folder.iterdir():
+        compile(file.read_text(), file.name, "exec")
+        relative = set(get_relative_imports(file))
+        assert {f"{name}.py" for name in relative} <= set(names), file.name
+        assert set(get_imports(file)) <= NEEDED, file.name
+        for node in ast.walk(ast.parse(file.read_text())):  # the library's own search sees all
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.module in relative or {f"{a.name}" for a in node.names} <= relative
+        imported |= relative
+    assert {f"{name}.py" for name in imported} == set(names)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"mixer": "retnet", "quant": "bitnet158", "norm": "qdyt", "ffn": "moe", "position": "rope"},
+        {"mixer": "interleaved", "quant": "hbit", "ffn": "swiglu", "position": "alibi"},
+    ],
+)
+def test_files_import_each_other_only(choices: dict[str, str], tmp_path: Path) -> None:
+    names = flat.write(tmp_path, nodes(**choices))
+    check(tmp_path, names)
+    assert f"chimera_mixer_{'retnet' if choices['mixer'] == 'retnet' else 'pattern'}.py" in names
+    assert "chimera_config_settings.py" not in names
+    assert "chimera_mixer_liza.py" not in names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("group", "name"), [(g, n) for g in GROUPS for n in zoo.names(g)], ids=lambda x: x
+)
+def test_files_of_every_part(group: str, name: str, tmp_path: Path) -> None:
+    check(tmp_path, flat.write(tmp_path, nodes(**{group: name})))
+
+
+def test_imports_are_rewritten_and_other_lines_stay(tmp_path: Path, monkeypatch: Any) -> None:
+    package = tmp_path / "own_parts"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text("VALUE = 3\n")
+    source = '''"""Own part."""
+from __future__ import annotations
+from typing import TYPE_CHECKING
+from jaxtyping import Float
+from chimera.ops import decay as d, scan
+from chimera.contract import (
+    Norm,  # the base
+)
+from .helper import VALUE
+if TYPE_CHECKING:
+    from somewhere import Nothing
+
+
+class Own(Norm):  # as it was
+    def forward(self, x: Float[object, "b"], mask=None):
+        from absent.kernels import fast as quick
+
+        return quick(d.step, scan, VALUE)
+'''
+    (package / "part.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = nodes() | {"norm": {"_target_": "own_parts.part.Own", "_partial_": True}}
+    (tmp_path / "out").mkdir()
+    names = flat.write(tmp_path / "out", own)
+    check(tmp_path / "out", names)
+    lines = (tmp_path / "out/own_parts_part.py").read_text().splitlines()
+    assert "from .chimera_shapes import Float" in lines
+    assert "from . import chimera_ops_decay as d" in lines
+    assert "from . import chimera_ops_scan as scan" in lines
+    assert "from .chimera_contract import Norm" in lines
+    assert "from .own_parts_helper import VALUE" in lines
+    assert '        quick = import_module("absent.kernels").fast' in lines
+    assert "class Own(Norm):  # as it was" in lines
+    assert not [line for line in lines if "somewhere" in line]
+    assert '    "own_parts.part.Own": ' in (tmp_path / "out/chimera_export_hf_parts.py").read_text()
+
+
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("transformers", "huggingface_hub"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from pathlib import Path
+import chimera.export
+from chimera.contract_tests import zoo
+from chimera.export.hf import flat
+config = zoo.config()
+names = flat.write(Path(sys.argv[1]), {g: config[g] for g in ("mixer", "norm", "quant", "ffn")})
+assert "modeling_chimera.py" in names
+"""
+
+
+@pytest.mark.slow
+def test_an_export_needs_no_transformers(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", ABSENT, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_in_no_file_is_refused(tmp_path: Path) -> None:
+    own = nodes() | {"norm": {"_target_": "math.sqrt", "_partial_": True}}
+    with pytest.raises(UserError, match="math is in no Python file"):
+        flat.write(tmp_path, own)
