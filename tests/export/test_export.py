@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import (
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -21,6 +22,10 @@ from chimera.cli.export import main as export
 from chimera.cli.train import main as train
 from chimera.config.init_from import source
 from chimera.export import load
+from chimera.export.hf.files import shim
+from chimera.generate.decode import decode
+from chimera.generate.settings import Generation
+from chimera.model.decode import pad_left
 from chimera.quant.shared.packing import packed as pack_model
 from chimera.rundir.class_table import original
 from chimera.rundir.directory import RunDir
@@ -31,7 +36,9 @@ from tests.model.hf_folders import folder
 HEADS: dict[str, Any] = {
     "ChimeraForMaskedLM": AutoModelForMaskedLM,
     "ChimeraForSequenceClassification": AutoModelForSequenceClassification,
-    "ChimeraModel": AutoModel,  # of a body of another library
+    "ChimeraBodyForMaskedLM": AutoModelForMaskedLM,
+    "ChimeraBodyForCausalLM": AutoModelForCausalLM,
+    "ChimeraBodyForSequenceClassification": AutoModelForSequenceClassification,
 }
 QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
 SMALL = ["model.dim=32", "model.depth=2", "model.max_len=32"]
@@ -44,8 +51,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("export")
     cola(root / "data")
     folder("bert", root / "bert")
+    folder("llama", root / "llama")
     (root / "text.txt").write_text("\n".join(["the cat sees a big red dog under one tree"] * 300))
     text = ["data=text", f"data.path={root}/text.txt", "tokenizer=word", "trainer.max_steps=2"]
+    body = ["model=hf", "tokenizer=own", "model.max_len=32"]
     tune = [*TUNE, f"data.path={root}/data", "optim.lr=0.1"]
     ternary = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "position=none"]
     # Every weight of an adapter is away from its start after a step of 0.1.
@@ -54,6 +63,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "rope": [*text, *SMALL, "position=rope", "mixer=interleaved"],
         "classes": [*tune, *SMALL, "tokenizer=word", "mixer=mamba", "position=none"],
         "body": [*tune, f"init_from={root}/bert", "model.max_len=32"],
+        "body_masked": [*text, *body, f"model.name={root}/bert", "task=mlm"],
+        "body_causal": [*text, *body, f"model.name={root}/llama", "task=causal_lm"],
         "body_lora": [*tune, f"init_from={root}/bert", "model.max_len=32", "adapter=lora"],
         "ternary_lora": [*tune, f"init_from={root}/lm", "adapter=lora"],
     }
@@ -77,7 +88,7 @@ def of_run(path: Path) -> torch.Tensor:
     return answer(run.task.model.eval(), run.tokenizer.vocab_size)
 
 
-@pytest.mark.parametrize("name", ["lm", "rope", "classes", "body"])
+@pytest.mark.parametrize("name", ["lm", "rope", "classes", "body", "body_masked", "body_causal"])
 def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
     assert export([f"run={runs}/{name}", f"to={tmp_path}/out"]) == 0
     found = load(tmp_path / "out")
@@ -93,6 +104,33 @@ def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
     record = json.loads((runs / name / "run.json").read_text())
     assert record["identity"] in card
     assert all(f"| {metric} |" in card for metric in record["metrics"])
+
+
+@pytest.mark.parametrize("name", ["body", "body_masked", "body_causal"])
+def test_a_body_is_saved_again_and_trained(name: str, runs: Path, tmp_path: Path) -> None:
+    assert export([f"run={runs}/{name}", f"to={tmp_path}/out"]) == 0
+    kind = json.loads((tmp_path / "out/config.json").read_text())["architectures"][0]
+    assert not (tmp_path / "out/chimera_export_hf_model.py").exists()
+    model = HEADS[kind].from_pretrained(tmp_path / "out", trust_remote_code=True)
+    wanted = of_run(runs / name)
+    model.save_pretrained(tmp_path / "again")
+    again = HEADS[kind].from_pretrained(tmp_path / "again", trust_remote_code=True)
+    assert torch.equal(answer(again, load(tmp_path / "out").tokenizer.vocab_size), wanted)
+    ids = torch.arange(4, 14).view(2, 5)
+    labels = torch.tensor([0, 1]) if name == "body" else ids
+    again.train()(ids, labels=labels).loss.backward()
+    assert all(p.grad is not None for p in again.parameters())
+    base = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert base(ids).last_hidden_state.shape == (2, 5, 32)
+    if name == "body_causal":
+        ours = restore(RunDir(runs / name)).task.model.eval()
+        settings = Generation(run="x", greedy=True, max_new=5)
+        prompts = [[4, 5, 6, 7], [8, 9]]
+        want = torch.stack(list(decode(ours, prompts, settings, pad_id=0, end_id=None)), 1)
+        padded, mask = pad_left(prompts, 0)
+        model.generation_config.eos_token_id = None
+        new = model.generate(padded, attention_mask=mask.long(), max_new_tokens=5, do_sample=False)
+        assert torch.equal(new[:, 4:], want)
 
 
 def test_a_folder_of_the_first_release_loads(runs: Path, tmp_path: Path) -> None:
@@ -112,8 +150,11 @@ def test_the_transformers_model_of_a_folder_of_the_first_release(
     runs: Path, tmp_path: Path
 ) -> None:
     assert export([f"run={runs}/body", f"to={tmp_path}/out"]) == 0
+    keys = shim(tmp_path / "out")
     code = (tmp_path / "out/modeling_chimera.py").read_text()
     (tmp_path / "out/modeling_chimera.py").write_text(code.replace("hf.model", "auto"))
+    file = tmp_path / "out" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
     wanted, size = of_run(runs / "body"), load(tmp_path / "out").tokenizer.vocab_size
     theirs = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     assert torch.equal(answer(theirs, size), wanted)

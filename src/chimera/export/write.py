@@ -85,9 +85,13 @@ def export(
         causal = bool(task.causal)
         about |= hf.write(to, about, asdict(settings), tokenizer, causal=causal)
         decodes = causal and not about["outputs"]
+        of_body = False
     else:
-        about, decodes = about | hf.shim(to), False
-    missing = hf_tokenizer.write(tokenizer, to, decodes=decodes, max_len=max_len)
+        causal, of_body = bool(cast(Any, task.model).backbone.causal), True
+        names = set(weights) | set(about["tied"])
+        about |= hf.write_body(to, about, names, tokenizer, causal=causal) or hf.shim(to)
+        decodes = causal and not about["outputs"]
+    missing = hf_tokenizer.write(tokenizer, to, decodes=decodes, of_body=of_body, max_len=max_len)
     (to / "config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     page = card(about, record, sizes, missing, beside=(to / "adapter").is_dir())
     (to / "README.md").write_text(page, encoding="utf-8")

@@ -107,7 +107,7 @@ def _front(about: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _architecture(about: dict[str, Any]) -> str:
-    return next(iter(about.get("architectures", [])), "")
+    return str(next(iter(about.get("architectures", [])), "")).replace("Body", "")
 
 
 def _use(about: dict[str, Any], missing: str | None, beside: bool) -> list[str]:

@@ -70,5 +70,8 @@ class ChimeraCache(Cache):
 
     def _rows(self, change: Any) -> None:
         if self.state is not None:
-            slots = tree_map(lambda x: change(x) if torch.is_tensor(x) else x, self.state.slots)
+            # A part that a mixer does without is a tensor of no sequences.
+            slots = tree_map(
+                lambda x: change(x) if torch.is_tensor(x) and len(x) else x, self.state.slots
+            )
             self.state = self.state._replace(seen=change(self.state.seen), slots=slots)

@@ -17,6 +17,7 @@ class ChimeraConfig(PretrainedConfig):
 
     Args:
         chimera: configuration of the run; its nodes mixer, norm, quant, ffn and position are built.
+        body: configuration of a body of transformers; None for one of our parts.
         shape: settings of `model=`, every one of them.
         packed: whether ternary weights are stored in 1.6 bits.
         outputs: classes, or 1 for a regression; 0 for a language model.
@@ -31,6 +32,7 @@ class ChimeraConfig(PretrainedConfig):
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     chimera: dict[str, Any] | None = None
+    body: dict[str, Any] | None = None
     shape: dict[str, Any] | None = None
     packed: bool | None = None
     outputs: int | None = None

@@ -9,6 +9,7 @@ from typing import Any
 from chimera.config.groups import ZOO
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.export.hf import flat
+from chimera.rundir.plain import read_json
 
 #: Code of a model whose body is another library's: the package has to be installed for it.
 SHIM = '''\
@@ -35,6 +36,65 @@ def shim(folder: Path) -> dict[str, Any]:
             **{f"AutoModelFor{head}": _SHIM for head in heads},
         },
     }
+
+
+def write_body(
+    folder: Path, about: dict[str, Any], names: set[str], tokenizer: Tokenizer, *, causal: bool
+) -> dict[str, Any] | None:
+    """Write code for a body of transformers; returns keys of config.json.
+
+    Args:
+        folder: has `body/config.json`.
+        about: other contents of config.json.
+        names: of the model's tensors.
+        tokenizer: of the model.
+        causal: whether the model is a decoder.
+
+    Returns:
+        None if transformers' classes have other tensors, as where LiZAttention is grafted in.
+    """
+    import torch
+
+    from chimera.export.hf import body
+    from chimera.export.hf.configuration import ChimeraConfig
+
+    head = "CausalLM" if causal else "MaskedLM"
+    head = "SequenceClassification" if about["outputs"] else head
+    settings = read_json(folder / "body" / "config.json")
+    keys: dict[str, Any] = {
+        "model_type": "chimera",
+        "architectures": [f"ChimeraBodyFor{head}"],
+        "auto_map": {
+            "AutoConfig": "configuration_chimera.ChimeraConfig",
+            "AutoModel": f"{_FILE}.ChimeraBodyModel",
+            f"AutoModelFor{head}": f"{_FILE}.ChimeraBodyFor{head}",
+        },
+        "body": settings,
+        "is_decoder": causal,
+        "tie_word_embeddings": bool(settings.get("tie_word_embeddings", True)),
+        "dtype": "float32",
+        "pad_token_id": tokenizer.special.pad,
+        **_head(about),
+    }
+    for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        keys[key] = settings.get(key)
+    with torch.device("meta"):
+        model = getattr(body, f"ChimeraBodyFor{head}")(ChimeraConfig(**(about | keys)))
+    if set(model.state_dict()) != names:
+        return None
+    flat.write(folder, {}, flat.BODY)
+    return keys
+
+
+def _head(about: dict[str, Any]) -> dict[str, Any]:
+    """Keys of a classifier's head."""
+    keys: dict[str, Any] = {}
+    if about["outputs"]:
+        task = about["chimera"]["task"]
+        keys["classifier"] = {key: task[key] for key in ("pool", "dropout", "hidden")}
+    if about["outputs"] == 1:
+        keys |= {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"}
+    return keys
 
 
 def write(
@@ -82,8 +142,4 @@ def write(
         "dtype": "float32",
         **generation,
     }
-    if about["outputs"]:
-        keys["classifier"] = {key: config["task"][key] for key in ("pool", "dropout", "hidden")}
-    if about["outputs"] == 1:
-        keys |= {"id2label": {"0": "score"}, "label2id": {"score": 0}, "problem_type": "regression"}
-    return keys
+    return keys | _head(about)

@@ -30,9 +30,12 @@ from chimera.program import VERSION
 #: Modules with a file name that transformers or people know.
 NAMES = {
     "chimera.export.hf.modeling": "modeling_chimera",
+    "chimera.export.hf.body": "modeling_chimera",  # of another model
     "chimera.export.hf.configuration": "configuration_chimera",
 }
 ENTRY, PARTS = "chimera.export.hf.modeling", "chimera.export.hf.parts"
+#: Module with the classes of a model whose body is transformers' own.
+BODY = "chimera.export.hf.body"
 #: Packages that the folder needs; others are imported where a function calls them.
 NEEDED = frozenset({"torch", "einops", "transformers", "safetensors", *sys.stdlib_module_names})
 #: Packages of which the folder needs only names in annotations.
@@ -58,18 +61,19 @@ class _Range:
 '''
 
 
-def write(folder: Path, nodes: Mapping[str, Any]) -> list[str]:
+def write(folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY) -> list[str]:
     """Write all files of code; returns their names.
 
     Args:
         folder: exists.
         nodes: of the configuration; the classes that they name are shipped.
+        entry: module with the classes that transformers loads.
 
     Raises:
         UserError: a class is in no Python file, or two modules would have the same file.
     """
     targets = sorted(set(_targets(nodes)))
-    sources = _closure([ENTRY, *(target.rpartition(".")[0] for target in targets)], targets)
+    sources = _closure([entry, *(target.rpartition(".")[0] for target in targets)], targets)
     names = {module: NAMES.get(module, module.replace(".", "_")) for module in sources}
     if len(set(names.values())) < len(names):
         raise UserError("two modules of this model have the same name with _ for dots; rename one")

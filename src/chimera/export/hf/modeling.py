@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import (
@@ -21,6 +19,7 @@ from transformers.modeling_outputs import (
 from chimera.export.hf.base import ChimeraModel, ChimeraOutput, ChimeraPreTrainedModel, build
 from chimera.export.hf.cache import ChimeraCache
 from chimera.export.hf.configuration import ChimeraConfig
+from chimera.export.hf.losses import cross_entropy, of_labels, with_auxiliary
 from chimera.model.classifier import ClassificationHead, pooled
 
 __all__ = [
@@ -30,8 +29,6 @@ __all__ = [
     "ChimeraForSequenceClassification",
     "ChimeraModel",
 ]
-#: Label of a token that is not predicted.
-IGNORED = -100
 
 
 class _LanguageModel(ChimeraPreTrainedModel):
@@ -72,7 +69,7 @@ class _LanguageModel(ChimeraPreTrainedModel):
         return table
 
     def _total(self, loss: Tensor, out: ChimeraOutput) -> Tensor:
-        return _with_auxiliary(loss, out, self.config)
+        return with_auxiliary(loss, out.auxiliary, self.config)
 
 
 class ChimeraForMaskedLM(_LanguageModel):
@@ -103,7 +100,7 @@ class ChimeraForMaskedLM(_LanguageModel):
         )
         logits, loss = self.head(out.last_hidden_state), None
         if labels is not None:
-            loss = self._total(_cross_entropy(logits, labels, **kwargs), out)
+            loss = self._total(cross_entropy(logits, labels, **kwargs), out)
         found = MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
         return found.to_tuple() if return_dict is False else found
 
@@ -149,7 +146,7 @@ class ChimeraForCausalLM(_LanguageModel, GenerationMixin):
             x = x[:, -logits_to_keep:]
         logits, loss = self.head(x), None
         if labels is not None:
-            loss = _cross_entropy(logits[:, :-1], labels[:, 1:], **kwargs)
+            loss = cross_entropy(logits[:, :-1], labels[:, 1:], **kwargs)
             loss = self._total(loss, out)
         found = CausalLMOutputWithPast(
             loss=loss,
@@ -209,37 +206,8 @@ class ChimeraForSequenceClassification(ChimeraPreTrainedModel):
         mask = None if attention_mask is None else attention_mask.bool()
         logits, loss = self.classifier(pooled(out.last_hidden_state, mask, self.pool)), None
         if labels is not None:
-            loss = _with_auxiliary(self._loss(logits, labels), out, self.config)
+            loss = with_auxiliary(
+                of_labels(logits, labels, self.config), out.auxiliary, self.config
+            )
         found = SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
         return found.to_tuple() if return_dict is False else found
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        several = self.config.problem_type == "multi_label_classification"
-        if several or (labels.ndim == 2 and labels.is_floating_point()):
-            return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
-        if self.config.num_labels == 1:
-            return F.mse_loss(logits.float().flatten(), labels.float().flatten())
-        return F.cross_entropy(logits.float(), labels.long().flatten(), ignore_index=IGNORED)
-
-
-def _cross_entropy(
-    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **_: Any
-) -> Tensor:
-    """Mean over the labelled tokens, or the sum divided by the number that the trainer gives."""
-    how = "mean" if num_items_in_batch is None else "sum"
-    loss = F.cross_entropy(
-        logits.flatten(0, 1).float(),
-        labels.flatten().to(logits.device),
-        ignore_index=IGNORED,
-        reduction=how,
-    )
-    if num_items_in_batch is None:
-        return loss
-    return loss / torch.as_tensor(num_items_in_batch, device=loss.device)
-
-
-def _with_auxiliary(loss: Tensor, out: ChimeraOutput, config: Any) -> Tensor:
-    for key, value in (out.auxiliary or {}).items():
-        if factor := (config.auxiliary or {}).get(key):
-            loss = loss + factor * value
-    return loss

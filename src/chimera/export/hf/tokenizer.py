@@ -12,7 +12,14 @@ from chimera.data.tokenizer.sentence_piece import SentencePieceTokenizer
 from chimera.export.hf import unigram
 
 
-def write(tokenizer: Tokenizer, folder: Path, *, decodes: bool = False, max_len: int) -> str | None:
+def write(
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    decodes: bool = False,
+    of_body: bool = False,
+    max_len: int,
+) -> str | None:
     """Write `tokenizer.json` and `tokenizer_config.json`.
 
     Args:
@@ -21,6 +28,7 @@ def write(tokenizer: Tokenizer, folder: Path, *, decodes: bool = False, max_len:
         decodes: a text begins with the end of the document before it and has no end, as
             `generate.py` has it, and what is decoded may go on from another text; else special
             tokens are those of the tokenizer's template.
+        of_body: the tokenizer came with the body, and keeps its template.
         max_len: tokens per sequence in training.
 
     Returns:
@@ -37,7 +45,7 @@ def write(tokenizer: Tokenizer, folder: Path, *, decodes: bool = False, max_len:
     start, middle, end = (
         [names[i] for i in part] for part in (template.start, template.middle, template.end)
     )
-    if decodes:
+    if decodes and not of_body:
         start, end = [names[special.sep]], []
     fast.encode_special_tokens = False
     fast.post_processor = TemplateProcessing(
