@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from chimera.ops import channels
+from chimera.ops.carry import carry
 from chimera.ops.pairs import pairs
 from tests.kit import close, grads, ragged
 from tests.ops import recurrent
@@ -66,6 +67,32 @@ def test_float32_forgets_by_any_factor() -> None:
     assert (got[0] - want[0]).abs().max() < 1e-5 * want[0].abs().max()
     (slope,) = grads(got[0].sin().sum(), [x[3]])
     assert slope.isfinite().all()
+
+
+def test_float32_keeps_its_digits_beside_strong_decays() -> None:
+    """Chunks that forget by e⁻⁶⁰⁰⁰⁰ between others that keep everything."""
+    x = [y.detach().float() for y in make(1, 2, 1024, 8, 8, 0.01)]
+    x[3][:, :, ::192] = -6e4
+    got, want = channels.chunkwise(*x), decayed(*(y.double() for y in x))
+    assert (got[0] - want[0]).abs().max() < 2e-6 * want[0].abs().max()
+    assert (got[1] - want[1]).abs().max() < 2e-6 * want[1].abs().max()
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 1100])
+def test_states_are_carried_over_any_number_of_chunks(n: int) -> None:
+    """Up to two levels of groups of 32; with and without a first state."""
+    of = [x.double().requires_grad_() for x in (torch.randn(2, n, 3), -torch.rand(2, n))]
+    first = torch.randn(2, 3).double().requires_grad_()
+    for start in (None, first):
+        state, states = torch.zeros(2, 3).double() if start is None else start, []
+        for i in range(n):
+            states.append(state)
+            state = of[1][:, i, None].exp() * state + of[0][:, i]
+        want, got = (torch.stack(states, 1), state), carry(*of, start)
+        close(got, want, 1e-12)
+        losses = [sum(y.sin().sum() for y in some) for some in (got, want)]
+        over = [*of, first]
+        close(grads(losses[0], over), grads(losses[1], over), 1e-12)
 
 
 @settings(max_examples=15)

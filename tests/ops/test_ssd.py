@@ -36,7 +36,7 @@ def oracle(*x: Tensor | None) -> tuple[Tensor, Tensor]:
 @settings(max_examples=25)
 @given(
     st.integers(1, 70), st.integers(1, 3), st.integers(1, 3), widths, widths,
-    st.sampled_from([1, 5, 16, 64]), st.sampled_from([1.0, 30.0, 3000.0]),
+    st.sampled_from([1, 4, 16, 64]), st.sampled_from([1.0, 30.0, 3000.0]),
 )  # fmt: skip
 def test_every_form(
     t: int, groups: int, shared: int, k: int, v: int, chunk: int, strength: float
@@ -51,6 +51,20 @@ def test_many_chunks(t: int) -> None:
     want = oracle(*x)
     recurrent.same(ssd.chunkwise(*x), want, x)
     recurrent.same(ssd.chunkwise(*x, chunk=4), want, x)
+
+
+def test_float32_keeps_its_digits_beside_strong_decays() -> None:
+    """Chunks that forget by e⁻⁶⁰⁰⁰⁰ between others that keep everything.
+
+    Weights as differences of sums over a chunk, or over chunks, would be off by 0.6 %.
+    """
+    x = [None if y is None else y.detach().float() for y in make(1024, 1, 2, 8, 8, 0.01)]
+    g = x[3]
+    assert g is not None
+    g[:, :, ::192] = -6e4
+    got, want = ssd.chunkwise(*x), oracle(*(None if y is None else y.double() for y in x))
+    assert (got[0] - want[0]).abs().max() < 2e-6 * want[0].abs().max()
+    assert (got[1] - want[1]).abs().max() < 2e-6 * want[1].abs().max()
 
 
 def test_a_step_of_size_zero_keeps_everything() -> None:

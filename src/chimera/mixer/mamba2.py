@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.gated import DecayGate, ShortConv
 from chimera.ops import ssd
+from chimera.ops.channels import chunk_size
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
 
@@ -50,7 +51,7 @@ class Mamba2(Mixer):
         head_dim: channels of a head, p; narrower inner widths are one head.
         groups: groups g of heads with a B and C each; the norm is over a group's channels.
         conv: taps of the causal convolution.
-        chunk: tokens in a chunk; changes only speed.
+        chunk: tokens in a chunk, a power of two; changes only speed.
     """
 
     component = "mamba2"
@@ -82,7 +83,8 @@ class Mamba2(Mixer):
                 f"mixer=mamba2 with inner width {e}: head_dim={p} has to divide it, and"
                 f" groups={groups} the number of heads"
             )
-        self.groups, self.state, self.chunk, self.dropout = groups, state, chunk, site.dropout
+        self.groups, self.state, self.dropout = groups, state, site.dropout
+        self.chunk = chunk_size(chunk, chunk)
         self.widths = (e, groups * state, groups * state)
         self.in_proj = parts.linear(site.dim, e + sum(self.widths), bias=False, role="qkv")
         self.dt_proj = parts.linear(site.dim, h, bias=False, role="gate")

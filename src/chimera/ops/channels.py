@@ -4,7 +4,7 @@
 
 Shapes: q, k, g [b h t k]; v, o [b h t v]; state S [b h k v]. As `ops.decay`, whose decay is per
 token; all forms give the same numbers. Within chunks the weights come from `ops.pairs`, which never
-divides by a decay; states are combined by matrix products over groups of chunks. All arguments of
+divides by a decay; states come from `ops.carry`. All arguments of
 exp are ≤ 0. Computes in float32 or wider, also under autocast; o and the state have this dtype.
 """
 
@@ -16,7 +16,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from chimera.ops.decay import states_before
+from chimera.ops.carry import carry
 from chimera.ops.pairs import pairs
 from chimera.ops.precision import autocast_off, wide
 
@@ -69,17 +69,14 @@ def chunkwise(
         y = (within.products[0, 0] + torch.diag_embed((q * k).sum(-1))) @ v
         if state is not None or tokens > size:
             sums = (k * within.after.exp()).mT @ v
-            sums = rearrange(sums, "(b h m) k v -> b (h k) m 1 v", b=b, h=h)
-            total = rearrange(within.whole, "(b h m) k -> b (h k) m", b=b, h=h)
-            if state is not None:
-                state = rearrange(state.to(dtype), "b h k v -> b (h k) 1 v")
-            before, state = states_before(sums, total, state)
-            before = rearrange(before, "b (h k) m 1 v -> (b h m) k v", h=h)
+            sums = rearrange(sums, "(b h m) k v -> (b h k) m v", b=b, h=h)
+            total = rearrange(within.whole, "(b h m) k -> (b h k) m", b=b, h=h)
+            first = None if state is None else state.to(dtype).flatten(0, 2)
+            before, last = carry(sums, total, first)
+            before = rearrange(before, "(b h k) m v -> (b h m) k v", b=b, h=h)
             y = torch.baddbmm(y, read * within.before.exp(), before)
         y = rearrange(y, "(b h m) c v -> b h (m c) v", b=b, h=h)
-    if state is not None:
-        state = rearrange(state, "b (h k) 1 v -> b h k v", h=h)
-    return y[:, :, :tokens], state
+    return y[:, :, :tokens], None if state is None else last.view(state.shape)
 
 
 def step(

@@ -89,17 +89,17 @@ def chunkwise(
         missing = -tokens % size
         if g is not None and g.ndim == 1 and state is not None and missing:
             g = repeat(g, "h -> 1 h t", t=tokens)  # the state must not decay over padded places
-        q, k, v = (chunked(x, missing, size) for x in (q, k, v))
-        w = chunk_weights(g, missing, size, causal=causal, like=q)
+        q, k, v = (_chunks(x, missing, size) for x in (q, k, v))
+        w = _weights(g, missing, size, causal=causal, like=q)
         y = (q @ k.mT).mul_(w.inside) @ v
         if causal and (state is not None or q.shape[2] > 1):
-            left, state = states_before(times(k, w.to_end).mT @ v, w.total, state)
-            y += times(q, w.to_start) @ left
+            left, state = _before(_times(k, w.to_end).mT @ v, w.total, state)
+            y += _times(q, w.to_start) @ left
         elif q.shape[2] > 1:
-            left, _ = states_before(times(k, w.to_end).mT @ v, w.total)
-            right = _behind(times(k, w.to_start).mT @ v, w.total)
-            y += times(q, w.to_start) @ left
-            y += times(q, w.to_end) @ right
+            left, _ = _before(_times(k, w.to_end).mT @ v, w.total)
+            right = _behind(_times(k, w.to_start).mT @ v, w.total)
+            y += _times(q, w.to_start) @ left
+            y += _times(q, w.to_end) @ right
         y = rearrange(y, "b h n c v -> b h (n c) v")
     return y[:, :, :tokens], state
 
@@ -114,9 +114,10 @@ def step(
     """One token of the recurrence. Arguments and result as for `parallel`."""
     q, k, v, g, state = _widen(q, k, v, g, state)
     with autocast_off(q):
+        new = k.mT @ v
         if g is not None:
             state = state * (g[:, None, None] if g.ndim == 1 else g[..., None]).exp()
-        new = torch.addcmul(state, k.mT, v)
+        new = new + state
         return q @ new, new
 
 
@@ -140,7 +141,7 @@ def weights(g: Float[Tensor, "*n t"], *, causal: bool = True) -> Float[Tensor, "
     return apart.exp()
 
 
-class ChunkWeights(NamedTuple):
+class _Weights(NamedTuple):
     """Decay within chunks of c tokens, between a token and both ends of its chunk, over chunks."""
 
     inside: Float[Tensor, "#b #h #n c c"]
@@ -149,13 +150,11 @@ class ChunkWeights(NamedTuple):
     total: Float[Tensor, "#b #h n"]  # log-decay of each chunk
 
 
-def chunk_weights(
-    g: Tensor | None, missing: int, size: int, *, causal: bool, like: Tensor
-) -> ChunkWeights:
+def _weights(g: Tensor | None, missing: int, size: int, *, causal: bool, like: Tensor) -> _Weights:
     n = like.shape[2]
     if g is None:
         ones = like.new_ones(1, 1, 1, size, size)
-        return ChunkWeights(ones.tril(), None, None, like.new_zeros(1, 1, n))
+        return _Weights(ones.tril(), None, None, like.new_zeros(1, 1, n))
     if g.ndim == 1:
         g = repeat(g, "h -> 1 h 1 c", c=size)
     else:
@@ -163,12 +162,12 @@ def chunk_weights(
     start = g.cumsum(-1)
     after = F.pad(g.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
     total = start[..., -1].expand(-1, -1, n)
-    return ChunkWeights(
+    return _Weights(
         weights(g, causal=causal), start.exp()[..., None], after.exp()[..., None], total
     )
 
 
-def states_before(
+def _before(
     sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b #h n"], state: State | None = None
 ) -> tuple[Float[Tensor, "b h n k v"], State | None]:
     """States before each of n chunks, and the last; each chunk decays by `total`, adds `sums`."""
@@ -185,7 +184,7 @@ def states_before(
     sums = rearrange(sums, "b h (m n) k v -> b h m n k v", n=GROUP)
     total = rearrange(F.pad(total, (0, missing)), "b h (m n) -> b h m n", n=GROUP)
     inner = _combine(_gaps(total), sums)
-    outer, state = states_before(inner[..., -1, :, :], total.sum(-1), state)
+    outer, state = _before(inner[..., -1, :, :], total.sum(-1), state)
     kept = F.pad(total.cumsum(-1)[..., :-1], (1, 0)).exp()[..., None, None]
     states = inner[..., :-1, :, :] + kept * outer[:, :, :, None]
     return rearrange(states, "b h m n k v -> b h (m n) k v")[:, :, :n], state
@@ -194,10 +193,10 @@ def states_before(
 def _behind(
     sums: Float[Tensor, "b h n k v"], total: Float[Tensor, "#b #h n"]
 ) -> Float[Tensor, "b h n k v"]:
-    """Mirror image of `states_before`: decayed sums over the chunks to the right of each chunk."""
+    """Mirror image of `_before`: decayed sums over the chunks to the right of each chunk."""
     if sums.shape[2] <= GROUP:
         return _combine(_gaps(total)[..., :-1, :].mT, sums)
-    states, _ = states_before(sums.flip(2), total.flip(-1))
+    states, _ = _before(sums.flip(2), total.flip(-1))
     return states.flip(2)
 
 
@@ -215,11 +214,11 @@ def _combine(
     return (decay @ sums.flatten(-2)).unflatten(-1, sums.shape[-2:])
 
 
-def times(x: Tensor, weight: Tensor | None) -> Tensor:
+def _times(x: Tensor, weight: Tensor | None) -> Tensor:
     return x if weight is None else x * weight
 
 
-def chunked(x: Tensor, missing: int, size: int) -> Tensor:
+def _chunks(x: Tensor, missing: int, size: int) -> Tensor:
     if missing:
         x = F.pad(x, (0, 0, 0, missing))
     # The heads are a strided view; without one copy here, every product below copies the view.

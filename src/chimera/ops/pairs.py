@@ -65,11 +65,14 @@ class _Pairs(torch.autograd.Function):
             decay = None
             if m > 1:  # between neighbours there is none
                 decay = torch.empty_like(g)
-                torch.exp(_half(before, m, 1), out=_half(decay, m, 1))
-                torch.exp(_half(after, m, 0), out=_half(decay, m, 0))
-                decays.append(decay)
+                _half(decay, m, 1).copy_(_half(before, m, 1))
+                _half(decay, m, 0).copy_(_half(after, m, 0))
+                decays.append(decay.exp_())
             read, write = _factors(x, y, decay, m)
-            product = read.flatten(0, 1).flatten(1, 2) @ write.flatten(0, 1).flatten(1, 2).mT
+            if k == 1:
+                product = read * write.flatten(2)[:, :, None, None]
+            else:
+                product = read.flatten(0, 1).flatten(1, 2) @ write.flatten(0, 1).flatten(1, 2).mT
             _blocks(p, m).copy_(product.view(*read.shape[:4], *write.shape[2:4]))
             left, right = whole.view(n, -1, 2, 1, k).unbind(2)
             _half(before, m, 1).add_(left)

@@ -9,17 +9,21 @@ then are computed once per group, with the values of its heads side by side:
     O = ((Q Kᵀ) ⊙ L_h) V_h  +  Γ_h ⊙ (Q [S_1 … S_r])_h         within chunks, and from their starts
     [S_1 … S_r] ← decayed + Kᵀ [Γ'_1 V_1 … Γ'_r V_r]                                (section 6, 1–4)
 
-All arguments of exp are ≤ 0. Computes in float32 or wider, also under autocast; o and the state
-have this wide dtype.
+The weights L and Γ are those of `ops.pairs`: all arguments of exp are ≤ 0, and none is the
+difference of two sums. Computes in float32 or wider, also under autocast; o and the state have this
+wide dtype.
 """
 
 from __future__ import annotations
 
+import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from chimera.ops import decay
+from chimera.ops.carry import between, carry
+from chimera.ops.channels import chunk_size, chunked
 from chimera.ops.precision import autocast_off, wide
 
 State = Float[Tensor, "b h k v"]
@@ -41,29 +45,35 @@ def chunkwise(
         v: values of h heads.
         g: log-decay before each token.
         state: state before the first token. None: zeros, and no state is returned.
-        chunk: tokens in a chunk; changes only speed.
+        chunk: tokens in a chunk, a power of two; changes only speed.
 
     Returns:
         o, and the state after the last token (None if `state` is None).
+
+    Raises:
+        ValueError: `chunk` is no power of two.
     """
     tokens, groups, dtype = q.shape[2], q.shape[1], wide(q, v)
+    b, h = v.shape[:2]
+    size = chunk_size(chunk, tokens)
     with autocast_off(q):
-        q, k, v, g = (x.to(dtype) for x in (q, k, v, g))
-        size = min(chunk, tokens)
-        missing = -tokens % size
-        q, k, v = (decay.chunked(x, missing, size) for x in (q, k, v))
-        w = decay.chunk_weights(g, missing, size, causal=True, like=q)
-        inside = rearrange(w.inside, "b (n r) m i j -> b n r m i j", n=groups)
+        q, k = (chunked(x.to(dtype), size, "b n (m c) k -> b n m c k") for x in (q, k))
+        v = chunked(v.to(dtype), size, "b h (m c) v -> b h m c v")
+        g = chunked(g.to(dtype)[..., None], size, "b h (m c) 1 -> (b h m) c")
+        w, own = between(g), g.exp()[..., None]
+        inside = w.products[0, 0] * own + torch.eye(size, dtype=dtype, device=g.device)
+        inside = rearrange(inside, "(b n r m) i j -> b n r m i j", b=b, n=groups, m=v.shape[2])
         y = ((q @ k.mT)[:, :, None] * inside).flatten(1, 2) @ v
-        if state is not None or q.shape[2] > 1:
-            sums = k.mT @ _side_by_side(decay.times(v, w.to_end), groups)
-            before, state = decay.states_before(
-                _apart(sums, v), w.total, None if state is None else state.to(dtype)
-            )
-            read = _apart(q @ _side_by_side(before, groups), v)
-            y = y + decay.times(read, w.to_start)
+        if state is not None or tokens > size:
+            to_end = w.after.exp().view(*v.shape[:4], 1)
+            sums = _apart(k.mT @ _side_by_side(v * to_end, groups), v)
+            total = rearrange(w.whole, "(b h m) 1 -> (b h) m", b=b, h=h)
+            first = None if state is None else state.to(dtype).flatten(2).flatten(0, 1)
+            before, last = carry(sums.flatten(3).flatten(0, 1), total, first)
+            before = _side_by_side(before.view(sums.shape), groups)
+            y = y + _apart(q @ before, v) * (w.before.exp() * own).view(to_end.shape)
         y = rearrange(y, "b h m i v -> b h (m i) v")
-    return y[:, :, :tokens], state
+    return y[:, :, :tokens], None if state is None else last.view(state.shape)
 
 
 def step(
