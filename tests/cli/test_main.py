@@ -43,6 +43,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["list", "everything"], ["cannot list 'everything'"]),
         (["sweep", "mixer=retnett"], ["mixer=retnett", "did you mean 'retnet'"]),
         (["show", "mixer=retnett"], ["mixer=retnett"]),
+        (["show", "mixer=gqa", "--cfg", "job"], ["train", "--cfg job"]),
     ],
 )
 def test_bad_words_are_one_line(
@@ -100,7 +101,10 @@ def test_a_command_is_spelt_as_it_was_called(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     (tmp_path / "chimera").mkdir()  # a folder of this name does not hide the package
-    shown = forks.run("-m", "chimera", "show", "mixer=gqa", "--package", "mixer", cwd=tmp_path)
+    line = ["train", "--cfg", "job", "mixer=gqa", "--package", "mixer"]
+    shown = forks.run("-m", "chimera", *line, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "kv_heads" in shown.stdout
+    shown = forks.run("-m", "chimera", "show", "mixer=gqa", "format=mermaid", cwd=tmp_path)
+    assert shown.stdout.startswith("flowchart"), shown.stderr
     assert not (ROOT / "chimera").exists()

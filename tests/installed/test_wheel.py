@@ -90,7 +90,7 @@ def test_an_installed_run_is_below_the_current_folder(place: Path, tmp_path: Pat
 
 def test_a_shape_among_the_tables_is_found_from_anywhere(place: Path, tmp_path: Path) -> None:
     words = ["preset=tptt", "scale=smoke", "model.name=meta-llama/Llama-3.2-1B", "data.path=x"]
-    shown = forks.run("-m", "chimera", "show", *words, root=place, cwd=tmp_path)
+    shown = forks.run("-m", "chimera", "train", "--cfg", "job", *words, root=place, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     code = (
         "from chimera.model.hf_settings import HuggingFace;"

@@ -41,7 +41,7 @@ COMMANDS = {
     "export": Command("chimera.cli.export", "run=<dir> to=<folder>", "weights, tokenizer, card"),
     "list": Command(_TRAIN, "[tables]", "components, or tables of experiments", ("list",)),
     "show": Command(
-        _TRAIN, "[group=choice …]", "the configuration that a run would have", ("--cfg", "job")
+        _TRAIN, "[group=choice …]", "parameters, FLOPs, memory; format=mermaid: diagram", ("show",)
     ),
     "table": Command(
         "chimera.cli.table", "<paper>/<table> [scale=…]", "train a table's unfinished rows, report"

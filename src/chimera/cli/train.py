@@ -64,6 +64,8 @@ def _command(arguments: list[str]) -> int:
     if overrides[:1] == ["list"]:
         return _list(overrides[1:])
     if overrides[:1] == ["show"]:
+        if flags.cfg:
+            raise UserError(f"--cfg shows a configuration; write {spelt('train')} --cfg job …")
         return _show(overrides[1:])
     if any(override.startswith("replay=") for override in overrides):
         return _replay(overrides)
