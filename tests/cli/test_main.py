@@ -60,7 +60,7 @@ def test_bad_words_are_one_line(
     ("line", "words"),
     [
         ("chimera gen", {"generate"}),
-        ("chimera e", {"eval", "export"}),
+        ("chimera e", {"estimate", "eval", "export"}),
         ("chimera train mixer=re", {"mixer=retnet"}),
         ("chimera sweep quant=bitnet1", {"quant=bitnet158"}),
         ("chimera eval mixer=re", set()),

@@ -43,6 +43,9 @@ COMMANDS = {
     "show": Command(
         _TRAIN, "[group=choice …]", "parameters, FLOPs, memory; format=mermaid: diagram", ("show",)
     ),
+    "estimate": Command(
+        "chimera.cli.estimate", "[group=choice …]", "memory, disk and time of runs beforehand"
+    ),
     "table": Command(
         "chimera.cli.table", "<paper>/<table> [scale=…]", "train a table's unfinished rows, report"
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,9 @@ from chimera.sweep.overrides import check_sweep, first_job, shared
 from chimera.sweep.plan import Composed, Job, plan, prerequisites
 from chimera.sweep.work import State, Work
 from chimera.train.check import check_settings
+
+#: Runs a batch of jobs, each given by its overrides, and returns their results.
+RunBatch = Callable[[Sequence[Sequence[str]]], Sequence[JobReturn]]
 
 
 class JobFailedError(RuntimeError):
@@ -67,7 +70,7 @@ def sweep(overrides: list[str]) -> int:
     common = shared(overrides, parsed)
     batches = Batches(launcher, config["workers"], common, {tuple(first): config})
     try:
-        _multirun(batches, [text for text in overrides if text not in common])
+        multirun(batches.run, [text for text in overrides if text not in common])
     except Stopped:
         return _stopped(batches.work)
     except JobFailedError:
@@ -143,8 +146,12 @@ def _return(job: Job, work: Work) -> JobReturn:
     return result
 
 
-def _multirun(batches: Batches, overrides: list[str]) -> None:
-    """Run Hydra's sweeper, which calls `batches.run` with each batch of jobs.
+def multirun(run: RunBatch, overrides: list[str]) -> None:
+    """Run Hydra's sweeper, which calls `run` with each batch of jobs.
+
+    Args:
+        run: returns the results of a batch of jobs, each given by its overrides.
+        overrides: of the sweep.
 
     Raises:
         UserError: Hydra rejects the overrides.
@@ -154,7 +161,7 @@ def _multirun(batches: Batches, overrides: list[str]) -> None:
         with _hydra() as hydra, tempfile.TemporaryDirectory() as scratch:
             hydra.multirun(
                 config_name="config",
-                task_function=batches.run,
+                task_function=run,
                 overrides=[
                     *overrides,
                     "hydra/launcher=chimera",
@@ -177,12 +184,12 @@ def _hydra() -> Iterator[Any]:
         yield GlobalHydra.instance().hydra
 
 
-def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override]) -> None:
-    """Write and print the report of a table if all jobs are rows of this table."""
+def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override]) -> bool:
+    """Write and print the report of a table if all jobs are rows of this table; whether it did."""
     names = {(job.config.get("table") or {}).get("name") for job in jobs}
     name = names.pop()
     if names or not name:
-        return
+        return False
     common, paper = [], str(name).partition("/")[0]
     for text, override in zip(overrides, parsed, strict=True):
         if override.key_or_group in ("seed", name, paper) or is_hydra(override.key_or_group):
@@ -193,7 +200,7 @@ def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override
                 " sweep varies only rows and seeds",
                 file=sys.stderr,
             )
-            return
+            return False
         common.append(text)
     configs = {(job.config["table"]["row"], job.config["seed"]): job.config for job in jobs}
     seeds = sorted({seed for _, seed in configs})
@@ -201,6 +208,7 @@ def _report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override
     console = Console()
     show(summary, console)
     console.print(str(report_folder(summary)), highlight=False, soft_wrap=True, markup=False)
+    return True
 
 
 def _failed(work: list[Work]) -> int:

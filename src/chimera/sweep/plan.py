@@ -57,12 +57,15 @@ class Job:
         return str((self.config.get("table") or {}).get("metric") or METRIC)
 
 
-def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> list[Job]:
+def plan(
+    batch: Sequence[Sequence[str]], composed: Composed | None = None, *, keep: bool = True
+) -> list[Job]:
     """Compose and check the jobs of a batch, in its order, with duplicates.
 
     Args:
         batch: the overrides of each job.
         composed: configurations that are composed already.
+        keep: write the index of runs, so that the next plan composes less.
 
     Raises:
         UserError: jobs are not valid; one line per different error, with the first job that has it.
@@ -75,7 +78,8 @@ def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> li
     _one_run_a_directory(jobs)
     identities = {job.identity for job in jobs}
     checks.each(jobs, lambda job: _check_teacher(job, identities))
-    index.save()
+    if keep:
+        index.save()
     return jobs
 
 

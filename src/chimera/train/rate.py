@@ -44,12 +44,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FIRST, AGAIN = 0.25, 0.03
 
 
-def rate_of(device: torch.device, precision: str) -> float:
+def rate_of(device: torch.device, precision: str, *, keep: bool = True) -> float:
     """FLOP/s of matrix products of one process.
 
     Args:
         device: of the model.
         precision: fp32, bf16 or fp16.
+        keep: write a rate that is larger than the known one to `rates.json`.
     """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -63,7 +64,7 @@ def rate_of(device: torch.device, precision: str) -> float:
     rates = _read()
     known = float(rates.get(key, 0.0))
     rate = max(known, measure(device, DTYPES[precision], AGAIN if known else FIRST))
-    if rate > known:
+    if keep and rate > known:
         _write(key, rate)
     return rate
 

@@ -15,9 +15,11 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,26 @@ log = logging.getLogger("chimera")
 
 MANIFEST = "manifest.json"
 _PATIENCE = 1.0  # seconds of waiting for another process before the log says so
+_reads_only: ContextVar[bool] = ContextVar("reads_only", default=False)
+
+
+class NotCached(Exception):  # noqa: N818 - an answer, not a failure
+    """An entry is absent or damaged inside `reading_only`."""
+
+
+@contextmanager
+def reading_only() -> Iterator[None]:
+    """Write nothing: let `entry` raise `NotCached` where it would build an entry."""
+    before = _reads_only.set(True)
+    try:
+        yield
+    finally:
+        _reads_only.reset(before)
+
+
+def reads_only() -> bool:
+    """Whether this is inside `reading_only`."""
+    return _reads_only.get()
 
 
 def entry(
@@ -53,11 +75,14 @@ def entry(
 
     Raises:
         UserError: the cache cannot be written to.
+        NotCached: inside `reading_only`, the entry is not there.
     """
     folder = root / kind / key[:32]
     facts = _read(folder)
     if facts is not None:
         return folder, facts
+    if reads_only():
+        raise NotCached(str(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
@@ -152,3 +177,42 @@ def _files(folder: Path) -> list[Path]:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def removable(root: Path, named: Collection[Path]) -> list[tuple[Path, int]]:
+    """Entries, and what killed processes left of some, that can be built again; with their bytes.
+
+    Only directories that this module names and writes are listed: a kind, a hash, a manifest.
+
+    Args:
+        root: directory of the cache.
+        named: entries that runs read their test set from; they stay.
+    """
+    kept = {path.resolve() for path in named}
+    found = []
+    for kind in sorted(root.iterdir()) if root.is_dir() else ():
+        if kind.is_symlink() or not kind.is_dir():
+            continue
+        for folder in sorted(kind.iterdir()):
+            entry = re.fullmatch(r"[0-9a-f]{32}", folder.name) and (folder / MANIFEST).is_file()
+            partial = re.fullmatch(r"\.[0-9a-f]{32}\.partial", folder.name)
+            ours = not folder.is_symlink() and folder.is_dir() and (entry or partial)
+            if ours and folder.resolve() not in kept:
+                files = (file for file in folder.rglob("*") if not file.is_symlink())
+                found.append((folder, sum(file.stat().st_size for file in files if file.is_file())))
+    return found
+
+
+def remove(folder: Path) -> bool:
+    """Remove an entry that `removable` has listed; False if a process is building it."""
+    name = folder.name.removeprefix(".").removesuffix(".partial")
+    lock = FileLock(folder.with_name(f"{name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    try:
+        shutil.rmtree(folder)
+    finally:
+        lock.release()
+    return True

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from chimera.data.source.cache import reads_only
+
 #: A file that changed so shortly before its hash was noted may change again within the same time of
 #: change: file systems count it in steps of up to two seconds (FAT).
 _SETTLED_NS = 2_000_000_000
@@ -54,7 +56,7 @@ def file_fingerprints(files: Sequence[Path], cache: Path) -> list[str]:
         else:
             settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
             found[path] = [*(stamp if settled else (None, None)), file_fingerprint(file)]
-    if found != noted:
+    if found != noted and not reads_only():
         with suppress(OSError):
             _write(notes, json.dumps(found))
     return [str(found[path][2]) for path in paths]

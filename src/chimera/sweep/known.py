@@ -1,0 +1,122 @@
+"""What finished runs on this machine took, for an estimate of runs like them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chimera.errors import UserError
+from chimera.paths import runs_root
+from chimera.rundir.directory import RunDir
+from chimera.rundir.environment import environment
+from chimera.rundir.identity import flatten, identity_settings
+from chimera.rundir.plain import read_json
+
+#: Settings on which neither the time of a step nor its memory depends.
+FREE = (
+    *("seed", "numerics", "trainer.max_steps", "optim.lr", "optim.betas", "optim.eps"),
+    *("optim.weight_decay", "optim.warmup", "optim.min_ratio", "optim.rates", "optim.decays"),
+)
+#: Parts of environment.json that say on which machine a run was.
+MACHINE = ("processor", "cpus", "gpu")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A finished run.
+
+    Args:
+        path: its directory.
+        steps: optimiser steps.
+        seconds: from the first line of its set-up to its record.
+        tokens_per_second: in training.
+        memory: peak, in bytes.
+    """
+
+    path: Path
+    steps: int
+    seconds: float
+    tokens_per_second: float
+    memory: float
+
+
+def likeness(config: dict[str, Any]) -> str:
+    """Equal for two configurations whose steps cost the same."""
+    settings = flatten(identity_settings(config))
+    kept = {k: v for k, v in settings.items() if not k.startswith(FREE)}
+    kept |= {"workers": config["data"].get("num_workers"), "guard": config["guard"]}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+class KnownRuns:
+    """The finished runs below a folder.
+
+    Args:
+        root: the folder; None: that of this process.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or runs_root()
+        about = environment()
+        self._here = {key: about[key] for key in MACHINE}
+        self._records = dict(self._finished())
+        self._likeness: dict[Path, str] = {}
+
+    def like(self, config: dict[str, Any]) -> Known | None:
+        """The newest finished run on this machine whose steps cost what this one's do."""
+        asked, choices = likeness(config), config["choices"]
+        for path, record in self._records.items():
+            if any(record["choices"].get(group) != name for group, name in _parts(choices)):
+                continue
+            if path not in self._likeness:
+                self._likeness[path] = self._read(path)
+            if self._likeness[path] == asked:
+                return _known(path, record)
+        return None
+
+    @property
+    def utilisation(self) -> float | None:
+        """Median MFU of the finished runs on this machine; None without one."""
+        found = [r["mfu"] for r in self._records.values() if isinstance(r.get("mfu"), float)]
+        return sorted(found)[len(found) // 2] if found else None
+
+    def _finished(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        found = []
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            try:
+                record = RunDir(path).record() if (path / "run.json").is_file() else {}
+                about = read_json(path / "environment.json") if record else {}
+            except UserError:  # of a damaged run nothing is known
+                continue
+            here = {key: about.get(key) for key in MACHINE} == self._here
+            if here and isinstance(record.get("choices"), dict):
+                found.append(((path / "run.json").stat().st_mtime, path, record))
+        for _, path, record in sorted(found, key=lambda each: each[0], reverse=True):
+            yield path, record
+
+    def _read(self, path: Path) -> str:
+        try:
+            return likeness(RunDir(path).config())
+        except (UserError, KeyError, TypeError):  # of an older release, or damaged
+            return ""
+
+
+def _parts(choices: dict[str, str]) -> list[tuple[str, str]]:
+    named = ("task", "data", "mixer", "norm", "quant", "ffn", "position", "adapter")
+    return [(group, choices[group]) for group in named if group in choices]
+
+
+def _known(path: Path, record: dict[str, Any]) -> Known | None:
+    try:
+        return Known(
+            path,
+            int(record["steps"]),
+            float(record["wall_seconds"]),
+            float(record["tokens_per_second"]),
+            1e9 * float(record["peak_memory_gb"]),
+        )
+    except (KeyError, TypeError, ValueError):  # of a run of one step
+        return None
