@@ -199,7 +199,7 @@ def test_an_exported_configuration(
         ("a: &a [*a]\n", "it repeats a node by an alias"),
         ("[" * 60 + "]" * 60, "holds no mapping"),
         ("a: " + "[" * 60 + "]" * 60, "nests more than 40 levels deep"),
-        ("a: " + "[" * 900 + "]" * 900, "cannot be read"),
+        ("a: " + "[" * 900 + "]" * 900, "nests more than 40 levels deep"),
         ("- a\n- b\n", "holds no mapping of keys to values"),
         ("a: b: c\n", "cannot be read"),
         ("\x00", "cannot be read"),

@@ -52,6 +52,7 @@ COMMANDS = {
     "report": Command(
         "chimera.cli.report", "<paper>/<table> [seed=0,1]", "a table's report from finished runs"
     ),
+    "compare": Command("chimera.cli.compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
     "dashboard": Command(
         "chimera.cli.dashboard", "<paper>/<table> [seed=0,1]", "a W&B workspace of a table"
     ),

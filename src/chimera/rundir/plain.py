@@ -18,13 +18,8 @@ from chimera.errors import UserError
 DEEPEST = 40
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without aliases."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, "it repeats a node by an alias")
-        return super().compose_node(parent, index)
+#: The C library is eight times as fast; PyYAML may have been built without it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -34,7 +29,11 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UserError: it holds something else than plain values.
     """
     try:
-        loaded = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+        text = file.read_text(encoding="utf-8")
+        _check_events(file, text)
+        loaded = yaml.load(text, _LOADER)
+    except UserError:  # which is a ValueError
+        raise
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise _unreadable(file, error) from error
     return _mapping(file, loaded)
@@ -53,6 +52,24 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(file, error) from error
     return _mapping(file, loaded)
+
+
+def _check_events(file: Path, text: str) -> None:
+    """Refuse aliases and depth before nodes are built: the C library recurses on its own stack.
+
+    Raises:
+        UserError: the file nests too deep, or is a list.
+    """
+    depth = 0
+    for event in yaml.parse(text, _LOADER):
+        if not depth and isinstance(event, yaml.SequenceStartEvent):
+            raise UserError(f"{file} holds no mapping of keys to values")
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "it repeats a node by an alias")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise UserError(f"{file} nests more than {DEEPEST} levels deep")
 
 
 def _mapping(file: Path, loaded: Any) -> dict[str, Any]:

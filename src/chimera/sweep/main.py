@@ -26,6 +26,7 @@ from chimera.config.search_path import register_roots
 from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.report.write import report_folder, show, write
+from chimera.sweep.compared import write_compared
 from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine
 from chimera.sweep.local import Launcher
@@ -77,7 +78,9 @@ def sweep(overrides: list[str]) -> int:
         pass
     if not batches.work:
         raise UserError("the sweep has no jobs: its ranges and globs match nothing; widen them")
-    _report(batches.jobs, overrides, parsed)
+    reported = _report(batches.jobs, overrides, parsed)
+    directories = [job.directory.path for job in batches.jobs]
+    write_compared(directories, Console(), table=not reported)
     return _failed(batches.work)
 
 

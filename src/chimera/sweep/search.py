@@ -31,6 +31,7 @@ from chimera.paths import runs_root
 from chimera.program import spelt
 from chimera.rundir.atomic import write_json
 from chimera.rundir.plain import read_json
+from chimera.sweep.compared import write_compared
 from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine
 from chimera.sweep.local import Handle, Launcher
@@ -80,6 +81,8 @@ def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[s
     except Timeout as error:
         raise UserError(f"another process is running this search ({file}); wait for it") from error
     show(engine, Console())
+    trials = [trial for trial, _, _ in engine.study.trials() if trial.overrides]
+    write_compared([engine.job(t).directory.path for t in trials], Console(), table=False)
     failed = [w for w in work if w.state is State.FAILED]
     for w in failed:
         print(f"failed: {w.job.label}: {w.why}; see {w.log}", file=sys.stderr)

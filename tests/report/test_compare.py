@@ -1,0 +1,230 @@
+"""`chimera compare`: what differs, the order, the curves, and strangers' files."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from chimera.callback.log.step_log import FIELDS
+from chimera.cli.compare import main
+from chimera.config.compose import compose, plain
+from chimera.report.compare.collect import Run, collect, directories, thinned
+from chimera.report.compare.groups import compare, differing
+from chimera.report.compare.page import as_script
+
+
+def run(
+    folder: Path, words: list[str], value: float | None, *, steps: int = 30, rate: float = 1000.0
+) -> Path:
+    """Write a run with invented results; without a value it is not finished."""
+    return write(folder, plain(compose(["scale=smoke", *words])), value, steps=steps, rate=rate)
+
+
+def write(
+    folder: Path, config: dict[str, Any], value: float | None, *, steps: int, rate: float
+) -> Path:
+    folder.mkdir(parents=True)
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    (folder / "config.yaml").write_text(yaml.dump(config, Dumper=dumper, sort_keys=False))
+    (folder / "status.json").write_text(json.dumps({"state": "DONE" if value else "FAILED"}))
+    rows = [",".join(FIELDS)]
+    for step in range(1, steps + 1):
+        loss = 3 + 4 * math.exp(-step / steps)
+        clock = f"2026-01-01T00:{step // 60:02}:{step % 60:02}+00:00"
+        rows.append(f"{clock},0,{step},{step},{loss},0,0,0,1,0,0")
+    (folder / "steps.csv").write_text("\n".join(rows) + "\n")
+    record = {
+        "metrics": {"val/perplexity": value, "val/accuracy": 0.5},
+        "tokens_per_second": rate,
+        "peak_memory_gb": 0.5,
+        "flops": {"training": 2.0},
+    }
+    if value:
+        (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    """Two seeds of a mixer and one of another."""
+    root = tmp_path / "runs"
+    return [
+        run(root / "a0", ["mixer=retnet"], 12.0),
+        run(root / "a1", ["mixer=retnet", "seed=1"], 14.0),
+        run(root / "b0", ["mixer=gqa"], 10.0),
+    ]
+
+
+def test_groups_are_by_what_differs_best_first(three: list[Path]) -> None:
+    runs, broken = collect(three)
+    found = compare(runs)
+    assert (found.keys, found.metric, found.better, broken) == (
+        ("mixer",), "val/perplexity", "lower", {},
+    )  # fmt: skip
+    best, second = found.groups
+    assert best.values == {"mixer": "gqa"}
+    assert best.result is not None
+    assert (best.result.mean, best.result.std) == (10.0, None)
+    assert second.result is not None
+    assert (second.result.mean, second.result.n) == (13.0, 2)
+    assert second.result.std == pytest.approx(math.sqrt(2))
+    assert [group.values for group in compare(runs, better="higher").groups] == [
+        second.values, best.values,
+    ]  # fmt: skip
+
+
+def test_keys_of_a_choice_count_where_runs_of_it_differ(tmp_path: Path) -> None:
+    words = [["mixer=retnet"], ["mixer=gqa"], ["mixer=gqa", "mixer.kv_heads=1", "optim.lr=0.01"]]
+    runs, _ = collect(run(tmp_path / str(n), w, 9.0 + n) for n, w in enumerate(words))
+    assert differing(runs) == ["mixer", "optim.lr", "mixer.kv_heads"]
+    by_mixer = compare(runs, by=["mixer"])
+    assert [len(group.runs) for group in by_mixer.groups] == [1, 2]
+
+
+def test_an_unfinished_run_has_curves_and_no_result(tmp_path: Path) -> None:
+    paths = [run(tmp_path / "a", [], 5.0), run(tmp_path / "b", ["seed=1"], None)]
+    runs, _ = collect(paths)
+    (group,) = compare(runs).groups
+    assert group.states == "1 of 2 (failed)"
+    assert all(each.curve for each in group.runs)
+
+
+def test_the_command_writes_a_page_that_loads_nothing(
+    three: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main([str(three[0].parent), f"out={out}"]) == 0
+    assert "3 runs, lower val/perplexity first" in capsys.readouterr().out
+    rows = list(csv.DictReader((out / "compare.csv").open()))
+    assert [row["mixer"] for row in rows] == ["gqa", "retnet"]
+    assert float(rows[1]["val/perplexity"]) == 13.0
+    page = (out / "compare.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', page)
+    assert '<a href="../runs/a0/"' in page
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert [len(each["curves"]["steps"]) > 0 for each in data["series"]] == [True, True]
+    steps, tokens, flops = (
+        data["series"][0]["curves"][axis][-1][0] for axis in ("steps", "tokens", "FLOPs")
+    )
+    assert (steps, tokens, flops) == (30, 30 * 8 * 64, 2 * 30 * 8 * 64)
+    assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (out / "compare.svg").read_text()
+
+
+def test_strangers_text_is_text(tmp_path: Path) -> None:
+    bad = "</script><script>alert(1)</script>"
+    paths = []
+    for number, lr in enumerate((bad, "=cmd|'/c calc'!A0", "\x1b[31m$x$")):
+        config = plain(compose(["scale=smoke"]))
+        config["optim"]["lr"] = lr
+        config["seed"] = '"><img src=x onerror=alert(1)>'
+        name = tmp_path / "runs" / f"<b>&{number}"
+        paths.append(write(name, config, 5.0 + number, steps=3, rate=1.0))
+    (paths[0] / "status.json").write_text(json.dumps({"state": "<i>DONE"}))
+    out = tmp_path / "out"
+    assert main([str(tmp_path / "runs"), f"out={out}"]) == 0
+    page = (out / "compare.html").read_text()
+    assert page.count("<script") == 2
+    assert not re.search(r"<(?:img src=x|b>|i>)", page)
+    assert "\x1b" not in page
+    cells = [row["optim.lr"] for row in csv.DictReader((out / "compare.csv").open())]
+    assert "'=cmd|'/c calc'!A0" in cells
+
+
+def test_json_of_the_page_ends_nothing() -> None:
+    value = ["</script>", "<!--", "\u2028", "&"]
+    text = as_script(value)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == value
+
+
+def test_a_damaged_run_hides_no_other(three: list[Path], tmp_path: Path) -> None:
+    (three[0] / "run.json").write_text("{")
+    (three[1] / "config.yaml").write_text("data: &a [1]\nx: *a\n")
+    huge = json.loads((three[2] / "run.json").read_text()) | {"peak_memory_gb": 10**400}
+    huge["metrics"] |= {"odd\nname": math.nan}
+    (three[2] / "run.json").write_text(json.dumps(huge))
+    with (three[2] / "steps.csv").open("a") as file:
+        file.write("2026-01-01T00:00:00,0,1e999,1e999,inf,0,0,0,1,0,0\n")
+    runs, broken = collect(three)
+    assert [each.path.name for each in runs] == ["b0"]
+    assert "peak_memory_gb" not in runs[0].facts
+    assert runs[0].curve[-1][0] == 30
+    assert "alias" in broken[three[1]]
+    assert main([str(three[0].parent), f"out={tmp_path}/out"]) == 0
+    assert "alias" in (tmp_path / "out/compare.html").read_text()
+
+
+def test_pauses_and_torn_rows_are_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "steps.csv"
+    times = [0, 1, 2, 4000, 4001]
+    rows = [f"2026-01-01T{t // 3600:02}:{t // 60 % 60:02}:{t % 60:02}+00:00" for t in times]
+    lines = [f"{at},0,{n},{n},{5 - n},0,0,0,1,0,0" for n, at in enumerate(rows, 1)]
+    log.write_text("\n".join([",".join(FIELDS), *lines, "2026-01-01T02:0"]))
+    points = thinned(log)
+    assert [step for step, _, _ in points] == [1, 2, 3, 4, 5]
+    assert points[2][2] == 2
+    assert points[-1][2] < 60
+    assert thinned(tmp_path / "missing.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["by=mixr"], "did you mean 'mixer'"),
+        (["metric=val/perplexty"], "did you mean 'val/perplexity'"),
+        (["nowhere"], "nowhere is no folder"),
+        (["metrc=mixer"], "did you mean 'metric'"),
+        (["better=best"], "better=best"),
+        (["--by"], "--by needs a key"),
+        (["--depth", "3"], "cannot read '--depth'"),
+    ],
+)
+def test_bad_words_are_one_line(
+    words: list[str], says: str, three: list[Path], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(three[0].parents[1])
+    monkeypatch.setenv("CHIMERA_RUNS", "runs")
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ")
+    assert says in line
+    assert line.count("\n") == 1
+    assert not Path("reports").exists()
+
+
+def test_files_of_runs_elsewhere_are_beside_them(three: list[Path]) -> None:
+    assert main([str(path) for path in three]) == 0
+    (folder,) = (three[0].parent / "compare").iterdir()
+    assert folder.name.startswith("mixer-")
+    assert (folder / "compare.html").is_file()
+
+
+def test_folders_and_runs_can_be_named_together(three: list[Path]) -> None:
+    root = three[0].parent
+    assert directories([three[2], root]) == [three[2], *three[:2]]
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_in_seconds(tmp_path: Path) -> None:
+    base = {m: plain(compose([f"mixer={m}", "scale=small"])) for m in ("gqa", "retnet")}
+    for number in range(1000):
+        config = copy.deepcopy(base["gqa" if number % 2 else "retnet"])
+        config["seed"], config["optim"]["lr"] = number % 5, 1e-3 * (1 + number // 10)
+        write(tmp_path / "runs" / f"r{number}", config, 5 + number % 7, steps=1000, rate=9.0)
+    began = time.process_time()
+    assert main([str(tmp_path / "runs"), f"out={tmp_path}/out"]) == 0
+    assert time.process_time() - began < 60
+    page = (tmp_path / "out/compare.html").read_text()
+    assert page.count("<tr>") == 201
+    assert isinstance(collect([tmp_path / "runs/r0"])[0][0], Run)
