@@ -46,7 +46,7 @@ def matrix_units(accelerator: str) -> tuple[str, str]:
         has = capability >= (8, 0)
         major, minor = capability
         return ("bf16" if has else "fp32"), f"this GPU has compute capability {major}.{minor}"
-    found = [name for name in INSTRUCTIONS if name in _flags()]
+    found = [name for name in INSTRUCTIONS if name in instructions()]
     return ("bf16", f"this CPU has {found[0]}") if found else ("fp32", "this CPU has no bf16 units")
 
 
@@ -58,7 +58,7 @@ def announcement(config: dict[str, Any], overrides: list[str]) -> list[str]:
     return [f"precision=auto is precision={config['precision']}: {why}"]
 
 
-def _flags() -> set[str]:
+def instructions() -> set[str]:
     """Instruction sets of this machine's CPU; empty where Linux does not tell."""
     if not _CPU.exists():
         return set()

@@ -76,3 +76,12 @@ def _noted(file: Path) -> str | None:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def places(file: Path) -> set[Path]:
+    """Folders of the tokens that a test set refers to; empty if it has them itself."""
+    try:
+        stored = read_arrays(file, "reference") if file.is_file() else {}
+    except UserError:
+        return set()
+    return {Path(str(shard)).parent for shard in stored.get("reference", ())}

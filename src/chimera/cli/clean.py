@@ -1,0 +1,139 @@
+"""`chimera clean`: show what can be removed of runs and caches; remove it with `yes=true`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chimera.cli.errors import exit_code
+from chimera.cli.flags import HELP
+from chimera.errors import UserError
+from chimera.types import PositiveInt
+
+if TYPE_CHECKING:
+    from chimera.rundir.retention import Removal
+
+USAGE = "chimera clean [<run or folder of runs> …] [stale=<days>] [caches=true] [yes=true]"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options besides the runs, by default those in ./runs.
+
+    Of a finished run the checkpoints beside the last and the best one are surplus. Runs in
+    training, directories that no run wrote and folders behind links are left alone.
+
+    Args:
+        stale: also whole runs that did not finish and that nothing was written to for so many days.
+        caches: also prepared text, tokens and tokenizers, which the next run makes again.
+        yes: remove what is shown; without it nothing is removed.
+    """
+
+    stale: PositiveInt | None = None
+    caches: bool = False
+    yes: bool = False
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code."""
+    return exit_code(lambda: _command(list(arguments)))
+
+
+def _command(arguments: list[str]) -> int:
+    from chimera.config.arguments import describe, read
+
+    if set(arguments) & HELP:
+        print(describe(Options, USAGE))
+        return 0
+    remaining: list[str] = []
+    options = read(Options, arguments, USAGE, unread=remaining)
+    from chimera.cli.estimate import size
+    from chimera.rundir.retention import plan, remove
+
+    runs = list(_runs(remaining))
+    named = _named(runs)
+    removals = [r for run in runs if (r := plan(run, days=options.stale, named=named))]
+    total = 0
+    for removal in removals:
+        gone = removal.size
+        if options.yes:
+            try:
+                gone = remove(removal, days=options.stale, named=named)
+            except UserError as error:
+                print(f"left: {error}")
+                continue
+        total += gone
+        print(f"{removal.run}: {_what(removal)}, {size(gone)}")
+    if options.caches:
+        total += _caches(runs, yes=options.yes)
+    if options.yes:
+        print(f"removed {size(total)}")
+    elif total or removals:
+        print(f"{size(total)} can be removed; nothing was: yes=true removes it")
+    else:
+        print(f"nothing to remove of {len(runs)} run{'s' * (len(runs) != 1)}")
+    return 0
+
+
+def _runs(places: Sequence[str]) -> Iterator[Path]:
+    """The folders that are named, or those in them if they are no runs themselves."""
+    from chimera.paths import runs_root
+
+    for text in places:
+        if text.startswith("-") or ("=" in text and not Path(text).exists()):
+            raise UserError(f"cannot read '{text}'; write {USAGE}")
+    found: dict[Path, None] = {}
+    for place in [Path(text).expanduser() for text in places] or [runs_root()]:
+        if not place.is_dir():
+            raise UserError(f"{place} is no folder; name runs, or a folder that holds them")
+        is_run = (place / "config.yaml").is_file()
+        found |= dict.fromkeys([place] if is_run else sorted(place.iterdir()))
+    yield from found
+
+
+def _named(runs: Sequence[Path]) -> set[Path]:
+    """Checkpoints that runs start from: of the named runs and of those in the folder of all."""
+    from chimera.paths import runs_root
+    from chimera.rundir.directory import RunDir
+    from chimera.rundir.retention import starting_points
+
+    root = runs_root()
+    named: set[Path] = set()
+    for run in {*runs, *(root.iterdir() if root.is_dir() else ())}:
+        if (run / "config.yaml").is_file():
+            try:
+                named |= starting_points(RunDir(run).config())
+            except UserError:  # of a damaged run nothing is known
+                continue
+    return named
+
+
+def _what(removal: Removal) -> str:
+    if not removal.kept:
+        return f"the whole run ({removal.why})"
+    return f"{len(removal.files)} files of checkpoints (keeps {', '.join(removal.kept)})"
+
+
+def _caches(runs: Sequence[Path], *, yes: bool) -> int:
+    """Show, or remove, the entries of the cache that no run reads its test set from."""
+    import os
+
+    from chimera.cli.estimate import size
+    from chimera.data.batch.reference import places
+    from chimera.data.source import cache
+    from chimera.paths import runs_root
+
+    root = runs_root()
+    every = {*runs, *(root.iterdir() if root.is_dir() else ())}
+    kept = {place for run in every for place in places(run / "test.npz")}
+    folder = Path(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera").expanduser()
+    total = 0
+    for entry, count in cache.removable(folder, kept):
+        if yes and not cache.remove(entry):
+            print(f"left: {entry}, which a process is making")
+            continue
+        total += count
+        print(f"{entry}: {size(count)}")
+    return total

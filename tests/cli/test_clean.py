@@ -1,0 +1,257 @@
+"""`chimera clean` removes surplus checkpoints, old runs and caches, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chimera.cli.clean import main
+from chimera.config.compose import compose, plain
+from chimera.rundir.checkpoints import Sidecar, link, publish
+from chimera.rundir.directory import RunDir
+from chimera.rundir.retention import DAY, plan, remove
+
+CONFIG = plain(compose(["scale=smoke"]))
+
+
+def checkpoint(folder: Path, name: str, step: int, loss: float | None = None) -> Path:
+    """A checkpoint of invented bytes."""
+    temporary = folder / f".write-{name}"
+    temporary.write_bytes(f"{name}{step}".encode() * 100)
+    publish(temporary, folder / f"{name}.ckpt", Sidecar(step=step, loss=loss, sha256=["x"]))
+    temporary.unlink()
+    return folder / f"{name}.ckpt"
+
+
+def make(path: Path, state: str = "DONE", **config: object) -> Path:
+    """A run of several tiers; the last checkpoint is rolling-30, the best one best-20."""
+    run = RunDir(path)
+    run.checkpoints.mkdir(parents=True)
+    run.write_status(state)
+    if state != "RUNNING":  # of another process, which has ended
+        status = run.status() | {"pid": 0}
+        (path / "status.json").write_text(json.dumps(status))
+    (path / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **config}))
+    for file in ("overrides.txt", "steps.csv", "log.txt", ".lock"):
+        (path / file).write_text("x")
+    if state == "DONE":
+        (path / "run.json").write_text(json.dumps({"metrics": {}}))
+    for step in (10, 20, 30):
+        checkpoint(run.checkpoints, f"rolling-{step}", step)
+    for step, loss in ((20, 1.0), (30, 2.0)):
+        checkpoint(run.checkpoints, f"best-{step}", step, loss)
+    checkpoint(run.checkpoints, "epoch-0", 15)
+    (run.checkpoints / "rolling-5.ckpt.invalid").write_text("damaged")
+    link(run.checkpoints / "last.ckpt", run.checkpoints / "rolling-30.ckpt")
+    link(run.checkpoints / "best.ckpt", run.checkpoints / "best-20.ckpt")
+    return path
+
+
+def age(run: Path, days: float) -> None:
+    """Let all files of a run be so old."""
+    then = time.time() - days * DAY
+    for file in run.rglob("*"):
+        os.utime(file, (then, then), follow_symlinks=False)
+
+
+def state(root: Path) -> dict[str, str]:
+    """Every path below a folder with what it holds."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        held = os.readlink(path) if path.is_symlink() else ""
+        if path.is_file() and not path.is_symlink():
+            held = path.read_bytes().hex()
+        found[str(path.relative_to(root))] = held
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs, and a cache, of this test's own."""
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+GONE = {
+    *(f"checkpoints/{n}.ckpt" for n in ("rolling-10", "rolling-20", "best-30", "epoch-0")),
+    *(f"checkpoints/{n}.ckpt.json" for n in ("rolling-10", "rolling-20", "best-30", "epoch-0")),
+    "checkpoints/rolling-5.ckpt.invalid",
+}
+
+
+def test_the_last_and_the_best_checkpoint_stay(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make(root / "a-11111111")
+    (run / "checkpoints" / "mine.ckpt").write_text("somebody's own")
+    (run / "checkpoints" / "rolling-10.ckpt.bak").write_text("likewise")
+    before = state(root)
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    assert "keeps best-20.ckpt, rolling-30.ckpt" in said
+    assert "nothing was: yes=true removes it" in said
+    assert state(root) == before
+    assert main(["yes=true"]) == 0
+    gone = {f"a-11111111/{name}" for name in GONE}
+    assert state(root) == {name: held for name, held in before.items() if name not in gone}
+    assert (run / "checkpoints/last.ckpt").read_bytes() == b"rolling-3030" * 100
+    assert main(["yes=true"]) == 0
+    assert capsys.readouterr().out.endswith("removed 0 kB\n")
+
+
+def test_what_is_no_finished_run_of_ours_is_left(root: Path, tmp_path: Path) -> None:
+    make(root / "running", "RUNNING")  # by this process
+    make(root / "failed", "FAILED")
+    make(root / "unread")
+    (root / "unread" / "config.yaml").write_text("a: &a [1]\nb: *a\n")
+    make(root / "foreign")
+    (root / "foreign" / "config.yaml").write_text("learning_rate: 1\n")
+    make(root / "unrecorded")
+    (root / "unrecorded" / "run.json").unlink()
+    make(root / "strange")
+    (root / "strange" / "status.json").write_text('{"state": "DONE"}')
+    (root / "plain").mkdir()
+    (root / "plain" / "rolling-1.ckpt").write_text("a file of another program")
+    make(tmp_path / "elsewhere")
+    (root / "linked").symlink_to(tmp_path / "elsewhere")
+    inside = make(root / "inside")
+    os.rename(inside / "checkpoints", tmp_path / "outside")
+    (inside / "checkpoints").symlink_to(tmp_path / "outside")
+    for path in root.iterdir():
+        if not path.is_symlink():
+            age(path, 100)
+    before = state(tmp_path)
+    assert main(["yes=true"]) == 0
+    assert main([str(root), "yes=true", "caches=true"]) == 0
+    assert state(tmp_path) == before
+
+
+def test_a_process_that_trains_keeps_its_files(root: Path) -> None:
+    run = make(root / "a")
+    removal = plan(run)
+    assert removal is not None
+    code = (
+        "import sys, time; from pathlib import Path; from chimera.rundir.directory import RunDir;"
+        "run = RunDir(Path(sys.argv[1])); run.lock(); run.write_status('RUNNING');"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    before = state(root)
+    command = [sys.executable, "-c", code, str(run)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        from chimera.errors import UserError
+
+        assert plan(run) is None
+        with pytest.raises(UserError, match="is being trained"):
+            remove(removal)
+        process.kill()
+    after = state(root)
+    assert {k: v for k, v in after.items() if "status" not in k} == {
+        k: v for k, v in before.items() if "status" not in k
+    }
+
+
+def test_checkpoints_that_other_runs_start_from_stay(root: Path) -> None:
+    run = make(root / "a")
+    make(root / "b", "STOPPED", ckpt_path=str(run / "checkpoints/rolling-10.ckpt"))
+    assert main([str(run), "yes=true"]) == 0
+    names = {path.name for path in (run / "checkpoints").glob("*.ckpt")}
+    assert names == {
+        *("rolling-10.ckpt", "rolling-30.ckpt", "best-20.ckpt", "last.ckpt", "best.ckpt")
+    }
+
+
+def test_old_unfinished_runs_go_as_a_whole_if_all_of_it_is_ours(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("old", "young", "noted", "begun"):
+        make(root / name, "STOPPED" if name != "begun" else "FAILED")
+    make(root / "done")
+    (root / "noted" / "notes.md").write_text("what I learnt")
+    (root / "done" / "checkpoints" / "epoch-0.ckpt").unlink()
+    for name in ("old", "noted", "begun", "done"):
+        age(root / name, 40)
+    make(root / "later", "STOPPED", init_from=str(root / "begun"))
+    before = state(root)
+    assert main(["stale=30"]) == 0
+    assert "the whole run (stopped, 40 days old)" in capsys.readouterr().out
+    assert state(root) == before
+    assert main(["stale=30", "yes=true"]) == 0
+    assert {path.name for path in root.iterdir()} == {"young", "noted", "begun", "done", "later"}
+    left = {name for name in before if name.split("/")[0] in ("young", "noted", "begun", "later")}
+    assert left <= state(root).keys()
+
+
+def test_bytes_of_a_file_with_two_names_count_when_both_go(root: Path) -> None:
+    run = make(root / "a")
+    folder = run / "checkpoints"
+    (folder / "epoch-0.ckpt").unlink()
+    os.link(folder / "rolling-30.ckpt", folder / "epoch-0.ckpt")
+    removal = plan(run)
+    assert removal is not None
+    sizes = {path.name: path.stat().st_size for path in removal.files}
+    assert removal.size == sum(sizes.values()) - sizes["epoch-0.ckpt"]
+
+
+def test_caches_go_except_what_runs_and_builders_use(root: Path, tmp_path: Path) -> None:
+    import numpy as np
+    from filelock import FileLock
+
+    from chimera.data.source import cache
+
+    def build(folder: Path) -> dict[str, int]:
+        (folder / "train.bin").write_bytes(b"12")
+        return {}
+
+    folder = tmp_path / "cache"
+    kinds = {name: cache.entry(folder, "tokens", name * 32, build)[0] for name in "abc"}
+    (folder / "tokens" / "mine").mkdir()
+    (folder / "notes.txt").write_text("x")
+    (folder / "other").mkdir()
+    (folder / "other" / ("d" * 32)).mkdir()  # without a manifest
+    run = make(root / "a")
+    arrays = {"reference": np.array([str(kinds["a"] / "train.bin")])}
+    np.savez(run / "test.npz", **arrays)
+    assert main(["caches=true"]) == 0
+    assert all(path.is_dir() for path in kinds.values())
+    with FileLock(kinds["b"].with_suffix(".lock")):
+        process = "import sys; from chimera.cli.clean import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-c", process, "caches=true", "yes=true"]
+        assert subprocess.run(command, capture_output=True).returncode == 0
+    assert [path.is_dir() for path in kinds.values()] == [True, True, False]
+    left = {path.name for path in folder.iterdir()} | {p.name for p in (folder / "other").iterdir()}
+    assert left == {"tokens", "notes.txt", "other", "d" * 32}
+    assert (folder / "tokens" / "mine").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "nowhere is no folder"),
+        (["yes=perhaps"], "yes=perhaps"),
+        (["stale=0"], "stale=0"),
+        (["stael=3"], "cannot read 'stael=3'"),
+        (["--force"], "cannot read '--force'"),
+    ],
+)
+def test_bad_words_are_one_line(
+    words: list[str], says: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(root / "a")
+    before = state(root)
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ")
+    assert says in line
+    assert line.count("\n") == 1
+    assert state(root) == before
