@@ -9,7 +9,7 @@ import pytest
 
 from chimera.cli.train import main
 from chimera.config.compose import compose, plain
-from chimera.train.overview import overview, text
+from chimera.train.overview import overview, text, vocabulary_of
 from tests.train import tiny
 
 
@@ -57,3 +57,10 @@ def test_the_command_prints_each_format(
     assert capsys.readouterr().out.startswith("flowchart TB")
     assert main(["show", *line, "format=pdf"]) == 2
     assert "format=pdf is not known; choose one of text" in capsys.readouterr().err
+
+
+def test_the_vocabulary_of_a_body_is_its_own() -> None:
+    words = ["+tptt/variants=v_n1", "scale=small"]
+    config = plain(compose(words))
+    assert vocabulary_of(config) == 259
+    assert vocabulary_of(plain(compose(["tokenizer.vocab_size=77"]))) == 77

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
 from chimera.quant.shared.packing import byte_report
+from chimera.rundir.plain import read_json
 from chimera.task.base import Task
 from chimera.task.flops import count, example, on_meta
 from chimera.train.build import make_task
@@ -29,7 +31,7 @@ def overview(config: dict[str, Any]) -> dict[str, Any]:
     Args:
         config: checked.
     """
-    vocabulary = config["tokenizer"].get("vocab_size") or VOCABULARY
+    vocabulary = vocabulary_of(config)
     with torch.device("meta"), unfilled():
         task = make_task(config, vocabulary)
     model, data = task.model, config["data"]
@@ -48,6 +50,17 @@ def overview(config: dict[str, Any]) -> dict[str, Any]:
         "memory": memory(config, task, length, trained),
         "diagram": mermaid(model, config["choices"]),
     }
+
+
+def vocabulary_of(config: dict[str, Any]) -> int:
+    """Entries of the vocabulary: of the tokenizer's settings, or of another library's body."""
+    if size := config["tokenizer"].get("vocab_size"):
+        return int(size)
+    folder = getattr(instantiate(config["model"], _convert_="all"), "folder", None)
+    place = folder() if folder else None
+    body = read_json(place / "config.json") if place else {}
+    size = body.get("vocab_size") or (body.get("text_config") or {}).get("vocab_size")
+    return int(size or VOCABULARY)
 
 
 def memory(config: dict[str, Any], task: Task, length: int, trained: int) -> dict[str, float]:
