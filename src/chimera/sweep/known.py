@@ -64,10 +64,15 @@ class KnownRuns:
         self._here = {key: about[key] for key in MACHINE}
         self._records = dict(self._finished())
         self._likeness: dict[Path, str] = {}
+        self._like: dict[str, Known | None] = {}
 
     def like(self, config: dict[str, Any]) -> Known | None:
         """The newest finished run on this machine whose steps cost what this one's do."""
-        asked, choices = likeness(config), config["choices"]
+        if (asked := likeness(config)) not in self._like:
+            self._like[asked] = self._search(asked, config["choices"])
+        return self._like[asked]
+
+    def _search(self, asked: str, choices: dict[str, str]) -> Known | None:
         for path, record in self._records.items():
             if any(record["choices"].get(group) != name for group, name in _parts(choices)):
                 continue
