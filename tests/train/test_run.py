@@ -153,6 +153,8 @@ def test_a_sweep_runs_each_missing_job(
     assert main([*words, "-m", "seed=0,1", f"run_dir={tmp_path}/${{seed}}"]) == 0
     assert (tmp_path / "0/run.json").read_bytes() == first
     assert json.loads((tmp_path / "1/run.json").read_text())["steps"] == 2
+    (page,) = (tmp_path / "compare").glob("*/compare.html")
+    assert page.read_text().count("<tr>") == 2  # the head, and the two seeds as one row
 
 
 def forked(self: Local, start: Start) -> SimpleNamespace:
