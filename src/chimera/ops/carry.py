@@ -51,5 +51,6 @@ def carry(
 
 def between(g: Float[Tensor, "n c"]) -> Pairs:
     """Weights exp(Σ_{r<i<s} g_i) between tokens r < s of a chunk, and sums to its ends."""
-    one = g.new_ones(()).expand(*g.shape, 1, 1)
-    return pairs(one, one, g[..., None])
+    # Two tensors: torch.compile breaks its graph where a function is given one of them twice.
+    x, y = (torch.ones_like(g)[..., None, None] for _ in range(2))
+    return pairs(x, y, g[..., None])
