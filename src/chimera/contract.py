@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor, nn
 
+from chimera.errors import UserError
+
 # Re-exported, so that a component imports its hyperparameter types from this module too.
 from chimera.types import Fraction as Fraction
 from chimera.types import NonNegativeFloat as NonNegativeFloat
@@ -234,8 +236,12 @@ class Mixer(nn.Module):
         return ""
 
     def init_state(self, batch: int) -> Any:
-        """Empty state for `batch` sequences; `forward` with this state is a prefill."""
-        raise NotImplementedError
+        """Empty state for `batch` sequences; `forward` with this state is a prefill.
+
+        Raises:
+            UserError: the mixer has no form that decodes.
+        """
+        raise UserError(f"mixer={self.component} cannot decode: it has no init_state; write one")
 
     def reset_parameters(self) -> None:
         """Initialise weights that need special values; called after the default initialisation."""

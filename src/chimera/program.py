@@ -10,6 +10,8 @@ from pathlib import Path
 VERSION = "0.1.0"
 #: Name on package indexes, where `chimera` is another project; it is imported as `chimera`.
 DISTRIBUTION = "chimera-lm"
+#: Variable with the name of the sweep that a job is of, and the keys that it varies: `name:a,b`.
+SWEEP = "CHIMERA_SWEEP"
 
 
 def spelt(command: str) -> str:

@@ -14,6 +14,8 @@ NAME = r"[\w.+-]{1,200}"
 
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
+#: Of random numbers; numpy and Lightning take 32 bits.
+Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]

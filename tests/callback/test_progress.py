@@ -42,14 +42,16 @@ def test_lines_outside_a_terminal() -> None:
     assert "val ppl 321.0" in shown[2]
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("total", [10, 1_000_000])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_bar_in_a_terminal(
-    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    width: int, total: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for rich
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(width))
     display, fit = Progress(), Fit()
+    fit.max_steps = total
     fit.progress_bar_callback = display
     display.setup(fit, None, "fit")  # type: ignore[arg-type]
     display.on_train_start(fit, None)  # type: ignore[arg-type]
@@ -60,8 +62,11 @@ def test_a_bar_in_a_terminal(
         display.on_train_batch_end(fit)  # type: ignore[arg-type]
     display.teardown(fit, None, "fit")  # type: ignore[arg-type]
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
-    assert "10/10" in shown
-    assert "tok/s" in shown
+    last = re.split(r"[\r\n]+", shown.rstrip())[-1]
+    assert f"10/{total}" in last
+    assert re.search(r"loss \d+\.\d{3} .*\d\.\dk tok/s", last)
+    assert re.search(r"(\d+:\d\d|-:--)$", last.rstrip())  # the time left
+    assert ("lr 5.00e-04" in last) == (width >= 80)
     assert ("val ppl 321.0" in shown) == (width > 100)
     assert max(map(len, re.split(r"[\r\n]+", shown))) <= width
 

@@ -46,7 +46,7 @@ def test_few_documents_still_fill_every_split(count: int) -> None:
 
 @pytest.mark.parametrize("documents", [[], ["word"]])
 def test_hardly_any_text_is_refused(documents: list[str]) -> None:
-    with pytest.raises(UserError, match="too short"):
+    with pytest.raises(UserError, match="too few to divide"):
         divide(documents)
 
 

@@ -54,8 +54,9 @@ def test_lengths_in_tokens_are_drawn_with_the_published_values() -> None:
     assert next(r for r in body if r[0] == "standard")[5] == "4,096,001.0 ± 1.4 (802.8)"
     figure = figures.lengths(table)
     assert figure is not None
-    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
-    assert len(dashed) == 6  # the paper's rows
+    dotted = [line for line in figure.axes[0].lines if not line.get_marker()]
+    assert len(dotted) == 6  # the paper's rows
+    assert {line.get_linestyle() for line in dotted} == {":"}
     assert figures.png(figure).startswith(b"\x89PNG")
 
 

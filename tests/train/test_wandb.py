@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import forks
+from tests.train import wandb_contents
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +23,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     ran = forks.run("train.py", *words, env={"CHIMERA_RUNS": str(root / "runs")})
     assert ran.returncode == 0, ran.stderr
     (file,) = (root / "runs").glob("*/wandb/offline-run-*/*.wandb")
-    return inspect(file)
-
-
-def inspect(file: Path) -> list[dict[str, Any]]:
-    viewer = str(Path(sys.executable).with_name("wandb"))
-    words = [viewer, "leet", "inspect", "--json", str(file)]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in shown.stdout.splitlines()]
+    return wandb_contents.records(file)
 
 
 def of(records: list[dict[str, Any]], kind: str) -> list[Any]:
@@ -47,8 +38,11 @@ def test_a_job_says_what_it_is_a_row_of(records: list[dict[str, Any]]) -> None:
     expected = {"table": "bitnet_qdyt/norms", "row": "qdyt", "seed": 3, "norm": "qdyt"}
     expected |= {"ffn": "moe", "mixer": "attention", "scale": "smoke", "trainer.max_steps": 4}
     assert {key: config[key] for key in expected} == expected
-    assert config["parameters"] == config["parameters.total"] > 0
-    assert config["bytes"] == config["bytes.total.packed"] > 0
+    assert config["parameters"] > config["parameters.norm"] > 0
+    assert config["bytes"] > config["bytes.embedding.packed"] > 0
+    doubled = ("parameters.total", "bytes.total.packed", "choices.mixer")
+    assert not [key for key in doubled if key in config]
+    assert run["tags"] == ["mlm", "attention", "scale=smoke"]
     assert run["display_name"].endswith(config["identity"])
     nested = [k for k, v in config.items() if isinstance(v, dict) and v and k != "_wandb"]
     assert not nested  # W&B groups and filters by flat keys only
@@ -75,3 +69,46 @@ def test_charts_of_gradients_rates_experts_and_skipped_steps(
         }
         assert any("load" in k for k in point if k.startswith("stats/"))
         assert point["guard/skipped"] == point["guard/scaler_skipped"] == 0
+
+
+def test_points_have_tokens_flops_and_seconds_as_further_axes(
+    records: list[dict[str, Any]],
+) -> None:
+    defined = [metric.get("name") or metric["glob_name"] for metric in of(records, "metric")]
+    assert {"trainer/global_step", "*", "progress/tokens", "progress/flops"} <= set(defined)
+    (run,) = of(records, "run")
+    flops = run["config"]["update"]["flops.training"]
+    points = [
+        point["item"] for point in of(records, "history") if "progress/tokens" in point["item"]
+    ]
+    assert [p["progress/tokens"] for p in points if "train/loss" in p] == [1024, 2048, 3072, 4096]
+    assert any("val/loss" in p for p in points)
+    assert all(p["progress/flops"] == pytest.approx(flops * p["progress/tokens"]) for p in points)
+    seconds = [p["progress/seconds"] for p in points]
+    assert seconds == sorted(seconds)
+    assert not [p for p in points if "epoch" in p]  # train/epoch has it
+
+
+def test_parts_diagram_samples_and_code_are_there(records: list[dict[str, Any]]) -> None:
+    held = wandb_contents.contents(records)
+    media = {
+        "model/parameters": "table-file",
+        "model/diagram": "html-file",
+        "samples": "table-file",
+    }
+    assert held["media"] == media
+    (files,) = [files for files in held["artifacts"].values() if "config.yaml" in files]
+    expected = {"environment.json", "overrides.txt", "model.md", "code/chimera/norm/qdyt.py"}
+    assert expected <= set(files)
+    assert not [file for file in files if file.startswith("code/torch")]
+    assert {"val/perplexity", "test/perplexity", "val/unigram_perplexity"} <= set(held["summary"])
+
+
+def test_a_job_of_a_sweep_is_grouped_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chimera.rundir.directory import RunDir
+    from tests.train.test_loggers import start
+
+    monkeypatch.setenv("CHIMERA_SWEEP", "sweep-12345678:mixer,optim.lr")
+    _, group, job = start(RunDir(tmp_path))
+    assert group == "sweep-12345678"
+    assert job == "mixer=attention optim.lr=0.002"

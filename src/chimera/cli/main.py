@@ -39,7 +39,7 @@ COMMANDS = {
     "eval": Command("chimera.cli.eval", "run=<dir>", "repeat a run's final test"),
     "generate": Command("chimera.cli.generate", "run=<dir> prompt=…", "continue a text"),
     "export": Command("chimera.cli.export", "run=<dir> to=<folder>", "weights, tokenizer, card"),
-    "list": Command(_TRAIN, "[tables]", "components, or tables of experiments", ("list",)),
+    "list": Command(_TRAIN, "[<name>|tables]", "components; one of them; tables", ("list",)),
     "show": Command(
         _TRAIN, "[group=choice …]", "parameters, FLOPs, memory; format=mermaid: diagram", ("show",)
     ),

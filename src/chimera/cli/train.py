@@ -11,7 +11,6 @@ from typing import Any
 
 from chimera import world
 from chimera.cli.errors import exit_code
-from chimera.errors import UserError
 from chimera.program import spelt
 
 _USAGE = """\
@@ -23,6 +22,7 @@ python train.py --info [defaults|searchpath|...] [...] how it is composed
 eval "$(python train.py -sc install=bash)"             complete groups and keys in the shell
 python train.py --help                                 groups and choices
 python train.py list                                   all components: description, source, cost
+python train.py list mamba                             one component: equation, options, cost
 python train.py list tables                            all tables of experiments with their rows
 python train.py show [format=json|mermaid] [...]       parameters, bytes, FLOPs, memory, diagram
 python train.py estimate [workers=2] [...]             memory, disk and time, of a sweep too
@@ -64,7 +64,7 @@ def _command(arguments: list[str]) -> int:
     flags = read_flags(read_folders(arguments))
     overrides = flags.overrides
     if flags.help:
-        print(_help())
+        print(_help_of(overrides))
         return 0
     if overrides[:1] == ["list"]:
         return _list(overrides[1:])
@@ -155,7 +155,10 @@ def _list(arguments: list[str]) -> int:
 
         print(listing())
         return 0
-    raise UserError(f"cannot list '{' '.join(arguments)}'; write list, or list tables")
+    from chimera.model.card import cards
+
+    print(cards(arguments))
+    return 0
 
 
 def _replay(arguments: list[str]) -> int:
@@ -165,6 +168,18 @@ def _replay(arguments: list[str]) -> int:
     from chimera.train.replay import find, replay
 
     return replay(find(given.replay, trust=given.trust), trust=given.trust)
+
+
+def _help_of(overrides: list[str]) -> str:
+    """What `--help` prints beside choices: the cards of the components that are named."""
+    from chimera.config.groups import ZOO
+
+    named = [o for o in overrides if o.partition("=")[0] in ZOO]
+    if not named:
+        return _help()
+    from chimera.model.card import cards
+
+    return cards(named)
 
 
 def _help() -> str:

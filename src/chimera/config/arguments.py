@@ -5,6 +5,7 @@ All commands use this except `train.py`, which reads Hydra's overrides.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -37,20 +38,22 @@ def read(
         UserError: an unknown key, a value of another type or range, a missing required key.
     """
     hints = get_type_hints(settings_class, include_extras=True)
-    values: dict[str, Any] = {}
-    for argument in arguments:
-        key, equals, text = argument.partition("=")
-        if equals and key in hints:
-            values[key] = _value(key, text, hints[key])
-        elif unread is not None:
-            unread.append(argument)
-        else:
-            raise UserError(f"cannot read '{argument}'{nearest(key, hints)}; write {usage}")
     required = [
         field.name
         for field in fields(settings_class)  # type: ignore[arg-type]
         if field.default is field.default_factory is MISSING
     ]
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if equals and key in hints:
+            if key in required and not text.strip():
+                continue  # reported as missing
+            values[key] = _value(key, text, hints[key])
+        elif unread is not None:
+            unread.append(argument)
+        else:
+            raise UserError(f"cannot read '{argument}'{nearest(key, hints)}; write {usage}")
     if missing := [name for name in required if not values.get(name)]:
         raise UserError(f"{missing[0]}= is missing; write {usage}")
     return settings_class(**values)
@@ -82,5 +85,8 @@ def _value(key: str, text: str, hint: Any) -> Any:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             value = text
+        if isinstance(value, str):  # YAML reads 1e-3 as text
+            with contextlib.suppress(ValueError):
+                value = float(value)
     check_value(key, value, hint)
     return value

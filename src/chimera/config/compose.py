@@ -35,6 +35,7 @@ from chimera.config.overrides import (
     OPEN,
     canonical,
     check_choices,
+    check_entry,
     check_key,
     hint,
     is_choice,
@@ -262,6 +263,7 @@ def _set(cfg: DictConfig, override: Override) -> None:
         raise UserError(
             f"{override.input_line} gives several values; start a sweep with {spelt('train')} -m …"
         )
+    check_entry(override, OmegaConf.select(cfg, key, throw_on_resolution_failure=False))
     try:
         with one_line():
             OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)

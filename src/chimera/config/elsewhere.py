@@ -81,6 +81,7 @@ OTHER = {
     "extras": "a run prints its parameters, and --cfg job its configuration",
     "task_name": "name=<name> is the name of a run, tags=[a,b] are its tags",
     "train": f"a run always trains; {spelt('eval')} run=<dir> only tests",
+    "mixer.cycle": "mixer=pattern mixer.cycle=[retnet,mamba] is a list of mixers, layer by layer",
     "resume": "a run goes on by itself: give the same command, or run_dir=<its directory>;"
     " ckpt_path=<file> names a checkpoint",
     "test": "a run always tests; trainer.limit_test_batches=1 makes it short",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from functools import lru_cache
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,12 +12,15 @@ from hydra.errors import HydraException, OverrideParseException
 
 from chimera.config.elsewhere import advice, check_hydra, is_hydra, option_advice
 from chimera.config.groups import groups, is_part
+from chimera.config.schema import RESERVED
 from chimera.errors import UserError, nearest, unknown
 
 #: Mappings whose entries `~` may delete; other keys always have a value.
 MAPPINGS = ("optim.rates", "optim.decays")
 #: Groups of which several options may be chosen at once, as in `logger=[csv,wandb]`.
 SEVERAL = ("logger",)
+#: Keys that an empty value would leave out without a word.
+EMPTY = ("run_dir", "init_from", "ckpt_path")
 #: Any component of the model has a key below these; the model's check refuses others.
 OPEN = ("optim.rates.", "optim.decays.")
 
@@ -172,6 +175,31 @@ def check_key(override: Override, known_keys: Set[str]) -> None:
     # Templates for Lightning list few of the Trainer's arguments, so their users add the others.
     if override.is_add() and not key.startswith("trainer."):
         raise UserError(f"+{key}: {key} exists already; drop the +")
+
+
+def check_entry(override: Override, now: object) -> None:
+    """Refuse a value for a key that holds a mapping (`optim.schedule=cosine`), and an empty path.
+
+    Args:
+        override: a `key=value`.
+        now: what the key holds.
+
+    Raises:
+        UserError: naming the group, or the entries.
+    """
+    key, value = override.key_or_group, override.value()
+    if value == "" and key in EMPTY:  # of a variable of the shell that is not set, say
+        raise UserError(f"{key}= is empty; give it a value, or leave it out")
+    if not isinstance(now, Mapping) or value is None or isinstance(value, Mapping):
+        return
+    group = key.rpartition(".")[2]
+    if str(value) in groups().get(group, ()):
+        raise UserError(f"{override.input_line} names a choice; write {group}={value}")
+    names = ", ".join(str(name) for name in now if str(name) not in RESERVED)
+    raise UserError(
+        f"{override.input_line} would replace a mapping; set an entry of it, as in"
+        f" {key}.<name>=…{f' (it has {names})' if names else ''}"
+    )
 
 
 def hint(key: str, known_keys: Set[str]) -> str:

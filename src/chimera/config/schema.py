@@ -6,6 +6,7 @@ The signature is the schema, so each component is described in one place only.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
@@ -17,7 +18,14 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from chimera.config import static
 from chimera.errors import UserError, nearest
+from chimera.types import NAME
 
+STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+#: Patterns of texts in words.
+PATTERNS = {
+    f"^{NAME}$": " of letters, digits and any of _ . + -, without spaces",
+    r"^\d+:\d\d:\d\d:\d\d$": " as DD:HH:MM:SS",
+}
 #: Keys of a node that are not arguments: Hydra's, and the callbacks that a component needs.
 RESERVED = {"_target_", "_partial_", "callbacks"}
 
@@ -63,10 +71,13 @@ def check_value(where: str, value: Any, hint: Any) -> None:
         UserError: it has another type or is out of range.
     """
     try:
-        TypeAdapter(
-            hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
-        ).validate_python(value)
+        TypeAdapter(hint, config=STRICT).validate_python(value)
     except ValidationError as error:
+        if get_origin(hint) is dict and isinstance(value, dict):  # name the entry, not the whole
+            for key, entry in value.items():
+                check_value(f"{where}.{key}", entry, get_args(hint)[1])
+        if isinstance(value, float) and math.isinf(value):
+            raise UserError(f"{where}={value} is not allowed; it takes a finite number") from error
         shown = "null" if value is None else value
         close = nearest(str(value), map(str, get_args(hint))) if get_origin(hint) is Literal else ""
         raise UserError(
@@ -103,7 +114,7 @@ def _limit(limit: object) -> str:
     if isinstance(limit, Lt):
         return f" and below {limit.lt}"
     if isinstance(limit, StringConstraints):
-        return f" that matches {limit.pattern}"
+        return PATTERNS.get(str(limit.pattern), f" that matches {limit.pattern}")
     return ""
 
 

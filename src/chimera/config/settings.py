@@ -22,6 +22,7 @@ from chimera.types import (
     PositiveFloat,
     PositiveInt,
     ProperFraction,
+    Seed,
 )
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -61,7 +62,7 @@ class Run:
     """
 
     name: Name
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     precision: Precision = "fp32"
     run_dir: str | None = None
     overwrite: bool = False

@@ -23,10 +23,12 @@ from chimera.export.folder.card import card
 from chimera.export.folder.weights import bare, distinct
 from chimera.export.hf import files as hf
 from chimera.export.hf import tokenizer as hf_tokenizer
+from chimera.export.target import check_target
 from chimera.model.backbone import Trunk
 from chimera.model.classifier import Classifier
 from chimera.model.restore import save_body
 from chimera.quant.shared.packing import byte_report, packed
+from chimera.rundir.atomic import make_folder
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 
@@ -54,8 +56,7 @@ def export(
     config, record = run.config(), run.record()
     if not record:
         raise UserError(f"run={run.path} is not finished; only finished runs are exported")
-    if to.exists() and any(to.iterdir()) and not (to / "README.md").exists():
-        raise UserError(f"to={to} holds other files; name a new or empty folder")
+    check_target(to)
     restored = restore(run, trust=trust)
     task, tokenizer = restored.task, restored.tokenizer
     model = task.model.eval()
@@ -65,7 +66,7 @@ def export(
         raise UserError("packed=true: this model has no ternary weights; leave it out")
     if to.exists():
         shutil.rmtree(to)
-    to.mkdir(parents=True)
+    make_folder(to, of=to, key="to")
     if adapted(model):
         adapters.save(model, to / "adapter")
     about = _about(config, model, task, tokenizer) | {"packed": pack, "adapter": treatment}

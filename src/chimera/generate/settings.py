@@ -10,7 +10,7 @@ from chimera.config.arguments import read
 from chimera.config.static import attribute
 from chimera.errors import UserError
 from chimera.program import spelt
-from chimera.types import Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
 
 USAGE = (
     f'{spelt("generate")} run=<directory of a run> prompt="..."'
@@ -45,7 +45,7 @@ class Generation:
     temperature: PositiveFloat = 1.0
     top_k: PositiveInt | None = None
     top_p: Fraction = 1.0
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     batch: PositiveInt = 16
     checkpoint: Literal["last", "best"] = "last"
     trust: bool = False
@@ -63,7 +63,13 @@ class Generation:
             raise UserError(
                 f"prompts={self.prompts} is not there; it takes a file, a prompt a line"
             )
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        try:
+            lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"prompts={self.prompts}: byte {error.start} is not UTF-8; convert the file first,"
+                " e.g. iconv -f latin1 -t utf-8"
+            ) from error
         if not lines:
             raise UserError(f"prompts={self.prompts} holds no prompt; it takes one a line")
         return lines

@@ -25,8 +25,10 @@ def pattern(
         ValueError: `cycle` is empty or has names that are not in `members`.
     """
     if not cycle:
-        raise ValueError("cycle is empty: name at least one mixer, as in [retnet, attention]")
+        raise ValueError("mixer.cycle is empty: name at least one mixer, as in [retnet, attention]")
     missing = [name for name in dict.fromkeys(cycle) if name not in members]
     if missing:
-        raise ValueError(f"cycle names {', '.join(missing)}; the members are {', '.join(members)}")
+        raise ValueError(
+            f"mixer.cycle names {', '.join(missing)}; the members are {', '.join(members)}"
+        )
     return members[cycle[site.layer % len(cycle)]](site, parts)

@@ -27,6 +27,7 @@ from chimera.contract import (
     Site,
 )
 from chimera.errors import UserError
+from chimera.model import refusals
 from chimera.model.init import initialise
 from chimera.model.language import LanguageModel
 from chimera.model.stack import directions, site_of, stack
@@ -154,8 +155,10 @@ def _assemble(
     def quantised(site: Site, parts: Parts, build: Callable[[], Mixer]) -> Mixer:
         linear.calls = 0
         mixer = build()
+        if site.causal and "causal" not in mixer.directions:
+            raise refusals.not_causal(choices.names, mixer, site.layer)
         if not linear.calls and choices.quant.quantises:
-            raise _unquantised(choices, mixer, site.layer)
+            raise refusals.unquantised(choices.names, mixer, site.layer)
         return mixer
 
     def check(
@@ -184,17 +187,6 @@ class _Counted:
     def __call__(self, *args: Any, **kwargs: Any) -> nn.Module:
         self.calls += 1
         return self.linear(*args, **kwargs)
-
-
-def _unquantised(choices: Choices, mixer: Mixer, layer: int) -> UserError:
-    """The error of a mixer whose matrices are not made by the quantiser."""
-    name = choices.names["mixer"]
-    dense = next((m.dense for m in mixer.modules() if hasattr(m, "dense")), "another mixer")
-    where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
-    quant = choices.names["quant"]
-    return UserError(
-        f"quant={quant} would quantise no weight of mixer={where}; use {dense}, or quant=none"
-    )
 
 
 def _check_head(settings: ModelSettings, choices: Choices) -> None:
@@ -233,8 +225,7 @@ def _position_error(
     nouns = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
     missing = " and ".join(nouns[hook] for hook in sorted(provides - mixer.honours))
     allowed = ", ".join(n for n in groups()["position"] if provides_of(n) <= mixer.honours)
-    name = choices.names["mixer"]
-    where = name if mixer.component == name else f"{name} (layer {layer}: {mixer.component})"
+    where = refusals.where(choices.names, mixer, layer)
     position = choices.names["position"]
     return UserError(f"position={position} needs {missing}; mixer={where} has none; use {allowed}")
 

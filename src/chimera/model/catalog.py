@@ -18,6 +18,7 @@ from chimera.contract import CAUSAL, Mixer
 from chimera.errors import UserError
 from chimera.model.assemble import provides_of
 from chimera.paths import CHECKOUT
+from chimera.program import spelt
 
 #: Groups in the order of the tables.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
@@ -43,6 +44,8 @@ HEADS = {
     "mixer": ("name", "what it is", "source", "forms", "encoder", "positions", "cost", "state"),
 }
 PLAIN = ("name", "what it is", "source")
+#: Characters of a line that has room for all columns.
+WIDE = 150
 
 
 def rows(group: str) -> list[Row]:
@@ -109,19 +112,25 @@ def _line(cells: Any) -> str:
 
 
 def show() -> None:
-    """Print the tables to the terminal."""
+    """Print the tables to the terminal; a narrow one gets the columns that all groups have."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
     for group in GROUPS:
         table = Table(title=f"{group}=", title_justify="left", show_lines=False)
-        heads = HEADS.get(group, PLAIN)
+        heads = HEADS.get(group, PLAIN) if console.width >= WIDE else PLAIN
         for head in heads:
             table.add_column(head, overflow="fold")
         for row in rows(group):
             table.add_row(*list(row.__dict__.values())[: len(heads)])
         console.print(table)
+    console.print(
+        f"{spelt('train')} list <name> shows one of them: its equation, options, cost and partners",
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def names() -> str:

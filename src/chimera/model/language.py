@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from chimera.errors import UserError
 from chimera.model.backbone import Backbone, State
 from chimera.model.head import Head
 from chimera.ops.cross_entropy import cross_entropy
@@ -50,10 +51,14 @@ class LanguageModel(nn.Module):
         Raises:
             UserError: from the component with the shorter table.
         """
+        self.backbone.check_positions(length)
         training = self.training
         self.eval()  # running statistics must not change
         try:
-            state = self.init_state(1)
+            try:
+                state = self.init_state(1)
+            except UserError:  # a mixer without a state: its declared limit is all that is known
+                return
             state = state._replace(seen=torch.full_like(state.seen, length - 1), length=length - 1)
             self.backbone(torch.zeros_like(state.seen)[:, None], None, state)
         finally:

@@ -21,7 +21,7 @@ from chimera.report import text
 from chimera.report.__main__ import guarded, parse
 from chimera.report.summary import Summary, summarise
 from chimera.report.write import report_folder
-from chimera.rundir.atomic import write_json
+from chimera.rundir.atomic import make_folder, write_json
 from chimera.rundir.identity import identity
 
 #: Name of the optimiser step in Lightning's logger.
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
         print(report(summary, entity, project).save().url)
         return 0
     folder = options.out or report_folder(summary)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, of=folder, key="out")
     for name, build in (("workspace", workspace), ("report", report)):
         write_json(folder / f"wandb_{name}.json", spec(build(summary, "", project)))
     print(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chimera.report import digits, measured
+from chimera.config import static
+from chimera.report import digits, measured, style
 from chimera.report.escape import figure as escaped
 from chimera.report.measured import Family
 from chimera.report.summary import Line, Summary
@@ -37,53 +39,62 @@ def bars(summary: Summary) -> Figure:
         _published(axes[0], lines)
         axes[0].set_title("published", fontsize=10)
     _measured(axes[-1], lines)
-    axes[-1].set_title(escaped(f"ours, scale={summary.scale}"), fontsize=10)
+    axes[-1].set_title(escaped(style.with_scale("ours", summary.scale)), fontsize=10)
     axes[0].set_yticks(range(len(lines)), [escaped(line.title) for line in lines])
     axes[0].set_ylim(len(lines) - 0.5, -0.5)
-    metric = escaped(f"{summary.table.metric} ({summary.table.better} is better)")
+    metric = f"{style.words(summary.table.metric)} ({summary.table.better} is better)"
     for axis in axes:
-        axis.set_xlabel(metric, fontsize=9)
-        axis.grid(alpha=0.3, axis="x")
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlabel(escaped(metric), fontsize=9)
+        style.tidy(axis)
+        axis.grid(visible=False, axis="y")
         axis.margins(x=0.28)
     figure.suptitle(escaped(summary.table.title), fontsize=11)
     return figure
 
 
 def curves(summary: Summary) -> Figure:
-    """Draw each row's smoothed training loss as a line and its validation loss as points.
+    """Draw each row's smoothed training loss as a line and its validation losses as points.
 
-    Both are means over the row's seeds.
+    Both are means over the row's seeds; the band is from the lowest to the highest seed. The legend
+    has the table's metric at the end of training. If it is the perplexity of a validation, the
+    right axis has its values. A panel below has the score by which a task chooses its best
+    checkpoint, if it is not the loss.
     """
-    figure = _figure(9, 5.5)
-    axis = figure.subplots()
+    scores = {n: found for n, line in enumerate(summary.lines) if (found := _scores(line))}
+    figure = _figure(10, 5.6 + 0.11 * len(summary.lines) + 2.2 * bool(scores))
+    axis, *below = figure.subplots(1 + bool(scores), sharex=True, squeeze=False)[:, 0]
     drawn = [_curve(axis, number, line) for number, line in enumerate(summary.lines)]
-    axis.set_title(escaped(f"{summary.table.title}, scale={summary.scale}"), fontsize=10)
-    axis.set_xlabel("optimiser step")
-    axis.set_ylabel("loss (lines: training, points: validation)")
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_title(escaped(style.with_scale(summary.table.title, summary.scale)), fontsize=11)
+    for other in below:
+        _draw_scores(other, scores, summary)
+    (below or [axis])[-1].set_xlabel("optimiser steps")
+    axis.set_ylabel(f"loss ({_unit(summary)})\nlines: training, points: validation")
+    style.tidy(axis)
     if any(drawn):
-        axis.legend(frameon=False, fontsize=9)
+        final = f"{style.words(summary.table.metric)} at the end, mean ± standard deviation"
+        style.legend(figure, axis, escaped(final))
+        _clip(axis, drawn)
     else:
         axis.text(0.5, 0.5, "no run has taken a step", ha="center", transform=axis.transAxes)
+    if any(drawn) and summary.table.metric == "val/perplexity":
+        _perplexity(axis)
     return figure
 
 
 def lengths(summary: Summary) -> Figure | None:
-    """Draw one panel per family and one line per row: solid measured, dashed published.
+    """Draw one panel per family and one line per row: with markers measured, dotted published.
 
     None if there are no families.
     """
     families = [f for f in measured.families(summary) if not f.name.endswith(NOT_DRAWN)]
     if not families:
         return None
-    figure, dashed = _figure(5.2 * len(families), 4.6), False
+    figure, dotted = _figure(5.2 * len(families), 4.6), False
     axes = figure.subplots(1, len(families), squeeze=False)[0]
     for axis, family in zip(axes, families, strict=True):
-        dashed |= _panel(axis, family, summary)
-    figure.axes[0].legend(frameon=False, fontsize=8)
-    source = f"; dashed: {summary.table.source}" if dashed else ""
+        dotted |= _panel(axis, family, summary)
+    style.legend(figure, figure.axes[0])
+    source = f"; dotted: {summary.table.source}" if dotted else ""
     figure.suptitle(escaped(f"{summary.table.title}{source}"), fontsize=10)
     return figure
 
@@ -129,22 +140,64 @@ def _note(axis: Any, x: float, y: int, text: str) -> None:
     axis.annotate(text, (x, y), (7, 0), textcoords="offset points", va="center", fontsize=9)
 
 
-def _curve(axis: Any, number: int, line: Line) -> bool:
-    """Draw the mean loss of a row's runs; False if no run has taken a step."""
+def _curve(axis: Any, number: int, line: Line) -> list[float]:
+    """Draw the losses of a row's runs; return their smoothed mean, empty if none took a step."""
     # The mean ends at the shortest log: an unfinished run would shorten it.
     cells = [cell for cell in line.cells if cell.state == "done"] or line.cells
     logs = [log for cell in cells if (log := _losses(cell.directory / "steps.csv"))]
     if not logs:
-        return False
+        return []
     length = min(map(len, logs))
-    mean = [sum(log[step] for log in logs) / len(logs) for step in range(length)]
-    colour, style = f"C{number % 10}", ("-", "--", ":")[number // 10 % 3]
-    label = escaped(_label(line, len(logs)))
-    axis.plot(range(1, length + 1), smooth(mean), color=colour, linestyle=style, label=label)
+    smoothed = [smooth(log[:length]) for log in logs]
+    mean = [sum(step) / len(logs) for step in zip(*smoothed, strict=True)]
+    look = style.line(number)
+    marker, colour = look.pop("marker"), look["color"]
+    axis.plot(*style.thinned(mean), linewidth=1.5, **look)
+    if len(logs) > 1:
+        x, low = style.thinned([min(step) for step in zip(*smoothed, strict=True)])
+        _, high = style.thinned([max(step) for step in zip(*smoothed, strict=True)])
+        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     points = _validations(line)
     if points:
-        axis.plot(*zip(*points, strict=True), "o", color=colour, markersize=4)
-    return True
+        size = 5 if len(points) <= 25 else 3
+        # A white rim keeps a marker apart from its own line.
+        rim = {"markersize": size, "markeredgecolor": "white", "markeredgewidth": 0.6}
+        axis.plot(*zip(*points, strict=True), marker, color=colour, **rim)
+    label = escaped(_label(line, len(logs)))
+    axis.plot([], [], marker=marker if points else "", label=label, **look)
+    return mean
+
+
+def _clip(axis: Any, drawn: Sequence[list[float]]) -> None:
+    """End the axis above the losses that follow the first tenth of the steps.
+
+    The first losses fall from that of chance, ln V: they would take most of the height.
+    """
+    later = [mean[max(1, len(mean) // 10) :] or mean for mean in drawn if mean]
+    top = max((loss for mean in later for loss in mean if math.isfinite(loss)), default=math.inf)
+    low, high = axis.get_ylim()
+    if top < high:
+        axis.set_ylim(low, top + 0.03 * (top - low))
+
+
+def _perplexity(axis: Any) -> None:
+    """A second axis, exp(loss), on the right."""
+    import numpy as np
+    from matplotlib.ticker import LogLocator, ScalarFormatter
+
+    functions = (lambda x: np.exp(np.minimum(x, 700.0)), lambda x: np.log(np.maximum(x, 1e-9)))
+    other = axis.secondary_yaxis("right", functions=functions)
+    other.set_ylabel("perplexity")
+    other.yaxis.set_major_locator(LogLocator(10, subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+    other.yaxis.set_major_formatter(ScalarFormatter())
+    other.minorticks_off()
+
+
+def _unit(summary: Summary) -> str:
+    """Unit of the rows' losses: nats per masked token, say."""
+    tasks = {str(cell.config["task"]["_target_"]) for cell in summary.cells if cell.config}
+    units = {static.attribute(target, "predicts", "prediction") for target in tasks}
+    return f"nats per {units.pop()}" if len(units) == 1 else "nats"
 
 
 def _label(line: Line, seeds: int) -> str:
@@ -157,37 +210,60 @@ def _losses(log: Path) -> list[float]:
 
 
 def _validations(line: Line) -> list[tuple[float, float]]:
-    """(step, mean validation loss) at the validation steps that all finished seeds share."""
+    """(step, mean validation loss) at every step at which a finished seed was validated."""
     logs = [dict(c.record["validations"]) for c in line.cells if c.record.get("validations")]
-    if not logs:
-        return []
-    steps = sorted(set.intersection(*(set(log) for log in logs)))
-    return [(step, sum(log[step] for log in logs) / len(logs)) for step in steps]
+    points = []
+    for step in sorted({step for log in logs for step in log}):
+        losses = [log[step] for log in logs if step in log]
+        points.append((step, sum(losses) / len(losses)))
+    return points
+
+
+def _scores(line: Line) -> list[tuple[float, float]]:
+    """(step, mean score) at every validation of a finished seed; empty for a task without one."""
+    by_step: dict[float, list[float]] = {}
+    for cell in line.cells:
+        for epoch in cell.record.get("epochs", {}).values():
+            if (score := epoch.get("score")) is not None and score != epoch.get("loss"):
+                by_step.setdefault(epoch["step"], []).append(score)
+    return [(step, sum(of) / len(of)) for step, of in sorted(by_step.items())]
+
+
+def _draw_scores(
+    axis: Any, scores: Mapping[int, Sequence[tuple[float, float]]], summary: Summary
+) -> None:
+    for number, points in scores.items():
+        axis.plot(*zip(*points, strict=True), markersize=4, **style.line(number))
+    tasks = {str(cell.config["task"]["_target_"]) for cell in summary.cells if cell.config}
+    names = {static.attribute(target, "monitor", "val/score") for target in tasks}
+    axis.set_ylabel(style.words(names.pop()) if len(names) == 1 else "score")
+    style.tidy(axis)
 
 
 def _panel(axis: Any, family: Family, summary: Summary) -> bool:
     """Draw a family; return whether the paper prints any value of it."""
-    dashed = False
+    dotted = False
     for number, line in enumerate(summary.lines):
         means = {n: v.mean for n, key in family.keys.items() if (v := line.measured(key))}
         _line(axis, means, number, escaped(line.name))
         printed = {n: measured.published(summary, line, key) for n, key in family.keys.items()}
-        dashed |= _line(axis, printed, number, None)
+        dotted |= _line(axis, printed, number, None)
     if family.unit == "tokens":
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
     axis.set_xticks(list(family.keys), family.labels)
-    axis.set_title(escaped(NAMES.get(family.name, family.name)), fontsize=10)
-    axis.set_xlabel("trained lengths" if family.multiples else family.unit, fontsize=9)
-    axis.grid(alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
-    return dashed
+    axis.set_title(escaped(NAMES.get(family.name) or style.words(family.name)), fontsize=10)
+    axis.set_xlabel("multiples of the trained length" if family.multiples else family.unit)
+    style.tidy(axis)
+    return dotted
 
 
 def _line(axis: Any, points: Mapping[int, float | None], number: int, label: str | None) -> bool:
     """Draw the points that have a value; return whether there is one."""
     drawn = [(n, value) for n, value in points.items() if value]
     if drawn:
-        style = "-o" if label else "--"
-        axis.plot(*zip(*drawn, strict=True), style, color=f"C{number % 10}", ms=3, label=label)
+        look = style.line(number)
+        if label is None:  # published: one dash for all, and no markers
+            look |= {"linestyle": ":", "marker": "", "linewidth": 1.0}
+        axis.plot(*zip(*drawn, strict=True), markersize=4, label=label, **look)
     return bool(drawn)

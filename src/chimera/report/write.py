@@ -13,7 +13,7 @@ from chimera.paths import home
 from chimera.report import export, figures, text
 from chimera.report.cells import Configs
 from chimera.report.summary import Summary, summarise
-from chimera.rundir.atomic import write_atomic
+from chimera.rundir.atomic import make_folder, write_atomic
 
 
 def report_folder(summary: Summary) -> Path:
@@ -44,7 +44,7 @@ def write(
     """
     summary = summarise(table, overrides, seeds, configs)
     folder = out or report_folder(summary)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, of=folder, key="out")
     write_atomic(folder / "report.md", text.report(summary))
     write_atomic(folder / "report.csv", export.comma_separated(summary))
     write_atomic(folder / "report.tex", export.booktabs(summary))

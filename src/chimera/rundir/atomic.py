@@ -30,12 +30,13 @@ def write_json(path: Path, value: object) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def make_folder(folder: Path, *, of: Path) -> None:
+def make_folder(folder: Path, *, of: Path, key: str = "run_dir") -> None:
     """Make a folder and those above it.
 
     Args:
         folder: to make.
         of: directory that was named on the command line.
+        key: by which it was named.
 
     Raises:
         UserError: the system does not allow it.
@@ -46,7 +47,7 @@ def make_folder(folder: Path, *, of: Path) -> None:
         if error.errno in FULL:
             raise
         raise UserError(
-            f"run_dir={of} cannot be made ({error.strerror}); name a folder that you may write to"
+            f"{key}={of} cannot be made ({error.strerror}); name a folder that you may write to"
         ) from error
 
 

@@ -126,6 +126,9 @@ class RunDir:
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"run_dir={self.path} is a file; name a directory")
+        above = next(folder for folder in self.path.absolute().parents if folder.exists())
+        if not above.is_dir():
+            raise UserError(f"run_dir={self.path}: {above} is a file; name another directory")
         check_links(self.path, "checkpoints", "tokenizer")
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - BEFORE_START and not self.status():
@@ -141,6 +144,9 @@ class RunDir:
                 )
             return
         existing = before_extension(config, self.config())
+        if not isinstance(existing.get("choices"), dict):
+            line = f"run_dir={self.path}: its config.yaml has no choices, so it is of no run"
+            raise UserError(f"{line}; name another run_dir, or start over with overwrite=true")
         older = numerics_of(existing) != numerics_of(config)
         if older and self.status().get("state") != "DONE":
             raise UserError(

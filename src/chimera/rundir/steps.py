@@ -23,13 +23,32 @@ def column(path: Path, name: str) -> list[str]:
         return [row[place] for row in rows if len(row) > place]
 
 
-def smooth(values: list[float], decay: float = 0.95) -> list[float]:
-    """Exponential moving average with bias correction; a value that is not finite is skipped."""
-    out, mean, weight = [], 0.0, 0.0
+def smooth(values: list[float], reach: int | None = None) -> list[float]:
+    """Weighted mean of the steps around each one, triangular: it does not lag behind a slope.
+
+    A value that is not finite is skipped. Near the first step the window is narrower, so that it
+    stays centred; near the last one it ends there.
+
+    Args:
+        values: of consecutive steps.
+        reach: steps on each side of a step; None: a fortieth of all.
+    """
+    half = len(values) // 80 if reach is None else reach // 2
+    return _centred(_centred(values, half), half)
+
+
+def _centred(values: list[float], half: int) -> list[float]:
+    """Mean of the finite values within `half` steps; NaN where there are none."""
+    sums, counts = [0.0], [0]
     for value in values:
-        value = value if math.isfinite(value) else mean / (weight or 1)
-        mean, weight = decay * mean + (1 - decay) * value, decay * weight + (1 - decay)
-        out.append(mean / weight)
+        finite = math.isfinite(value)
+        sums.append(sums[-1] + (value if finite else 0.0))
+        counts.append(counts[-1] + finite)
+    out = []
+    for place in range(len(values)):
+        first, end = place - min(half, place), min(place + min(half, place) + 1, len(values))
+        count = counts[end] - counts[first]
+        out.append((sums[end] - sums[first]) / count if count else math.nan)
     return out
 
 

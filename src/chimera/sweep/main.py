@@ -25,12 +25,13 @@ from chimera.config.scale import clamped
 from chimera.config.search_path import register_roots
 from chimera.errors import UserError
 from chimera.paths import CONF
+from chimera.program import spelt
 from chimera.report.write import report_folder, show, write
 from chimera.sweep.compared import write_compared
 from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine
 from chimera.sweep.local import Launcher
-from chimera.sweep.overrides import check_sweep, first_job, shared
+from chimera.sweep.overrides import check_sweep, first_job, named, shared
 from chimera.sweep.plan import Composed, Job, plan, prerequisites
 from chimera.sweep.work import State, Work
 from chimera.train.check import check_settings
@@ -57,10 +58,17 @@ def sweep(overrides: list[str]) -> int:
     overrides = canonical([text for text in overrides if text not in own])
     parsed = check_choices(overrides, sweep=True)
     check_sweep(parsed, searched=bool(own))
-    if own:
-        from chimera.sweep.search import search
+    if not overrides:
+        raise UserError(f"a sweep varies something, as in {spelt('train')} -m seed=0,1,2")
+    with named(overrides, parsed):
+        if own:
+            from chimera.sweep.search import search
 
-        return search(overrides, parsed, [text.lstrip("+") for text in own])
+            return search(overrides, parsed, [text.lstrip("+") for text in own])
+        return _sweep(overrides, parsed)
+
+
+def _sweep(overrides: list[str], parsed: list[Override]) -> int:
     first = first_job(overrides, parsed)
     config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
     check_settings(config)

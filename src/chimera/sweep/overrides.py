@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
@@ -10,6 +13,24 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from chimera.config.elsewhere import is_hydra
 from chimera.config.groups import groups
 from chimera.errors import UserError
+from chimera.program import SWEEP
+
+
+@contextlib.contextmanager
+def named(overrides: Sequence[str], parsed: Sequence[Override]) -> Iterator[None]:
+    """Tell the jobs that are started inside of which sweep they are, and which keys it varies.
+
+    Args:
+        overrides: of the sweep; the same ones have the same name.
+        parsed: the same, parsed.
+    """
+    digest = hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:8]
+    keys = [o.key_or_group for o in parsed if o.is_sweep_override() and o.key_or_group != "seed"]
+    os.environ[SWEEP] = f"sweep-{digest}:{','.join(keys)}"
+    try:
+        yield
+    finally:
+        del os.environ[SWEEP]
 
 
 def check_sweep(parsed: Sequence[Override], *, searched: bool = False) -> None:

@@ -29,7 +29,7 @@ from chimera.config.scale import clamped
 from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.program import spelt
-from chimera.rundir.atomic import write_json
+from chimera.rundir.atomic import make_folder, write_json
 from chimera.rundir.plain import read_json
 from chimera.sweep.compared import write_compared
 from chimera.sweep.display import Display
@@ -72,7 +72,7 @@ def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[s
     if not settings.metric and table.get("metric"):
         settings = replace(settings, metric=table["metric"], better=table["better"])
     file = study_file(overrides, settings)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent, of=file.parent, key="CHIMERA_RUNS")
     try:
         with FileLock(file.with_suffix(".lock"), blocking=False):
             study = Study(file, dimensions, settings)

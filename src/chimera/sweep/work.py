@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from chimera.rundir.atomic import make_folder
 from chimera.sweep.local import Handle, Start
 from chimera.sweep.plan import Job
 
@@ -70,7 +71,7 @@ class Work:
 
     def prepare(self, slot: int, workers: int) -> Start:
         """Write the head of the job's log; returns what to start in slot `slot` of `workers`."""
-        self.job.directory.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.job.directory.path, of=self.job.directory.path)
         with self.log.open("a", encoding="utf-8") as file:
             self._log_before = file.tell()
             overrides = " ".join(self.job.overrides)

@@ -71,6 +71,7 @@ class Task(pl.LightningModule):
     #: Metric that chooses the best checkpoint, whether lower or higher is better, and the
     #: checkpoint (last or best) of the final test.
     monitor, better, final = "val/loss", "lower", "last"
+    predicts = "prediction"  # what a loss in nats is the mean over, for axes of figures
 
     def __init__(
         self, model: nn.Module, optim: Optim, total_steps: int, weights: dict[str, float]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import lightning.pytorch as pl
+import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
@@ -16,11 +17,15 @@ from chimera.config.settings import Optim
 from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
+from chimera.model.decode import decode
 from chimera.model.language import LanguageModel, Prediction
 from chimera.task.base import Stage
 from chimera.task.cost import cost
 from chimera.task.language import Batch, LanguageTask, documents_of
 from chimera.types import NonNegativeFloat, PositiveInt
+
+#: Blocks that `samples` continues.
+SAMPLES = 6
 
 
 class CausalLM(LanguageTask):
@@ -38,6 +43,7 @@ class CausalLM(LanguageTask):
     """
 
     causal = True
+    predicts = "token"
 
     def __init__(
         self,
@@ -75,6 +81,32 @@ class CausalLM(LanguageTask):
             if max(lengths) > self._reach:  # only once: a compiled model would be compiled again
                 cast(LanguageModel, self.model).check_length(max(lengths))
                 self._reach = max(lengths)
+
+    def samples(self, data: DataModule) -> list[dict[str, str]]:
+        """Beginnings of blocks, and the likeliest continuation (`train.showcase`)."""
+        blocks, tokenizer = data.val_dataloader().samples, data.prepared.tokenizer
+        first, new = min(24, data.corpus.seq_len // 2), min(40, data.corpus.seq_len // 2)
+        rows = [list(map(int, blocks[0, n].ids)) for n in range(min(SAMPLES, len(blocks)))]
+        prompts = [row[:first] for row in rows]
+        if not prompts or not first:
+            return []
+        tokens = decode(
+            self.model,
+            prompts,
+            lambda logits: logits.argmax(-1),
+            max_new=new,
+            pad_id=tokenizer.pad_id,
+            end_id=None,
+        )
+        made = torch.stack(list(tokens), 1).tolist()
+        return [
+            {
+                "prompt": tokenizer.decode(row[:first]),
+                "continued": tokenizer.decode(ids),
+                "original": tokenizer.decode(row[first : first + new]),
+            }
+            for row, ids in zip(rows, made, strict=True)
+        ]
 
     def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
         """Validation at longer lengths; speed and memory at given lengths."""

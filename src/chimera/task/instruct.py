@@ -62,6 +62,7 @@ class Instruct(CausalLM):
     """
 
     causal = True
+    predicts = "token"
     plain_text = False
     corpus_check = "chimera.data.corpus.instruct.check_instructions"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from chimera.config.settings import Optim
 from chimera.data.batch.mlm import MLMDataModule
+from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.language import LanguageModel
 from chimera.rundir.directory import directory_of_teacher
@@ -20,6 +22,9 @@ from chimera.task.base import Stage
 from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
 from chimera.task.language import Batch, LanguageTask, documents_of
 from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
+
+#: Blocks that `samples` shows.
+SAMPLES = 6
 
 
 class MaskedLM(LanguageTask):
@@ -40,6 +45,7 @@ class MaskedLM(LanguageTask):
     """
 
     causal = False
+    predicts = "masked token"
 
     def __init__(
         self,
@@ -76,6 +82,32 @@ class MaskedLM(LanguageTask):
         masked = torch.arange(max(1, round(self.mask_ratio * length)), device=device)
         ids = torch.zeros(1, length, dtype=torch.long, device=device)
         return {"ids": ids, "index": masked}
+
+    def samples(self, data: DataModule) -> list[dict[str, str]]:
+        """Blocks with their masked words as the model restores them (`train.showcase`)."""
+        blocks, tokenizer = data.val_dataloader().samples, data.prepared.tokenizer
+        found = []
+        for number in range(min(SAMPLES, len(blocks))):
+            block = blocks[0, number]
+            ids = torch.from_numpy(np.asarray(block.ids)).long().to(self.device)[None]
+            index = torch.from_numpy(block.positions).to(self.device)
+            guesses = self.model(ids, None, index=index).logits.flatten(0, -2).argmax(-1).tolist()
+            original, restored = (np.array(block.ids, np.int64) for _ in range(2))
+            original[block.positions], restored[block.positions] = block.targets, guesses
+            pairs = [
+                (tokenizer.decode([int(target)]).strip(), tokenizer.decode([guess]).strip())
+                for target, guess in zip(block.targets, guesses, strict=True)
+            ]
+            right = sum(int(a) == b for a, b in zip(block.targets, guesses, strict=True))
+            found.append(
+                {
+                    "text": tokenizer.decode(original.tolist()),
+                    "restored": tokenizer.decode(restored.tolist()),
+                    "masked → restored": ", ".join(f"{a} → {b}" for a, b in pairs),
+                    "right": f"{right} of {len(pairs)}",
+                }
+            )
+        return found
 
     def setup(self, stage: str) -> None:
         """Load the teacher, for training only; Lightning loads checkpoints after this."""

@@ -50,6 +50,7 @@ class SequenceClassification(Task):
     """
 
     causal = None
+    predicts = "example"
     plain_text = False
     corpus_check = "chimera.data.corpus.labelled.check_labelled"
     monitor, better, final = "val/score", "higher", "best"

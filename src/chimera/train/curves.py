@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from chimera.report import style
 from chimera.rundir.steps import read, smooth
 
 log = logging.getLogger("chimera")
 
 
-def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: str) -> None:
+def curves(
+    steps: Path, validations: list[tuple[int, float]], to: Path, title: str, unit: str = ""
+) -> None:
     """Draw loss and learning rate against optimiser steps, as PNG.
 
     Args:
@@ -18,6 +21,7 @@ def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: s
         validations: (step, loss) pairs.
         to: file of the picture.
         title: of the picture.
+        unit: of the loss, such as `nats per token`.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -29,20 +33,25 @@ def curves(steps: Path, validations: list[tuple[int, float]], to: Path, title: s
     rows = read(steps)
     x = [int(r["global_step"]) for r in rows]
     loss = [float(r["loss"]) for r in rows]
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    smoothed = smooth(loss)
+    figure = Figure(figsize=(8.5, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    top.plot(x, loss, color="0.75", linewidth=0.8, label="train, each step")
-    top.plot(x, smooth(loss), color="C0", label="train, smoothed")
+    top.plot(x, loss, color="0.8", linewidth=0.7, label="training, each step")
+    top.plot(x, smoothed, color=style.COLOURS[0], linewidth=1.6, label="training, smoothed")
     if validations:
-        top.plot(*zip(*validations, strict=True), "o-", color="C1", label="validation")
-    top.set_ylabel("loss (nats per masked token)")
-    top.set_title(title, fontsize=10)
-    top.legend(frameon=False)
-    bottom.plot(x, [float(r["learning_rate"]) for r in rows], color="C2")
+        dots = {"markersize": 5 if len(validations) <= 25 else 3, "linewidth": 1.0}
+        step, last = validations[-1]
+        label = f"validation ({last:.3f} at step {step:,})"
+        colour = style.COLOURS[4]
+        top.plot(*zip(*validations, strict=True), "--s", color=colour, label=label, **dots)
+    top.set_ylabel(f"loss ({unit})" if unit else "loss")
+    figure.suptitle(title, fontsize=11)
+    style.legend(figure, top)
+    bottom.plot(x, [float(r["learning_rate"]) for r in rows], color=style.COLOURS[6])
     bottom.set_ylabel("learning rate")
-    bottom.set_xlabel("optimiser step")
+    bottom.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    bottom.set_xlabel("optimiser steps")
     for axis in (top, bottom):
-        axis.grid(alpha=0.3)
-        axis.spines[["top", "right"]].set_visible(False)
+        style.tidy(axis)
     figure.savefig(to, dpi=130)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from chimera import world
 from chimera.config.make import make
 from chimera.config.schema import nodes
+from chimera.program import SWEEP
 from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten
@@ -54,6 +57,20 @@ def open_loggers(
     _close(loggers, failed=False)
 
 
+def summarise(facts: Mapping[str, Any], loggers: Sequence[Logger]) -> None:
+    """Give the loggers that take it a summary of the run: its metrics, speed and memory.
+
+    Args:
+        facts: contents of run.json.
+        loggers: of the run.
+    """
+    names = ("tokens_per_second", "mfu", "peak_memory_gb", "wall_seconds", "steps")
+    summary = {**facts["metrics"], **{name: facts[name] for name in names if name in facts}}
+    for logger in loggers:
+        if isinstance(logger, WandbRun):
+            logger.summarise(summary)
+
+
 def hyperparameters(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """Every choice, setting and fact as a flat key (`mixer`, `optim.lr`, `row`).
 
@@ -62,16 +79,22 @@ def hyperparameters(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, 
     table = config.get("table") or {}
     left_out = ("choices", "table", "callbacks")
     settings = {name: value for name, value in config.items() if name not in left_out}
-    return {
+    known = {
         **flatten(settings),
         **config["choices"],
-        **flatten(facts),
+        **flatten({name: fact for name, fact in facts.items() if name != "choices"}),
         "table": table.get("name"),
         "row": table.get("row"),
-        # Charts take a dot for a level, and there are none.
-        "parameters": facts["parameters"]["total"],
-        "bytes": facts["bytes"]["total"]["packed"],
     }
+    # Charts take a dot for a level, and there are none.
+    known["parameters"] = known.pop("parameters.total")
+    known["bytes"] = known.pop("bytes.total.packed")
+    return known
+
+
+#: Name of the optimiser step in Lightning's logger, and the other axes of a chart.
+STEP = "trainer/global_step"
+AXES = ("progress/tokens", "progress/flops", "progress/seconds")
 
 
 class WandbRun(WandbLogger):
@@ -89,6 +112,8 @@ class WandbRun(WandbLogger):
     def __init__(self, save_dir: str, *, project: str = "chimera", online: bool = False) -> None:
         super().__init__(project=project, save_dir=save_dir, offline=not online)
         self.folder, self.online = Path(save_dir), online
+        self._axes: dict[str, float] = {}
+        self._flops: float | None = None
 
     @rank_zero_only
     def log_hyperparams(self, params: Any = None, *_: Any, **__: Any) -> None:
@@ -96,6 +121,9 @@ class WandbRun(WandbLogger):
         import wandb
 
         task = params["task.name"]
+        sweep, keys = os.environ.get(SWEEP, "").partition(":")[::2]
+        varied = " ".join(f"{key}={params.get(key)}" for key in keys.split(",") if key)
+        chosen = (task, params["mixer"], f"scale={params['scale']}")
         self._experiment = wandb.init(
             project=self._project,
             name=self.folder.name,
@@ -103,12 +131,60 @@ class WandbRun(WandbLogger):
             resume="allow" if self.online else None,
             dir=self.folder,
             mode="online" if self.online else "offline",
-            group=params["table"] or task,
-            job_type=params["row"] or task,
-            tags=params.get("tags"),
+            group=params["table"] or sweep or task,
+            job_type=params["row"] or varied or task,
+            tags=[*dict.fromkeys([*chosen, *(params.get("tags") or [])])],
             config=params,
             settings=wandb.Settings(silent=True),
         )
+        self._flops = params.get("flops.training")
+        self._experiment.define_metric(STEP)
+        self._experiment.define_metric("*", step_metric=STEP, step_sync=True)
+        for axis in AXES:
+            self._experiment.define_metric(axis, hidden=True)
+
+    def progress(self, tokens: int, seconds: float) -> None:
+        """Note how far the run is; every later point has it, as an axis of charts.
+
+        Args:
+            tokens: trained on so far.
+            seconds: of the run so far.
+        """
+        self._axes = {"progress/tokens": tokens, "progress/seconds": seconds}
+        if self._flops:
+            self._axes["progress/flops"] = self._flops * tokens
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        """Log a point with the axes; Lightning's `epoch` is `train/epoch`."""
+        shown = {key: value for key, value in metrics.items() if key != "epoch"}
+        super().log_metrics({**shown, **self._axes}, step)
+
+    def show_table(self, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """See `chimera.train.showcase.Shows`."""
+        import wandb
+
+        table = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+        self.experiment.log({key: table})
+
+    def show_text(self, key: str, text: str) -> None:
+        """See `chimera.train.showcase.Shows`."""
+        import wandb
+
+        self.experiment.log({key: wandb.Html(f"<pre>{escape(text)}</pre>")})
+
+    def keep(self, files: Mapping[str, Path]) -> None:
+        """See `chimera.train.showcase.Shows`; the files are an artifact."""
+        import wandb
+
+        artifact = wandb.Artifact(f"run-{self.experiment.id}", type="config")
+        for name, file in files.items():
+            artifact.add_file(str(file), name=name)
+        self.experiment.log_artifact(artifact)
+
+    def summarise(self, facts: Mapping[str, Any]) -> None:
+        """Numbers at the end, for W&B's table of runs."""
+        self.experiment.summary.update(dict(facts))
 
     def _identifier(self, *, fresh: bool) -> str:
         """The W&B id of this run directory."""

@@ -40,11 +40,12 @@ from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say, show_draws, show_frozen, show_parameters
 from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
-from chimera.train.loggers import open_loggers
+from chimera.train.loggers import open_loggers, summarise
 from chimera.train.memory import memory_named
 from chimera.train.neighbours import Neighbours
 from chimera.train.ranks import Ranks, joined, lost_processes_named
 from chimera.train.restore import starting_point
+from chimera.train.showcase import show_model, show_samples
 from chimera.train.trainer import make_trainer, trainer_settings
 
 
@@ -107,14 +108,21 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
             data.save_test(directory.test_data)
         facts = record.before(config, data.prepared, task)
         with open_loggers(config, facts, directory) as loggers:
+            if ranks.first:
+                show_model(config, task, facts, directory, loggers)
             trainer = make_trainer(config, settings, directory, loggers, callbacks)
             fit(trainer, task, data, settings, Path(resume["path"]) if resume["path"] else None)
             metrics = test(trainer, task, data, settings, ranks)
-        facts |= record.after(trainer, directory, metrics)
+            if ranks.size == 1:  # of several processes, a model may be in shards
+                show_samples(task, data, directory, loggers)
+            facts |= record.after(trainer, directory, metrics)
+            if ranks.first:
+                facts |= record.utilisation(trainer, config["precision"], facts)
+                summarise(facts, loggers)
         if ranks.first:
-            facts |= record.utilisation(trainer, config["precision"], facts)
             write_json(directory.path / "run.json", facts)
-            curves(directory.steps, facts["validations"], directory.curves, config["name"])
+            unit = f"nats per {task.predicts}"
+            curves(directory.steps, facts["validations"], directory.curves, config["name"], unit)
     report(facts, directory)
     return facts
 

@@ -25,6 +25,8 @@ from chimera.types import PositiveInt
 
 #: Columns of a terminal that also has room for the last validation.
 WIDE = 100
+#: Columns below which the learning rate is left out, so that step, loss, speed and time left stay.
+NARROW = 76
 
 
 class Progress(RichProgressBar):
@@ -101,10 +103,13 @@ class Progress(RichProgressBar):
     def on_step(self, step: Step) -> None:
         self._loss = _smooth(self._loss, step.loss)
         self._speed = _smooth(self._speed, step.tokens / step.seconds)
-        text = f"loss {self._loss:.3f}  lr {step.lr:.2e}  {self._speed / 1e3:.1f}k tok/s"
+        loss, speed = f"loss {self._loss:.3f}", f"{self._speed / 1e3:.1f}k tok/s"
+        text = f"{loss}  lr {step.lr:.2e}  {speed}"
         if self.progress is not None and self.train_progress_bar_id is not None:
-            wide = self.progress.console.width >= WIDE
-            shown = text + self._validation if wide else text
+            width = self.progress.console.width
+            shown = text + self._validation if width >= WIDE else text
+            if width < NARROW:
+                shown = f"{loss}  {speed}"
             self.progress.update(self.train_progress_bar_id, text=shown)
         elif self.style == "lines" and step.global_step % self.every == 0:
             taken = time.perf_counter() - self._start

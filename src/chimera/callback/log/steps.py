@@ -66,6 +66,7 @@ class Steps(Callback):
     def __init__(self) -> None:
         self.last: Step | None = None  # of which all listeners know
         self.tokens, self.seconds = 0, 0.0
+        self.seen = 0  # tokens of all steps of the run
         self._listeners: list[Any] = []
         self._micro: list[dict[str, Any]] = []
         self._tokens = 0
@@ -84,11 +85,17 @@ class Steps(Callback):
         return self._wall_before + time.perf_counter() - self._began
 
     def state_dict(self) -> dict[str, float]:
-        return {"tokens": self.tokens, "seconds": self.seconds, "wall": self.wall_seconds}
+        return {
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "wall": self.wall_seconds,
+            "seen": self.seen,
+        }
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
         self.tokens, self.seconds = int(state_dict["tokens"]), state_dict["seconds"]
         self._wall_before = state_dict["wall"]
+        self.seen = int(state_dict.get("seen", self.tokens))  # older checkpoints lack it
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._listeners = with_method(trainer, "on_step")
@@ -129,6 +136,7 @@ class Steps(Callback):
             self.tokens += step.tokens
             self.seconds += step.seconds
         self._warm = True
+        self.seen += step.tokens
         self._clock, self._tokens = now, 0
         self._micro.clear()
         for listener in self._listeners:

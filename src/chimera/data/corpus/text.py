@@ -58,6 +58,9 @@ class Text(StreamedText):
         """See `Corpus.check`."""
         if self.path is None:
             raise UserError(f"data=text needs {_INSTEAD}")
+        for key in ("path", "valid_path", "test_path"):
+            if getattr(self, key) == "":  # which would be the working directory
+                raise UserError(f"data.{key}= is empty; it takes {_TAKES}")
         self._named()
         if self.stream and not (self._on_hub() and self.max_bytes):
             raise UserError(

@@ -96,7 +96,9 @@ def entry(
                     log.warning("cache: %s is damaged; it is built again", folder)
                     shutil.rmtree(folder)
                 facts = _write(folder, partial, build, resume)
-    except PermissionError as error:
+    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        if isinstance(error, FileNotFoundError) and folder.parent.is_dir():
+            raise  # of `build`, which reads files
         raise UserError(
             f"data.cache_dir={root} cannot be written to ({error.strerror}); name another folder"
         ) from error

@@ -86,7 +86,10 @@ def choose(
         UserError: fewer documents than splits.
     """
     if count < len(shares):
-        raise UserError(f"the text is too short to divide into {', '.join(shares)}; give more")
+        raise UserError(
+            f"the text has {count} document{'s' * (count != 1)}, too few to divide into"
+            f" {', '.join(shares)}; give more text, or blank lines between its documents"
+        )
     small = sorted(shares, key=lambda split: shares[split])[:-1]
     sizes = {split: shares[split] * max(1, total) for split in small}
     bound = int((1.05 * sum(shares[split] for split in small) + 0.002) * 2**64)

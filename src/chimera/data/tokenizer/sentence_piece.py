@@ -124,6 +124,8 @@ class SentencePiece:
             )
         except RuntimeError as error:
             reason = " ".join(str(error).split()).rpartition("] ")[2]
+            if "vocab" not in reason.lower():  # words on the trainer's own source
+                reason = "it has to hold the special pieces and every character; raise it"
             raise UserError(
                 f"tokenizer.vocab_size={self.vocab_size} cannot be learnt from this text: {reason}"
             ) from error

@@ -1,0 +1,37 @@
+"""The folder that an export writes: new, empty, or of an earlier export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from chimera.errors import UserError
+
+#: All that `adapter=alone` writes, and a file in its folder.
+ALONE, ADAPTER = {"README.md", "adapter"}, "adapter/adapter_model.safetensors"
+
+
+def check_target(to: Path) -> None:
+    """Refuse a folder that holds anything but an earlier export, which would be deleted.
+
+    Raises:
+        UserError: it is a file, or lies below one, or holds other files.
+    """
+    if not to.name:  # `to=` and `to=.`
+        raise UserError(f"to={to} is the working directory; name a new or empty folder")
+    nearest = next(folder for folder in (to, *to.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        raise UserError(f"to={to}: {nearest} is a file; name a new or empty folder")
+    names = {path.name for path in to.iterdir()} if to.is_dir() else set()
+    alone = names == ALONE and (to / ADAPTER).is_file()
+    if names and not alone and not _is_export(to / "config.json"):
+        raise UserError(f"to={to} holds other files; name a new or empty folder")
+
+
+def _is_export(file: Path) -> bool:
+    """Whether a configuration is that of an exported model."""
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(about, dict) and "chimera" in about

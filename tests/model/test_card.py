@@ -1,0 +1,102 @@
+"""`train.py list <name>`: a component on a page, from its docstring, signature and partners."""
+
+from __future__ import annotations
+
+import pytest
+
+from chimera.cli.train import main
+from chimera.config.groups import ZOO, groups
+from chimera.contract_tests import zoo
+from chimera.errors import UserError
+from chimera.model.card import card, cards
+
+
+def lines_of(text: str, head: str) -> str:
+    """The text of an option or fact, its further lines joined."""
+    rest = text.partition(f"\n{head} ")[2].split("\n")
+    end = next((i for i, line in enumerate(rest[1:], 1) if not line.startswith("    ")), len(rest))
+    return " ".join(" ".join(rest[:end]).split())
+
+
+def test_the_card_of_a_mixer() -> None:
+    text = card("mixer", "mamba")
+    assert text.startswith("mixer=mamba\n")
+    assert "y = W_out (s ⊙ SiLU(z))" in text
+    option = "16 (an integer of at least 1): n, numbers in the state per channel."
+    assert lines_of(text, "  state") == option
+    assert "null (an integer of at least 1 or null): rank of" in lines_of(text, "  dt_rank")
+    assert lines_of(text, "source") == "M8; arXiv 2312.00752"
+    assert lines_of(text, "cost") == "t·d·(d + n) for t tokens of width d"
+    assert "encoders run it both ways" in lines_of(text, "used in")
+    assert lines_of(text, "with position") == "learned, none, sinusoidal"
+    assert "train mixer=mamba mixer.state=16" in text.replace("train.py", "train")
+
+
+def test_partners_are_those_that_build() -> None:
+    text = lines_of(card("mixer", "slstm"), "with quant")
+    named, options = text.removeprefix("all but ").split(", "), groups()["quant"]
+    refused = named if text.startswith("all but ") else set(options) - set(named)
+    for name in options:
+        if name in refused:
+            with pytest.raises(UserError):
+                zoo.model(mixer="slstm", quant=name, causal=True)
+        else:
+            zoo.model(mixer="slstm", quant=name, causal=True)
+    assert "bitnet158" in refused
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        *((group, names[0]) for group, names in groups().items() if group in ZOO),
+        *[("preset", "bert_tiny"), ("optim", "muon"), ("schedule", "wsd"), ("data", "text")],
+        *[("task", "mlm"), ("tokenizer", "sentencepiece"), ("scale", "smoke"), ("model", "hf")],
+        *[("trainer", "default"), ("mixer", "pattern"), ("logger", "wandb"), ("debug", "limit")],
+    ],
+)
+def test_every_kind_of_option_has_a_card(group: str, name: str) -> None:
+    text = card(group, name, width=80)
+    assert text.startswith(f"{group}={name}\n")
+    assert "Traceback" not in text
+    wide = [line for line in text.split("\n") if len(line) > 80 and not line.startswith("    ")]
+    assert group in ("preset", "scale", "debug") or wide == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("group", "name"), [(g, n) for g in ZOO for n in groups()[g]])
+def test_every_component_has_a_card(group: str, name: str) -> None:
+    assert card(group, name).startswith(f"{group}={name}\n")
+
+
+def test_a_name_of_several_groups_and_a_whole_group() -> None:
+    both = cards(["liza"])
+    assert "mixer=liza\n" in both
+    assert "adapter=liza\n" in both
+    group = cards(["norm"])
+    assert all(f"norm={name}\n" in group for name in groups()["norm"])
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [("mamba2", "did you mean 'mamba'"), ("mixer=mamab", "did you mean"), ("tabels", "'tables'")],
+)
+def test_a_word_that_is_none(word: str, says: str) -> None:
+    with pytest.raises(UserError, match=f"cannot list '{word}'.*{says}"):
+        cards([word])
+
+
+def test_help_of_a_choice_is_its_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["norm=dyt", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("norm=dyt\n")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_list_fits_the_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["list"]) == 0
+    *lines, last = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert max(map(len, lines)) <= width
+    assert "list <name>" in last
+    assert ("recurrent" in "".join(lines)) == (width >= 150)  # of the column of forms
