@@ -110,7 +110,7 @@ OTHERS = [
     ("report saidl/attention seed=a", ["seed=a", "an integer"]),
     ("report saidl/attention out=/proc/x", ["out=/proc/x cannot be made"]),
     ("table saidl/attentoin", ["saidl/attentoin", "saidl/attention"]),
-    ("list mamba2", ["cannot list 'mamba2'", "did you mean 'mamba'"]),
+    ("list retnett", ["cannot list 'retnett'", "did you mean 'retnet'"]),
     ("show mixer=x", ["mixer=x is not known"]),
     ("eval run=run length=1e-3", ["length=0.001", "an integer"]),
     ("sweep", ["a sweep varies something"]),

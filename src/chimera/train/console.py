@@ -31,6 +31,7 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval.*")
     warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*`srun` command is available.*")
+    warnings.filterwarnings("ignore", message=".*code generation for complex operators.*")
     warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # they are of all processes
     log = logging.getLogger("chimera")
     if not log.handlers:
