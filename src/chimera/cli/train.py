@@ -11,6 +11,7 @@ from typing import Any
 
 from chimera import world
 from chimera.cli.errors import exit_code
+from chimera.errors import UserError
 from chimera.program import spelt
 
 _USAGE = """\
