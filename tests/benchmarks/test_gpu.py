@@ -59,12 +59,14 @@ def test_a_row_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, setting: Set
     assert row["error"] == "RuntimeError: CUDA out of memory"
 
 
+@pytest.mark.slow
 def test_lengths_are_those_of_the_table(setting: Setting) -> None:
     rows = lengths.main(setting)["rows"]
     assert set(rows) == {f"{n} {p}" for n in ("aft", "aft_local") for p in ("fp32", "bf16")}
     assert all(row["32"]["latency_ms"] > 0 for row in rows.values())
 
 
+@pytest.mark.slow
 def test_mixers_are_compared_at_equal_tokens_and_seconds(
     monkeypatch: pytest.MonkeyPatch, setting: Setting
 ) -> None:

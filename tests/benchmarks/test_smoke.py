@@ -67,6 +67,7 @@ def test_train_step(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
     assert {name.rpartition(", ")[0] for name in rows} == {"BertForMaskedLM", *train_step.ENCODERS}
 
 
+@pytest.mark.slow
 def test_profile_step(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
     for name, value in (("VOCAB", 64), ("BATCH", 2), ("LENGTH", 16), ("STEPS", 1)):
         monkeypatch.setattr(profile_step, name, value)

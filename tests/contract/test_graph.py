@@ -11,8 +11,8 @@ from tests.contract.test_half_precision import name
 EVERY = cases(length=16, padding="both", depth=1)
 #: adapter=liza is for Hugging Face models.
 ALL = [case for case in EVERY if (case.group, case.name) != ("adapter", "liza")]
-#: Two of those that broke the graph: a mixer, and a quantiser in an attention model.
-SOME = {"mamba", "hbit"}
+#: One of those that broke the graph.
+SOME = {"hbit"}
 #: The sizes of the groups of tokens are needed on the host (`ops.routing.group`).
 BREAKING = {"moe"}
 

@@ -102,6 +102,7 @@ def best_of(folder: Path, sampler: str) -> float:
     return sum(losses[-10:]) / 10
 
 
+@pytest.mark.slow
 def test_tpe_comes_closer_than_random_draws(tmp_path: Path) -> None:
     assert best_of(tmp_path, "tpe") < 0.5 * best_of(tmp_path, "random")
 

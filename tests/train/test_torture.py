@@ -13,11 +13,11 @@ from tests import forks
 FEW = {
     "kill in a save": "resume.single(folder, 'save, between', 5, 2)",
     "corruption": "corruption.case(folder, 'bit flipped in a weight')",
-    "skipping": "limits.skip(folder)",
     "full disk": "limits.full(folder, 'checkpoint', 4)",
-    "exception": "limits.crash(folder)",
 }
 MORE = {
+    "skipping": "limits.skip(folder)",
+    "exception": "limits.crash(folder)",
     "not finite": "nan.case(folder, 'loss', math.inf, 'fp32')",
     "kill between updates": "resume.single(folder, 'micro-batch', 7, 0)",
     "kill in a validation": "resume.single(folder, 'validation', 2, 0)",
