@@ -152,6 +152,8 @@ def test_the_card_has_the_numbers_and_the_way_in(exports: Path) -> None:
         numbers = {k: v for k, v in record["metrics"].items() if isinstance(v, int | float)}
         assert results == {k: v for k, v in numbers.items() if v == v}
         assert len(results) > 2
+        assert "- `tokenizer=sentencepiece`" in card.text
+        assert "`launcher=" not in card.text
         code = card.text.split("```python\n")[1].split("```")[0]
         written = io.StringIO()
         with contextlib.redirect_stdout(written):

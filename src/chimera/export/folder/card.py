@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from chimera.config.declared import LEFT_OUT
 from chimera.quant.shared.packing import Bytes
 
 _OWN_USE = {
@@ -40,7 +41,8 @@ def card(
         missing: why there is no tokenizer for transformers.
         beside: whether an adapter is beside the weights.
     """
-    choices = {g: c for g, c in record["choices"].items() if c != "none"}
+    chosen = record["choices"].items()
+    choices = {g: c for g, c in chosen if c != "none" and g not in LEFT_OUT}
     parameters = record["parameters"]
     lines = [
         "---",
