@@ -144,15 +144,17 @@ def test_units() -> None:
 def test_measured_steps_agree_with_the_run(
     line: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """Of text that is prepared; before, the size of a learnt vocabulary is not known."""
     from chimera.cli.train import main as train
 
+    assert train([*line, "trainer.max_steps=2"]) == 0
+    capsys.readouterr()
     words = [*line, "model.dim=64", "data.batch_size=16", "trainer.max_steps=40"]
+    before = {path for path in tmp_path.rglob("*") if "runs" in path.parts}
     found = estimated(words, capsys)["runs"][0]
     assert found["how"].startswith("measured, ")
-    assert "preparing the text comes on top" in found["note"]
-    assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
+    assert "preparing" not in found["note"]
+    assert {path for path in tmp_path.rglob("*") if "runs" in path.parts} == before
     assert train(words) == 0
-    (run,) = (tmp_path / "runs").glob("mlm-*")
-    rate = tiny.record(run)["tokens_per_second"]
-    assert 0.3 < found["tokens_per_second"] / rate < 3
-    assert 0.3 < found["disk"] / size_of(run) < 3
+    (run,) = (r for r in (tmp_path / "runs").glob("mlm-*") if tiny.record(r)["steps"] == 40)
+    assert 0.7 < found["disk"] / size_of(run) < 1.5

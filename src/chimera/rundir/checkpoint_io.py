@@ -80,11 +80,10 @@ def load(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
     except DAMAGE as error:
         if _import_tensor_classes(str(error)):
             return load(path, map_location)
-        blocked = re.search(r"unsupported (?:GLOBAL|operand|class) \S+", str(error))
-        # Torch goes on with advice to load what executes code.
-        text = " ".join(str(error).split()).partition(" In PyTorch 2.6")[0]
-        text = text.removeprefix("Weights only load failed.").strip()
-        why = blocked[0] if blocked else text[:200] or "torch cannot read it"
+        # The rest of torch's text is advice to load what executes code.
+        what = r"unsupported (?:global: )?(GLOBAL|operand|class) (\S+)"
+        found = re.search(what, str(error), re.IGNORECASE)
+        why = f"unsupported {found[1].lower()} {found[2]}" if found else "torch cannot read it"
         raise UserError(
             f"{path} holds more than tensors and plain values, or is damaged: {why}"
         ) from error
