@@ -109,6 +109,9 @@ VNNI __m512i in_place(__m512i packed) {
   return _mm512_and_si512(packed, _mm512_set1_epi8((char)(3 << (2 * PART))));
 }
 
+// Weights of one token come from memory: they are asked for so many rows before their turn.
+constexpr int64_t AHEAD = 32;
+
 // One token. A sum per part needs no shift of the codes, and sums do not wait for one another.
 template <int COUNT>
 VNNI void add_pair_of_one(__m512i (&sums)[ROWS][4], const int8_t* x, const uint8_t* row,
@@ -119,6 +122,7 @@ VNNI void add_pair_of_one(__m512i (&sums)[ROWS][4], const int8_t* x, const uint8
   const __m512i x3 = pair(x + 3 * BYTES, y ? y + 3 * BYTES : y);
   for (int r = 0; r < COUNT; ++r) {
     const uint8_t* w = row + r * stride;
+    _mm_prefetch((const char*)(w + AHEAD * stride), _MM_HINT_T0);
     const __m512i packed = whole ? _mm512_loadu_si512(w) : pair(w, nullptr);
     sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], in_place<0>(packed), x0);
     sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], in_place<1>(packed), x1);
