@@ -1,0 +1,22 @@
+"""Figures of README and docs are those of the results files."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import figures
+from chimera.paths import ROOT
+
+
+@pytest.mark.parametrize("name", figures.FILES)
+def test_figures_are_those_of_the_results(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert figures.MARKED.search(text), "no marked figures"
+    assert figures.written(text) == text, "write them anew: python -m benchmarks.figures"
+
+
+def test_a_changed_figure_is_seen() -> None:
+    text = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+    changed = text.replace("| chimera, main job, fp32 |", "| chimera, main job, fp32 | 9", 1)
+    assert changed != text
+    assert figures.written(changed) == text
