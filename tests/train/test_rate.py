@@ -29,12 +29,22 @@ def test_a_rate_is_measured_once_and_only_raised(
         return next(rates)
 
     monkeypatch.setattr(rate, "measure", measured)
-    assert [rate.rate_of(CPU, "bf16") for _ in range(3)] == [5e9, 5e9, 8e9]
+    assert [rate.rate_of(CPU, "fp32") for _ in range(3)] == [5e9, 5e9, 8e9]
     assert asked == [rate.FIRST, rate.AGAIN, rate.AGAIN]
     kept = json.loads((tmp_path / "cache" / "rates.json").read_text())
     assert list(kept.values()) == [8e9]
     (tmp_path / "cache" / "rates.json").write_text("{damaged")
     assert rate._read() == {}
+
+
+def test_half_precision_that_a_cpu_emulates_is_no_yardstick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of such a run multiplies float32, so a share of the slow rate would exceed 1."""
+    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path))
+    speeds = {torch.float16: 2e9, torch.bfloat16: 4e11, torch.float32: 1e11}
+    monkeypatch.setattr(rate, "measure", lambda device, dtype, seconds: speeds[dtype])
+    assert [rate.rate_of(CPU, p) for p in ("fp16", "bf16", "fp32")] == [1e11, 4e11, 1e11]
 
 
 def test_a_measurement_is_a_positive_rate() -> None:

@@ -6,7 +6,8 @@ The rate of a GPU is that of its data sheet: dense products, the precision of th
 in fp32. Where there is none in `SHEET`, and on a CPU, the rate is measured: the fastest square
 product within a quarter of a second, once per processor, threads, torch and precision. It is kept
 in `rates.json` of `CHIMERA_CACHE` (`~/.cache/chimera`). Later runs time a product or two and
-keep the larger rate, so that a measurement on a busy machine does not stay.
+keep the larger rate, so that a measurement on a busy machine does not stay. On a CPU whose half
+precision is slower than its float32, the rate is that of float32.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def rate_of(device: torch.device, precision: str, *, keep: bool = True) -> float
     rate = max(known, measure(device, DTYPES[precision], AGAIN if known else FIRST))
     if keep and rate > known:
         _write(key, rate)
+    if device.type == "cpu" and precision != "fp32":  # part of the work is in float32 there
+        return max(rate, rate_of(device, "fp32", keep=keep))
     return rate
 
 
