@@ -88,7 +88,9 @@ class Ctx:
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: str, make: Callable[[], Any]) -> Any:
-        """`make()`, computed by the first layer that asks; for functions of `pos` and `mask` alone.
+        """`make()`, computed by the first layer that asks.
+
+        For functions of `pos`, `mask` and of constants that the key names.
 
         A graph of torch.compile computes equal expressions once without it.
         """

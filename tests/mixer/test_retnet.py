@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -196,3 +197,27 @@ def test_decoding_is_one_step_per_token(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delattr("chimera.ops.decay.chunkwise")
     out = m(torch.randn(1, 1, 32).double(), Ctx(torch.tensor([[5]])), state)
     assert out.state.s.shape == (1, 4, 8, 8)
+
+
+def test_layers_share_rates_and_angles_without_a_change_of_numbers() -> None:
+    """One `Ctx` serves a whole model: layers take from it only what is equal for them."""
+    options: list[dict[str, Any]] = [
+        {}, {"decay": "retnet"}, {"heads": 4}, {"depth_shift": 1.0}, {"depth_shift": 2.0},
+    ]  # fmt: skip
+    layers = [
+        Retention(site(depth=3, layer=layer, loops=2), parts(), **each).double()
+        for each in options
+        for layer in (0, 2)
+    ]
+    x, mask = torch.randn(2, 7, 32).double(), torch.tensor([[True] * 7, [True] * 5 + [False] * 2])
+    for here in (None, mask):
+        first = ctx(here, tokens=7)
+        shared = [first, replace(first, loop=1)]
+        for m in (*layers, *layers):
+            for each in shared:
+                assert torch.equal(m(x, each).y, m(x, replace(each, memo={})).y)
+        assert len(first.memo) == 2 + 3 + 8  # two widths of heads, rates without and with depth
+    both = ctx(tokens=7)
+    layers[0](x, both)
+    layers[0].float()(x.float(), both)  # another dtype takes nothing from it
+    assert len(both.memo) == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chimera.ops.rotary import angles, frequencies, rotate
+from chimera.ops.rotary import angles, frequencies, phases, rotate, turn
 from tests.kit import close
 
 
@@ -58,3 +58,12 @@ def test_heads_split_from_a_projection_are_turned_as_they_lie() -> None:
     close(rotate(heads, *turn), rotate(heads.contiguous(), *turn))
     (grad,) = torch.autograd.grad(rotate(heads, *turn).square().sum(), x)
     close(grad, 2 * x)  # a rotation keeps norms
+
+
+def test_phases_turn_as_angles_do() -> None:
+    x, pos = torch.randn(2, 3, 5, 8), torch.tensor([[0, 1, 2, 3, 90]])
+    theta = frequencies(4, 10000.0, like=x, inclusive=True)
+    phase = phases(pos, 4, 10000.0, like=x, inclusive=True)
+    assert torch.equal(turn(x, phase), rotate(x, *angles(pos, theta)))
+    half = x.bfloat16()
+    assert torch.equal(turn(half, phase), rotate(half, *angles(pos, theta)))

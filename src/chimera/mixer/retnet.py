@@ -25,7 +25,6 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from annotated_types import Gt
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveFloat, Positi
 from chimera.ops import decay
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
-from chimera.ops.rotary import angles, frequencies, rotate
+from chimera.ops.rotary import phases, turn
 
 CALL = label("retnet")
 
@@ -118,14 +117,16 @@ class Retention(Mixer):
 
     def forward(self, x: Tensor, ctx: Ctx, state: RetentionState | None = None) -> Out:
         q, k, v = (
-            rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
+            proj(x).unflatten(2, (self.heads, -1)).transpose(1, 2).contiguous()
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = self._rotated(q, k, ctx)
-        k, g = decay.masked(k, self.log_decay(ctx.loop, q), ctx.mask)
+        layer = self.depth_shift and (self.depth_shift, self.site.logical(ctx.loop))  # 0: all equal
+        once = f"retnet {self.heads} {self.rule} {layer} {wide(q)}"
+        k, g = decay.masked(k, ctx.once(once, lambda: self.log_decay(ctx.loop, q)), ctx.mask)
         y, s = self._retention(q, k, v, g, None if state is None else state.s)
         y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
-        y = (rearrange(y, "b h t v -> b t (h v)") * F.silu(self.g_proj(x))).to(x.dtype)
+        y = (y.transpose(1, 2).flatten(2) * F.silu(self.g_proj(x))).to(x.dtype)
         y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if s is None else RetentionState(s))
 
@@ -134,9 +135,9 @@ class Retention(Mixer):
         if "rotate" in self.position.provides:
             q, k = self.position.rotate(q, k, ctx.pos)
             return q, k * scale
-        theta = frequencies(self.k_dim // 2, 10000.0, like=q, inclusive=True)
-        cos, sin = angles(ctx.pos, theta)
-        return rotate(q, cos, sin), rotate(k, cos * scale, sin * scale)
+        half, once = self.k_dim // 2, f"retnet {self.k_dim} {wide(q)}"
+        phase = ctx.once(once, lambda: phases(ctx.pos, half, 10000.0, like=q, inclusive=True))
+        return turn(q, phase), turn(k, phase * scale)
 
     def _retention(
         self, q: Tensor, k: Tensor, v: Tensor, g: decay.Decay, state: Tensor | None

@@ -74,16 +74,16 @@ def linear(
         bits: of the activation grid (`ops.grid.to_grid`).
         eps: of an RMSNorm before the grid (`ops.grid.rms_grid`); None for no norm.
     """
-    suits = x.device.type == "cpu" and x.dtype == scale.dtype == torch.float32
+    suits = x.is_cpu and x.dtype == scale.dtype == torch.float32
     kernels = library() if suits and (bias is None or bias.dtype == torch.float32) else None
     if kernels is None:
         return None
-    flat, scale = x.reshape(-1, x.shape[-1]).contiguous(), scale.contiguous()
-    out = torch.empty(*x.shape[:-1], len(packed))
+    # One token takes some ten microseconds: `len` of a tensor, a reshape and the like would show.
+    x, scale, k, n = x.contiguous(), scale.contiguous(), x.shape[-1], packed.shape[0]
+    out = torch.empty((*x.shape[:-1], n))
     kernels.linear(
-        kernels.path, torch.get_num_threads(), flat.data_ptr(), len(flat), flat.shape[1],
-        eps is not None, eps or 0.0, float(2 ** (bits - 1) - 1), FLOOR, packed.data_ptr(),
-        len(packed), scale.data_ptr(), scale.numel(), None if bias is None else bias.data_ptr(),
-        out.data_ptr(),
+        kernels.path, torch.get_num_threads(), x.data_ptr(), x.numel() // k, k, eps is not None,
+        eps or 0.0, float(2 ** (bits - 1) - 1), FLOOR, packed.data_ptr(), n, scale.data_ptr(),
+        scale.numel(), None if bias is None else bias.data_ptr(), out.data_ptr(),
     )  # fmt: skip
     return out

@@ -35,7 +35,7 @@ def wide(*tensors: Tensor) -> torch.dtype:
 
 def widen(x: Tensor) -> Tensor:
     """x in float32 or wider; x itself if it is."""
-    return x.to(wide(x))
+    return x if x.dtype == torch.float32 else x.to(wide(x))
 
 
 def output_dtype(x: Tensor) -> torch.dtype:

@@ -43,6 +43,13 @@ def angles(
     return phase.cos(), phase.sin()
 
 
+def phases(
+    pos: Int[Tensor, "#b t"], half: int, base: float, *, like: Tensor, inclusive: bool = False
+) -> Tensor:
+    """cos + i·sin of the angles, complex [#b 1 t half]; arguments of `angles` and `frequencies`."""
+    return torch.complex(*angles(pos, frequencies(half, base, like=like, inclusive=inclusive)))
+
+
 def rotate(
     x: Float[Tensor, "b h t k"],
     cos: Float[Tensor, "#b 1 t half"],
@@ -53,6 +60,11 @@ def rotate(
     Multiplies pairs as complex numbers: on a CPU five times faster, forward and backward, than four
     real products on strided halves.
     """
-    wide = torch.promote_types(x.dtype, cos.dtype)
-    pairs = torch.view_as_complex(x.to(wide).unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2).to(x.dtype)
+    return turn(x, torch.complex(cos, sin))
+
+
+def turn(x: Float[Tensor, "b h t k"], phase: Tensor) -> Float[Tensor, "b h t k"]:
+    """`rotate` by cos + i·sin of the angles, complex [#b 1 t k/2], which layers share."""
+    wide = torch.promote_types(x.dtype, phase.dtype.to_real())
+    pairs = torch.view_as_complex(x.to(wide).view(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * phase).flatten(-2).to(x.dtype)

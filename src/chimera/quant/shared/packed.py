@@ -95,6 +95,7 @@ class PackedTernaryLinear(nn.Module):
         self.register_buffer("scale", scale.detach().clone())
         self.register_buffer("codes", None, persistent=False)
         self.inputs = copy.deepcopy(source.inputs).eval()
+        self.on_grid = has_grid(self.inputs)
         bias = source.bias
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
@@ -124,10 +125,10 @@ class PackedTernaryLinear(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         differentiable = torch.is_grad_enabled() and x.requires_grad
-        if has_grid(self.inputs) and not differentiable and not torch.compiler.is_compiling():
-            y = self._integers(widen(x))
+        if self.on_grid and not differentiable and not torch.compiler.is_compiling():
+            y, dtype = self._integers(widen(x)), output_dtype(x)
             if y is not None:
-                return y.to(output_dtype(x))
+                return y if y.dtype == dtype else y.to(dtype)
         x, height = self.inputs(widen(x)).to(x.dtype), self.shape[0]
         if self.cache:
             y = F.linear(x, self.cached().to(x.dtype))
