@@ -12,6 +12,8 @@ WORKERS ?= 1
 # Seconds after which `make test-rest` starts no more tests, and seconds that one may take.
 BUDGET ?= 3300
 LIMIT  ?= 600
+# Tests start hundreds of processes: with PYTHONDONTWRITEBYTECODE each would compile every file anew.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
@@ -32,14 +34,14 @@ train: setup ## the main job: a masked language model on embedded text; ARGS="ke
 	$(BIN)/python train.py $(RUN) $(ARGS)
 
 test: setup ## the fast tests, on all cores
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-rest: setup ## the slow tests that fit BUDGET=3300 seconds, in an order that the commit gives
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow -rs \
+	$(PYTEST) -m slow -rs \
 		--rotate=$$(git rev-parse HEAD) --budget=$(BUDGET) --timeout=$(LIMIT) $(ARGS)
 
 test-all: setup ## every test, properties on new examples
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --hypothesis-profile=search $(ARGS)
+	$(PYTEST) --hypothesis-profile=search $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

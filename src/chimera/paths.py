@@ -39,3 +39,8 @@ def home() -> Path:
 def runs_root() -> Path:
     """Folder of all runs: `CHIMERA_RUNS` if it is set, else `runs/` below `home`."""
     return Path(os.environ.get("CHIMERA_RUNS") or home() / "runs")
+
+
+def store_root() -> Path:
+    """Folder of the run store: `CHIMERA_STORE` if it is set, else `store/` below `home`."""
+    return Path(os.environ.get("CHIMERA_STORE") or home() / "store")

@@ -107,7 +107,15 @@ LIGHT = [["mixer=retnett"], ["+optim.lrr=1"], ["optim.lr=fast"], ["data=text", "
 HEAVY = [["mixer=retnet", "position=alibi"], ["mixer.kv_heads=two"]]
 
 
-@pytest.mark.parametrize("argv", LIGHT + HEAVY, ids=" ".join)
+@pytest.mark.parametrize(
+    "argv",
+    [
+        LIGHT[0],
+        HEAVY[0],
+        *(pytest.param(argv, marks=pytest.mark.slow) for argv in (*LIGHT[1:], *HEAVY[1:])),
+    ],
+    ids=" ".join,
+)
 def test_cold_start(argv: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *argv],

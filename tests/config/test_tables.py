@@ -94,11 +94,17 @@ def test_published_numbers_parse(name: str) -> None:
 SCALES = ("smoke", "small", "paper")
 
 
+#: A table of each paper at the smallest scale.
+FEW = list({name.split("/")[0]: name for name in tables()}.values())
+
+
 @pytest.mark.parametrize(
-    ("scale", "every"),
-    [("smoke", 0), *(pytest.param(s, 1, marks=pytest.mark.slow) for s in SCALES)],
+    ("name", "scale", "every"),
+    [
+        *((name, "smoke", 0) for name in FEW),
+        *(pytest.param(n, s, 1, marks=pytest.mark.slow) for n in tables() for s in SCALES),
+    ],
 )
-@pytest.mark.parametrize("name", tables())
 def test_rows_compose_check_and_build(name: str, scale: str, every: int, labelled: Path) -> None:
     """With every=0 only the first and the last row; the slow tests have all rows."""
     table = load(name)

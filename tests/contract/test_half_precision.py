@@ -44,9 +44,17 @@ def check(case: Case, *halves: str, draws: Sequence[int] = (2, 8)) -> None:
     assert not outside
 
 
-@pytest.mark.parametrize(("case", "half"), zip(QUICK, cycle(HALVES), strict=False), ids=name)
+#: Each component in one half: a mixer as a decoder in fp16 or as an encoder in bf16.
+IN_ONE_HALF = [
+    (case, half)
+    for number, (case, half) in enumerate(zip(QUICK, cycle(HALVES), strict=False))
+    if case.group != "mixer" or number // 2 % 2 == number % 2
+]
+
+
+@pytest.mark.parametrize(("case", "half"), IN_ONE_HALF, ids=name)
 def test_128_tokens(case: Case, half: str) -> None:
-    """Each in one half, mixers as decoders in fp16; the slow tests have all in both."""
+    """The slow tests have all in both."""
     check(case, half)
 
 

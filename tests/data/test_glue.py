@@ -228,6 +228,7 @@ def test_max_bytes_takes_rows_evenly_from_all_parts_of_the_data(tmp_path: Path) 
     assert len(scores.examples()["valid"]) == 15
 
 
+@pytest.mark.slow
 def test_acceptability_keeps_a_sentence_and_its_corrupted_copy_in_one_split(tmp_path: Path) -> None:
     corpus = Acceptability(pairs=300)
     found = corpus.examples()

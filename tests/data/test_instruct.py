@@ -101,6 +101,7 @@ def test_batches_and_the_saved_test_split(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([b["indices"] for b in batches]), torch.arange(3))
 
 
+@pytest.mark.slow
 def test_records_are_made_from_pythons_documentation(tmp_path: Path) -> None:
     corpus = Instruct(cache_dir=str(tmp_path))
     corpus.check()

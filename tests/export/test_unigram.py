@@ -56,6 +56,7 @@ def test_ids_and_texts_are_ours(byte_fallback: bool) -> None:
     check([*TEXTS, *lines, " ".join(lines[:40])], byte_fallback=byte_fallback)
 
 
+@pytest.mark.slow
 def test_every_character_is_ours() -> None:
     codes = [c for c in range(0x30000) if not 0xD800 <= c < 0xE000]
     # U+0344 is two marks for Unicode and a character of its own for SentencePiece; U+FDD0 is none.

@@ -38,6 +38,7 @@ def test_imports_and_defines_nothing(path: Path) -> None:
     assert any(module.startswith("chimera") for module in modules)
 
 
+@pytest.mark.slow
 def test_tables_redraws_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
     for name, value in (("TABLE", "bitnet_qdyt/norms"), ("SCALE", "smoke"), ("SEEDS", "2")):

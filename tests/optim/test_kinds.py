@@ -132,6 +132,7 @@ print(type(load(Path(sys.argv[1]))["optimizer_states"][0]["state"][0]["exp_avg"]
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_8_bit_states_is_read_by_a_process_that_trains_nothing(
     tmp_path: Path,
 ) -> None:

@@ -52,7 +52,7 @@ def assert_equal(folder: Path, setting: Setting, combinations: Sequence[Combinat
         assert norms[1] == pytest.approx(norms[0], rel=NORM), one.name
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_two_processes_give_the_losses_of_one(folder: Path, strategy: str) -> None:
     """With dropout, gradient accumulation, and the rest of an epoch that is no whole step."""
     setting = Setting(2, strategy)

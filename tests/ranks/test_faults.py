@@ -28,6 +28,7 @@ def command(folder: Path, to: Path, kind: str, rank: int, *more: str) -> list[st
     return ["train.py", *line]
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_other_which_saves(tmp_path: Path) -> None:
     line = command(tmp_path, tmp_path / "run", "kill", 1)
     first, second = together(2, *line)

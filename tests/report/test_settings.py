@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chimera.report.origin import portable
 from chimera.report.settings import in_half
+from chimera.rundir.keep import portable
 
 
 @pytest.mark.parametrize(

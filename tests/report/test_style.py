@@ -71,6 +71,6 @@ def test_a_legend_covers_no_data(name: str, count: int) -> None:
 
 
 def test_long_curves_are_thinned_and_keep_their_end() -> None:
-    steps, values = style.thinned([float(step) for step in range(10_001)])
+    steps, values = style.thinned([float(n) for n in range(10_001)], range(1, 10_002))
     assert len(steps) <= 1502
     assert (steps[0], steps[-1], values[-1]) == (1, 10_001, 10_000.0)

@@ -74,6 +74,7 @@ def test_identity_is_independent_of_chimera_runs(
     assert identity(config(LORA, "scale=small")) == one
 
 
+@pytest.mark.slow
 def test_a_sweep_trains_the_row_to_start_from_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

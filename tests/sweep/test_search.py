@@ -145,6 +145,7 @@ engine(Path(sys.argv[1]), trials=4, pause=0.05).run()
 """
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
     driver = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)])
     runs = tmp_path / "runs"

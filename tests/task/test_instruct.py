@@ -75,6 +75,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_equals_an_uninterrupted_one(records: Path, tmp_path: Path) -> None:
     broken, asked, log = tmp_path / "broken", tmp_path / "mmlu", tmp_path / "log.txt"
     for part in ("dev", "test"):

@@ -9,13 +9,10 @@ import pytest
 
 from tests import forks
 
-#: One case of each kind.
-FEW = {
-    "kill in a save": "resume.single(folder, 'save, between', 5, 2)",
+FEW = {"kill in a save": "resume.single(folder, 'save, between', 5, 2)"}
+MORE = {
     "corruption": "corruption.case(folder, 'bit flipped in a weight')",
     "full disk": "limits.full(folder, 'checkpoint', 4)",
-}
-MORE = {
     "skipping": "limits.skip(folder)",
     "exception": "limits.crash(folder)",
     "not finite": "nan.case(folder, 'loss', math.inf, 'fp32')",

@@ -15,6 +15,7 @@ from chimera.generate.settings import Generation
 from chimera.paths import runs_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten
+from chimera.rundir.store import beside, intact, is_stored
 
 if TYPE_CHECKING:
     import pandas
@@ -149,6 +150,8 @@ def train(*words: str) -> Run:
 def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> pandas.DataFrame:
     """Make a data frame of the runs below a folder, one row each, sorted by name.
 
+    The runs in `./runs` are those of the run store too, unless they are finished in both.
+
     Its columns: name, state (DONE, RUNNING, …), path, facts (seed, parameters, steps, tokens per
     second, …), the choice of each group, each metric, each of `keys`. What a run lacks is missing.
 
@@ -160,19 +163,25 @@ def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> panda
         UserError: no such folder, or pandas is not installed.
     """
     root = Path(folder).expanduser() if folder is not None else runs_root()
-    if not root.is_dir():
+    paths = sorted(root.iterdir()) if root.is_dir() else []
+    if folder is None:
+        stored = {path.name: path for path in beside(paths)}
+        by_name = {path.name: path for path in paths} | stored
+        paths = [by_name[name] for name in sorted(by_name)]
+    if not root.is_dir() and not paths:
         raise UserError(f"{root} is no folder; name one that holds the directories of runs")
-    frame = _pandas().DataFrame(list(_rows(root, keys)))
+    frame = _pandas().DataFrame(list(_rows(paths, keys)))
     return frame if len(frame) else _pandas().DataFrame(columns=["name", "state", "path"])
 
 
-def _rows(root: Path, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for path in sorted(root.iterdir()):
+def _rows(paths: Sequence[Path], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for path in paths:
         if not (path / "status.json").is_file():
             continue
         run = RunDir(path)
         row: dict[str, Any] = {"name": path.name, "state": "unreadable", "path": str(path)}
         try:
+            run = intact(path) if is_stored(run) else run
             state, record = run.status().get("state"), run.record()
             config = run.config() if keys or not record else {}
         except UserError:  # one damaged file does not hide the other runs

@@ -46,10 +46,9 @@ def _command(arguments: list[str]) -> int:
     remaining: list[str] = []
     options = read(Options, _without_flags(arguments), USAGE, unread=remaining)
     places = [_place(text) for text in remaining]
-    from chimera.paths import runs_root
     from chimera.report.compare.collect import directories
 
-    found = directories(places or [runs_root()])
+    found = directories(places) if places else _all()
     from rich.console import Console
 
     from chimera.report.compare.write import show, write_comparison
@@ -62,6 +61,19 @@ def _command(arguments: list[str]) -> int:
     page = folder / "compare.html"
     console.print(str(page), highlight=False, soft_wrap=True, markup=False)
     return 0
+
+
+def _all() -> list[Path]:
+    """The runs in ./runs, and the records of the store of those that are not finished there."""
+    from chimera.paths import runs_root
+    from chimera.report.compare.collect import directories
+    from chimera.rundir.store import beside
+
+    root, stored = runs_root(), beside([])
+    own = directories([root]) if root.is_dir() or not stored else []
+    stored = beside(own)
+    names = {path.name for path in stored}
+    return [*(path for path in own if path.name not in names), *stored]
 
 
 def _without_flags(arguments: Sequence[str]) -> list[str]:

@@ -51,6 +51,9 @@ COMMANDS = {
         "chimera.cli.report", "<paper>/<table> [seed=0,1]", "a table's report from finished runs"
     ),
     "compare": Command("chimera.cli.compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
+    "store": Command(
+        "chimera.cli.store", "add|check [<runs>]", "finished runs' records in a folder for git"
+    ),
     "doctor": Command("chimera.cli.doctor", "", "what this machine has, and what will be slow"),
     "clean": Command("chimera.cli.clean", "[<runs>] [yes=true]", "surplus checkpoints, old runs"),
     "dashboard": Command(

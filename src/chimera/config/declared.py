@@ -21,10 +21,13 @@ from chimera.config.roots import roots
 from chimera.config.schema import check_node, check_value
 from chimera.config.settings import Run
 from chimera.errors import UserError, one_line
+from chimera.program import spelt
 from chimera.rundir.class_table import MOVED, current
 from chimera.rundir.directory import RunDir
+from chimera.rundir.keep import words_of
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json
+from chimera.rundir.store import is_stored
 from chimera.types import NAME, NonNegativeInt, PositiveInt
 
 #: Top-level nodes that are built when a configuration is read back.
@@ -62,6 +65,12 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
     Raises:
         UserError: no run, or a configuration that is more than data.
     """
+    if is_stored(directory):
+        words = " ".join(words_of(directory.path))
+        raise UserError(
+            f"run={directory.path} is a record of the run store, which holds no weights; train it"
+            f" again: {spelt('train')} {one_line(words)}"
+        )
     check_links(directory.path, "checkpoints", "tokenizer")
     return checked(directory.config(), f"run={directory.path}", training=training)
 

@@ -131,9 +131,9 @@ def _digest(folder: Path) -> str:
 
 
 def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:
+    config = recorded(run)
     if not checkpoint.exists():
         raise UserError(f"init_from={run.path} has no checkpoint ({checkpoint.name} is missing)")
-    config = recorded(run)
     adapter = config["choices"]["adapter"]
     if adapter != "none":
         raise UserError(

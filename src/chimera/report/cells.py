@@ -1,4 +1,4 @@
-"""Read state and result of every (row, seed) of a table from its run directory."""
+"""Read state and result of every (row, seed) of a table from its run directory or the store."""
 
 from __future__ import annotations
 
@@ -76,10 +76,11 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
         if config := configs.get((job.row, job.seed)):
             index.add(job.overrides, config)
         config, digits = index.config(job.overrides, lambda texts: plain(compose(texts)))
-        directory = index.directory(config, digits)
+        directory = index.result(config, digits)
         if not directory.status():
             directory = RunDir.of_any_numerics(config)
         all_cells.append(_cell(table, job, config, directory))
+    index.store.tell()
     index.save()
     reported = numerics(all_cells)
     return [

@@ -144,18 +144,18 @@ def _curve(axis: Any, number: int, line: Line) -> list[float]:
     """Draw the losses of a row's runs; return their smoothed mean, empty if none took a step."""
     # The mean ends at the shortest log: an unfinished run would shorten it.
     cells = [cell for cell in line.cells if cell.state == "done"] or line.cells
-    logs = [log for cell in cells if (log := _losses(cell.directory / "steps.csv"))]
+    logs = [log for cell in cells if (log := _losses(cell.directory / "steps.csv"))[0]]
     if not logs:
         return []
-    length = min(map(len, logs))
-    smoothed = [smooth(log[:length]) for log in logs]
+    steps, losses = _together(logs)
+    smoothed = [smooth(log) for log in losses]
     mean = [sum(step) / len(logs) for step in zip(*smoothed, strict=True)]
     look = style.line(number)
     marker, colour = look.pop("marker"), look["color"]
-    axis.plot(*style.thinned(mean), linewidth=1.5, **look)
+    axis.plot(*style.thinned(mean, steps), linewidth=1.5, **look)
     if len(logs) > 1:
-        x, low = style.thinned([min(step) for step in zip(*smoothed, strict=True)])
-        _, high = style.thinned([max(step) for step in zip(*smoothed, strict=True)])
+        x, low = style.thinned([min(step) for step in zip(*smoothed, strict=True)], steps)
+        _, high = style.thinned([max(step) for step in zip(*smoothed, strict=True)], steps)
         axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     points = _validations(line)
     if points:
@@ -205,8 +205,30 @@ def _label(line: Line, seeds: int) -> str:
     return f"{line.title} ({seeds} seed{'s' * (seeds != 1)}){end}"
 
 
-def _losses(log: Path) -> list[float]:
-    return [float(text) for text in column(log, "loss") if text] if log.exists() else []
+def _losses(log: Path) -> tuple[list[float], list[float]]:
+    """Steps and losses of a step log; that of the run store has a row for several steps."""
+    if not log.exists():
+        return [], []
+    rows = zip(column(log, "global_step"), column(log, "loss"), strict=True)
+    numbers = [(float(step), float(loss)) for step, loss in rows if loss]
+    return [step for step, _ in numbers], [loss for _, loss in numbers]
+
+
+def _together(
+    logs: Sequence[tuple[list[float], list[float]]],
+) -> tuple[list[float], list[list[float]]]:
+    """The logs at common steps: those of the coarsest log, as far as all of them go."""
+    import numpy as np
+
+    last = min(steps[-1] for steps, _ in logs)
+    coarsest = min(logs, key=lambda log: len(log[0]))[0]
+    common = [step for step in coarsest if step <= last] or [last]
+    return common, [
+        losses[: len(common)]
+        if steps[: len(common)] == common
+        else np.interp(common, steps, losses).tolist()
+        for steps, losses in logs
+    ]
 
 
 def _validations(line: Line) -> list[tuple[float, float]]:

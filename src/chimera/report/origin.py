@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,6 +10,7 @@ from typing import Any
 from chimera.program import spelt
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
+from chimera.rundir.keep import portable
 
 
 def commit(environment: dict[str, Any], digits: int = 40) -> str:
@@ -55,11 +55,6 @@ def report_command(summary: Summary) -> str:
     """Command line that writes the report of the finished runs."""
     command = ("python", "-m", "chimera.report", summary.table.path)
     return shlex.join((*command, *map(portable, summary.overrides), _seeds(summary)))
-
-
-def portable(text: str) -> str:
-    """Text in which absolute paths are `path/to/<name>`: those of one machine help no reader."""
-    return re.sub(r"(?<![\w.~])(?:/[^/,\s\]'\"]+)*/([^/,\s\]'\"]+)", r"path/to/\1", text)
 
 
 def _seeds(summary: Summary) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from chimera.report.cells import Cell
-from chimera.report.origin import portable
 from chimera.report.summary import Summary
 from chimera.rundir.identity import NOT_IDENTITY, flatten
+from chimera.rundir.keep import portable
 
 #: Settings that every report shows, in this order.
 SHOWN = (

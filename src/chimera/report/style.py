@@ -7,6 +7,7 @@ without yellow, which is too light for a thin line; neighbours in the list diffe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 COLOURS = ("#0072B2", "#E69F00", "#000000", "#CC79A7", "#D55E00", "#56B4E9", "#009E73")
@@ -56,13 +57,15 @@ def tidy(axis: Any) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def thinned(values: list[float], limit: int = 1500) -> tuple[list[int], list[float]]:
-    """Steps (from 1) and values, at most so many of them, evenly, with the last one."""
+def thinned(
+    values: list[float], steps: Sequence[float], limit: int = 1500
+) -> tuple[list[float], list[float]]:
+    """Steps and values, at most so many of them, evenly, with the last one."""
     every = max(1, -(-len(values) // limit))
     places = [*range(0, len(values), every)]
     if values and places[-1] != len(values) - 1:
         places.append(len(values) - 1)
-    return [place + 1 for place in places], [values[place] for place in places]
+    return [steps[place] for place in places], [values[place] for place in places]
 
 
 def legend(figure: Any, axis: Any, title: str | None = None) -> None:

@@ -22,6 +22,7 @@ from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
 from chimera.rundir.extend import was_extended
 from chimera.rundir.identity import identity
+from chimera.rundir.store import Store
 
 #: Name of the index below the folder of all runs.
 FILE = ".index.json"
@@ -41,13 +42,17 @@ class RunIndex:
         self.root = root or runs_root()
         self.state = _state(folders)
         self._composed: dict[str, list[Any]] = {}
+        self._stored: dict[str, Any] = {}
         self._checked: dict[str, list[int]] = {}
         self._changed = False
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             kept = _read(self.root / FILE, str(_stamp(self.root / FILE)))
             self._checked = dict(kept["checked"])
-            self._composed = dict(kept["composed"]) if kept["state"] == self.state else {}
+            if kept["state"] == self.state:
+                self._composed, self._stored = dict(kept["composed"]), dict(kept["stored"])
         self._names = _names(self.root)
+        self.store = Store(passed=self._stored)
+        self._known = len(self._stored)
 
     def config(
         self, overrides: Sequence[str], compose: Callable[[list[str]], dict[str, Any]]
@@ -88,6 +93,17 @@ class RunIndex:
             return RunDir.of(config)
         return RunDir(self.root / names[0])
 
+    def result(self, config: dict[str, Any], digits: str) -> RunDir:
+        """`directory`; if the run is not finished there, its record in the run store.
+
+        Raises:
+            UserError: a name that would be a path.
+        """
+        directory = self.directory(config, digits)
+        if directory.status().get("state") == "DONE":
+            return directory
+        return self.store.find(config, digits) or directory
+
     def finished(self, config: dict[str, Any], directory: RunDir) -> bool:
         """Whether the run is done, and its config.yaml is the one that `passed` has seen."""
         if config["overwrite"] or config.get("extend"):
@@ -105,10 +121,16 @@ class RunIndex:
 
     def save(self) -> None:
         """Write the index; a folder that cannot be written has none."""
-        if not self._changed or not self.root.is_dir():
+        changed = self._changed or len(self._stored) != self._known
+        if not changed or not self.root.is_dir():
             return
         composed = dict(list(self._composed.items())[-MOST:])
-        kept = {"state": self.state, "checked": self._checked, "composed": composed}
+        kept = {
+            "state": self.state,
+            "checked": self._checked,
+            "composed": composed,
+            "stored": self._stored,
+        }
         with contextlib.suppress(OSError, TypeError):
             write_atomic(self.root / FILE, json.dumps(kept))
         self._changed = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from chimera.config.roots import roots
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.index import RunIndex
+from chimera.rundir.store import is_stored
 from chimera.train.check import Once, check_parts, check_settings
 from chimera.train.prerequisites import identities as identities_of
 from chimera.train.prerequisites import teacher_directory, wait_for_all
@@ -75,9 +76,11 @@ def plan(
         index.add(overrides, config)
     checks = Checks(label(batch))
     jobs = _jobs([tuple(overrides) for overrides in batch], checks, index)
+    jobs = _without_weights(jobs, index)
     _one_run_a_directory(jobs)
     identities = {job.identity for job in jobs}
     checks.each(jobs, lambda job: _check_teacher(job, identities))
+    index.store.tell()
     if keep:
         index.save()
     return jobs
@@ -93,13 +96,16 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
     by_identity = {
         str(job.config["init_run"]): tuple(row_overrides(job.config["init_from"], job.overrides))
         for job in jobs
-        if pending(job.config) is not None and job.config["init_run"] not in identities
+        if not is_stored(job.directory)
+        and pending(job.config) is not None
+        and job.config["init_run"] not in identities
     }
     if not by_identity:
         return []
     rows = list(by_identity.values())
     checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])
-    first = _jobs(rows, checks, RunIndex(roots()))
+    index = RunIndex(roots())
+    first = [_own(job, index) for job in _jobs(rows, checks, index)]
     return [*prerequisites(first), *first]
 
 
@@ -121,7 +127,23 @@ def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, index: RunIndex) -> 
 
 def _composed(overrides: tuple[str, ...], name: str, index: RunIndex) -> Job:
     config, digits = index.config(overrides, lambda texts: plain(compose(texts)))
-    return Job(overrides, name, config, index.directory(config, digits), digits)
+    return Job(overrides, name, config, index.result(config, digits), digits)
+
+
+def _own(job: Job, index: RunIndex) -> Job:
+    """The job with a directory of its own in place of a record, which has no weights."""
+    return replace(job, directory=index.directory(job.config, job.identity))
+
+
+def _without_weights(jobs: list[Job], index: RunIndex) -> list[Job]:
+    """The jobs, records in place of runs only where no job that has to run needs the weights."""
+    while True:
+        to_run = [job for job in jobs if job.directory.status().get("state") != "DONE"]
+        needed = {identity for job in to_run for identity in job.prerequisites}
+        needed &= {job.identity for job in jobs if is_stored(job.directory)}
+        if not needed:
+            return jobs
+        jobs = [_own(job, index) if job.identity in needed else job for job in jobs]
 
 
 Subject = TypeVar("Subject")
@@ -170,7 +192,7 @@ def _short(override: str) -> str:
 
 def _check_teacher(job: Job, identities: set[str]) -> None:
     """Raise if the job's teacher is neither trained, nor in training, nor a job of the sweep."""
-    teacher = teacher_directory(job.config)
+    teacher = None if is_stored(job.directory) else teacher_directory(job.config)
     in_sweep = job.config["task"].get("teacher_run") in identities
     if teacher is not None and not in_sweep and not teacher.is_running():
         wait_for_all({**job.config, "init_from": None}, list(job.overrides))

@@ -31,7 +31,9 @@ from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir, open_run, with_measured
 from chimera.rundir.extend import EXTENDED
+from chimera.rundir.identity import identity
 from chimera.rundir.stand_in import first_is_gone, mark_failed
+from chimera.rundir.store import Store
 from chimera.task.base import Task
 from chimera.train import record
 from chimera.train.arithmetic import resolved
@@ -72,6 +74,8 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
         say(f"done already{of}: {directory.path}  (overwrite=true starts it over)")
         report(directory.record(), directory)
         return directory.record()
+    if ranks.first and (known := stored_line(config)):
+        say(known)
     settings, callbacks, neighbours = trainer_settings(config), make_callbacks(config), Neighbours()
     pl.seed_everything(config["seed"], verbose=False)
 
@@ -138,6 +142,14 @@ def find_place(config: dict[str, Any]) -> dict[str, Any]:
     config = directory.extended(config)
     done = directory.is_done(config) and not config["overwrite"]
     return {"path": str(directory.path), "config": config, "done": done}
+
+
+def stored_line(config: dict[str, Any]) -> str:
+    """What to say of a run that has a record in the run store and is trained all the same."""
+    stored = Store().find({**config, "run_dir": None}, identity(config))
+    if stored is None:
+        return ""
+    return f"{stored.path} has the numbers of this run already; it is trained for its weights"
 
 
 def fit(

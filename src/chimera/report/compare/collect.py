@@ -16,6 +16,7 @@ from typing import Any
 from chimera.errors import UserError, nearest, one_line
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten, identity_settings
+from chimera.rundir.store import intact, is_stored
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")
@@ -115,6 +116,8 @@ def read(path: Path) -> Run:
         KeyError, TypeError, ValueError, AttributeError, OverflowError: a file holds something else.
     """
     directory = RunDir(path)
+    if is_stored(directory):
+        directory = intact(path)
     config, record, status = directory.config(), directory.record(), directory.status()
     state = one_line(status.get("state"))[:40]
     state = "STOPPED" if state == "RUNNING" and not directory.is_running() else state

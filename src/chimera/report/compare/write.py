@@ -75,8 +75,9 @@ def folder_of(comparison: Comparison, paths: Sequence[Path]) -> Path:
     text = "\n".join(sorted(str(path.absolute()) for path in paths))
     named = "-".join(re.sub(r"\W+", "_", key) for key in comparison.keys[:3]) or "runs"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
-    place = home() / "reports" if parent == (home() / "runs").absolute() else parent
+    parents = {path.absolute().parent for path in paths}
+    own = parents <= {(home() / name).absolute() for name in ("runs", "store")}
+    place = home() / "reports" if own else Path(os.path.commonpath(parents))
     return place / "compare" / f"{named[:60]}-{digest}"
 
 

@@ -1,0 +1,158 @@
+"""Sweeps, reports, comparisons and `ch.runs` count records of the run store as finished runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chimera.api.runs import runs
+from chimera.cli import compare
+from chimera.cli.store import main
+from chimera.report.figures import _losses, _together
+from chimera.report.write import write
+from chimera.rundir.keep import ROWS, add
+from chimera.rundir.store import is_stored
+from chimera.sweep.engine import Engine
+from chimera.sweep.plan import plan, prerequisites
+from chimera.sweep.work import State
+from tests.rundir.test_store import a_run
+from tests.sweep.kit import Scripts, Silent
+
+WORDS = ["scale=smoke", "mixer=retnet"]
+TABLE, ROW_NAMES = "bitnet_qdyt/norms", ("layernorm", "qdyt")
+
+
+@pytest.fixture(autouse=True)
+def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHIMERA_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+
+
+def rows(folder: Path) -> list[Path]:
+    """Finished runs of two rows of a table, two seeds each."""
+    found = []
+    for number, (name, seed) in enumerate((n, s) for n in ROW_NAMES for s in (0, 1)):
+        run = a_run(folder, [f"+{TABLE}={name}", "scale=smoke", f"seed={seed}"])
+        record = json.loads((run / "run.json").read_text())
+        record |= {"parameters": {"total": 12}, "tokens_per_second": 100.0 + number}
+        record |= {"validations": [[500, 3.0], [1000, 2.0]], "skipped": {}}
+        record["metrics"]["val/perplexity"] = 100.0 + number
+        (run / "run.json").write_text(json.dumps(record))
+        found.append(run)
+    return found
+
+
+def test_a_stored_run_is_not_run_again(tmp_path: Path) -> None:
+    record, _ = add(a_run(tmp_path / "elsewhere", WORDS))
+    (job,) = plan([WORDS])
+    assert (job.directory.path, is_stored(job.directory)) == (record, True)
+    (work,) = Engine([job], Scripts(), 1, Silent()).run()
+    assert (work.state, work.why, work.started) == (State.DONE, "val/perplexity 12.5", False)
+    assert not (tmp_path / "runs").exists()
+    (again,) = plan([[*WORDS, "overwrite=true"]])
+    assert again.directory.path.parent == tmp_path / "runs"
+
+
+def test_a_teacher_is_trained_for_its_weights(tmp_path: Path) -> None:
+    """A record has none; once the student is stored too, nobody needs them."""
+    batch = [[f"+bitnet_qdyt/main={row}", "scale=smoke"] for row in ("bert_base", "ternary_bert")]
+    add(a_run(tmp_path / "elsewhere", batch[0]))
+    teacher, student = plan(batch)
+    assert student.prerequisites == (teacher.identity,)
+    assert not is_stored(teacher.directory)
+    add(a_run(tmp_path / "elsewhere", batch[1]))
+    assert [is_stored(job.directory) for job in plan(batch)] == [True, True]
+    assert [is_stored(job.directory) for job in plan(batch[1:])] == [True]
+
+
+def test_a_stored_run_needs_no_model_to_start_from(tmp_path: Path) -> None:
+    words = ["+saidl/adapters=lora", "scale=smoke"]
+    assert len(prerequisites(plan([words]))) == 1
+    add(a_run(tmp_path / "elsewhere", words))
+    assert prerequisites(plan([words])) == []
+
+
+def test_a_report_is_rebuilt_from_the_store(tmp_path: Path) -> None:
+    for run in rows(tmp_path / "runs"):
+        add(run)
+    write(TABLE, ["scale=smoke"], [0, 1], tmp_path / "before")
+    shutil.rmtree(tmp_path / "runs")
+    write(TABLE, ["scale=smoke"], [0, 1], tmp_path / "after")
+    for name in ("report.md", "report.csv", "report.tex"):
+        text = (tmp_path / "after" / name).read_text()
+        assert text == (tmp_path / "before" / name).read_text()
+    assert "100.5" in text
+    assert (tmp_path / "after" / "curves.png").stat().st_size > 10_000
+
+
+def test_curves_of_whole_and_thinned_logs_meet(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "elsewhere", WORDS)
+    record, _ = add(run)
+    whole, thin = _losses(run / "steps.csv"), _losses(record / "steps.csv")
+    assert len(whole[0]) == 1000
+    steps, (first, second) = _together([whole, thin])
+    assert (steps, second) == thin
+    assert len(steps) <= ROWS
+    assert first == pytest.approx([step / 7 for step in steps])
+    assert max(abs(a - b) for a, b in zip(first, second, strict=True)) < 1.0  # half a stretch
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_comparisons_and_frames_show_a_run_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: bool
+) -> None:
+    found = rows(tmp_path / "runs")
+    for run in found:
+        add(run)
+    if not kept:
+        shutil.rmtree(tmp_path / "runs")
+    frame = runs()
+    assert list(frame["name"]) == sorted(run.name for run in found)
+    assert set(frame["state"]) == {"DONE"}
+    assert compare.main([]) == 0
+    out = capsys.readouterr().out
+    assert "4 runs" in out
+    assert "reports" in out.splitlines()[-1]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").mkdir()
+    finished = a_run(tmp_path / "runs", WORDS)
+    begun = a_run(tmp_path / "runs", [*WORDS, "seed=1"])
+    (begun / "status.json").write_text('{"state": "STOPPED"}')
+    assert main(["add"]) == 0
+    assert main(["add", str(finished)]) == 0
+    assert main(["check"]) == 0
+    out = capsys.readouterr().out
+    assert f"left out: {begun} is STOPPED" in out
+    assert "1 added" in out
+    assert "0 added" in out
+    assert "1 of 1 records" in out
+    file = tmp_path / "store" / finished.name / "run.json"
+    file.write_text("{}")
+    assert main(["check"]) == 1
+    assert "run.json is not what was stored" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "store takes add or check"),
+        (["ad"], "did you mean 'add'?"),
+        (["add", "nowhere"], "nowhere is no folder"),
+        (["add", "overwrit=true"], "cannot read 'overwrit=true'"),
+        (["check", "runs"], "store check takes no more words"),
+        (["check"], "is no folder; chimera store add"),
+    ],
+)
+def test_bad_lines_are_one_line(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
