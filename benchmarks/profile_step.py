@@ -16,10 +16,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.timing import turns
 from chimera.config.compose import compose, plain
+from chimera.model.compiled import compile_model
 from chimera.ops.flops import Count
 from chimera.optim.groups import groups
 from chimera.optim.optimizer import build
 from chimera.train.build import make_task
+from chimera.train.heap import keep_freed_memory
 from chimera.train.rate import rate_of
 
 VOCAB, BATCH, LENGTH, STEPS = 4096, 16, 128, 5
@@ -40,6 +42,7 @@ LARGEST = 10
 def main() -> dict[str, Any]:
     """Profile each line and print its shares."""
     torch.set_num_threads(2)
+    keep_freed_memory()  # as a run does
     half = torch.cpu.get_capabilities()
     lines = {
         name: line
@@ -61,10 +64,12 @@ def main() -> dict[str, Any]:
     return {"rows": rows, "batch": BATCH, "length": LENGTH, "vocabulary": VOCAB, "steps": STEPS}
 
 
-def step_of(precision: str, overrides: list[str]) -> Callable[[], None]:
+def step_of(precision: str, overrides: list[str], *, compiled: bool = False) -> Callable[[], None]:
     """A function that takes a training step."""
     torch.manual_seed(0)
     task = make_task(plain(compose(overrides)), VOCAB)
+    if compiled:
+        compile_model(task.model)
     optimizer, _ = build(task.optim, groups(task.model, task.optim), 1000, fused=True)
     ids = torch.randint(VOCAB, (BATCH, LENGTH))
     index = torch.randperm(ids.numel())[: ids.numel() * 15 // 100].sort().values

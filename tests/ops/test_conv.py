@@ -105,3 +105,19 @@ def test_the_tail_holds_no_memory_of_the_sequence() -> None:
     x, weight, bias, _ = _inputs(50, 4)
     _, tail = causal_conv(x, weight, bias)
     assert tail.untyped_storage().nbytes() == tail.nbytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_are_the_bits_of_autograd(dtype: torch.dtype) -> None:
+    x, w, bias = torch.randn(2, 9, 6).to(dtype), torch.randn(6, 4), torch.randn(6)
+    given = [each.requires_grad_() for each in (x, w, bias)]
+    g = torch.randn(2, 9, 6).to(dtype)
+    padded = torch.cat([x.new_zeros(2, 3, 6), x], 1)
+    plain = torch.addcmul(bias, padded[:, :9], w[:, 0])
+    for j in range(1, 4):
+        plain = torch.addcmul(plain, padded[:, j : j + 9], w[:, j])
+    wanted = torch.autograd.grad(plain.to(dtype), given, g)
+    y = causal_conv(x, w, bias)[0]
+    assert torch.equal(y, plain.to(dtype))
+    for one, other in zip(torch.autograd.grad(y, given, g), wanted, strict=True):
+        assert torch.equal(one, other)

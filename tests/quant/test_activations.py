@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from chimera.contract_tests import zoo
+from chimera.ops import grid
 from chimera.quant.shared.inputs import NormedPerToken, PerChannel, PerToken
 from tests.kit import close, grads
 
@@ -162,3 +163,37 @@ def test_share_of_codes_that_a_rounding_before_the_grid_changes(
     changed = (exact.round() != got.round()).float().mean()
     assert float(changed) == pytest.approx(float((exact - got).abs().mean()), rel=0.1)
     assert changed < share
+
+
+def test_layers_with_one_input_round_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries, keys, values and gate: the numbers and gradients of rounding it for each."""
+    made: list[torch.Tensor] = []
+    whole = grid._rms_rounded
+
+    def counted(x: torch.Tensor, *rest: Any) -> Any:
+        made.append(x)
+        return whole(x, *rest)
+
+    monkeypatch.setattr(grid, "_rms_rounded", counted)
+    x, g = torch.randn(2, 5, 16, requires_grad=True), torch.randn(3, 2, 5, 16)
+    ys = [grid.rms_grid(x, 8, 1e-6) for _ in g]
+    assert len(made) == 1
+    (shared,) = torch.autograd.grad(ys, x, list(g))
+    alone = []
+    for each in g:
+        y = grid.rms_grid(x.clone(), 8, 1e-6)
+        assert torch.equal(y, ys[0])
+        alone.append(torch.autograd.grad(grid.rms_grid(x, 8, 1e-6), x, each)[0])
+    assert torch.equal(shared, (alone[2] + alone[1]) + alone[0])  # autograd goes backwards
+    made.clear()
+    for bits, dtype in ((8, None), (4, None), (4, torch.bfloat16), (8, None)):
+        assert grid.rms_grid(x, bits, 1e-6, dtype).dtype == (dtype or x.dtype)
+    assert (
+        len(made) == 3
+    )  # the first was the last of before; another grid, dtype, and the first again
+    z = torch.randn(4, 16)
+    codes = grid.rms_codes(z, 8, 1e-6)[0].clone()
+    z.mul_(-1)
+    assert torch.equal(grid.rms_codes(z, 8, 1e-6)[0], -codes)  # x was written to
+    with torch.inference_mode():
+        assert torch.equal(grid.rms_codes(z, 8, 1e-6)[0], -codes)

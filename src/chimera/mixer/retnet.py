@@ -102,7 +102,7 @@ class Retention(Mixer):
         dtype = wide(like)
         rank = torch.arange(self.heads, device=like.device, dtype=dtype)
         last = max(self.site.depth * self.site.loops - 1, 1)
-        shift = self.depth_shift * self.site.logical(loop) / last
+        shift = self.depth_shift and self.depth_shift * self.site.logical(loop) / last
         slope = 7 / self.heads if self.rule == "titan" else 1
         return torch.log1p(-torch.exp2(-(5 + shift + slope * rank)))
 

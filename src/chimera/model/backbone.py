@@ -46,7 +46,6 @@ class Block(nn.Module):
         self.site, self.dropout = site, site.dropout
 
     def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
-        ctx = fork(ctx, self.site.logical(ctx.loop))
         mixed = self.mixer(_blank(self.mixer_norm(x, ctx.mask), ctx.mask), ctx, state)
         x = x + dropout(mixed.y, self.dropout, self.training, ctx.draws, AFTER_MIXER)
         if self.ffn is None or self.ffn_norm is None:
@@ -175,6 +174,8 @@ class Trunk(nn.Module):
                     raise UserError(part.too_long(positions))
 
     def _run(self, block: nn.Module, x: Tensor, ctx: Ctx, slot: Any) -> Out:
+        # Not in the block: one that reads its index has a graph of torch.compile of its own.
+        ctx = fork(ctx, cast(Block, block).site.logical(ctx.loop))
         if self.gradient_checkpointing and torch.is_grad_enabled():
             return checkpoint(block, x, ctx, slot, use_reentrant=False)
         return block(x, ctx, slot)

@@ -4,15 +4,19 @@
 
 (Mamba arXiv 2312.00752; SAIDL 2.7; SPEC M8, M14.) Computes k shifted products. For short kernels
 this is faster than `conv1d` forward and backward and needs no transposition. Accumulates in
-float32 or wider.
+float32 or wider. The backward pass adds to parts of one tensor: autograd would make one of zeros,
+as long as the sequence, for each tap.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd import Function
 
 from chimera.ops.precision import wide
 
@@ -54,11 +58,35 @@ def causal_conv(
     if mask is not None:
         # Order: padding, tail, real tokens. Then a real token directly follows its k−1 inputs.
         padded = _rows(padded, _order(F.pad(mask, (k - 1, 0), value=True)))
-    taps = weight.to(wide(x)).unbind(1)
-    y = padded[:, :t] * taps[0] if bias is None else torch.addcmul(bias, padded[:, :t], taps[0])
-    for j in range(1, k):
-        y = torch.addcmul(y, padded[:, j : j + t], taps[j])
+    y = _Taps.apply(padded, weight.to(wide(x)), bias)
     if mask is not None:
         y = _rows(y, _order(mask).argsort(dim=1))
     # A copy, because a view would keep the whole sequence in memory.
     return y.to(x.dtype), padded[:, t:].clone()
+
+
+class _Taps(Function):
+    """Σ_j w_j ⊙ x_{t+j} + bias of a sequence with its k−1 inputs before, [b t+k−1 d] to [b t d]."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(padded, weight)
+        ctx.bias = None if bias is None else bias.dtype
+        t = padded.shape[1] - weight.shape[1] + 1
+        taps = weight.unbind(1)
+        y = padded[:, :t] * taps[0] if bias is None else torch.addcmul(bias, padded[:, :t], taps[0])
+        for j, tap in enumerate(taps[1:], 1):
+            y.addcmul_(padded[:, j : j + t], tap)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        padded, weight = ctx.saved_tensors
+        g, t = grads[0], grads[0].shape[1]
+        of_padded, of_taps = torch.zeros_like(padded), torch.empty_like(weight)
+        product = torch.empty_like(g)
+        for j in range(weight.shape[1] - 1, -1, -1):  # the order in which autograd adds
+            part = slice(j, j + t)
+            of_padded[:, part] += torch.mul(g, weight[:, j], out=product).to(padded.dtype)
+            of_taps[:, j] = torch.mul(g, padded[:, part], out=product).sum((0, 1))
+        return of_padded, of_taps, None if ctx.bias is None else g.sum((0, 1)).to(ctx.bias)

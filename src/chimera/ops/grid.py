@@ -8,6 +8,9 @@ max|x| from below, as BitNet does. Shapes: [… d] to [… d].
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,12 +43,21 @@ def _rounded(x: Tensor, peak: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return (x / step).round_().clamp_(-levels - 1, levels), step
 
 
-def rms_grid(x: Float[Tensor, "*b d"], bits: int, eps: float) -> Float[Tensor, "*b d"]:
+def rms_grid(
+    x: Float[Tensor, "*b d"], bits: int, eps: float, dtype: torch.dtype | None = None
+) -> Float[Tensor, "*b d"]:
     """Round x̄ = x / √(mean x² + eps) to a grid per token; the gradient is that of x̄.
 
-    One function does both steps, so that the scale of a token is applied once.
+    One function does both steps, so that the scale of a token is applied once. The result has
+    `dtype`, or that of x. Calls in a row with the same x share it: do not write to it.
     """
-    return _RMSGrid.apply(x, bits, eps)
+    dtype = x.dtype if dtype is None else dtype
+
+    def make() -> tuple[Tensor, ...]:
+        rounded, step, rstd = _rms_rounded(x, bits, eps)
+        return rounded.mul_(step).to(dtype), rstd
+
+    return _RMSGrid.apply(x, *for_same(x, (bits, eps, dtype), make))
 
 
 @torch.no_grad()
@@ -53,8 +65,13 @@ def rms_codes(
     x: Float[Tensor, "*b d"], bits: int, eps: float
 ) -> tuple[Int8[Tensor, "*b d"], Tensor, Tensor]:
     """Codes of `rms_grid`, their step [… 1] and rstd = 1/√(mean x² + eps) [… 1]."""
-    rounded, step, rstd = _rms_rounded(x, bits, eps)
-    return rounded.to(torch.int8), step, rstd
+
+    def make() -> tuple[Tensor, ...]:
+        rounded, step, rstd = _rms_rounded(x, bits, eps)
+        return rounded.to(torch.int8), step, rstd
+
+    codes, step, rstd = for_same(x, (bits, eps, torch.int8), make)
+    return codes, step, rstd
 
 
 def rms_gradient(
@@ -62,7 +79,7 @@ def rms_gradient(
 ) -> Float[Tensor, "*b d"]:
     """Gradient of x where that of x̄ = x·rstd is g: rstd·g − x·rstd³·mean(g ⊙ x)."""
     along = (g * x).sum(-1, keepdim=True, dtype=rstd.dtype) / x.shape[-1]
-    return torch.addcmul(g * rstd, x, rstd.pow(3) * along, value=-1).to(x.dtype)
+    return (g * rstd).addcmul_(x, rstd.pow(3) * along, value=-1).to(x.dtype)
 
 
 def _rms_rounded(x: Tensor, bits: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,12 +92,39 @@ def _rms_rounded(x: Tensor, bits: int, eps: float) -> tuple[Tensor, Tensor, Tens
 
 class _RMSGrid(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bits: int, eps: float) -> Tensor:
-        rounded, step, rstd = _rms_rounded(x, bits, eps)
+    def forward(ctx: Any, x: Tensor, rounded: Tensor, rstd: Tensor) -> Tensor:
         ctx.save_for_backward(x, rstd)
-        return rounded.mul_(step).to(x.dtype)
+        return rounded.view_as(rounded)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         x, rstd = ctx.saved_tensors
-        return rms_gradient(grads[0], x, rstd), None, None
+        return rms_gradient(grads[0].to(rstd.dtype), x, rstd), None, None
+
+
+class _Last(threading.local):
+    """What was made last of a tensor; keeps the result of one call, and no input, alive."""
+
+    x: Callable[[], Tensor | None] = staticmethod(lambda: None)
+    key: tuple[Any, ...] = ()
+    made: tuple[Tensor, ...] = ()
+
+
+_LAST = _Last()
+
+
+@torch.no_grad()
+def for_same(
+    x: Tensor, key: tuple[Any, ...], make: Callable[[], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """`make()`, or what it returned last for the same x, version of x and key.
+
+    Layers with the same input (q, k, v, gate) so round it once.
+    """
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or x.is_inference():
+        return make()
+    key = (*key, x._version)
+    if _LAST.x() is not x or key != _LAST.key:
+        _LAST.made = ()  # frees it first
+        _LAST.made, _LAST.x, _LAST.key = make(), weakref.ref(x), key
+    return _LAST.made

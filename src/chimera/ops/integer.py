@@ -27,7 +27,7 @@ from jaxtyping import Float, Int8
 from torch import Tensor
 from torch.autograd import Function
 
-from chimera.ops.grid import rms_gradient
+from chimera.ops.grid import for_same, rms_gradient
 from chimera.ops.precision import autocast_off, wide
 
 #: How products of codes are computed; `simulate` multiplies the rounded factors as floats.
@@ -139,9 +139,9 @@ class _IntegerLinear(Function):
         ctx.save_for_backward(None if rstd is None else x, a, step, rstd, c, scale, divisor)
         with autocast_off(x):
             sums = product(a.flatten(0, -2), c).view(*a.shape[:-1], len(c))
-            sums = sums.to(wide(step)) if sums.dtype == torch.bfloat16 else sums
+            sums = sums.to(wide(step))
             # One pass over the result for one scale, two for a scale per row.
-            y = sums * (step * scale) if not scale.ndim else (sums * step).mul_(scale.T)
+            y = sums.mul_(step * scale) if not scale.ndim else sums.mul_(step).mul_(scale.T)
         return y.to(dtype)
 
     @staticmethod
@@ -151,12 +151,19 @@ class _IntegerLinear(Function):
         g, grad_x, grad_weight = grads[0].to(dtype), None, None
         with autocast_off(g):
             if ctx.needs_input_grad[0]:
-                grad_x = (g @ (c.to(wide(scale)) * scale).to(dtype)).to(of_x)
+                grad_x = (g @ _times(c, scale, dtype)).to(of_x)
                 if rstd is not None:
                     grad_x = rms_gradient(grad_x, x, rstd)
             if ctx.needs_input_grad[1]:
-                rounded = (a.to(wide(step)) * step).to(dtype)
+                # Layers with the same input share its codes.
+                rounded = for_same(a, (dtype,), lambda: (_times(a, step, dtype),))[0]
                 grad_weight = (g.flatten(0, -2).T @ rounded.flatten(0, -2)).to(of_weight)
                 if divisor is not None:
                     grad_weight = (grad_weight / divisor).to(of_weight)
         return grad_x, grad_weight, *(None,) * 7
+
+
+def _times(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Codes times their scale, computed in float32 or wider."""
+    values = torch.empty_like(codes, dtype=wide(scale)).copy_(codes)
+    return values.mul_(scale).to(dtype)

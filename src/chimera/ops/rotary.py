@@ -65,6 +65,7 @@ def rotate(
 
 def turn(x: Float[Tensor, "b h t k"], phase: Tensor) -> Float[Tensor, "b h t k"]:
     """`rotate` by cos + i·sin of the angles, complex [#b 1 t k/2], which layers share."""
-    wide = torch.promote_types(x.dtype, phase.dtype.to_real())
-    pairs = torch.view_as_complex(x.to(wide).view(*x.shape[:-1], -1, 2))
+    real = torch.float64 if phase.dtype == torch.complex128 else torch.float32
+    pairs = x.to(torch.promote_types(x.dtype, real)).view(*x.shape[:-1], -1, 2)
+    pairs = torch.view_as_complex(pairs)
     return torch.view_as_real(pairs * phase).flatten(-2).to(x.dtype)

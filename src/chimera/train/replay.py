@@ -15,6 +15,7 @@ from typing import Any
 
 from chimera.config.declared import recorded, shown
 from chimera.errors import NotFiniteError, UserError
+from chimera.model.compiled import compile_model
 from chimera.rundir.directory import RunDir
 from chimera.rundir.plain import read_json
 
@@ -164,7 +165,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
         ]
         trainer = make_trainer(run.config, settings, again, [], callbacks)
         if settings.compile:
-            task.model.compile()
+            compile_model(task.model)
         try:
             loader = Recorded(batches, facts["batches_an_epoch"])
             trainer.fit(task, loader, ckpt_path=state, weights_only=True)

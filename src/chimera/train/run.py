@@ -23,6 +23,7 @@ from chimera.config.settings import Optim
 from chimera.config.settings import Trainer as Settings
 from chimera.data.batch.module import DataModule
 from chimera.errors import FULL, Interrupted, LostProcessError, UserError
+from chimera.model.compiled import compile_model
 from chimera.model.restore import save_body
 from chimera.model.sharding import load_state, shard
 from chimera.optim.groups import groups
@@ -42,6 +43,7 @@ from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say, show_draws, show_frozen, show_parameters
 from chimera.train.curves import curves
 from chimera.train.extension import RatesOfSchedule, announcement
+from chimera.train.heap import keep_freed_memory
 from chimera.train.loggers import open_loggers, summarise
 from chimera.train.memory import memory_named
 from chimera.train.neighbours import Neighbours
@@ -62,6 +64,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         UserError: memory does not suffice.
     """
     quiet()
+    keep_freed_memory()
     with memory_named(config), joined(config["trainer"]["timeout"]) as ranks:
         return _run(config, overrides, ranks)
 
@@ -168,7 +171,7 @@ def fit(
         Interrupted: after Ctrl-C, SIGTERM or `trainer.max_time`, when all is saved.
     """
     if settings.compile:
-        task.model.compile()  # in place, so that checkpoints keep their names
+        compile_model(task.model)
     trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
     late = any(limit.reached for limit in with_method(trainer, "reached"))
     if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).stopping):

@@ -24,6 +24,7 @@ from chimera.ops import reduce
 from chimera.ops.grid import rms_codes, rms_grid, to_codes, to_grid
 from chimera.ops.hadamard import RADIX, block, rotate_dense, rotate_fast, signs
 from chimera.ops.integer import Grid
+from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import recomputing, straight
 
 Bits = Literal[2, 3, 4, 5, 6, 7, 8]
@@ -101,8 +102,10 @@ class NormedPerToken(nn.Module):
         super().__init__()
         self.bits, self.eps = bits, eps
 
-    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        return rms_grid(x, self.bits, self.eps)
+    def forward(
+        self, x: Float[Tensor, "*b d"], dtype: torch.dtype | None = None
+    ) -> Float[Tensor, "*b d"]:
+        return rms_grid(x, self.bits, self.eps, dtype)
 
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """The same rounding as codes; x gets the gradient through x̄."""
@@ -129,6 +132,13 @@ def on_grid(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> tuple[Tensor, Grid]:
     """Apply all inputs but the grid per token at their end; returns the result and its codes."""
     x, last = before_grid(inputs, x)
     return x, last.grid(x)
+
+
+def rounded(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+    """Apply all inputs in float32 or wider; the result has the dtype in which it is multiplied."""
+    if isinstance(inputs, NormedPerToken):
+        return cast(Tensor, inputs(widen(x), output_dtype(x)))
+    return cast(Tensor, inputs(widen(x)).to(x.dtype))
 
 
 class Rotation(nn.Module):

@@ -23,7 +23,7 @@ from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
 from chimera.quant.shared.codes import CodeCache
-from chimera.quant.shared.inputs import on_grid
+from chimera.quant.shared.inputs import on_grid, rounded
 from chimera.quant.shared.packed import PackedTernaryEmbedding, PackedTernaryLinear
 
 
@@ -88,8 +88,7 @@ class QuantisedLinear(Linear):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         if self.compute == "simulate":
-            x = self.inputs(widen(x)).to(x.dtype)
-            return F.linear(x, self.quantised(), self.bias)
+            return F.linear(rounded(self.inputs, x), self.quantised(), self.bias)
         y = self._product(*on_grid(self.inputs, widen(x)), self.rounded(), output_dtype(x))
         return y if self.bias is None else y + self.bias.to(y.dtype)
 

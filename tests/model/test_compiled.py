@@ -1,0 +1,74 @@
+"""torch.compile by blocks: one graph for equal blocks, the numbers of the model without it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from chimera.config.compose import compose, plain
+from chimera.config.settings import Model
+from chimera.contract_tests import zoo
+from chimera.model.assemble import build_model, choose
+from chimera.model.compiled import compile_model
+
+#: Mixers with a number that depends on the layer: a graph each.
+BY_LAYER = {"differential", "hgrn2"}
+IDS = torch.randint(100, (2, 16), generator=torch.Generator().manual_seed(0))
+DRAWS = torch.tensor([11, 12])
+
+
+def built(overrides: list[str], **shape: Any) -> Any:
+    torch.manual_seed(0)
+    factories = choose(plain(compose(overrides)))
+    sizes = {"dim": 16, "depth": 3, "heads": 2, "max_len": 16, **shape}
+    return build_model(Model(**sizes), factories, vocab_size=100, causal=True).train()
+
+
+def graphs(overrides: list[str], **shape: Any) -> int:
+    """Graphs of a training step; fails if it warns or computes anything else."""
+    torch._dynamo.reset()
+    counter, both = CompileCounter(), []
+    for compiled in (False, True):
+        model = built(overrides, **shape)
+        if compiled:
+            compile_model(model, backend=counter)
+        with warnings.catch_warnings(record=True) as heard:
+            logits = model(IDS, draws=DRAWS).logits
+        assert not heard, [str(each.message) for each in heard]
+        logits.square().sum().backward()
+        both.append((logits.detach(), [p.grad for p in model.parameters()]))
+    torch.testing.assert_close(*both, rtol=1e-5, atol=1e-5)
+    return counter.frame_count
+
+
+def test_equal_blocks_share_a_graph() -> None:
+    line = ["mixer=retnet", "norm=qdyt", "quant=bitnet158", "ffn=mlp", "position=none"]
+    assert graphs(line, dropout=0.1, loops=2) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", zoo.names("mixer"))
+def test_every_mixer(mixer: str) -> None:
+    found = graphs([f"mixer={mixer}", "norm=layernorm", "quant=none", "position=none"])
+    assert found == (3 if mixer in BY_LAYER else 1)
+
+
+@pytest.mark.slow
+def test_more_layers_than_torch_allows_graphs(caplog: pytest.LogCaptureFixture) -> None:
+    assert graphs(["mixer=differential", "quant=none", "position=none"], depth=10) == 10
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]  # of torch's limit
+
+
+def test_names_of_weights_stay() -> None:
+    model = built(["mixer=retnet"])
+    names = list(model.state_dict())
+    compile_model(model, backend="eager")
+    assert list(model.state_dict()) == names
+    whole = torch.nn.Linear(2, 2)
+    compile_model(whole, backend="eager")
+    assert whole._compiled_call_impl is not None  # type: ignore[attr-defined]
