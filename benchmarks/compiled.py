@@ -1,7 +1,7 @@
 """A training step with `trainer.compile=true`, block by block, and what compiling takes.
 
-The main job of `benchmarks.profile_step` with `simulate`, forward, backward and update; each line is
-compiled anew, with torch's caches of earlier processes off. OMP_NUM_THREADS sets the threads (2).
+The main job of `benchmarks.profile_step` with `simulate`, forward, backward and update; each line
+is compiled anew, without torch's caches of earlier processes. OMP_NUM_THREADS sets the threads (2).
 """
 
 from __future__ import annotations

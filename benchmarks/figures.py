@@ -106,7 +106,8 @@ def profile_step() -> str:
     )
     return (
         f"{table(head, rows)}\nThe quantiser adds to a step without it: {costs}"
-        f" ({' '.join(MAIN)}).\n\n{source('profile_step', result)}"
+        f" ({' '.join(MAIN)}).\n\n{source('profile_step', result)[:-1]}"
+        f" Threads: {result.get('threads', 2)}.\n"
     )
 
 
@@ -115,6 +116,35 @@ def added(precision: str, compute: str) -> str:
     rows = read("profile_step")["rows"]
     with_it = rows[f"{precision}{compute}"]["seconds"]
     return f"{with_it / rows[f'{precision}, no quantiser']['seconds'] - 1:.0%}"
+
+
+def compiled() -> str:
+    """Steps with torch.compile by blocks."""
+    result = read("compiled")
+    rows = [
+        [
+            name, f"{1e3 * row['plain']:.0f}", f"{1e3 * row['compiled']:.0f}",
+            f"{row['plain'] / row['compiled']:.2f}", f"{row['first']:.0f}",
+        ]
+        for name, row in result["rows"].items()
+    ]  # fmt: skip
+    head = ["main job", "plain, ms", "compiled, ms", "times as fast", "first step, s"]
+    return f"{table(head, rows)}\n{source('compiled', result)[:-1]} Threads: {result['threads']}.\n"
+
+
+def heap() -> str:
+    """Steps where freed memory goes back to the system, and where it stays."""
+    result = read("heap")
+    rows = [
+        [
+            name,
+            *(f"{1e3 * row[k]['seconds']:.0f}" for k in ("given back", "kept")),
+            *(f"{row[k]['faults']:,.0f}" for k in ("given back", "kept")),
+        ]
+        for name, row in result["rows"].items()
+    ]
+    head = ["step", "given back, ms", "kept, ms", "faults of pages, given back", "kept"]
+    return f"{table(head, rows)}\n{source('heap', result)[:-1]} Threads: {result['threads']}.\n"
 
 
 def threads() -> str:
@@ -173,7 +203,8 @@ def ternary() -> str:
 
 
 WRITERS: dict[str, Callable[[], str]] = {
-    function.__name__: function for function in (readme, train_step, profile_step, threads, ternary)
+    function.__name__: function
+    for function in (readme, train_step, profile_step, compiled, heap, threads, ternary)
 }
 
 

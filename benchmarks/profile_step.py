@@ -1,13 +1,15 @@
 """Where a training step's time goes: matrix products, quantisers and norms, the ten largest others.
 
-The main job (16 × 128 random tokens, two threads, forward, backward and update) by precision and
+The main job (16 × 128 random tokens, forward, backward and update) by precision and
 `quant.compute`, under torch's profiler. Each operation counts with the time that is its own,
 without that of operations that it calls. «Distance» is the FLOPs of the products over their time,
 as a share of the rate at which this machine multiplies large matrices (`chimera.train.rate`).
+OMP_NUM_THREADS sets the threads (2).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +43,8 @@ LARGEST = 10
 
 def main() -> dict[str, Any]:
     """Profile each line and print its shares."""
-    torch.set_num_threads(2)
+    threads = int(os.environ.get("OMP_NUM_THREADS", 2))
+    torch.set_num_threads(threads)
     keep_freed_memory()  # as a run does
     half = torch.cpu.get_capabilities()
     lines = {
@@ -61,7 +64,8 @@ def main() -> dict[str, Any]:
         )
         for operation, share in row["others"].items():
             print(f"    {share:6.1%}  {operation}")
-    return {"rows": rows, "batch": BATCH, "length": LENGTH, "vocabulary": VOCAB, "steps": STEPS}
+    sizes = {"batch": BATCH, "length": LENGTH, "vocabulary": VOCAB, "steps": STEPS}
+    return {"rows": rows, **sizes, "threads": threads}
 
 
 def step_of(precision: str, overrides: list[str], *, compiled: bool = False) -> Callable[[], None]:
