@@ -39,7 +39,8 @@ def main() -> dict[str, Any]:
         before, after = row["given back"], row["kept"]
         print(
             f"{name:<20} given back {1e3 * before['seconds']:.0f} ms"
-            f" ({before['faults']:,.0f} faults), kept {1e3 * after['seconds']:.0f} ms ({after['faults']:,.0f})",
+            f" ({before['faults']:,.0f} faults),"
+            f" kept {1e3 * after['seconds']:.0f} ms ({after['faults']:,.0f})",
             flush=True,
         )
     return {"rows": rows, "threads": threads}

@@ -164,7 +164,7 @@ class Trainer:
         deterministic: refuse operations without a deterministic implementation, or `warn`.
         profiler: write times of Lightning's hooks to files `*-profile*` of the run's directory.
         detect_anomaly: name the operation whose gradient is NaN; slow.
-        compile: torch.compile the model in place.
+        compile: torch.compile the model's blocks in place; a model without blocks as a whole.
         progress: `auto` draws a bar in a terminal and prints lines elsewhere.
         threads: CPU threads of torch; None keeps torch's default.
     """
