@@ -24,7 +24,7 @@ def read(file: Path) -> tuple[Keys, dict[str, Tensor]]:
     prefix = f"{keys['general.architecture']}."
     keys |= {name.removeprefix(prefix): v for name, v in keys.items() if name.startswith(prefix)}
     tensors = {
-        t.name: torch.from_numpy(gguf.quants.dequantize(t.data, t.tensor_type)).double()
+        t.name: torch.tensor(gguf.quants.dequantize(t.data, t.tensor_type)).double()
         for t in reader.tensors
     }
     return keys, tensors
