@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,3 +96,11 @@ def test_half_precision_keeps_keys_wide() -> None:
         assert out.y.isfinite().all()
         assert then.y.isfinite().all()
         assert then.state.cache.k.dtype == torch.float32
+
+
+def test_only_the_convolution_reads_other_documents() -> None:
+    assert not build().documents
+    mixer, x = build(conv=0), torch.randn(1, 9, 32, dtype=torch.float64)
+    assert mixer.documents
+    packed = replace(ctx(tokens=9), documents=torch.tensor([[0] * 4 + [1] * 5]))
+    close(mixer(x, packed).y[:, 4:], mixer(x[:, 4:], ctx(tokens=5)).y)

@@ -55,7 +55,6 @@ class Path(SoftmaxMixer):
     directions: ClassVar[frozenset[Direction]] = CAUSAL
     honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "bias"})
     forms = ("parallel", "chunkwise", "recurrent")
-    documents = True
     source = "arXiv 2505.16381"
     cost = "t²·d"
     state_size = "2·t·g·k + (conv−1)·g·k (the cache grows)"
@@ -74,6 +73,7 @@ class Path(SoftmaxMixer):
     ) -> None:
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
         width, self.chunk = self.heads.g * self.head_dim, chunk
+        self.documents = not conv  # type: ignore[misc]  # the convolution reads across them
         self.w_proj = LowRank(parts.linear, site.dim, rank, width, bias=False)
         self.conv = ShortConv(width, conv)
         self.beta_proj = parts.linear(site.dim, self.heads.g, bias=False, role="gate")
