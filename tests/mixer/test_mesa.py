@@ -79,7 +79,7 @@ def test_the_ridge_starts_at_one() -> None:
     ("choice", "said"),
     [
         ({"heads": 5}, "heads=5 does not divide the model width 32"),
-        ({"ridge": 1.0}, "ridge=1.0 of mixer=mesa is the lower bound of 1"),
+        ({"ridge": 1.0}, "ridge=1.0 of mixer=mesa has to be below 1"),
         ({"chunk": 48}, "chunk=48 is no power of two: choose 64"),
     ],
 )

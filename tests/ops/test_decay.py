@@ -138,8 +138,8 @@ def test_no_decay_overflows_in_float32(strength: float, causal: bool) -> None:
 @pytest.mark.parametrize("chunk", [16, 64])
 def test_a_chunk_that_forgets_all_costs_its_neighbours_no_digits(chunk: int, causal: bool) -> None:
     """float32; weights are not differences of sums near 60000, within chunks and between them."""
-    q, k, v, _, _ = (x.detach().float() for x in inputs(256))
-    g = torch.where(torch.arange(256) % 64 < 32, -2000.0, -0.01).expand(2, 3, 256).contiguous()
+    q, k, v, _, _ = (x.detach().float() for x in inputs(128))
+    g = torch.where(torch.arange(128) % 64 < 32, -2000.0, -0.01).expand(2, 3, 128).contiguous()
     wide = [x.double().requires_grad_() for x in (q, k, v, g)]
     single = [x.clone().requires_grad_() for x in (q, k, v, g)]
     want = recurrence(*wide)[0] if causal else both_sides(*wide)

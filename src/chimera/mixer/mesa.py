@@ -93,7 +93,7 @@ class Mesa(Mixer):
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         if ridge >= 1:
-            raise ValueError(f"ridge={ridge} of mixer=mesa is the lower bound of 1: choose below 1")
+            raise ValueError(f"ridge={ridge} of mixer=mesa has to be below 1, where Λ starts")
         self.head_dim, self.lowest, self.dropout = site.dim // h, ridge, site.dropout
         self.chunk, self.solver = chunk_size(chunk, chunk), mesa.Solver(steps, tolerance)
         self.q_proj, self.k_proj, self.v_proj = (

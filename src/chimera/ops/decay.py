@@ -137,7 +137,7 @@ def masked(
 
 def weights(g: Float[Tensor, "*n t"], *, causal: bool = True) -> Float[Tensor, "*n t t"]:
     """Weight matrix: exp(G_n − G_m) for m ≤ n; above the diagonal 0 (causal) or exp(G_m − G_n)."""
-    apart = _differences(g, 0)
+    apart = differences(g, g.cumsum(-1))
     upper = torch.ones(apart.shape[-2:], dtype=torch.bool, device=g.device).triu(1)
     apart = apart.masked_fill(upper, float("-inf")) if causal else apart.where(~upper, -apart)
     return apart.exp()
@@ -204,19 +204,23 @@ def _behind(
 
 def _gaps(total: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n+1 n"]:
     """exp of the log-decay between the end of chunk m and the start of chunk n, for m < n."""
-    apart = _differences(total, 1)
+    apart = differences(total, F.pad(total.cumsum(-1), (1, 0)))
     later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu()
     return apart.masked_fill(later, float("-inf")).exp()
 
 
-def _differences(g: Float[Tensor, "*b n"], first: int) -> Float[Tensor, "*b r n"]:
-    """Sums of g between two places: G_r − G_s, with r from the state before g on if `first` is 1.
+def differences(g: Float[Tensor, "*b n"], total: Float[Tensor, "*b r"]) -> Float[Tensor, "*b r n"]:
+    """Sums of g between two places: G_r − G_s.
 
     Where the sums are long, the difference of two of them is off by their rounding: by 6e-3 in
     float32 beside a chunk that decays by e⁻⁶⁰⁰⁰⁰. There, and only there, it is taken in float64, so
     that all others keep their bits.
+
+    Args:
+        g: log-decays.
+        total: G, their sums; with one more, from before the first.
     """
-    total = F.pad(g.cumsum(-1), (first, 0))
+    first = total.shape[-1] - g.shape[-1]
     apart = total[..., :, None] - total[..., None, first:]
     if g.dtype == torch.float64 or g.device.type == "mps":  # MPS has no float64
         return apart
