@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,11 @@ def test_the_map_of_a_causal_mixer_is_a_triangle(causal: bool) -> None:
 @pytest.mark.parametrize("mixer", sorted(groups()["mixer"]))
 def test_every_mixer_has_a_map(mixer: str) -> None:
     """A picture that fails would end a run that has trained."""
-    words = ["task=causal_lm", f"mixer={mixer}", "quant=bitnet158"]
-    try:
-        net = model(*words)
-    except UserError:  # an encoder's mixer
-        net = model(*words[1:])
+    net = None
+    for words in (["task=causal_lm", "quant=bitnet158"], ["quant=bitnet158"], ["task=causal_lm"]):
+        with suppress(UserError):  # an encoder's mixer, or one without a weight to quantise
+            net = net or model(*words, f"mixer={mixer}")
+    assert net is not None
     with torch.inference_mode():  # as Lightning validates
         found = watched(net)
     for one, x in found.mixers.values():

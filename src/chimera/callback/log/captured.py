@@ -62,7 +62,9 @@ class Captured:
             mask = inputs[1] if len(inputs) > 1 else None
             values = (output if mask is None else output[mask]).reshape(-1)
             stride = max(1, values.numel() // VALUES)
-            self.norms[name] = values[::stride].detach().float().cpu()
+            kept = values[::stride].detach().float().cpu()
+            if len(kept := kept[kept.isfinite()]):
+                self.norms[name] = kept
 
         return hook
 
@@ -118,7 +120,7 @@ def influence(mixer: Mixer, x: Float[Tensor, "t d"]) -> Float[Tensor, "t t"]:
             direction = torch.randn(y.shape[-1], generator=draws).to(y)
             (gradient,) = torch.autograd.grad((y * direction).sum(), rows, retain_graph=True)
             total += gradient.float().square().sum(-1)
-        sizes = total.sqrt()
+        sizes = total.sqrt().nan_to_num(0.0, 0.0)
         return (sizes / sizes.sum(-1, keepdim=True).clamp(min=1e-30)).cpu()
 
 

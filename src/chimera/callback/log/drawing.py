@@ -86,7 +86,7 @@ def maps(shares: Mapping[str, Float[Tensor, "t t"]], step: int) -> Figure:
     figure, axes = _panels(len(shown) + 1, 2.9, 2.7)
     image = None
     # Of diffuse maps the largest share is a few per cent.
-    top = max(float(map_.sqrt().quantile(0.995)) for map_ in shown.values())
+    top = max(1e-6, *(float(map_.sqrt().quantile(0.995)) for map_ in shown.values()))
     for axis, (name, map_) in zip(axes, shown.items(), strict=False):
         # The square root shows small influences too.
         image = axis.imshow(map_.sqrt().numpy(), cmap="magma", vmin=0.0, vmax=top)
