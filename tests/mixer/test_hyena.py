@@ -25,7 +25,7 @@ def build(**options: Any) -> Hyena:
 
 
 def filters(mixer: Hyena, tokens: int) -> Tensor:
-    """Equation 7, distance by distance; the longest text has 64 tokens."""
+    """Values distance by distance; the longest text has 64 tokens."""
     f, rows = mixer.filters, []
     for j in range(tokens):
         bands = torch.linspace(1e-4, f.bands - 1, f.bands, dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Hyena: gates and convolutions as long as the text, filters by a small network (arXiv 2302.10866).
 
     (x⁰, …, x^{N−1}, v) = conv(W_in x),   z¹ = x^{N−1} ⊙ v,
-    zⁿ⁺¹ = x^{N−1−n} ⊙ (hⁿ ∗ zⁿ + Dⁿ ⊙ zⁿ),   n = 1 … N − 1,   y = W_out z^N                (eq. 4)
-    h_j = MLP(j/(L−1), cos, sin(2π f j/L)) ⊙ exp(−a j/(L−1))          (eq. 7; sines inside the MLP)
+    zⁿ⁺¹ = x^{N−1−n} ⊙ (hⁿ ∗ zⁿ + Dⁿ ⊙ zⁿ),   n = 1 … N − 1,   y = W_out z^N      (definition 3.1)
+    h_j = MLP(j/(L−1), cos, sin(2π f j/L)) ⊙ exp(−a j/(L−1))                      (section 3.3)
 
 The convolution is `ops.long_conv`, the filters are `mixer.shared.filters`; L is the model's longest
 text, a a rate per channel. Longer texts go on along the same curves.

@@ -1,7 +1,7 @@
 """MesaNet: each token reads by the regression that fits all past tokens (arXiv 2506.05233).
 
     H_t = γ_t H_{t−1} + β_t k_t k_tᵀ,   G_t = γ_t G_{t−1} + β_t v_t k_tᵀ           (section 3)
-    o_t = G_t (H_t + Λ)⁻¹ q_t,          y = W_o RMSNorm(o)                          per head
+    o_t = G_t (H_t + Λ)⁻¹ q_t,          y = W_o RMSNorm(o)                 per head (eq. 5)
     q = unit(SiLU(conv(W_q x))),  k = unit(SiLU(conv(W_k x))),  v = W_v x
     γ = σ(W_γ x + b_γ),  β = σ(W_β x + b_β),  Λ = λ_min + softplus(λ), starts at 1
 

@@ -3,7 +3,7 @@
     h_j = W₃ s(W₂ s(W₁ s(W₀ u_j + b₀) + b₁) + b₂) ⊙ exp(−a j/(L−1)),   s(x) = sin(ω ⊙ x)
     u_j = (j/(L−1), cos(2π f j/L), −sin(2π f j/L)) for `bands` frequencies f
 
-(arXiv 2302.10866, eq. 7.) The window falls to 0.01 between 0.3·L and 1.5·L, with a rate a per
+(arXiv 2302.10866, section 3.3.) The window falls to 0.01 between 0.3·L and 1.5·L, with a rate a per
 channel. Values as in its public code: ω is learned, f and a are not. Not quantised.
 """
 
