@@ -105,3 +105,14 @@ def test_float32_forgets_by_any_factor() -> None:
     assert (got[0] - want[0]).abs().max() < 2e-5 * want[0].abs().max()
     (slope,) = grads(got[0].sin().sum(), [x[4]])
     assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20])
+def test_gradients_of_any_size(scale: float) -> None:
+    """float32: squares of gradients below 1e-19 underflow, those above 1e19 overflow."""
+    x = [None if y is None else y.detach().float().requires_grad_() for y in make(33)]
+    y, last = mesa.chunkwise(*x, chunk=8)
+    loss = y.sin().sum() + last.sin().sum()
+    over = [z for z in x if z is not None]
+    for got, want in zip(grads(scale * loss, over), grads(loss, over), strict=True):
+        close(got / scale, want, 1e-4)

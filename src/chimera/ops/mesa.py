@@ -183,6 +183,9 @@ def conjugate_gradients(
     system: _System, q: Float[Tensor, "n c k"], solver: Solver
 ) -> Float[Tensor, "n c k"]:
     """Solve (H_t + Λ) x_t = q_t for each token until its residual is small."""
+    # Squares of small gradients would underflow: each token is solved for q of size 1.
+    size = q.abs().amax(-1, keepdim=True)
+    q = q / size.where(size > 0, 1.0)
     x, r, p = torch.zeros_like(q), q, q
     error = q.square().sum(-1, keepdim=True)
     limit = max(solver.tolerance, 4 * torch.finfo(q.dtype).eps) ** 2 * error
@@ -199,4 +202,4 @@ def conjugate_gradients(
         left = r.square().sum(-1, keepdim=True)
         p = torch.addcmul(r, left / error.where(active, 1.0), p)
         error = error.where(~active, left)
-    return x
+    return x * size
