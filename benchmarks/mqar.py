@@ -9,14 +9,20 @@ between tokens. Each mixer is trained twice: alone, and behind the short convolu
 `conv_attention` (SPEC M14), which combines each token with the two tokens before it. Mixers that
 rotate queries and keys have rope, the others no position. AdamW, one learning rate for all, chosen
 once; nothing else is tuned.
+
+    python -m benchmarks mqar                every mixer, hours
+    python -m benchmarks.mqar gla kda        these, beside the rows of the results file
 """
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +45,8 @@ STEPS, BATCH, RATE, WARMUP, SEED = 4000, 16, 5e-3, 0.05, 0
 #: Training ends early if the mean accuracy of the last OVER batches, all of them new, is ENOUGH.
 ENOUGH, OVER = 0.999, 25
 TESTS = 512
+#: Results of earlier measurements.
+FILE = Path(__file__).parent / "results" / "mqar.json"
 #: The mixer whose convolution the other mixers are put behind.
 BEHIND = "conv_attention"
 
@@ -132,16 +140,31 @@ def run(mixer: str, *, behind: bool = False) -> tuple[Trained, str]:
 
 def main() -> dict[str, Any]:
     """Train all mixers, print the table, write `docs/mqar.md`; return the results."""
-    torch.set_num_threads(1)
-    rows: dict[str, dict[str, Any]] = {}
-    for name in names():
-        alone, position = run(name)
-        rows[name] = {"position": position, "alone": asdict(alone), "behind": None}
-        # A pattern fixes its layers itself, and the convolution is not put behind itself.
-        if not composite(name) and name != BEHIND:
-            rows[name]["behind"] = asdict(run(name, behind=True)[0])
-        print(name, rows[name], flush=True)
+    rows = {name: measure(name) for name in names()}
     return write(rows, rate=RATE, steps=STEPS, batch=BATCH, queries=TESTS * QUERIES)
+
+
+def add(chosen: list[str]) -> None:
+    """Train these mixers and put their rows beside those of the results file, after each mixer."""
+    kept = json.loads(FILE.read_text(encoding="utf-8"))
+    for name in chosen:
+        rows = {**kept["rows"], name: measure(name)}
+        kept = kept | write(
+            rows, **{key: kept[key] for key in ("rate", "steps", "batch", "queries")}
+        )
+        FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Row of one mixer: alone, and behind the convolution."""
+    torch.set_num_threads(1)
+    alone, position = run(name)
+    row: dict[str, Any] = {"position": position, "alone": asdict(alone), "behind": None}
+    # A pattern fixes its layers itself, and the convolution is not put behind itself.
+    if not composite(name) and name != BEHIND:
+        row["behind"] = asdict(run(name, behind=True)[0])
+    print(name, row, flush=True)
+    return row
 
 
 def _rate(step: int, steps: int) -> float:
@@ -161,3 +184,7 @@ def _count(state: Any) -> int:
     if isinstance(state, Tensor):
         return state.numel() if state.is_floating_point() else 0
     return sum(_count(part) for part in state or ())
+
+
+if __name__ == "__main__":
+    add(sys.argv[1:])

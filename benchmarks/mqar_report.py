@@ -13,7 +13,8 @@ HEADS = ["mixer", "position", "accuracy", "steps", "behind conv", "steps", "stat
 OPENING = """\
 # Recall of each mixer
 
-Written by `{command}` on {processor}, one thread; do not edit.
+Written by `{command}` on {processor}, one thread; do not edit. `python -m benchmarks.mqar NAME …`
+measures single rows anew.
 
 Multi-query associative recall (MQAR, Zoology, arXiv 2312.04927). A sequence of 64 tokens has 8
 pairs of a key and a value, then 48 queries. Each query is one of the 8 keys; the answer is its

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
 
-from benchmarks import mqar
+from benchmarks import mqar, mqar_report
 
 
 def test_every_answer_is_the_value_of_its_key() -> None:
@@ -55,3 +59,22 @@ def test_behind_the_convolution_is_the_same_mixer() -> None:
     inner = [type(block.mixer.inner) for block in model.backbone.blocks]
     assert inner == [type(block.mixer) for block in alone.backbone.blocks]
     assert position == "none"
+
+
+def test_single_rows_join_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"accuracy": 1.0, "steps": 9, "seconds": 1.0, "state": 5}
+    new = {"accuracy": 0.5, "steps": 8, "seconds": 2.0, "state": 7}
+    rows = {name: {"position": "none", "alone": old, "behind": None} for name in ("a", "b")}
+    facts = {"rate": 0.1, "steps": 9, "batch": 2, "queries": 3}
+    file = tmp_path / "mqar.json"
+    file.write_text(json.dumps({"machine": {"processor": "x"}, "rows": rows, **facts}))
+    monkeypatch.setattr(mqar, "FILE", file)
+    monkeypatch.setattr(mqar_report, "TO", tmp_path / "mqar.md")
+    monkeypatch.setattr(mqar, "measure", lambda name: {**rows["a"], "alone": new})
+    mqar.add(["b", "c"])
+    got = json.loads(file.read_text())
+    assert got["machine"] == {"processor": "x"}
+    assert {name: row["alone"]["accuracy"] for name, row in got["rows"].items()} == {
+        "a": 1.0, "b": 0.5, "c": 0.5,
+    }  # fmt: skip
+    assert "| `c` | none | 50.0% | 8 |" in (tmp_path / "mqar.md").read_text(encoding="utf-8")

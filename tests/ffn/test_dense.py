@@ -1,4 +1,4 @@
-"""swiglu, relu2, none: shapes, formulas, and QDYT's matched compute."""
+"""swiglu, geglu, relu2, relu2_glu, none: shapes, formulas, and QDYT's matched compute."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from chimera.ffn.geglu import GEGLU
 from chimera.ffn.none import no_ffn
 from chimera.ffn.relu2 import ReLU2
+from chimera.ffn.relu2_glu import ReLU2GLU
 from chimera.ffn.swiglu import SwiGLU
 from chimera.quant.hbit import HBit
 from tests.kit import close, ctx, double, parts, site
@@ -26,6 +28,33 @@ def test_swiglu_gates_the_first_half_by_silu_of_the_second() -> None:
     x = torch.randn(2, 5, 32, dtype=torch.float64)
     a, b = ffn.up.weight[:128], ffn.up.weight[128:]
     close(ffn(x, ctx(tokens=5)).y, ((x @ a.T) * F.silu(x @ b.T)) @ ffn.down.weight.T)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_geglu_is_its_equation(approximate: str) -> None:
+    """x·Φ(x) by the error function, or T5's approximation, and not the other."""
+    ffn = double(lambda: GEGLU(site(), parts(), approximate=approximate))  # type: ignore[arg-type]
+    x = torch.randn(2, 5, 32, dtype=torch.float64)
+    a, b = x @ ffn.up.weight[:128].T, 3 * (x @ ffn.up.weight[128:].T)
+    ffn.up.weight.data[128:] *= 3
+    exact = b * (1 + torch.erf(b / 2**0.5)) / 2
+    near = b * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (b + 0.044715 * b**3))) / 2
+    assert (exact - near).abs().max() > 1e-4
+    gate = exact if approximate == "none" else near
+    close(ffn(x, ctx(tokens=5)).y, (a * gate) @ ffn.down.weight.T, 1e-10)
+
+
+@pytest.mark.parametrize("inner_norm", [True, False])
+def test_relu2_glu_is_its_equation(inner_norm: bool) -> None:
+    ffn = double(lambda: ReLU2GLU(site(), parts(), inner_norm=inner_norm))
+    x = torch.randn(2, 5, 32, dtype=torch.float64)
+    a, b = x @ ffn.up.weight[:128].T, x @ ffn.up.weight[128:].T
+    product = a * b.clamp(min=0) ** 2
+    assert (product == 0).double().mean() > 0.3
+    if inner_norm:
+        product = product - product.mean(-1, keepdim=True)
+        product = product / (product.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    close(ffn(x, ctx(tokens=5)).y, product @ ffn.down.weight.T, 1e-10)
 
 
 def test_relu2_sums_the_squares_of_its_halves() -> None:

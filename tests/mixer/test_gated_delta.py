@@ -22,7 +22,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"heads": 2, "key_heads": 1, "negative_eigenvalues": True, "conv": 0},
     {"heads": 4, "key_heads": 2, "key_expand": 0.5, "value_expand": 1.0, "conv": 2},
 ]
-options = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
 def build(**options: Any) -> GatedDelta:
@@ -51,24 +50,9 @@ def by_token(mixer: GatedDelta, x: Tensor) -> Tensor:
     return mixer.o_proj(y.flatten(2) * F.silu(mixer.z_proj(x)))
 
 
-@options
-@pytest.mark.parametrize("tokens", [1, 2, 65])
-def test_is_the_recurrence(options: dict[str, Any], tokens: int) -> None:
-    recurrent.is_the_recurrence(build(**options), by_token, tokens)
-
-
-@options
-def test_decodes_with_a_constant_state(options: dict[str, Any]) -> None:
-    recurrent.decodes_with_a_constant_state(build(**options), by_token)
-
-
-@options
-def test_ignores_padding(options: dict[str, Any]) -> None:
-    recurrent.ignores_padding(build(**options), by_token)
-
-
-def test_keeps_wide_states_in_half_precision() -> None:
-    recurrent.keeps_wide_states_in_half_precision(build())
+class TestRecurrence(recurrent.Recurrence):
+    build, oracle = staticmethod(build), staticmethod(by_token)
+    options = OPTIONS
 
 
 def test_a_strong_decay_forgets_and_nothing_overflows() -> None:

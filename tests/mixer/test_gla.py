@@ -19,7 +19,6 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"heads": 2, "key_expand": 1.0, "value_expand": 0.5, "temperature": 1.0, "chunk": 16},
 ]
-options = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
 def build(**options: Any) -> GatedLinear:
@@ -44,24 +43,9 @@ def by_token(mixer: GatedLinear, x: Tensor) -> Tensor:
     return mixer.o_proj(y.flatten(2) * F.silu(mixer.r_proj(x)))
 
 
-@options
-@pytest.mark.parametrize("tokens", [1, 2, 65])
-def test_is_the_recurrence(options: dict[str, Any], tokens: int) -> None:
-    recurrent.is_the_recurrence(build(**options), by_token, tokens)
-
-
-@options
-def test_decodes_with_a_constant_state(options: dict[str, Any]) -> None:
-    recurrent.decodes_with_a_constant_state(build(**options), by_token)
-
-
-@options
-def test_ignores_padding(options: dict[str, Any]) -> None:
-    recurrent.ignores_padding(build(**options), by_token)
-
-
-def test_keeps_wide_states_in_half_precision() -> None:
-    recurrent.keeps_wide_states_in_half_precision(build())
+class TestRecurrence(recurrent.Recurrence):
+    build, oracle = staticmethod(build), staticmethod(by_token)
+    options = OPTIONS
 
 
 def test_a_strong_decay_forgets_and_nothing_overflows() -> None:

@@ -17,7 +17,6 @@ from tests.mixer import recurrent
 from tests.reference.channels import low_rank
 
 OPTIONS: list[dict[str, Any]] = [{}, {"heads": 2, "decay_rank": 3, "gate_rank": 5, "chunk": 16}]
-options = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
 def build(**options: Any) -> RWKV7:
@@ -52,25 +51,11 @@ def by_token(mixer: RWKV7, x: Tensor) -> Tensor:
     return mixer.o_proj(g * (o * mixer.norm + mixer.norm_bias + own))
 
 
-@options
-@pytest.mark.parametrize("tokens", [1, 2, 65])
-def test_is_the_recurrence(options: dict[str, Any], tokens: int) -> None:
-    recurrent.is_the_recurrence(build(**options), by_token, tokens)
-
-
-@options
-def test_decodes_with_a_constant_state(options: dict[str, Any]) -> None:
-    recurrent.decodes_with_a_constant_state(build(**options), by_token)
-
-
-@options
-def test_ignores_padding(options: dict[str, Any]) -> None:
-    recurrent.ignores_padding(build(**options), by_token)
-
-
-def test_keeps_wide_states_in_half_precision() -> None:
+class TestRecurrence(recurrent.Recurrence):
+    build, oracle = staticmethod(build), staticmethod(by_token)
+    options = OPTIONS
     # The bonus is a product of three projections without a norm: 30³ is beyond fp16.
-    recurrent.keeps_wide_states_in_half_precision(build(), size=1)
+    size = 1
 
 
 def test_no_decay_is_below_the_bound() -> None:

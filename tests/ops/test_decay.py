@@ -134,6 +134,21 @@ def test_no_decay_overflows_in_float32(strength: float, causal: bool) -> None:
         assert all(torch.isfinite(x).all() for x in grads(o.sum(), single))
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("chunk", [16, 64])
+def test_a_chunk_that_forgets_all_costs_its_neighbours_no_digits(chunk: int, causal: bool) -> None:
+    """float32; weights are not differences of sums near 60000, within chunks and between them."""
+    q, k, v, _, _ = (x.detach().float() for x in inputs(128))
+    g = torch.where(torch.arange(128) % 64 < 32, -2000.0, -0.01).expand(2, 3, 128).contiguous()
+    wide = [x.double().requires_grad_() for x in (q, k, v, g)]
+    single = [x.clone().requires_grad_() for x in (q, k, v, g)]
+    want = recurrence(*wide)[0] if causal else both_sides(*wide)
+    got = decay.chunkwise(*single, causal=causal, chunk=chunk)[0]
+    assert (got - want).abs().max() < 2e-6 * want.abs().max()
+    for x, y in zip(grads(got.sum(), single), grads(want.sum(), wide), strict=True):
+        assert (x - y).abs().max() < 1e-5 * y.abs().max()
+
+
 def test_bfloat16_accumulates_in_float32() -> None:
     q, k, v, g, state = (x.detach() for x in inputs(257, "head"))
     half = [x.bfloat16() for x in (q, k, v)]

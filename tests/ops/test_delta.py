@@ -180,6 +180,18 @@ def test_float32_stays_near_float64(keys: str) -> None:
     torch.testing.assert_close(narrow, (wide.float(), h.float()), rtol=1e-4, atol=1e-4)
 
 
+def test_a_chunk_that_forgets_all_costs_its_neighbours_no_digits() -> None:
+    """float32; no weight is the difference of two sums near 60000."""
+    q, k, v, beta, _, h = (
+        None if x is None else x.detach() for x in Case(decay=True).make(128, torch.float32)
+    )
+    g = torch.where(torch.arange(128) % 64 < 32, -2000.0, -0.01).expand(2, 2, 128).contiguous()
+    got = delta.chunkwise(q, k, v, beta, g, h)
+    want = by_token(*(x.double() for x in (q, k, v, beta, g, h)))
+    for x, y in zip(got, want, strict=True):
+        assert (x - y).abs().max() < 3e-6 * y.abs().max()
+
+
 def test_low_precision_accumulates_in_float32() -> None:
     x = [y.detach().bfloat16() for y in Case(decay=True).make(70)]
     wide = delta.chunkwise(*(y.float() for y in x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from chimera.ops import integer
 
@@ -32,3 +33,17 @@ def test_one_token_may_have_any_stride() -> None:
     want = a.long() @ c.long().T
     for stride in (0, 1, 96, 1000):
         assert torch.equal(integer.product(a.as_strided((1, 96), (stride, 1)), c).long(), want)
+
+
+def test_a_cpu_whose_products_overflow_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without VNNI oneDNN adds two products of a + 128 and b in 16 bits, and cuts off the sum."""
+
+    def overflowing(a: Tensor, b: Tensor) -> Tensor:
+        shifted, b = a.int() + 128, b.int()
+        pairs = shifted.reshape(len(a), -1, 2, 1) * b.reshape(1, -1, 2, b.shape[1])
+        return pairs.sum(2).clamp(-(2**15), 2**15 - 1).sum(1).int() - 128 * b.sum(0)
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": True})
+    for multiply, exact in ((lambda a, b: a.int() @ b.int(), True), (overflowing, False)):
+        monkeypatch.setattr(torch, "_int_mm", multiply)
+        assert integer._cpu_multiplies_int8.__wrapped__() is exact

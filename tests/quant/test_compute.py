@@ -113,7 +113,7 @@ def test_both_paths_of_int8_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """With VNNI the codes are int8, without it float32: the same sums."""
     outputs = []
     for has in (True, False):
-        monkeypatch.setattr(integer, "_has_vnni", lambda has=has: has)
+        monkeypatch.setattr(integer, "_cpu_multiplies_int8", lambda has=has: has)
         _, other = pair("bitnet158", "int8", 131, 17, torch.float32)
         x = torch.randn(2, 5, 131)
         outputs.append(other(x))

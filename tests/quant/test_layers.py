@@ -22,7 +22,8 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 
 
 def make(name: str, **change: Any) -> Any:
-    return instantiate({**OmegaConf.load(CONF / f"{name}.yaml"), **change})
+    node = {**OmegaConf.load(CONF / f"{name}.yaml"), **change}
+    return instantiate({key: value for key, value in node.items() if key != "callbacks"})
 
 
 def randn(*shape: int) -> torch.Tensor:

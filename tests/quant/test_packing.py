@@ -142,7 +142,7 @@ def test_every_path_computes_the_layer(
     """Codes at a tie may round the other way, so that a row is off by a step: seldom."""
     if path != "kernel":
         monkeypatch.setattr(two_bits, "library", lambda: None)
-    monkeypatch.setattr(integer, "_has_vnni", lambda: path == "bytes")
+    monkeypatch.setattr(integer, "_cpu_multiplies_int8", lambda: path == "bytes")
     torch.manual_seed(0)
     layer = QUANTISERS[name].linear(131, 37, bias=True, role="up").eval()
     small, x = layer.packed(), torch.randn(50, 131)

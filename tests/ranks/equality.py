@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from chimera.contract_tests.zoo import names
 from tests.golden import inputs
 from tests.golden.combinations import ALL, ROOT, Combination, causal, own, units
 
@@ -38,7 +39,13 @@ WAYS = [
     own("bf16-accumulation", "precision=bf16 trainer.accumulate_grad_batches=2"),
     own("fp16-accumulation", "precision=fp16 guard=skip trainer.accumulate_grad_batches=2"),
 ]
-EXTRA = {one.name: one for one in (*UNCAPPED, *WAYS)}
+#: Mixers that no golden line chooses, as decoders.
+NEWER = [
+    causal(name, f"mixer={name} quant=none norm=rmsnorm")
+    for name in names("mixer")
+    if not any(f"mixer={name}" in one.line for one in ALL.values()) and name != "pattern"
+]
+EXTRA = {one.name: one for one in (*UNCAPPED, *WAYS, *NEWER)}
 #: Lines that stop, or that differ only in what does not concern several processes.
 LEFT_OUT = ("killed", "stopped", "wandb", "workers")
 
@@ -137,9 +144,9 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="*", default=["ddp", "fsdp"])
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    names = options.only or [name for name in (*ALL, *EXTRA) if name not in LEFT_OUT]
-    combinations = [one for unit in units([n for n in names if n in ALL]) for one in unit]
-    combinations += [EXTRA[name] for name in names if name in EXTRA]
+    chosen = options.only or [name for name in (*ALL, *EXTRA) if name not in LEFT_OUT]
+    combinations = [one for unit in units([n for n in chosen if n in ALL]) for one in unit]
+    combinations += [EXTRA[name] for name in chosen if name in EXTRA]
     folder = options.folder or Path(tempfile.mkdtemp(prefix="equality-"))
     inputs.make(folder / "inputs")
     settings = [

@@ -20,6 +20,8 @@ from chimera.config.compose import compose, plain
 from chimera.report.compare.collect import Run, collect, directories, thinned
 from chimera.report.compare.groups import compare, differing
 from chimera.report.compare.page import as_script
+from chimera.report.compare.write import write_comparison
+from chimera.rundir.summaries import Summaries
 
 
 def run(
@@ -216,7 +218,8 @@ def test_folders_and_runs_can_be_named_together(three: list[Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_runs_in_seconds(tmp_path: Path) -> None:
+def test_a_thousand_runs_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
     base = {m: plain(compose([f"mixer={m}", "scale=small"])) for m in ("gqa", "retnet")}
     for number in range(1000):
         config = copy.deepcopy(base["gqa" if number % 2 else "retnet"])
@@ -225,6 +228,36 @@ def test_a_thousand_runs_in_seconds(tmp_path: Path) -> None:
     began = time.process_time()
     assert main([str(tmp_path / "runs"), f"out={tmp_path}/out"]) == 0
     assert time.process_time() - began < 60
+    began = time.process_time()
+    assert main([str(tmp_path / "runs"), f"out={tmp_path}/out"]) == 0
+    assert time.process_time() - began < 10  # from the index
     page = (tmp_path / "out/compare.html").read_text()
     assert page.count("<tr>") == 201
     assert isinstance(collect([tmp_path / "runs/r0"])[0][0], Run)
+
+
+def test_what_was_read_is_kept_until_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr("chimera.report.compare.write.FEW", 0)
+    paths = [
+        run(tmp_path / "runs" / f"r{n}", [f"mixer={m}"], 9.0 + n)
+        for n, m in enumerate(("gqa", "retnet"))
+    ]
+    before, _ = write_comparison(paths, tmp_path / "out")
+    page = (tmp_path / "out/compare.html").read_text()
+    files: list[Path] = []
+    monkeypatch.setattr("chimera.report.compare.collect.read", lambda path: files.append(path))
+    again, _ = write_comparison(paths, tmp_path / "out")
+    assert files == []
+    assert again.runs == before.runs
+    assert (tmp_path / "out/compare.html").read_text() == page
+    (paths[0] / "status.json").write_text(json.dumps({"state": "FAILED", "why": "x"}))
+    collect(paths, Summaries())
+    assert files == [paths[0]]
+    kept = json.loads((tmp_path / "runs/.summaries.json").read_text())
+    kept["runs"] = {key: [stamps, {"state": 1}] for key, (stamps, _) in kept["runs"].items()}
+    (tmp_path / "runs/.summaries.json").write_text(json.dumps(kept))
+    collect(paths, Summaries())  # of another form: read again
+    assert files == [paths[0], *paths]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats as oracle
 
 from chimera.report import digits
-from chimera.report.stats import Difference, Spread, paired, spread
+from chimera.report.stats import LEVEL, Difference, Spread, corrected, paired, resolvable, spread
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 12])
@@ -40,6 +44,54 @@ def test_equal_numbers_have_p_1() -> None:
     assert same is not None
     assert same.p == 1.0
     assert not same.significant
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_the_correction_is_the_closed_test_of_bonferronis(ps: list[float]) -> None:
+    """A hypothesis falls if each set of hypotheses with it does, p·size at the smallest of p."""
+    found = corrected([None, *(Difference(1.0, 1.0, 3, p) for p in ps)])
+    assert found.pop(0) is None
+    for i, one in enumerate(found):
+        sets = [
+            [ps[j] for j in chosen]
+            for size in range(1, len(ps) + 1)
+            for chosen in combinations(range(len(ps)), size)
+            if i in chosen
+        ]
+        assert one is not None
+        expected = max(min(1.0, len(chosen) * min(chosen)) for chosen in sets)
+        assert one.corrected == pytest.approx(expected, rel=1e-12)
+        assert one.significant == (one.corrected < LEVEL)
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_the_interval_is_scipys(n: int) -> None:
+    a, b = np.random.default_rng(n).normal(size=(2, n))
+    difference = paired(dict(enumerate(a)), dict(enumerate(b)))
+    assert difference is not None
+    expected = oracle.ttest_rel(a, b).confidence_interval(1 - LEVEL)
+    assert difference.interval == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_the_smallest_resolved_difference_is_at_the_level(n: int, rows: int) -> None:
+    noise = oracle.zscore(np.random.default_rng(n).normal(size=n), ddof=1)
+    still = [paired(dict(enumerate(noise)), dict.fromkeys(range(n), 0.0))] * (rows - 1)
+    smallest = resolvable([*still, paired(dict(enumerate(noise)), dict.fromkeys(range(n), 0.0))])
+    assert smallest is not None
+    for share, significant in ((0.999, False), (1.001, True)):
+        one = paired(dict(enumerate(noise + share * smallest)), dict.fromkeys(range(n), 0.0))
+        assert one is not None
+        last = corrected([*still, one])[-1]
+        assert last is not None
+        assert last.significant is significant
+
+
+def test_without_a_spread_nothing_is_said_of_what_is_resolved() -> None:
+    assert resolvable([]) is None
+    assert resolvable([None, paired({0: 1.0}, {0: 2.0})]) is None
+    assert resolvable([paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0})]) is None
 
 
 @pytest.mark.parametrize(

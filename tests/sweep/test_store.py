@@ -101,7 +101,7 @@ def test_curves_of_whole_and_thinned_logs_meet(tmp_path: Path) -> None:
     assert max(abs(a - b) for a, b in zip(first, second, strict=True)) < 1.0  # half a stretch
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_comparisons_and_frames_show_a_run_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: bool
 ) -> None:

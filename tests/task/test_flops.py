@@ -45,6 +45,9 @@ def test_torch_counts_the_same_on_real_numbers(group: str, name: str) -> None:
     if hasattr(made.model.backbone.blocks[0].ffn, "capacity"):  # the router is not even
         for block in made.model.backbone.blocks:
             block.ffn.capacity = {True: None, False: None}
+    for part in made.modules():
+        if hasattr(part, "solver"):  # which ends early on real numbers
+            part.solver = part.solver._replace(steps=2)
     found = count(made, LENGTH)
     assert found is not None
     theirs = {op: lambda *a, out_val=None, f=f, **k: f(*a, **k) for op, f in _ADDED.items()}

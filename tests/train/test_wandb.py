@@ -20,6 +20,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     words = ["+bitnet_qdyt/norms=qdyt", "ffn=moe", "scale=smoke", "seed=3", "model.dim=32"]
     words += ["data=text", f"data.path={text}", f"data.cache_dir={root / 'cache'}"]
     words += ["trainer.max_steps=4", "model.depth=1", "tokenizer=sentencepiece"]
+    words += ["callbacks.pictures.shortest=0"]
     ran = forks.run("train.py", *words, env={"CHIMERA_RUNS": str(root / "runs")})
     assert ran.returncode == 0, ran.stderr
     (file,) = (root / "runs").glob("*/wandb/offline-run-*/*.wandb")
@@ -93,12 +94,22 @@ def test_parts_diagram_samples_and_code_are_there(records: list[dict[str, Any]])
     held = wandb_contents.contents(records)
     media = {
         "model/parameters": "table-file",
+        "model/settings": "table-file",
         "model/diagram": "html-file",
+        "pictures/activations": "image-file",
+        "pictures/weights": "image-file",
+        "pictures/maps": "image-file",
         "samples": "table-file",
     }
     assert held["media"] == media
     (files,) = [files for files in held["artifacts"].values() if "config.yaml" in files]
-    expected = {"environment.json", "overrides.txt", "model.md", "code/chimera/norm/qdyt.py"}
+    expected = {
+        "environment.json",
+        "overrides.txt",
+        "model.md",
+        "settings.md",
+        "code/chimera/norm/qdyt.py",
+    }
     assert expected <= set(files)
     assert not [file for file in files if file.startswith("code/torch")]
     assert {"val/perplexity", "test/perplexity", "val/unigram_perplexity"} <= set(held["summary"])

@@ -1,19 +1,23 @@
-"""`python export.py run=<directory> to=<folder>`: export weights, tokenizer and model card."""
+"""`python export.py run=<directory> to=<folder or .gguf>`: export weights and tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from chimera.cli.errors import exit_code
 from chimera.cli.flags import HELP
+from chimera.errors import UserError
 from chimera.program import spelt
 
+if TYPE_CHECKING:
+    from chimera.rundir.directory import RunDir
+
 USAGE = (
-    f"{spelt('export')} run=<directory of a run> to=<folder>"
-    " [packed=true|false] [adapter=merge|keep|alone] [trust=true]"
+    f"{spelt('export')} run=<directory of a run> to=<folder, or a file .gguf>"
+    " [type=f16|q8_0|tq1_0|tq2_0|f32] [packed=true|false] [adapter=merge|keep|alone] [trust=true]"
 )
 
 
@@ -23,7 +27,9 @@ class Export:
 
     Args:
         run: directory of a finished run.
-        to: a new or empty folder, or the folder of an earlier export.
+        to: a new or empty folder, or the folder of an earlier export; or a file that ends in
+            .gguf, for llama.cpp.
+        type: format of the matrices of a .gguf file; tq1_0 and tq2_0 are for ternary weights.
         packed: store ternary weights in 1.6 bits each.
         adapter: `merge` adds it to the weights where that is exact; `keep` writes it beside them;
             `alone` writes only the adapter.
@@ -32,6 +38,7 @@ class Export:
 
     run: Path
     to: Path
+    type: Literal["f32", "f16", "q8_0", "tq1_0", "tq2_0"] | None = None
     packed: bool = False
     adapter: Literal["merge", "keep", "alone"] = "merge"
     trust: bool = False
@@ -55,10 +62,34 @@ def _command(arguments: list[str]) -> int:
 
     run = RunDir(options.run)
     recorded(run)
+    if options.to.suffix == ".gguf":
+        return _gguf(run, options)
+    if options.type is not None:
+        raise UserError(f"type={options.type} is for files of llama.cpp; write to=<name>.gguf")
     from chimera.export import export
 
     about = export(
         run, options.to, pack=options.packed, adapter=options.adapter, trust=options.trust
     )
     print(f"{options.to}: adapter: {about['adapter']}, packed: {str(options.packed).lower()}")
+    return 0
+
+
+def _gguf(run: RunDir, options: Export) -> int:
+    """Export to a file for llama.cpp."""
+    if options.packed or options.adapter != "merge":
+        chosen = "packed=true" if options.packed else f"adapter={options.adapter}"
+        use = "type=tq2_0 for ternary weights" if options.packed else "adapter=merge"
+        raise UserError(f"{chosen} is for folders; a .gguf file takes {use}")
+    from chimera.export.gguf.write import export
+
+    kind = options.type or "f16"
+    about = export(run, options.to, kind=kind, trust=options.trust)
+    size = about["bytes"] / 1e6
+    print(f"{options.to}: llama.cpp's {about['architecture']}, {kind}, {size:.2f} MB")
+    if about["uneven"]:
+        print(
+            "note: a norm before layers with a norm of their own became one norm, which is exact"
+            f" where a norm's weights are equal; here they differ by up to {about['uneven']:.1%}"
+        )
     return 0

@@ -126,6 +126,11 @@ def load(name: str) -> Table:
     return Table(paper, table, **node, rows=rows, published=published)
 
 
+def metric_of(name: str) -> str | None:
+    """Key of the metric that a table compares; None if there is no table of this name."""
+    return load(name).metric if name in tables() else None
+
+
 def jobs(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
     """List the runs of a table: every row with every seed.
 

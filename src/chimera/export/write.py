@@ -61,7 +61,7 @@ def export(
     task, tokenizer = restored.task, restored.tokenizer
     model = task.model.eval()
     sizes = byte_report(model)["total"]
-    treatment = _treat_adapter(model, adapter)
+    treatment = treat_adapter(model, adapter)
     if pack and not any(isinstance(module, Packable) for module in model.modules()):
         raise UserError("packed=true: this model has no ternary weights; leave it out")
     if to.exists():
@@ -99,7 +99,7 @@ def export(
     return about
 
 
-def _treat_adapter(model: nn.Module, how: str) -> str:
+def treat_adapter(model: nn.Module, how: str) -> str:
     """Merge an adapter in place or leave it; returns which, in words."""
     if not adapted(model):
         if how == "alone":

@@ -17,6 +17,7 @@ from einops import reduce
 from torch import Tensor
 
 from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.contract_gguf import GGUF, in_gguf, joined
 from chimera.ops.dropout import dropout, label
 
 CALL = label("ffn")
@@ -59,3 +60,14 @@ class ReLU2(FFN):
         if self.fold > 1:
             y = reduce(y, "b t (fold f) -> b t f", "sum", fold=self.fold)
         return Out(self.down(dropout(y, self.dropout, self.training, ctx.draws, CALL)))
+
+    def gguf(self) -> GGUF:
+        """As llama.cpp's network of two layers; a sum over slices is a repeated down projection."""
+        up, down = in_gguf(self.up, "quant"), in_gguf(self.down, "quant")
+        return joined(
+            {"ffn_up": up, "ffn_down": down.repeated(self.fold)},
+            GGUF(
+                keys={"feed_forward_length": self.up.weight.shape[0]},
+                needs={"squared ReLU without a gate": frozenset({"arcee"})},
+            ),
+        )

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+from chimera.contract_gguf import GGUF, NotInGGUF, in_gguf, joined
 from chimera.ops.dropout import dropout, label
 
 CALL = label("ffn")
@@ -53,3 +54,22 @@ class SwiGLU(FFN):
         if self.grids is not None:
             a, b = (grid(half) for grid, half in zip(self.grids, (a, b), strict=True))
         return Out(self.down(dropout(a * F.silu(b), self.dropout, self.training, ctx.draws, CALL)))
+
+    def gguf(self) -> GGUF:
+        """As llama.cpp's gated network: value `ffn_up`, gate `ffn_gate`."""
+        if any(not isinstance(grid, nn.Identity) for grid in self.grids or ()):
+            raise NotInGGUF("ffn", "quantise_halves=true")
+        up, down = in_gguf(self.up, "quant"), in_gguf(self.down, "quant")
+        inner = self.up.weight.shape[0] // 2
+        return joined(
+            {
+                "ffn_up": up.rows(0, inner),
+                "ffn_gate": up.rows(inner, 2 * inner),
+                "ffn_down": down,
+            },
+            # Versions of llama.cpp differ in what `bitnet` computes without this key (#25885).
+            GGUF(
+                keys={"feed_forward_length": inner, "hidden_activation": "silu"},
+                needs={"a SiLU gate": frozenset({"llama", "bitnet"})},
+            ),
+        )

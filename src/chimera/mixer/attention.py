@@ -14,6 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract_gguf import GGUF, in_gguf, joined
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
 
@@ -50,3 +51,18 @@ class Attention(SoftmaxMixer):
     def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
         y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state, ctx)
         return Out(self.output(y), state)
+
+    def gguf(self) -> GGUF:
+        """As llama.cpp's attention; its rotary positions pair channels as ours, or halves."""
+        layers = {
+            "attn_q": self.q_proj,
+            "attn_k": self.k_proj,
+            "attn_v": self.v_proj,
+            "attn_output": self.o_proj,
+        }
+        sizes = {"attention.head_count": self.heads.h, "attention.head_count_kv": self.heads.g}
+        return joined(
+            {name: in_gguf(layer, "quant") for name, layer in layers.items()},
+            GGUF(keys=sizes),
+            in_gguf(self.position, "position"),
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from chimera.contract import Norm
+from chimera.contract_gguf import GGUF
 
 
 class NoNorm(Norm):
@@ -15,3 +16,7 @@ class NoNorm(Norm):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return x
+
+    def gguf(self) -> GGUF:
+        """No tensor: the linear layers behind it have to have a norm."""
+        return GGUF()

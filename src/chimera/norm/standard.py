@@ -10,7 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.contract import Norm, PositiveFloat
+from chimera.contract_gguf import GGUF
 from chimera.ops.precision import widen
+
+#: llama.cpp has one for all norms of a model.
+EPS = "attention.layer_norm_rms_epsilon"
 
 
 class LayerNorm(nn.LayerNorm, Norm):
@@ -33,3 +37,7 @@ class RMSNorm(nn.RMSNorm, Norm):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         y = F.rms_norm(widen(x), self.normalized_shape, widen(self.weight), self.eps)
         return y.to(x.dtype)
+
+    def gguf(self) -> GGUF:
+        """As llama.cpp's norm of every block."""
+        return GGUF({"weight": self.weight}, {EPS: self.eps})

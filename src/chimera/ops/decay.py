@@ -30,6 +30,9 @@ from chimera.ops.precision import autocast_off, wide
 
 #: Number of chunks whose states one matrix product combines; longer sequences recurse on groups.
 GROUP = 32
+#: Log-decay over a chunk or a group from which on differences of sums are taken in float64: sums up
+#: to it have an error of 8e-6 in float32.
+LONG = 128.0
 
 Decay = Float[Tensor, " h"] | Float[Tensor, "#b h t"] | None
 State = Float[Tensor, "b h k v"]
@@ -134,8 +137,7 @@ def masked(
 
 def weights(g: Float[Tensor, "*n t"], *, causal: bool = True) -> Float[Tensor, "*n t t"]:
     """Weight matrix: exp(G_n − G_m) for m ≤ n; above the diagonal 0 (causal) or exp(G_m − G_n)."""
-    total = g.cumsum(-1)
-    apart = total[..., :, None] - total[..., None, :]
+    apart = differences(g, g.cumsum(-1))
     upper = torch.ones(apart.shape[-2:], dtype=torch.bool, device=g.device).triu(1)
     apart = apart.masked_fill(upper, float("-inf")) if causal else apart.where(~upper, -apart)
     return apart.exp()
@@ -202,10 +204,29 @@ def _behind(
 
 def _gaps(total: Float[Tensor, "*b n"]) -> Float[Tensor, "*b n+1 n"]:
     """exp of the log-decay between the end of chunk m and the start of chunk n, for m < n."""
-    ends = F.pad(total.cumsum(-1), (1, 0))
-    apart = ends[..., :, None] - ends[..., None, 1:]
+    apart = differences(total, F.pad(total.cumsum(-1), (1, 0)))
     later = torch.ones(apart.shape[-2:], dtype=torch.bool, device=apart.device).triu()
     return apart.masked_fill(later, float("-inf")).exp()
+
+
+def differences(g: Float[Tensor, "*b n"], total: Float[Tensor, "*b r"]) -> Float[Tensor, "*b r n"]:
+    """Sums of g between two places: G_r − G_s.
+
+    Where the sums are long, the difference of two of them is off by their rounding: by 6e-3 in
+    float32 beside a chunk that decays by e⁻⁶⁰⁰⁰⁰. There, and only there, it is taken in float64, so
+    that all others keep their bits.
+
+    Args:
+        g: log-decays.
+        total: G, their sums; with one more, from before the first.
+    """
+    first = total.shape[-1] - g.shape[-1]
+    apart = total[..., :, None] - total[..., None, first:]
+    if g.dtype == torch.float64 or g.device.type == "mps":  # MPS has no float64
+        return apart
+    exact = F.pad(g.double().cumsum(-1), (first, 0))
+    exact = (exact[..., :, None] - exact[..., None, first:]).to(g.dtype)
+    return torch.where(total[..., -1:, None] < -LONG, exact, apart)
 
 
 def _combine(

@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from chimera.ops import fused
+from chimera.ops.decay import LONG, differences
 from chimera.ops.precision import autocast_off, wide, widen
 
 #: Steps in a chunk, measured: smaller chunks need more states, larger ones more work within chunks.
@@ -99,14 +100,16 @@ def chunkwise(
         if decay is None:
             inside = q.new_ones(size, size).tril()
         else:
-            total = _chunks(decay.to(dtype), size, "b g (c i) -> (c b g) i").cumsum(-1)
-            apart = total[:, :, None] - total[:, None, :]
+            each = _chunks(decay.to(dtype), size, "b g (c i) -> (c b g) i")
+            total = each.cumsum(-1)
+            apart = differences(each, total)
             upper = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
             inside = apart.masked_fill(upper, float("-inf")).exp()
             start, last = total.exp()[..., None], total[:, -1]
             a, keep = a * _spread(inside, steps, steps), last.exp()
             w, q = w * _spread(start, steps), q * _spread(start, reads)
-            ends = k * _spread((last[:, None] - total).exp()[..., None], steps)
+            rest = torch.where(last[:, None] < -LONG, apart[:, -1], last[:, None] - total)
+            ends = k * _spread(rest.exp()[..., None], steps)
         p = p.mul_(_spread(inside, reads, steps))
         h = q.new_zeros(shape) if state is None else state.to(dtype)
         parts = (a, p, u, w, q, ends, keep)

@@ -8,8 +8,9 @@ sums are integers below 2³¹ (k < 2¹⁷ at 8 bits), so no order of summation c
 arithmetics give A·Cᵀ:
 
     int8    torch._int_mm, int32 sums. A CPU without VNNI runs it as a plain loop, 40 times slower
-            than a float32 product; there the codes are multiplied as float32, which is exact for
-            ternary codes up to a width of 2²⁴/127 = 132,104
+            than a float32 product, and oneDNN told to use old instructions adds pairs of products
+            in 16 bits, which overflow. There the codes are multiplied as float32, which is exact
+            for ternary codes up to a width of 2²⁴/127 = 132,104
     bf16    bfloat16 codes (exact to 256), float32 sums, the result rounded to bfloat16 (2⁻⁹)
 
 Backward products run in the precision of the output, on x̂ and Ŵ made again from the codes: a layer
@@ -63,13 +64,17 @@ def product_dtype(device: torch.device, compute: Arithmetic) -> torch.dtype:
     """Dtype of the factors of a product of codes."""
     if compute == "bf16":
         return torch.bfloat16
-    fast = device.type == "cuda" or (device.type == "cpu" and _has_vnni())
+    fast = device.type == "cuda" or (device.type == "cpu" and _cpu_multiplies_int8())
     return torch.int8 if fast else torch.float32
 
 
 @cache
-def _has_vnni() -> bool:
-    return bool(torch.cpu.get_capabilities().get("avx512_vnni"))
+def _cpu_multiplies_int8() -> bool:
+    """Whether the CPU multiplies int8 fast, and exactly, as ONEDNN_MAX_CPU_ISA may forbid."""
+    if not torch.cpu.get_capabilities().get("avx512_vnni"):
+        return False
+    largest = torch.full((16, 64), 127, dtype=torch.int8)
+    return bool((torch._int_mm(largest, largest.T) == 64 * 127**2).all())
 
 
 def product(a: Tensor, c: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ q [b h t k], k [b g t k]; pairs are interleaved, see `chimera.ops.rotary`.
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
@@ -28,6 +28,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from chimera.contract import Hook, Position, PositiveFloat, PositiveInt, Site
+from chimera.contract_gguf import GGUF, NotInGGUF
 from chimera.ops.rotary import Base, angles, frequencies, rotate
 
 
@@ -106,6 +107,19 @@ class Rotary(Position):
         if self.scaling == "dynamic_ntk":
             ratio = self.factor * ratio - (self.factor - 1)
         return ratio.clamp(min=1)
+
+    def gguf(self) -> GGUF:
+        """As llama.cpp's rotation, with factors that do not depend on the text's length."""
+        base, keys = self.base, {"rope.dimension_count": self.head_dim}
+        if self.scaling != "none" and (self.dynamic or self.scaling not in {"linear", "ntk"}):
+            how = " with dynamic=true" if self.dynamic else ""
+            raise NotInGGUF("position", f"scaling={self.scaling}{how}")
+        if self.scaling == "ntk":
+            base *= self.factor ** (self.head_dim / (self.head_dim - 2))
+        more: dict[str, Any] = {"rope.freq_base": base}
+        if self.scaling == "linear":
+            more |= {"rope.scaling.type": "linear", "rope.scaling.factor": self.factor}
+        return GGUF(keys=keys | more)
 
     def _ramp(self, theta: Float[Tensor, " half"]) -> Float[Tensor, " half"]:
         """YaRN's ramp: 1 for pairs with many turns within the trained length, 0 for few turns."""

@@ -33,10 +33,19 @@ def spread(value: Spread, *, sign: bool = False) -> str:
 
 
 def p_value(difference: Difference) -> str:
-    """Format p with two digits; empty for one seed."""
-    if difference.p is None:
+    """Format p, corrected if it was, with two digits; empty for one seed."""
+    p = difference.p if difference.corrected is None else difference.corrected
+    if p is None:
         return ""
-    return "<0.001" if difference.p < 0.001 else f"{difference.p:.2g}"
+    return "<0.001" if p < 0.001 else f"{p:.2g}"
+
+
+def interval(difference: Difference) -> str:
+    """Format the confidence interval with the decimals of `spread`; empty for one seed."""
+    if difference.interval is None or not difference.std or difference.equal:
+        return ""
+    decimals = min(8, max(0, 1 - math.floor(math.log10(difference.std))))
+    return " to ".join(f"{end:+,.{decimals}f}" for end in difference.interval)
 
 
 def count(value: float) -> str:

@@ -11,7 +11,7 @@ from chimera.report.escape import latex
 from chimera.report.summary import FACTS, Line, Summary
 
 HEAD = ("row", "title", "published", "unit", "mean", "std", "n", "seeds", "values", "state")
-DIFFERENCE = ("difference", "difference_std", "difference_n", "p")
+DIFFERENCE = ("difference", "difference_std", "difference_n", "p", "p_corrected", "low", "high")
 
 
 def comma_separated(summary: Summary) -> str:
@@ -39,9 +39,12 @@ def _fields(summary: Summary, line: Line) -> list[object]:
         ";".join(map(repr, line.values.values())),
         ";".join(cell.state for cell in line.cells),
         *(
-            [difference.mean, difference.std, difference.n, difference.p]
+            [
+                *(difference.mean, difference.std, difference.n),
+                *(difference.p, difference.corrected, *(difference.interval or (None, None))),
+            ]
             if difference
-            else [""] * 4
+            else [""] * len(DIFFERENCE)
         ),
         *line.facts.values(),
         *(
@@ -59,7 +62,8 @@ def booktabs(summary: Summary) -> str:
     caption = (
         f"{table.title}. Ours at scale {summary.scale}, mean and standard deviation over"
         f" {len(summary.seeds)} seeds; {table.metric}, {table.better} is better; differences to"
-        f" {table.reference} with a paired t-test; numerics {summary.numerics}."
+        f" {table.reference} with a paired t-test, p corrected by Holm's method;"
+        f" numerics {summary.numerics}."
     )
     lines = [
         "\\begin{table}",

@@ -25,3 +25,15 @@ def flops(summary: Summary) -> str:
         " «FLOPs/token» are those of matrix products in a training step, «MFU» is the share of the"
         " rate of one large product on the same machine."
     )
+
+
+def resolved(summary: Summary) -> str:
+    """Sentence on the smallest difference that the table can show; empty without spreads."""
+    smallest = summary.resolvable
+    if smallest is None:
+        return ""
+    seeds = min(d.n for line in summary.lines if (d := line.difference) and d.std is not None)
+    return (
+        f"With {seeds} seeds and the spread of these differences, one below about"
+        f" {digits.number(smallest, 2)} is not resolved. "
+    )

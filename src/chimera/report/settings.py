@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
 from chimera.rundir.identity import NOT_IDENTITY, flatten
 from chimera.rundir.keep import portable
+from chimera.rundir.text import apart, text_of
 
 #: Settings that every report shows, in this order.
 SHOWN = (
@@ -64,9 +66,22 @@ def trained_on(summary: Summary) -> list[str]:
     for cell in summary.cells:
         train = cell.record.get("data", {}).get("splits", {}).get("train", {})
         if train:
-            facts = (f"{train[k]:,} {k}" for k in ("documents", "bytes", "tokens") if k in train)
-            sizes.append(f"Trained on {cell.config['choices']['data']}: {', '.join(facts)}")
-    return [*dict.fromkeys(sizes), *in_half(summary)]
+            sizes.append(f"Trained on {cell.config['choices']['data']}: {_size(train)}")
+        if valid := cell.record.get("data", {}).get("splits", {}).get("valid", {}):
+            limit = cell.config["trainer"].get("limit_val_batches")
+            part = "" if limit is None else f"; each validation takes {limit} batches of it"
+            sizes.append(f"Validation split: {_size(valid)}{part}")
+    return [*dict.fromkeys(sizes), *filter(None, [other_text(summary)]), *in_half(summary)]
+
+
+def other_text(summary: Summary) -> str:
+    """A sentence if runs of the same settings were trained on different tokens; else empty."""
+    return apart(text_of(cell.record) for cell in summary.cells)
+
+
+def _size(split: Mapping[str, int]) -> str:
+    names = ("documents", "examples", "bytes", "tokens")
+    return ", ".join(f"{split[name]:,} {name}" for name in names if name in split)
 
 
 def in_half(summary: Summary) -> list[str]:

@@ -1,7 +1,9 @@
-"""Compute the statistics of a table: mean and spread over seeds, paired t-test of two rows.
+"""Compute the statistics of a table: mean and spread over seeds, paired t-tests of its rows.
 
 Runs of one seed share the data order and, where shapes agree, the initial weights. So differences
-of rows are taken seed by seed and tested two-sided, as `scipy.stats.ttest_rel` does.
+of rows are taken seed by seed and tested two-sided, as `scipy.stats.ttest_rel` does. A table has
+several tests: their p-values are corrected by Holm's method (S. Holm, 1979, Scandinavian Journal
+of Statistics 6, 65-70), so that the chance of any false «significant» in it stays below LEVEL.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Significance level of the paired t-test.
 LEVEL = 0.05
@@ -33,14 +35,29 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference(Spread):
-    """Difference of two rows over their common seeds; `p` of the paired test, None for one seed."""
+    """Difference of two rows over their common seeds.
+
+    Args:
+        p: of the paired test alone; None for one seed.
+        corrected: p after the correction for all tests of a table; None before it.
+    """
 
     p: float | None
+    corrected: float | None = None
 
     @property
     def significant(self) -> bool:
-        """Whether the paired test rejects equal means at LEVEL."""
-        return self.p is not None and self.p < LEVEL
+        """Whether the paired test rejects equal means at LEVEL, corrected if it was."""
+        p = self.p if self.corrected is None else self.corrected
+        return p is not None and p < LEVEL
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Confidence interval of the mean at 1 − LEVEL, uncorrected; None without p."""
+        if self.std is None:
+            return None
+        half = _quantile(LEVEL, self.n) * self.std / math.sqrt(self.n)
+        return self.mean - half, self.mean + half
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -62,6 +79,43 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
     if difference is None:
         return None
     return Difference(difference.mean, difference.std, difference.n, _p(difference))
+
+
+def corrected(differences: Sequence[Difference | None]) -> list[Difference | None]:
+    """The same differences with p corrected by Holm's method for the number that have one."""
+    tested = sorted(
+        (p, i) for i, d in enumerate(differences) if d is not None and (p := d.p) is not None
+    )
+    result, largest = list(differences), 0.0
+    for rank, (p, i) in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - rank) * p))
+        found = differences[i]
+        assert found is not None
+        result[i] = replace(found, corrected=largest)
+    return result
+
+
+def resolvable(differences: Sequence[Difference | None]) -> float | None:
+    """Mean that a difference of the pooled spread needs to be significant in the table.
+
+    It is the one that Holm's first and strictest step asks for: the pooled standard deviation of
+    the differences over √n, times the quantile of Student's distribution at LEVEL shared among all
+    tests, for the smallest number of common seeds. None if no difference has a spread.
+    """
+    spreads = [(d.n, d.std) for d in differences if d is not None and d.std is not None]
+    if not spreads or not any(std for _, std in spreads):
+        return None
+    freedom = sum(n - 1 for n, _ in spreads)
+    pooled = math.sqrt(sum((n - 1) * std**2 for n, std in spreads) / freedom)
+    n = min(n for n, _ in spreads)
+    return _quantile(LEVEL / len(spreads), n) * pooled / math.sqrt(n)
+
+
+def _quantile(level: float, n: int) -> float:
+    """Two-sided quantile of Student's distribution with n − 1 degrees of freedom."""
+    from scipy.special import stdtrit  # not scipy.stats, which takes a second to import
+
+    return float(stdtrit(n - 1, 1 - level / 2))
 
 
 def _p(difference: Spread) -> float | None:

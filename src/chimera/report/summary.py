@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -17,7 +17,7 @@ from chimera.config.tables import Published, Row, Table, jobs, load
 from chimera.errors import UserError
 from chimera.report import digits
 from chimera.report.cells import Cell, Configs, cells, metric, numerics
-from chimera.report.stats import Difference, Spread, paired, spread
+from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
 from chimera.rundir.identity import flatten
 from chimera.rundir.index import RunIndex
 
@@ -110,6 +110,11 @@ class Summary:
         return chosen[-1] if chosen else "none"
 
     @property
+    def resolvable(self) -> float | None:
+        """Smallest difference to the reference that this table would call significant, about."""
+        return resolvable([line.difference for line in self.lines])
+
+    @property
     def cells(self) -> list[Cell]:
         return [cell for line in self.lines for cell in line.cells]
 
@@ -155,9 +160,11 @@ def summarise(
     for cell in all_cells:
         by_row[cell.row].append(cell)
     reference = _values(by_row.get(table.reference, []))
-    lines = tuple(_line(table, row, by_row[row.name], reference) for row in table.rows)
+    lines = [_line(table, row, by_row[row.name], reference) for row in table.rows]
+    tested = corrected([line.difference for line in lines])
+    lines = [replace(line, difference=d) for line, d in zip(lines, tested, strict=True)]
     pairs = _pairs(lines, table.better)
-    return Summary(table, list(overrides), list(seeds), numerics(all_cells), lines, pairs)
+    return Summary(table, list(overrides), list(seeds), numerics(all_cells), tuple(lines), pairs)
 
 
 def _line(table: Table, row: Row, row_cells: list[Cell], reference: dict[int, float]) -> Line:
@@ -199,4 +206,5 @@ def _pairs(lines: Sequence[Line], better: str) -> tuple[Pair, ...]:
         )
         if gap != 0 and difference is not None:
             pairs.append(Pair(first, second, difference))
-    return tuple(pairs)
+    tested = corrected([pair.difference for pair in pairs])
+    return tuple(replace(p, difference=d) for p, d in zip(pairs, tested, strict=True) if d)

@@ -25,8 +25,9 @@ def report(summary: Summary) -> str:
         _sentence(summary.table.note),
         table(summary),
         f"«ours» is the mean ± the sample standard deviation over seeds. «difference» is to"
-        f" {code(summary.table.reference)}, seed by seed; p is of a two-sided paired t-test, not"
-        f" corrected for the number of rows. «size» counts ternary weights packed five to a byte"
+        f" {code(summary.table.reference)}, seed by seed, with the {1 - LEVEL:.0%} interval of its"
+        f" mean; p is of a two-sided paired t-test, corrected for the number of rows by Holm's"
+        f" method. {notes.resolved(summary)}«size» counts ternary weights packed five to a byte"
         f" with their scales, and all other weights as stored in training."
         f"{notes.flops(summary)}",
         "![published and ours](report.png)",
@@ -58,7 +59,8 @@ def table(summary: Summary) -> str:
 
 def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """Head and cells of the main table as plain text, without empty columns."""
-    head = ["row", "published", "ours", "difference", "p", "parameters", "size"]
+    head = ["row", "published", "ours", "difference", f"{1 - LEVEL:.0%} interval", "p"]
+    head += ["parameters", "size"]
     columns = _only_published(summary)
     columns = columns if len(columns) <= MAX_PUBLISHED_COLUMNS else []
     head += ["FLOPs/token", "MFU", "tokens/s", "time", *(f"published {c}" for c in columns)]
@@ -84,7 +86,8 @@ def order(summary: Summary) -> str:
     text = (
         f"Pairs of rows that the paper ranks and that are done here: {len(summary.pairs)}. In the"
         f" paper's order: {len(agree)} ({firm} of them with a significant difference,"
-        f" p < {LEVEL:g}). Not in its order: {len(against)}."
+        f" p < {LEVEL:g} after Holm's correction for these pairs)."
+        f" Not in its order: {len(against)}."
     )
     return "\n\n".join([text, *(["\n".join(map(_against, against))] if against else [])])
 
@@ -128,13 +131,14 @@ def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 def _row(summary: Summary, line: Line) -> list[str]:
     facts = line.facts
-    difference, p = "", ""
+    difference, interval, p = "", "", ""
     if line.name == summary.table.reference:
         difference = "reference"
     elif line.difference is not None:
         difference = digits.spread(line.difference, sign=True)
         if line.difference.n < len(line.cells):
             difference += f" ({line.difference.n} seeds)"
+        interval = digits.interval(line.difference)
         p = digits.p_value(line.difference)
     published = line.published
     return [
@@ -142,6 +146,7 @@ def _row(summary: Summary, line: Line) -> list[str]:
         _published(published.value, published.unit) if published else "",
         line.result,
         difference,
+        interval,
         p,
         _formatted(facts["parameters"], digits.count),
         _formatted(facts["bytes_packed"], lambda size: f"{digits.count(size)}B"),

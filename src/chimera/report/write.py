@@ -12,6 +12,7 @@ from chimera.config.tables import Table
 from chimera.paths import home
 from chimera.report import export, figures, text
 from chimera.report.cells import Configs
+from chimera.report.settings import other_text
 from chimera.report.summary import Summary, summarise
 from chimera.rundir.atomic import make_folder, write_atomic
 
@@ -70,3 +71,5 @@ def show(summary: Summary, console: Console) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=160)
     console.print(grid)
+    if warning := other_text(summary):
+        console.print(warning, highlight=False, soft_wrap=True, markup=False)

@@ -40,13 +40,13 @@ class RunIndex:
 
     def __init__(self, folders: Iterable[Path], root: Path | None = None) -> None:
         self.root = root or runs_root()
-        self.state = _state(folders)
+        self.state = code_state(folders)
         self._composed: dict[str, list[Any]] = {}
         self._stored: dict[str, Any] = {}
         self._checked: dict[str, list[int]] = {}
         self._changed = False
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            kept = _read(self.root / FILE, str(_stamp(self.root / FILE)))
+            kept = _read(self.root / FILE, str(stamp(self.root / FILE)))
             self._checked = dict(kept["checked"])
             if kept["state"] == self.state:
                 self._composed, self._stored = dict(kept["composed"]), dict(kept["stored"])
@@ -108,15 +108,15 @@ class RunIndex:
         """Whether the run is done, and its config.yaml is the one that `passed` has seen."""
         if config["overwrite"] or config.get("extend"):
             return False
-        stamp = _stamp(directory.path / "config.yaml")
-        same = stamp is not None and self._checked.get(str(directory.path)) == stamp
+        now = stamp(directory.path / "config.yaml")
+        same = now is not None and self._checked.get(str(directory.path)) == now
         return same and directory.status().get("state") == "DONE"
 
     def passed(self, directory: RunDir) -> None:
         """Remember that the directory holds the run of its configuration (`RunDir.check`)."""
-        stamp = _stamp(directory.path / "config.yaml")
-        if stamp is not None and self._checked.get(str(directory.path)) != stamp:
-            self._checked[str(directory.path)] = stamp
+        now = stamp(directory.path / "config.yaml")
+        if now is not None and self._checked.get(str(directory.path)) != now:
+            self._checked[str(directory.path)] = now
             self._changed = True
 
     def save(self) -> None:
@@ -157,15 +157,15 @@ def _names(root: Path) -> dict[str, list[str]]:
     return names
 
 
-def _state(folders: Iterable[Path]) -> str:
-    """Hash of everything that decides what a command line composes to."""
+def code_state(folders: Iterable[Path] = ()) -> str:
+    """Hash of size and time of this package's sources, and of the YAML files in folders."""
     files = [f for folder in folders for f in sorted(folder.rglob("*.yaml"))]
-    stamps = [(str(f), _stamp(f)) for f in (*files, *sorted(PACKAGE.rglob("*.py")))]
+    stamps = [(str(f), stamp(f)) for f in (*files, *sorted(PACKAGE.rglob("*.py")))]
     versions = [version(name) for name in ("hydra-core", "omegaconf")]
     return hashlib.sha256(json.dumps([stamps, versions]).encode()).hexdigest()
 
 
-def _stamp(file: Path) -> list[int] | None:
+def stamp(file: Path) -> list[int] | None:
     """Size and time of change of a file; None without the file."""
     try:
         stat = file.stat()

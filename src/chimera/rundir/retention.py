@@ -31,6 +31,7 @@ _CHECKPOINT = re.compile(
 _OURS = re.compile(
     r"config\.yaml|overrides\.txt|environment\.json|status\.json|run(-\d+)?\.json|steps\.csv"
     r"|validations\.json|curves\.png|test\.npz|log\.txt|\.lock|nan_report-[^/]*|[^/]*profile[^/]*"
+    r"|(model|samples|settings)\.md|(activations|weights|maps|gates)\.png|eval-\d+\.json"
     r"|checkpoints|tokenizer|body|wandb|tensorboard|lightning_logs|csv|predictions"
 )
 #: Keys that every config.yaml of a run has.

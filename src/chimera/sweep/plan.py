@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from chimera.config.compose import compose, plain, row_overrides
 from chimera.config.init_from import pending
 from chimera.config.roots import roots
+from chimera.config.tables import metric_of
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.index import RunIndex
@@ -55,7 +56,8 @@ class Job:
     @property
     def metric(self) -> str:
         """Key of the job's result in `metrics` of run.json."""
-        return str((self.config.get("table") or {}).get("metric") or METRIC)
+        name = (self.config.get("table") or {}).get("name")
+        return metric_of(name) or METRIC if name else METRIC
 
 
 def plan(

@@ -173,6 +173,12 @@ class WandbRun(WandbLogger):
 
         self.experiment.log({key: wandb.Html(f"<pre>{escape(text)}</pre>")})
 
+    def show_picture(self, key: str, file: Path) -> None:
+        """See `chimera.callback.log.pictures`."""
+        import wandb
+
+        self.experiment.log({key: wandb.Image(str(file))})
+
     def keep(self, files: Mapping[str, Path]) -> None:
         """See `chimera.train.showcase.Shows`; the files are an artifact."""
         import wandb

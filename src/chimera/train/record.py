@@ -18,6 +18,7 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.extend import EXTENDED
 from chimera.rundir.identity import NUMERICS, identity, numerics_of
 from chimera.rundir.steps import epochs
+from chimera.rundir.text import SETTINGS, settings_hash
 from chimera.task.base import Task
 from chimera.task.flops import count
 from chimera.train.console import parameters_by_component
@@ -49,7 +50,7 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
         "flops": flops._asdict() if flops else None,
         "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},
         "tokenizer": {"sha256": data.tokenizer.sha256, "vocab_size": data.tokenizer.vocab_size},
-        "data": data.report,
+        "data": {**data.report, SETTINGS: settings_hash(config)},
     }
 
 

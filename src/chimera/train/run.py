@@ -35,6 +35,7 @@ from chimera.rundir.extend import EXTENDED
 from chimera.rundir.identity import identity
 from chimera.rundir.stand_in import first_is_gone, mark_failed
 from chimera.rundir.store import Store
+from chimera.rundir.text import TOKENS, check_text, note_text, other_than_stored, settings_hash
 from chimera.task.base import Task
 from chimera.train import record
 from chimera.train.arithmetic import resolved
@@ -84,7 +85,7 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
 
     data = make_data(config)
     ranks.on_first(data.prepare_data)
-    tokenizer = data.prepared.tokenizer
+    tokenizer, tokens = data.prepared.tokenizer, data.prepared.report.get(TOKENS)
     task = make_task(config, tokenizer.vocab_size, start=True)
     task.configure_for(data, "fit")
     data.setup()
@@ -96,10 +97,15 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
     show_frozen(config)
     if (line := neighbours.hint()) and ranks.size == 1:
         say(line)
+    if ranks.first and (line := other_than_stored(settings_hash(config), tokens)):
+        say(line)
 
     def started() -> dict[str, Any]:
+        if not config["overwrite"]:
+            check_text(directory.path, tokens)
         origin = starting_point(config, directory, task, data, settings.max_steps)
         resume = start(directory, config, overrides, task.optim)
+        note_text(directory.path, tokens)
         return {"path": str(resume.path or origin or ""), "step": resume.step}
 
     resume = ranks.on_first(started)

@@ -16,17 +16,25 @@ import torch
 from hydra.utils import get_object
 from lightning.pytorch.loggers import Logger
 
+from chimera.config.compose import compose, plain
+from chimera.config.groups import ZOO
 from chimera.data.batch.module import DataModule
 from chimera.errors import UserError, one_line
 from chimera.model.diagram import mermaid
 from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import RESUMABLE, flatten, identity_settings
 from chimera.task.base import Task
 from chimera.train.console import ternary_by_component
 
 PACKAGE = "chimera."
 #: Files of a run's directory that say what it is.
-FILES = ("config.yaml", "overrides.txt", "environment.json", "model.md")
+FILES = ("config.yaml", "overrides.txt", "environment.json", "model.md", "settings.md")
+#: Columns of the table of settings.
+SETTINGS = ("setting", "default", "here")
+#: Groups whose choices decide what a run computes.
+GROUPS = (*ZOO, "task", "data", "tokenizer", "model", "optim", "schedule", "preset")
+ABSENT = "–"
 
 
 @runtime_checkable
@@ -64,12 +72,37 @@ def show_model(
     diagram = mermaid(task.model, config["choices"])
     parts = [f"# {config['name']}", _grid(columns, rows), f"```mermaid\n{diagram.rstrip()}\n```"]
     write_atomic(directory.path / "model.md", "\n\n".join(parts) + "\n")
+    compared = list(from_defaults(config))
+    text = f"# Settings that are not the defaults\n\n{_grid(SETTINGS, compared)}\n"
+    write_atomic(directory.path / "settings.md", text)
     for logger in loggers:
         if isinstance(logger, Shows):
             logger.show_table("model/parameters", columns, rows)
+            logger.show_table("model/settings", SETTINGS, compared)
             logger.show_text("model/diagram", diagram)
             files = {name: directory.path / name for name in FILES}
             logger.keep({**files, **dict(_sources(config))})
+
+
+def from_defaults(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(key, default, here) of the settings in which a run differs from the default one.
+
+    Of a group with another choice only the choice and what is not that choice's default is listed.
+    """
+    choices = {group: name for group, name in config["choices"].items() if group in GROUPS}
+    default = plain(compose([]))
+    try:
+        same = plain(compose([f"{group}={name}" for group, name in choices.items()]))
+    except UserError:  # a choice that needs more than its name, such as tokenizer=own
+        same = default
+    for group, name in choices.items():
+        if (usual := default["choices"].get(group)) != name:
+            yield group, str(usual), name
+    before, here = flatten(identity_settings(same)), flatten(identity_settings(dict(config)))
+    for key in dict.fromkeys((*before, *here)):
+        old, new = before.get(key, ABSENT), here.get(key, ABSENT)
+        if old != new and key not in RESUMABLE:
+            yield key, one_line(old), one_line(new)
 
 
 def show_samples(

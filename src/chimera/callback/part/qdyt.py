@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from chimera.callback.part.update import OnUpdate
+from chimera.callback.part.update import OnUpdate, steps_of
 from chimera.ops import reduce
 from chimera.types import PositiveFloat, PositiveInt
 
@@ -81,7 +81,7 @@ class QDyTSchedule(OnUpdate):
         self._raw = [norm for norm in norms if not bool(norm.calibrated)]
         for norm in self._raw:
             norm.begin_calibration(self.end)
-        self._length = min(self.warmup_steps, _steps(trainer) // 2)
+        self._length = min(self.warmup_steps, steps_of(trainer) // 2)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -115,12 +115,3 @@ class QDyTSchedule(OnUpdate):
                 total.copy_(reduce.total(total))
             norm.end_calibration()
         self._raw = []
-
-
-def _steps(trainer: pl.Trainer) -> int:
-    """Optimiser steps of the whole run, from its settings."""
-    if trainer.max_steps > 0:
-        return trainer.max_steps
-    assert trainer.max_epochs is not None
-    per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-    return trainer.max_epochs * per_epoch

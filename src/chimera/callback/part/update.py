@@ -42,3 +42,12 @@ class OnUpdate(Callback):
         """Hook of torch, called where `optimizer.step` returns."""
         groups = optimizer.param_groups
         self.updated = any(p.grad is not None for group in groups for p in group["params"])
+
+
+def steps_of(trainer: pl.Trainer) -> int:
+    """Optimiser steps of the whole run, from its settings."""
+    if trainer.max_steps > 0:
+        return trainer.max_steps
+    assert trainer.max_epochs is not None
+    per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+    return trainer.max_epochs * per_epoch

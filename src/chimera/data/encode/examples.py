@@ -7,9 +7,10 @@ end of its longer text. The cache stores the ids under a hash of corpus, tokeniz
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache as once
 from pathlib import Path
@@ -103,12 +104,23 @@ def prepare_examples(
     parts = {part: read_encoded(folder / f"{part}.npz") for part in facts["splits"]}
     report = {
         "corpus_sha256": corpus_hash,
+        "tokens_sha256": _hash(parts),
         "splits": facts["splits"],
         "tokenizer_seconds": seconds,
         "packing_seconds": facts["seconds"],
         "cache": str(folder),
     }
     return Prepared(tokenizer, parts, report)
+
+
+def _hash(parts: Mapping[str, Encoded]) -> str:
+    """Hash of the ids and labels of all parts."""
+    found = hashlib.sha256()
+    for name, part in sorted(parts.items()):
+        found.update(name.encode())
+        for field in fields(part):
+            found.update(np.ascontiguousarray(getattr(part, field.name)).tobytes())
+    return found.hexdigest()
 
 
 def encode(examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> Encoded:

@@ -7,9 +7,11 @@ it. Each stage that is not cached writes one line to the log `chimera`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as once
 from pathlib import Path
@@ -71,6 +73,7 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
     rows = [source.tokens(tokenizer) for source in texts]
     report = {
         "corpus_sha256": corpus_hash,
+        "tokens_sha256": _tokens_hash([folder for _, folder, _ in rows]),
         "splits": _summed([packed["splits"] for _, _, packed in rows]),
         "tokenizer_seconds": learning,
         "packing_seconds": sum(packed["seconds"] for _, _, packed in rows),
@@ -143,6 +146,13 @@ def _mixed(rows: list[dict[Split, PackedTokens]], recipe: Recipe) -> Mapping[Any
         files = tuple(file for row in rows for file in row[split].files)
         tokens[split] = PackedTokens(files[0], rows[0][split].dtype, files)
     return tokens
+
+
+def _tokens_hash(folders: Sequence[Path]) -> str:
+    """Hash of the ids of all splits: the same for the same tokens, wherever their text is from."""
+    files = [sorted(cache.hashes(folder).items()) for folder in folders]
+    ids = [[(name, digest) for name, digest in each if name.endswith(".bin")] for each in files]
+    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 
 
 def _summed(counts: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:

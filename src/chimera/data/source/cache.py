@@ -105,6 +105,12 @@ def entry(
     return folder, facts
 
 
+def hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file of a complete entry, by name, as they were when it was built."""
+    found: dict[str, str] = json.loads((folder / MANIFEST).read_text())["files"]
+    return found
+
+
 def has(root: Path, kind: str, key: str) -> bool:
     """Whether an entry of the cache is complete."""
     return _read(root / kind / key[:32]) is not None

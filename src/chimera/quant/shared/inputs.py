@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from chimera.contract_gguf import GGUF, NotInGGUF
 from chimera.ops import reduce
 from chimera.ops.grid import rms_codes, rms_grid, to_codes, to_grid
 from chimera.ops.hadamard import RADIX, block, rotate_dense, rotate_fast, signs
@@ -29,6 +30,14 @@ from chimera.ops.straight import recomputing, straight
 
 Bits = Literal[2, 3, 4, 5, 6, 7, 8]
 Transform = Literal["dense", "fast"]
+
+
+#: Bits to which llama.cpp rounds x at the least.
+FINE = 8
+
+
+def _coarse(bits: int) -> GGUF:
+    raise NotInGGUF("quant", f"activation_bits={bits}")
 
 
 class PerToken(nn.Module):
@@ -44,6 +53,10 @@ class PerToken(nn.Module):
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """The same rounding as codes; x gets the gradient."""
         return Grid(*to_codes(x, self.bits))
+
+    def gguf(self) -> GGUF:
+        """Nothing to write: llama.cpp rounds x itself, to 8 bits or finer."""
+        return GGUF() if self.bits >= FINE else _coarse(self.bits)
 
 
 class PerChannel(nn.Module):
@@ -110,6 +123,16 @@ class NormedPerToken(nn.Module):
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """The same rounding as codes; x gets the gradient through x̄."""
         return Grid(*rms_codes(x, self.bits, self.eps))
+
+    def gguf(self) -> GGUF:
+        """A norm of weight 1; its width is that of the linear layer."""
+        if self.bits < FINE:
+            return _coarse(self.bits)
+        return GGUF(
+            {"norm": torch.ones(())},
+            {"attention.layer_norm_rms_epsilon": self.eps},
+            {"a norm inside each linear layer": frozenset({"bitnet"})},
+        )
 
 
 def has_grid(inputs: nn.Module) -> bool:

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from chimera.contract import Role
+from chimera.contract_gguf import GGUF, in_gguf, joined
 from chimera.ops.integer import Arithmetic, Codes, Grid, integer_linear, prepared
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.straight import straight
@@ -36,6 +37,17 @@ class Linear(nn.Linear):
         super().__init__(d_in, d_out, bias=bias)
         self.role = role
 
+    def gguf(self) -> GGUF:
+        """Weight and bias, in the values of the forward pass."""
+        return _in_gguf(self.weight, self.bias)
+
+
+def _in_gguf(weight: Tensor, bias: Tensor | None) -> GGUF:
+    if bias is None:
+        return GGUF({"weight": weight})
+    needs = {"biases in linear layers": frozenset({"llama"})}
+    return GGUF({"weight": weight, "bias": bias}, needs=needs)
+
 
 class Embedding(nn.Embedding):
     """torch's Embedding with `table()`, the weights of a tied head."""
@@ -45,6 +57,10 @@ class Embedding(nn.Embedding):
     def table(self) -> Float[Tensor, "entries d"]:
         """Weights of the forward pass, [entries d]."""
         return self.weight
+
+    def gguf(self) -> GGUF:
+        """The table, in the values of the forward pass."""
+        return GGUF({"weight": self.table().detach()})
 
 
 class QuantisedLinear(Linear):
@@ -94,6 +110,12 @@ class QuantisedLinear(Linear):
 
     def _product(self, x: Tensor, grid: Grid, codes: Codes, dtype: torch.dtype) -> Tensor:
         return integer_linear(x, self.weight, grid, codes, dtype=dtype)
+
+    def gguf(self) -> GGUF:
+        """Weight and bias in the values of the forward pass, and what precedes the product."""
+        own = _in_gguf(self.quantised().detach(), self.bias)
+        before = GGUF() if isinstance(self.inputs, nn.Identity) else in_gguf(self.inputs, "quant")
+        return joined({}, own, before)
 
     def sharded(self) -> None:
         """Keep codes while the shards stay the same; called when the weight is in shards."""

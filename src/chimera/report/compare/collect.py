@@ -17,6 +17,8 @@ from chimera.errors import UserError, nearest, one_line
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten, identity_settings
 from chimera.rundir.store import intact, is_stored
+from chimera.rundir.summaries import Summaries
+from chimera.rundir.text import Text, text_of
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")
@@ -49,6 +51,7 @@ class Run:
         table: name of the table that it is a row of; empty for other runs.
         tokens: of an optimiser step without padding; None if that is not known.
         flops: of a token in training; None likewise.
+        text: hashes of its training text; None in records of older versions.
     """
 
     path: Path
@@ -61,6 +64,7 @@ class Run:
     table: str = ""
     tokens: float | None = None
     flops: float | None = None
+    text: Text | None = None
 
     @cached_property
     def curve(self) -> list[tuple[float, float, float]]:
@@ -95,12 +99,20 @@ def is_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() and (path / "status.json").is_file()
 
 
-def collect(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
-    """The runs in these directories, and what is wrong with those that cannot be read."""
+def collect(
+    paths: Iterable[Path], summaries: Summaries | None = None
+) -> tuple[list[Run], dict[Path, str]]:
+    """The runs in these directories, and what is wrong with those that cannot be read.
+
+    Args:
+        paths: directories of runs.
+        summaries: of runs that were read before; None reads all.
+    """
     runs, broken = [], dict[Path, str]()
     for path in paths:
         try:
-            runs.append(read(path))
+            known = summaries and summarised(path, summaries.get(path))
+            runs.append(known or read(path))
         except UserError as error:
             broken[path] = one_line(error)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -138,7 +150,31 @@ def read(path: Path) -> Run:
         if isinstance(length, int) and isinstance(batch, int)
         else None,
         number((record.get("flops") or {}).get("training")),
+        text_of(record),
     )
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    """A run as plain values, with its curve if that was read."""
+    found = {name: value for name, value in vars(run).items() if name != "path"}
+    return found | {"text": run.text and list(run.text)}
+
+
+def summarised(path: Path, summary: Any) -> Run | None:
+    """The run of a summary; None if it is of another form."""
+    if not isinstance(summary, dict):
+        return None
+    values = dict(summary)
+    curve, text = values.pop("curve", None), values.pop("text", None)
+    try:
+        validations = [(float(step), float(loss)) for step, loss in values.pop("validations")]
+        run = Run(path, **values, validations=validations, text=Text(*text) if text else None)
+        if curve is not None:
+            points = [(float(step), float(loss), float(at)) for step, loss, at in curve]
+            run.__dict__["curve"] = points  # where `cached_property` looks first
+    except (KeyError, TypeError, ValueError):
+        return None
+    return run
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -124,7 +125,8 @@ def overlay(comparison: Comparison) -> Figure:
 
 def drawn(groups: Sequence[Group]) -> list[Group]:
     """The groups that are drawn: the first ones of those with a step log."""
-    return [group for group in groups if any(run.curve for run in group.runs)][:MOST]
+    with_log = (group for group in groups if any(run.curve for run in group.runs))
+    return list(islice(with_log, MOST))
 
 
 def label(group: Group) -> str:

@@ -9,6 +9,7 @@ from chimera.config import tables
 from chimera.errors import UserError, nearest
 from chimera.report.compare.collect import FACTS, Run
 from chimera.report.stats import Spread, spread
+from chimera.rundir.text import apart
 
 #: Metrics by which runs are ordered if the command line names none, and their better side.
 USUAL = ("val/perplexity", "val/loss", "val/accuracy", "test/perplexity", "test/loss")
@@ -65,6 +66,11 @@ class Comparison:
     keys: tuple[str, ...]
     groups: tuple[Group, ...]
     broken: dict[str, str]
+
+    @property
+    def other_text(self) -> str:
+        """A sentence if runs of the same settings have different training text; else empty."""
+        return apart(run.text for run in self.runs)
 
     @property
     def runs(self) -> list[Run]:

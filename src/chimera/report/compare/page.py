@@ -57,6 +57,7 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
         better=escape(f"{comparison.better} is better"),
         keys=escape(", ".join(comparison.keys) or "none: the runs agree in all settings"),
         reports=_reports(comparison, folder),
+        text=f"<p>{escape(comparison.other_text)}</p>\n" if comparison.other_text else "",
         buttons="".join(
             f'<button data-axis="{escape(a.name)}">{escape(a.name)}</button>' for a in AXES
         ),
@@ -174,7 +175,7 @@ TEMPLATE = """<!DOCTYPE html>
 <body>
 <h1>{title}</h1>
 <p>{better}. The runs differ in: {keys}. {reports}</p>
-<noscript><img alt="training losses" src="data:image/png;base64,{image}"></noscript>
+{text}<noscript><img alt="training losses" src="data:image/png;base64,{image}"></noscript>
 <div id="chart" hidden>
 <div class="bar">{buttons}<label><input type="checkbox" id="log"> logarithmic</label>
 <span>wheel: zoom · drag: move · double click: all</span></div>

@@ -18,12 +18,15 @@ from rich.text import Text
 from chimera.errors import UserError, one_line
 from chimera.paths import home
 from chimera.report import digits, figures
-from chimera.report.compare.collect import collect
+from chimera.report.compare.collect import collect, summary_of
 from chimera.report.compare.figure import overlay
 from chimera.report.compare.groups import Comparison, compare
 from chimera.report.compare.page import FACTS, page
 from chimera.rundir.atomic import write_atomic
+from chimera.rundir.summaries import Summaries
 
+#: Runs that are read faster than an index of them.
+FEW = 20
 #: Rows that a terminal is shown.
 SHOWN = 20
 #: First characters of a text that a spreadsheet would take for a formula.
@@ -48,7 +51,8 @@ def write_comparison(
     Raises:
         UserError: a key or metric that no run has; no run can be read; the folder cannot be made.
     """
-    runs, broken = collect(paths)
+    summaries = Summaries()
+    runs, broken = collect(paths, summaries)
     if not runs:
         raise UserError(f"none of {len(paths)} runs can be read: {next(iter(broken.values()))}")
     names = {one_line(path.name): why for path, why in broken.items()}
@@ -64,6 +68,9 @@ def write_comparison(
     (folder / "compare.svg").write_bytes(svg(figure))
     write_atomic(folder / "compare.csv", comma_separated(found))
     write_atomic(folder / "compare.html", page(found, folder, picture))
+    if len(runs) > FEW:  # RUNNING may become anything without a change of its files
+        over = {run.path: summary_of(run) for run in runs if run.state in ("DONE", "FAILED")}
+        summaries.save(over)
     return found, folder
 
 
@@ -129,6 +136,8 @@ def show(comparison: Comparison, console: Console) -> None:
     wide.print(grid)
     if (rest := len(comparison.groups) - SHOWN) > 0:
         wide.print(f"and {rest} more in compare.csv", highlight=False)
+    if line := comparison.other_text:
+        wide.print(Text(line), soft_wrap=True)
     for name, why in list(comparison.broken.items())[:SHOWN]:
         wide.print(Text(f"not read: {name}: {why}"), soft_wrap=True)
 

@@ -1,0 +1,1 @@
+"""A trained decoder as one file for llama.cpp: weights, settings and tokenizer."""

@@ -1,0 +1,69 @@
+"""BitNet a4.8: ternary weights, 4-bit and sparse 8-bit activations (arXiv 2411.04965).
+
+    y = Quant(RMSNorm(x)) · W̃ᵀ,   W̃ = γ·clip(round(W/γ), −1, 1),   γ = mean|W|
+    qkv, gate, up   4 bits: clip(round(x/s), −8, 7)·s,  s = mean|x| / √7
+    out             8 bits, the half of the channels with the largest |x|; 0 elsewhere
+    down            8 bits; ffn=relu2_glu makes most of its inputs zero
+
+A run trains all layers with 8 bits and without a mask first, and so in its last twentieth, as the
+paper (95 of 100 billion tokens); the callback in the YAML file changes over. The paper's FP4 grid
+(E2M1) in place of 4-bit integers, and its 3-bit cache, are left out. Shapes: [… d_in] to [… d_out].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from chimera.contract import Fraction, Role
+from chimera.ops.ternary import absmean, ternary
+from chimera.quant.shared.codes import Compute, arithmetic
+from chimera.quant.shared.inputs import NormedPerToken, PerToken
+from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
+from chimera.quant.shared.stages import NormedMean, NormedSparse, Stages
+
+
+class BitNetA48:
+    """Ternary weights, 4-bit activations, sparse 8-bit inputs of output layers (BitNet a4.8).
+
+    Args:
+        keep: share of the channels that inputs of `out` layers keep in the second stage.
+        embedding: quantise the embedding table too.
+        head: quantise the output head too (with 8 bits); the paper keeps it in full precision.
+        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`), or
+            the fastest on this machine (`auto`).
+    """
+
+    quantises = True
+
+    def __init__(
+        self,
+        *,
+        keep: Fraction = 0.5,
+        embedding: bool = False,
+        head: bool = False,
+        compute: Compute = "simulate",
+    ) -> None:
+        self.rule, self.compute, self.keep = ternary(absmean), arithmetic(compute), keep
+        self.quantise_embedding, self.quantise_head = embedding, head
+
+    def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
+        if role == "head" and not self.quantise_head:
+            return Linear(d_in, d_out, bias=bias, role=role)
+        options: Any = {"role": role, "rule": self.rule, "compute": self.compute}
+        return TernaryLinear(d_in, d_out, bias=False, inputs=self._inputs(role), **options)
+
+    def _inputs(self, role: Role) -> nn.Module:
+        early = NormedPerToken(8)
+        if role in {"down", "head"}:
+            return early
+        return Stages(early, NormedSparse(self.keep) if role == "out" else NormedMean())
+
+    def embedding(self, entries: int, dim: int) -> nn.Module:
+        if not self.quantise_embedding:
+            return Embedding(entries, dim)
+        return TernaryEmbedding(entries, dim, self.rule)
+
+    def activation(self, dim: int) -> nn.Module:
+        return PerToken(8)

@@ -1,0 +1,132 @@
+"""Inputs of BitNet a4.8 and v2: 4-bit grids by the mean magnitude, and two stages of training.
+
+    x̄ = x / √(mean x² + eps)
+    4 bits   x̂ = clip(round(x̄ / s), −8, 7)·s,   s = mean|x̄| / √7       (2411.04965, 2504.18415)
+    sparse   x̂ = PerToken₈(x̄) ⊙ M,   M = 1 for the K channels with the largest |x̄|     (2411.04965)
+
+Values beyond 7·s, here 2.6 times the mean magnitude, are clipped. Rounding, clipping and the mask
+pass gradients unchanged; the gradient is that of x̄. Shapes: [… d] to [… d].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from chimera.ops.grid import FLOOR, rms_codes
+from chimera.ops.integer import Grid
+from chimera.ops.precision import wide
+from chimera.ops.straight import straight
+
+#: Values of the buffer `stage`: of a model that no run has trained, and of a run's two stages.
+UNTRAINED, EARLY, LATE = range(3)
+#: Bits that activations end with.
+LateBits = Literal[4, 8]
+
+
+class NormedMean(nn.Module):
+    """RMSNorm without affine part, then a grid per token whose step follows the mean magnitude."""
+
+    def __init__(self, bits: int = 4, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.bits, self.eps = bits, eps
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        normed = F.rms_norm(x, x.shape[-1:], eps=self.eps)
+        codes, step = self._rounded(normed.detach())
+        return straight(normed, codes.mul_(step).to(normed.dtype))
+
+    @torch.no_grad()
+    def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
+        """The same rounding as codes; x gets the gradient through x̄."""
+        mean = x.square().mean(-1, keepdim=True, dtype=wide(x))
+        rstd = (mean + self.eps).rsqrt()
+        codes, step = self._rounded(F.rms_norm(x, x.shape[-1:], eps=self.eps))
+        return Grid(codes.to(torch.int8), step, rstd)
+
+    def _rounded(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        levels = 2 ** (self.bits - 1) - 1
+        mean = x.abs().mean(-1, keepdim=True, dtype=wide(x)).clamp(min=FLOOR)
+        step = mean / math.sqrt(levels)
+        return (x / step).round_().clamp_(-levels - 1, levels), step
+
+
+class NormedSparse(nn.Module):
+    """RMSNorm without affine part, the largest channels of each token, an absmax grid per token.
+
+    Args:
+        share: of the channels that are kept; at least one is.
+        bits: of the grid.
+        eps: of the norm.
+    """
+
+    def __init__(self, share: float, bits: int = 8, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.share, self.bits, self.eps = share, bits, eps
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        normed = F.rms_norm(x, x.shape[-1:], eps=self.eps)
+        with torch.no_grad():
+            codes, step, _ = self.grid(x)
+            rounded = (codes * step).to(normed.dtype)
+        return straight(normed, rounded)
+
+    @torch.no_grad()
+    def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
+        """The same rounding as codes; x gets the gradient through x̄."""
+        codes, step, rstd = rms_codes(x, self.bits, self.eps)
+        kept = x.abs().topk(max(round(self.share * x.shape[-1]), 1), -1).indices
+        return Grid(torch.zeros_like(codes).scatter_(-1, kept, codes.gather(-1, kept)), step, rstd)
+
+
+class Stages(nn.Module):
+    """One of two inputs, by the stage of training; the late one in a model that no run has trained.
+
+    The stage is a buffer, so that a checkpoint evaluates with the inputs that it was trained with.
+
+    Args:
+        early, late: inputs with a method `grid`.
+    """
+
+    stage: Tensor
+
+    def __init__(self, early: nn.Module, late: nn.Module) -> None:
+        super().__init__()
+        self.early, self.late = early, late
+        self.register_buffer("stage", torch.tensor(UNTRAINED))
+        self._known: int | None = None  # avoids a test of the buffer, which synchronises with a GPU
+
+    def set_stage(self, late: bool) -> None:
+        """Choose the inputs from now on."""
+        self._known = LATE if late else EARLY
+        self.stage.fill_(self._known)
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run has trained it up to the late stage."""
+        return int(self.stage) == LATE
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        y: Tensor = self._chosen()(x)
+        return y
+
+    def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
+        """Codes by the chosen inputs."""
+        codes: Grid = self._chosen().grid(x)  # type: ignore[operator]
+        return codes
+
+    def _chosen(self) -> nn.Module:
+        if self._known is None:
+            if self.stage.is_meta:
+                return self.late
+            self._known = int(self.stage)
+        return self.early if self._known == EARLY else self.late
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._known = None

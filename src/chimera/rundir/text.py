@@ -1,0 +1,127 @@
+"""Whether runs were trained on the same tokens: their hash is in each record.
+
+`data=pydocs` takes its text from the installed Python and packages, so the same settings give other
+tokens elsewhere; a file of text may have changed too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chimera.errors import UserError, one_line
+from chimera.paths import store_root
+from chimera.rundir.atomic import write_json
+from chimera.rundir.plain import read_json
+from chimera.rundir.store import paths
+
+#: Keys of run.json's `data`: hash of the settings that decide the tokens, and of the tokens.
+SETTINGS, TOKENS = "settings_sha256", "tokens_sha256"
+#: Settings of data and tokenizer without a say in the tokens.
+FREE = ("batch_size", "num_workers", "processes", "cache_dir", "num_threads")
+ADVICE = (
+    "data=pydocs takes its text from the installed Python and packages (data.documents=<file> gives"
+    " every machine one text)"
+)
+
+
+class Text(NamedTuple):
+    """Hashes of the settings of a run's text, and of its tokens."""
+
+    settings: str
+    tokens: str
+
+
+def settings_hash(config: Mapping[str, Any]) -> str:
+    """Hash of the settings of a configuration that decide the tokens."""
+    nodes = [
+        {key: value for key, value in config[group].items() if key not in FREE}
+        for group in ("data", "tokenizer")
+    ]
+    if config.get("init_run"):  # the tokenizer is that of the run that is named
+        nodes[1].pop("path", None)
+        nodes.append({"init_run": config["init_run"]})
+    return hashlib.sha256(json.dumps(nodes, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def text_of(record: Mapping[str, Any]) -> Text | None:
+    """The hashes in a record, which may be a stranger's; None in those of older versions."""
+    data = record.get("data")
+    if not isinstance(data, dict):
+        return None
+    found = data.get(SETTINGS), data.get(TOKENS)
+    return Text(*(one_line(text)[:64] for text in found)) if all(found) else None
+
+
+def apart(texts: Iterable[Text | None]) -> str:
+    """One sentence if runs of the same settings have different tokens; else empty."""
+    by_settings: dict[str, Counter[str]] = {}
+    for text in texts:
+        if text is not None:
+            by_settings.setdefault(text.settings, Counter())[text.tokens] += 1
+    other = [counts for counts in by_settings.values() if len(counts) > 1]
+    if not other:
+        return ""
+    groups = (
+        " and ".join(f"{n} run{'s' * (n != 1)} on {tokens[:8]}" for tokens, n in counts.items())
+        for counts in other
+    )
+    return (
+        f"Runs with the same settings were trained on different text ({'; '.join(groups)}, by the"
+        f" hash of the tokens), so their numbers cannot be compared: {ADVICE}"
+    )
+
+
+def other_than_stored(settings: str, tokens: str | None, root: Path | None = None) -> str:
+    """What to say before training if the store's records of these settings have other tokens.
+
+    Args:
+        settings: hash of the settings of the run's text.
+        tokens: hash of its tokens; None if it is not known.
+        root: of the store; None: that of this process.
+    """
+    stored = set[str]()
+    for path in paths(root or store_root()) if tokens else ():
+        try:
+            other = text_of(read_json(path / "run.json"))
+        except UserError:  # it is named when it is looked for
+            continue
+        if other is not None and other.settings == settings:
+            stored.add(other.tokens)
+    if not tokens or not stored or tokens in stored:
+        return ""
+    return (
+        f"the run store has records of these settings on other text (tokens"
+        f" {', '.join(sorted(each[:8] for each in stored))}; here {tokens[:8]}), so the numbers"
+        f" cannot be compared: {ADVICE}"
+    )
+
+
+def check_text(run: Path, tokens: str | None) -> None:
+    """Refuse to go on with a run on other text than it began with.
+
+    Args:
+        run: its directory; environment.json there has the hash of its tokens.
+        tokens: hash of the tokens now.
+
+    Raises:
+        UserError: they differ.
+    """
+    before = read_json(run / "environment.json").get(TOKENS)
+    if before and tokens and before != tokens:
+        raise UserError(
+            f"{run} began on other text (tokens {one_line(before)[:8]}, here {tokens[:8]}):"
+            f" {ADVICE}; resume it with the Python and packages that began it, or start over with"
+            " overwrite=true"
+        )
+
+
+def note_text(run: Path, tokens: str | None) -> None:
+    """Write the hash of a run's tokens into its environment.json."""
+    file = run / "environment.json"
+    if tokens:
+        write_json(file, {**read_json(file), TOKENS: tokens})

@@ -1,0 +1,96 @@
+"""Hyena against its equations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from chimera.mixer.hyena import Hyena
+from tests.kit import close, continues, ctx, double, grads, in_pieces, parts, site
+from tests.mixer import recurrent
+from tests.reference.long_conv import long_conv
+
+OPTIONS: list[dict[str, Any]] = [{}, {"order": 3, "conv": 1, "bands": 2, "width": 5}]
+options = pytest.mark.parametrize("options", OPTIONS, ids=str)
+
+
+def build(**options: Any) -> Hyena:
+    mixer = double(lambda: Hyena(site(), parts(), **options))
+    assert isinstance(mixer, Hyena)
+    return mixer
+
+
+def filters(mixer: Hyena, tokens: int) -> Tensor:
+    """Values distance by distance; the longest text has 64 tokens."""
+    f, rows = mixer.filters, []
+    for j in range(tokens):
+        bands = torch.linspace(1e-4, f.bands - 1, f.bands, dtype=torch.float64)
+        angles = 2 * math.pi * j / 64 * bands
+        y = torch.cat([torch.tensor([j / 63], dtype=torch.float64), angles.cos(), -angles.sin()])
+        for weight, bias in zip((f.first, f.hidden[0], f.hidden[1]), f.biases, strict=True):
+            y = torch.sin(f.frequency * (weight @ y + bias))
+        rates = math.log(100) * torch.linspace(1 / 1.5, 1 / 0.3, f.channels, dtype=torch.float64)
+        rows.append(f.last @ y * torch.exp(-rates * j / 63))
+    return torch.stack(rows)
+
+
+def by_sum(mixer: Hyena, x: Tensor) -> Tensor:
+    """Equations of the module's docstring."""
+    d, n = x.shape[-1], mixer.order
+    mixed = recurrent.conv(mixer.in_proj(x), mixer.taps, mixer.bias)
+    *gates, v = mixed.split(d, -1)
+    h = filters(mixer, x.shape[1])
+    z = v
+    for i in range(n - 1):
+        z = z * gates[n - 1 - i]
+        z = long_conv(z, h[:, i * d : (i + 1) * d]) + mixer.skip[i] * z
+    return mixer.out_proj(z * gates[0])
+
+
+@options
+@pytest.mark.parametrize("tokens", [1, 2, 70])
+def test_is_the_definition(options: dict[str, Any], tokens: int) -> None:
+    recurrent.is_the_recurrence(build(**options), by_sum, tokens)
+
+
+@options
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padded_prompts_go_on(options: dict[str, Any], left: bool) -> None:
+    mixer, lengths = build(**options), (7, 12, 1)
+    state = continues(
+        mixer, lengths, 2, left=left, want=lambda x: by_sum(mixer, x), tol=recurrent.EXACT
+    )
+    assert state.past.shape == (3, 14, mixer.order - 1, 32)
+
+
+def test_gradients_pass_through_the_state() -> None:
+    mixer, x = build(order=3), torch.randn(2, 11, 32, dtype=torch.float64)
+    y, _ = in_pieces(mixer, x, (4, 1, 6))
+    want = by_sum(mixer, x)
+    close(y, want, recurrent.EXACT)
+    close(grads(y.sin().sum(), mixer), grads(want.sin().sum(), mixer), recurrent.EXACT)
+
+
+def test_half_precision_is_finite() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        mixer = build().to(dtype)
+        x = 3 * torch.randn(1, 70, 32).to(dtype)
+        out = mixer(x, ctx(tokens=70), mixer.init_state(1))
+        assert out.y.dtype == out.state.past.dtype == dtype
+        assert out.y.isfinite().all()
+
+
+def test_windows_fade_at_the_rates_of_the_paper() -> None:
+    """At the longest text they are between 0.01^(1/1.5) and 0.01^(1/0.3)."""
+    f = build().filters
+    with torch.no_grad():
+        for p in (f.first, f.hidden):
+            p.zero_()  # the network no longer depends on the distance
+        h = f(64)
+    slowest, fastest = (h[63] / h[0])[[0, -1]].tolist()
+    assert slowest == pytest.approx(0.01 ** (1 / 1.5))
+    assert fastest == pytest.approx(0.01 ** (1 / 0.3))

@@ -1,0 +1,76 @@
+"""Log-linear Mamba-2 against its equations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from chimera.mixer.log_linear import LogLinear
+from tests.kit import double, parts, site
+from tests.mixer import recurrent
+
+OPTIONS = [
+    {"state": 3, "head_dim": 8, "groups": 2, "levels": 3, "chunk": 16},
+    pytest.param({"state": 5}, marks=pytest.mark.slow),
+]
+
+
+def build(**options: Any) -> LogLinear:
+    mixer = double(lambda: LogLinear(site(), parts(), **{"state": 5, **options}))
+    assert isinstance(mixer, LogLinear)
+    with torch.no_grad():
+        mixer.L.normal_()
+    return mixer
+
+
+def by_token(mixer: LogLinear, x: Tensor) -> Tensor:
+    """Equations of the module's docstring; states merge as carries do in a counter."""
+    z, mixed = mixer.in_proj(x).split((mixer.inner, sum(mixer.widths)), -1)
+    mixed = F.silu(recurrent.conv(mixed, mixer.conv.weight, mixer.conv.bias))
+    u, b, c = mixed.split(mixer.widths, -1)
+    u = rearrange(u, "b t (h p) -> b t h p", h=mixer.heads)
+    reads = mixer.heads // mixer.groups
+    b, c = (rearrange(y, "b t (g n) -> b t g n", g=mixer.groups) for y in (b, c))
+    b, c = (y.repeat_interleave(reads, 2) for y in (b, c))
+    delta = torch.log1p((mixer.dt_proj(x) + mixer.decay.dt_bias).exp())
+    scale = rearrange(mixer.level_proj(x), "b t (h l) -> b t h l", h=mixer.heads)
+    scale = torch.log1p((scale * mixer.L).exp())
+    states: dict[int, Tensor] = {}
+    ys = []
+    for t in range(x.shape[1]):
+        keep = (-mixer.decay.A_log.exp() * delta[:, t]).exp()[..., None, None]
+        states = {level: keep * state for level, state in states.items()}
+        own = torch.einsum("bh,bhn,bhp->bhnp", delta[:, t], b[:, t], u[:, t])
+        s = mixer.D[:, None] * u[:, t]
+        for level, state in {**states, 0: own}.items():
+            weight = scale[:, t, :, min(level, mixer.levels - 1)]
+            s = s + weight[..., None] * torch.einsum("bhn,bhnp->bhp", c[:, t], state)
+        ys.append(s)
+        bit = 1
+        while bit in states:
+            own, bit = own + states.pop(bit), bit + 1
+        states[bit] = own
+    y = torch.stack(ys, 1).flatten(2) * F.silu(z)
+    y = y.unflatten(-1, (mixer.groups, -1))
+    y = (y / (y.square().mean(-1, keepdim=True) + 1e-5).sqrt()).flatten(2)
+    return mixer.out_proj(y * mixer.norm)
+
+
+class TestRecurrence(recurrent.Recurrence):
+    build, oracle = staticmethod(build), staticmethod(by_token)
+    options = OPTIONS
+
+
+def test_levels_follow_the_longest_text() -> None:
+    assert [LogLinear(site(max_len=n), parts()).levels for n in (64, 65, 16384)] == [7, 8, 15]
+
+
+@pytest.mark.parametrize("choice", [{"head_dim": 48}, {"groups": 3, "head_dim": 8}], ids=str)
+def test_heads_and_groups_must_divide(choice: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="mixer=log_linear with inner width 64: head_dim="):
+        LogLinear(site(), parts(), **choice)

@@ -1,0 +1,126 @@
+"""Log-linear attention: aligned and free chunks and single tokens equal the sum over buckets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from chimera.ops import log_linear, ssd
+from chimera.ops.log_linear import Levels
+from tests.kit import close, grads, ragged
+from tests.ops import recurrent
+from tests.reference.log_linear import buckets
+from tests.reference.log_linear import log_linear as by_bucket
+
+widths, chunks = st.integers(1, 4), st.sampled_from([1, 2, 8, 16, 64])
+
+
+def make(t: int, k: int = 3, v: int = 2, levels: int = 5, strength: float = 1.0) -> list[Tensor]:
+    """q, k, v, g, scale: two groups of two heads."""
+    q, keys = torch.randn(2, 2, 2, t, k)
+    g = -strength * torch.rand(2, 4, t) ** 4
+    found = recurrent.leaves(q, keys, torch.randn(2, 4, t, v), g, torch.rand(2, 4, t, levels))
+    return [x for x in found if x is not None]
+
+
+def oracle(x: list[Tensor]) -> Tensor:
+    q, k, *rest = x
+    return by_bucket(*(y.repeat_interleave(2, 1) for y in (q, k)), *rest)
+
+
+def empty(x: list[Tensor]) -> Levels:
+    shape = (2, 4, x[4].shape[-1], x[0].shape[-1], x[2].shape[-1])
+    return Levels(torch.zeros(shape, dtype=torch.float64), torch.zeros(2, dtype=torch.long))
+
+
+def in_pieces(x: list[Tensor], pieces: list[int], chunk: int) -> tuple[Tensor, Levels]:
+    state, reads, at = empty(x), [], 0
+    for n in pieces:
+        part = [y[:, :, at : at + n] for y in x]
+        if n == 1:
+            y, state = log_linear.step(*part, state)
+        else:
+            y, after = log_linear.chunkwise(*part, state, chunk=chunk)
+            assert after is not None
+            state = after
+        reads.append(y)
+        at += n
+    return torch.cat(reads, 2), state
+
+
+def same(got: Tensor, want: Tensor, x: list[Tensor]) -> None:
+    close(got, want, recurrent.EXACT)
+    weight = torch.randn_like(got) / got.numel() ** 0.5
+    close(grads((got * weight).sum(), x), grads((want * weight).sum(), x), recurrent.EXACT)
+
+
+@settings(max_examples=8)
+@given(st.integers(1, 23), widths, st.integers(1, 7), chunks, st.integers(1, 9))
+def test_every_form(t: int, k: int, levels: int, chunk: int, width: int) -> None:
+    torch.manual_seed(t)
+    x = make(t, k, levels=levels)
+    want = oracle(x)
+    y, none = log_linear.chunkwise(*x, chunk=chunk)
+    assert none is None
+    same(y, want, x)
+    pieces = [width] * (t // width) + [t % width] * bool(t % width)
+    y, state = in_pieces(x, pieces, chunk)
+    same(y, want, x)
+    # The state is that of single tokens, gradients too.
+    reads, last = in_pieces(x, [1] * t, chunk)
+    same(reads, want, x)
+    same(state.memory, last.memory, x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strength", [0.0, 3000.0])
+@pytest.mark.parametrize("t", [64, 65, 200])
+def test_long_texts(t: int, strength: float) -> None:
+    """Aligned chunks, free ones and single tokens, with more tokens than levels reach."""
+    x = make(t, levels=6, strength=strength)
+    want, _ = in_pieces(x, [1] * t, 8)
+    same(log_linear.chunkwise(*x, chunk=16)[0], want, x)
+    same(in_pieces(x, [27] * (t // 27) + [t % 27], 8)[0], want, x)
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_is_in_no_bucket(left: bool) -> None:
+    q, k, v, g, scale = x = make(21)
+    mask = ragged((21, 9), left=left)
+    k1, g1 = log_linear.masked(k, g, mask)
+    start = empty(x)
+    y, last = log_linear.chunkwise(q, k1, v, g1, scale, start, mask, chunk=8)
+    assert last is not None
+    for row in range(2):
+        real = [z[row : row + 1, :, mask[row]] for z in (q, k, v, g, scale)]
+        close(y[row : row + 1, :, mask[row]], oracle(real))
+    assert last.tokens.tolist() == [21, 9]
+
+
+def test_equal_weights_are_one_state() -> None:
+    """λ = 1 is Mamba-2's recurrence."""
+    q, k, v, g, scale = make(130, levels=4)
+    got, _ = log_linear.chunkwise(q, k, v, g, torch.ones_like(scale))
+    close(got, ssd.chunkwise(q, k, v, g)[0])
+
+
+def test_buckets_are_those_of_the_paper() -> None:
+    """Token 6 = 110₂ reads itself, [4, 6) and [0, 4); each token is in one bucket."""
+    assert buckets(6, 9) == [(3, range(4)), (2, range(4, 6)), (0, range(6, 7))]
+    for t in range(40):
+        for level, tokens in buckets(t, log_linear.levels_for(40)):
+            found = log_linear._level(torch.tensor([t ^ s for s in tokens]), 7)
+            assert found.tolist() == [level] * len(tokens)
+
+
+def test_float32_forgets_by_any_factor() -> None:
+    x = [y.detach().float() for y in make(256, 8, 8)]
+    x[3] = torch.where(torch.rand_like(x[3]) < 0.5, -500.0, x[3]).requires_grad_()
+    got, _ = log_linear.chunkwise(*x)
+    want, _ = in_pieces([y.double() for y in x], [1] * 256, 1)
+    assert (got - want).abs().max() < 1e-5 * want.abs().max()
+    (slope,) = grads(got.sin().sum(), [x[3]])
+    assert slope.isfinite().all()

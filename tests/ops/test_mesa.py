@@ -1,0 +1,118 @@
+"""Mesa layer: every form solves the systems of the definition, also for gradients."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from chimera.ops import mesa
+from tests.kit import close, grads, ragged
+from tests.ops import recurrent
+from tests.reference.mesa import mesa as by_token
+
+widths, chunks = st.integers(1, 5), st.sampled_from([1, 2, 8, 16, 64])
+EXACT = mesa.Solver(steps=100, tolerance=0)
+
+
+def make(t: int, k: int = 4, v: int = 3, strength: float = 1.0) -> list[Tensor | None]:
+    """q, k, v, beta, g, ridge, state."""
+    q, keys = F.normalize(torch.randn(2, 2, 2, t, k), dim=-1)
+    beta, g = torch.rand(2, 2, t), -strength * torch.rand(2, 2, t) ** 4
+    h = torch.randn(2, 2, k, k)
+    state = torch.cat([h @ h.mT, torch.randn(2, 2, k, v)], -1)
+    ridge = 0.5 + torch.rand(2, k)
+    return recurrent.leaves(q, keys, torch.randn(2, 2, t, v), beta, g, ridge, state)
+
+
+def with_ridge(x: list[Tensor | None]) -> tuple[Any, Any, list[Tensor | None]]:
+    """Op, oracle and inputs without the ridge, which has no tokens."""
+    ridge, inputs = x[5], [*x[:5], x[6]]
+
+    def run(form: Any, *args: Any, **options: Any) -> Any:
+        state = args[5] if len(args) > 5 else None
+        return form(*args[:5], ridge, state, **options)
+
+    op = SimpleNamespace(
+        chunkwise=partial(run, partial(mesa.chunkwise, solver=EXACT)),
+        step=partial(run, partial(mesa.step, solver=EXACT)),
+    )
+    return op, partial(run, by_token), inputs
+
+
+@settings(max_examples=6)
+@given(st.integers(1, 70), widths, widths, chunks, st.sampled_from([0.0, 1.0, 3000.0]))
+def test_every_form(t: int, k: int, v: int, chunk: int, strength: float) -> None:
+    torch.manual_seed(t)
+    op, oracle, inputs = with_ridge(make(t, k, v, strength))
+    recurrent.every_form(op, oracle, inputs, chunk)
+
+
+def test_the_ridge_has_a_gradient() -> None:
+    x = make(33)
+    want, got = by_token(*x), mesa.chunkwise(*x, chunk=8, solver=EXACT)
+    recurrent.same(got, want, x)
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_padding_is_the_identity(left: bool) -> None:
+    q, k, v, beta, g, ridge, s = make(21)
+    mask = ragged((21, 9), left=left)
+    y, last = mesa.chunkwise(q, k, v, *mesa.masked(beta, g, mask), ridge, s, chunk=8, solver=EXACT)
+    for row in range(2):
+        real = [x[row : row + 1, :, mask[row]] for x in (q, k, v, beta, g)]
+        close(
+            (y[row : row + 1, :, mask[row]], last[row : row + 1]),
+            by_token(*real, ridge, s[row : row + 1]),
+        )
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_tolerance_bounds_the_error(dtype: torch.dtype, tolerance: float) -> None:
+    """With keys as values o = H x = q − Λ x: a residual r moves it by r − Λ (H + Λ)⁻¹ r."""
+    q, k, _, beta, _, ridge, _ = (x.detach().to(dtype) for x in make(200, 16, 16))
+    g = torch.full_like(beta, -0.02)
+    y, _ = mesa.chunkwise(q, k, k, beta, g, ridge, solver=mesa.Solver(30, tolerance))
+    none = torch.zeros(2, 2, 16, 32, dtype=torch.float64)
+    want, _ = by_token(*(x.double() for x in (q, k, k, beta, g, ridge)), none)
+    error = (y - want).norm(dim=-1).max()
+    assert tolerance / 10 < error < (1 + ridge.max() / ridge.min()) * tolerance
+
+
+def test_a_token_ends_alone() -> None:
+    """Its numbers are the same beside a token that takes more steps."""
+    x = [y if y is None else y.detach() for y in make(16, 8)]
+    loose = mesa.Solver(30, 1e-3)
+    y, _ = mesa.chunkwise(*x, solver=loose)
+    for t in (3, 15):
+        head = [z[:, :, : t + 1] for z in x[:5]]
+        close(mesa.chunkwise(*head, *x[5:], solver=loose)[0][:, :, t], y[:, :, t], 1e-12)
+
+
+def test_float32_forgets_by_any_factor() -> None:
+    x = [None if y is None else y.detach().float() for y in make(256, 8, 8)]
+    x[4] = torch.where(torch.rand_like(x[4]) < 0.5, -500.0, x[4]).requires_grad_()
+    got = mesa.chunkwise(*x)
+    want = by_token(*(y.double() for y in x))
+    assert (got[0] - want[0]).abs().max() < 2e-5 * want[0].abs().max()
+    (slope,) = grads(got[0].sin().sum(), [x[4]])
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20])
+def test_gradients_of_any_size(scale: float) -> None:
+    """float32: squares of gradients below 1e-19 underflow, those above 1e19 overflow."""
+    x = [None if y is None else y.detach().float().requires_grad_() for y in make(33)]
+    y, last = mesa.chunkwise(*x, chunk=8)
+    loss = y.sin().sum() + last.sin().sum()
+    over = [z for z in x if z is not None]
+    for got, want in zip(grads(scale * loss, over), grads(loss, over), strict=True):
+        close(got / scale, want, 1e-4)

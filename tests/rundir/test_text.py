@@ -1,0 +1,91 @@
+"""Runs on other text are named: in a table, in a comparison, beside the store, when they go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chimera.config.compose import compose, plain
+from chimera.errors import UserError
+from chimera.report.compare.collect import collect
+from chimera.report.compare.groups import compare
+from chimera.report.summary import summarise
+from chimera.report.text import report
+from chimera.rundir.keep import add
+from chimera.rundir.text import (
+    SETTINGS,
+    TOKENS,
+    Text,
+    apart,
+    check_text,
+    note_text,
+    other_than_stored,
+    settings_hash,
+    text_of,
+)
+from tests.rundir.test_store import a_run
+
+TABLE = "bitnet_qdyt/norms"
+
+
+def on(run: Path, tokens: str, settings: str = "s") -> Path:
+    """The run with these hashes in its record."""
+    record = json.loads((run / "run.json").read_text())
+    record["data"] |= {TOKENS: tokens, SETTINGS: settings}
+    (run / "run.json").write_text(json.dumps(record))
+    return run
+
+
+def test_only_runs_of_the_same_settings_are_compared() -> None:
+    same = [Text("a", "1" * 64), Text("b", "2" * 64), None, Text("a", "1" * 64)]
+    assert apart(same) == ""
+    line = apart([*same, Text("a", "3" * 64)])
+    assert "2 runs on 11111111 and 1 run on 33333333" in line
+    assert "\n" not in line
+    assert text_of({"data": {TOKENS: "x"}}) is None
+    assert text_of({"data": [1]}) is None
+
+
+def test_the_hash_is_of_what_decides_the_tokens() -> None:
+    config = plain(compose(["scale=smoke"]))
+    same = plain(compose(["scale=smoke", "data.batch_size=4", "norm=dyt", "data.num_workers=1"]))
+    other = plain(compose(["scale=smoke", "tokenizer.vocab_size=500"]))
+    assert settings_hash(config) == settings_hash(same) != settings_hash(other)
+
+
+def test_reports_and_comparisons_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    made = []
+    for number, row in enumerate(("layernorm", "qdyt")):
+        run = a_run(tmp_path / "runs", [f"+{TABLE}={row}", "scale=smoke", "seed=0"])
+        made.append(on(run, str(number) * 64))
+    sentence = "Runs with the same settings were trained on different text"
+    assert sentence in report(summarise(TABLE, ["scale=smoke"], [0]))
+    assert compare(collect(made)[0]).other_text.startswith(sentence)
+    on(made[1], "0" * 64)
+    assert sentence not in report(summarise(TABLE, ["scale=smoke"], [0]))
+    assert compare(collect(made)[0]).other_text == ""
+
+
+def test_a_run_beside_a_store_of_other_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_STORE", str(tmp_path / "store"))
+    record, _ = add(on(a_run(tmp_path / "runs"), "1" * 64))
+    assert "on other text (tokens 11111111; here 22222222)" in other_than_stored("s", "2" * 64)
+    assert other_than_stored("s", "1" * 64) == ""
+    assert other_than_stored("t", "2" * 64) == ""
+    (record / "run.json").write_text("{")
+    assert other_than_stored("s", "2" * 64) == ""
+
+
+def test_a_run_goes_on_with_its_text_only(tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text('{"python": "3.11.7"}')
+    check_text(tmp_path, "1" * 64)
+    note_text(tmp_path, "1" * 64)
+    check_text(tmp_path, "1" * 64)
+    with pytest.raises(UserError, match=r"began on other text \(tokens 11111111, here 22222222\)"):
+        check_text(tmp_path, "2" * 64)
+    assert json.loads((tmp_path / "environment.json").read_text())["python"] == "3.11.7"
