@@ -11,7 +11,7 @@ pass gradients unchanged; the gradient is that of x̄. Shapes: [… d] to [… d
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -99,12 +99,13 @@ class Stages(nn.Module):
         super().__init__()
         self.early, self.late = early, late
         self.register_buffer("stage", torch.tensor(UNTRAINED))
-        self._known: int | None = None  # avoids a test of the buffer, which synchronises with a GPU
+        self._note(UNTRAINED)
 
     def set_stage(self, late: bool) -> None:
         """Choose the inputs from now on."""
-        self._known = LATE if late else EARLY
-        self.stage.fill_(self._known)
+        stage = LATE if late else EARLY
+        self.stage.fill_(stage)
+        self._note(stage)
 
     @property
     def finished(self) -> bool:
@@ -121,12 +122,15 @@ class Stages(nn.Module):
         return codes
 
     def _chosen(self) -> nn.Module:
-        if self._known is None:
-            if self.stage.is_meta:
-                return self.late
-            self._known = int(self.stage)
+        if not torch.compiler.is_compiling() and self._seen != self._place():
+            self._note(UNTRAINED if self.stage.is_meta else int(self.stage))
         return self.early if self._known == EARLY else self.late
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._known = None
+    def _note(self, stage: int) -> None:
+        """Keep the stage beside the buffer: to read a buffer synchronises with a GPU."""
+        self._known, self._seen = stage, self._place()
+
+    def _place(self) -> tuple[int, int]:
+        """Changes where the buffer was written to or replaced, by whatever loads a model."""
+        stage = self.stage
+        return id(stage), 0 if stage.is_inference() else stage._version
