@@ -1,7 +1,8 @@
 """A training step where glibc gives freed memory back to the system, and where it keeps it.
 
 Lines of `benchmarks.profile_step`, each in processes of its own, because the bounds hold for a
-whole process and what other models freed moves them. OMP_NUM_THREADS sets the threads (2).
+whole process and what other models freed moves them. Times are those of the processor, by thread:
+other programs come between two processes. OMP_NUM_THREADS sets the threads (2).
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ def main() -> dict[str, Any]:
 
 
 def timed(name: str) -> dict[str, float]:
-    """Median seconds of a step in this process, and faults of pages."""
+    """Median seconds of the processor by step and thread in this process, and faults of pages."""
     step = step_of(*LINES[name])
     for _ in range(WARMUP):
         step()
     before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, []
     for _ in range(STEPS):
-        start = time.perf_counter()
+        start = time.process_time()
         step()
-        seconds.append(time.perf_counter() - start)
+        seconds.append((time.process_time() - start) / torch.get_num_threads())
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     return {"seconds": statistics.median(seconds), "faults": faults / STEPS}
 
