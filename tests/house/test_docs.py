@@ -31,8 +31,13 @@ BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", re.S | re.M)
 ELSEWHERE = ("pip", "hf", "lm_eval", "llama-cli", "srun", "torchrun", "tools/slurm_local.sh")
 #: Values of `key=<…>`, of the files that `place` makes.
 NAMED = {
-    **{"run": "runs/name", "init_from": "runs/name", "run_dir": "runs/name", "to": "exported"},
-    **{"data.path": "glue", "data": "mmlu", "launcher.partition": "gpu"},
+    "run": "runs/name",
+    "init_from": "runs/name",
+    "run_dir": "runs/name",
+    "to": "exported",
+    "data.path": "glue",
+    "data": "mmlu",
+    "launcher.partition": "gpu",
 }
 SCRIPTS = ("train", "eval", "generate", "export")
 
