@@ -197,3 +197,14 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
             check_settings(plain(compose(job)))
     else:
         check_settings(plain(compose(words)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["README.md", "docs/first-steps.md"])
+def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.S)
+    assert blocks
+    for block in blocks:
+        exec(block, {"__name__": "page"})
+    assert list((tmp_path / "runs").glob("*/run.json"))
