@@ -16,6 +16,7 @@ from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.tables import tables
 from chimera.paths import ROOT
+from chimera.sweep import search
 from chimera.train.check import check_settings
 from tests.cli.test_template import planned
 from tests.data.glue import cola
@@ -102,7 +103,6 @@ def words_of(line: str) -> list[str]:
     line = re.sub(r"runs/<name>", "runs/name", line)
     line = re.sub(r"([\w.]+)=<[^>]*>", value, line.replace("MMLU's", "MMLU"))
     words = shlex.split(line)
-    words = words[1:] if words[0] == "srun" else words
     if words[0].removesuffix("/python").endswith(".venv/bin") or words[0] == ".venv/bin/python":
         words[0] = "python"
     return words
@@ -190,7 +190,13 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
         assert main([command, *words]) == 0
     elif page == "own-parts" or any("running_mean" in word for word in words):
         return  # tests/config/test_strangers.py has the files of the page
+    elif any(word.startswith("search.") for word in words):
+        monkeypatch.setattr(search.SearchEngine, "run", lambda _: [])
+        monkeypatch.setattr(search, "show", lambda *_: None)
+        monkeypatch.setattr(search, "write_compared", lambda *_, **__: None)
+        assert main([command, *words]) == 0
     elif "-m" in words:
+        words = [word for word in words if not word.startswith("launcher")]  # of a cluster
         jobs = planned(words, monkeypatch)
         assert jobs
         for job in jobs[:3]:
