@@ -17,7 +17,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytes
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-rest test-all lint format bench gpu torture wheel-test zoo table report dashboard notebooks
+.PHONY: help setup train test test-rest test-all lint format bench docs gpu torture wheel-test zoo table report dashboard notebooks
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ table: setup ## what is missing of a table, and its report; T=<paper>/<table> SC
 
 report: setup ## a table's report from the runs there are; T=<paper>/<table> SCALE=small SEEDS=3
 	$(BIN)/python -m chimera.report $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
+
+docs: setup ## the pages as a site, in site/: cards of all parts and tables too
+	$(BIN)/mkdocs build $(ARGS)
 
 dashboard: setup ## a W&B workspace and report of a table; T=<paper>/<table> SCALE=small SEEDS=3
 	$(BIN)/python -m chimera.report.dashboard $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)

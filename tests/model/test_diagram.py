@@ -50,7 +50,7 @@ def test_every_box_is_defined_and_closed(name: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("README.md", ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]),
+        ("docs/choosing.md", ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]),
         ("docs/zoo.md", ["preset=titan_bert_ultra"]),
     ],
 )

@@ -10,9 +10,9 @@ text, a a rate per channel. Longer texts go on along the same curves.
 The paper has a filter before every gate; its public code, and this, leaves out the first, so that
 order N has N − 1 filters. That code learns j's features at a rate of 1e-5 (fixed here), has biases
 in W_in and W_out (none here), and no state: it cuts texts after L tokens. The state here is all z,
-and grows; a filter has no state of constant size unless it is fitted by exponentials. The
-defaults of the MLP are those of the paper's language models. Sums over tokens are wide under
-autocast. x, y, v, zⁿ [b t d]; hⁿ [t d].
+and grows; a filter has no state of constant size unless it is fitted by exponentials. The sines
+start at frequency 1, as that code does by default; with 14, MQAR was not learned. Sums over
+tokens are wide under autocast. x, y, v, zⁿ [b t d]; hⁿ [t d].
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Hyena(Mixer):
         conv: PositiveInt = 3,
         bands: PositiveInt = 16,
         width: PositiveInt = 64,
-        frequency: PositiveFloat = 14.0,
+        frequency: PositiveFloat = 1.0,
     ) -> None:
         super().__init__()
         d, bound = site.dim, conv**-0.5

@@ -100,15 +100,23 @@ class Store:
 
     Attributes:
         refused: why a record that was looked for does not count.
+        others: how records of the same row, or of the same choices in other numerics, differ from
+            what was looked for.
     """
 
     def __init__(self, root: Path | None = None, passed: dict[str, Any] | None = None) -> None:
         self.root = root or store_root()
         self.passed = {} if passed is None else passed
         self.refused: dict[Path, str] = {}
+        self.others: dict[Path, str] = {}
+        self._found: set[Path] = set()
+        self._configs: dict[Path, dict[str, Any] | None] = {}
         self._names: dict[str, list[Path]] = {}
+        self._of_name: dict[str, list[Path]] = {}
         for path in paths(self.root):
-            self._names.setdefault(path.name.rpartition("-")[2], []).append(path)
+            name, _, digits = path.name.rpartition("-")
+            self._names.setdefault(digits, []).append(path)
+            self._of_name.setdefault(name, []).append(path)
 
     def find(self, config: dict[str, Any], digits: str) -> RunDir | None:
         """The record of a configuration's run; None if no record of it counts.
@@ -119,9 +127,12 @@ class Store:
         """
         if not self._names or config["overwrite"] or config.get("extend") or config.get("run_dir"):
             return None
-        chosen = reused(config, lambda trial: self._passing(identity(trial)), _config)
+        chosen = reused(
+            config, lambda trial: self._passing(identity(trial)), lambda path: RunDir(path).config()
+        )
         digits = digits if chosen is config else identity(chosen)
         for path in self._passing(digits):
+            self._found.add(path)
             return RunDir(path)
         self._look_for_others(config, digits)
         return None
@@ -132,6 +143,11 @@ class Store:
         rest = len(lines) - MOST_LINES
         if rest > 0:
             lines[MOST_LINES:] = [f"not counted: {rest} more records of {self.root}"]
+        others = [path for path in self.others if path not in self._found | self.refused.keys()]
+        if others:
+            count = f"{len(others)} record{'s' * (len(others) != 1)}"
+            first = f"{others[0].name}: {one_line(self.others[others[0]])}"
+            lines.append(f"not counted: {count} in {self.root} of other settings, such as {first}")
         for line in lines:
             if line not in _told:
                 _told.add(line)
@@ -155,21 +171,30 @@ class Store:
         return True
 
     def _look_for_others(self, config: dict[str, Any], digits: str) -> None:
-        """Note records of the same choices and seed whose settings are not this version's."""
-        for found in self._names.values():
-            for path in found:
-                if path in self.refused or not path.name.startswith(f"{config['name']}-"):
-                    continue
-                try:
-                    other = _config(path)
-                    if path.name.endswith(digits) or not _alike(other, config):
-                        continue
-                    there, here = numerics_of(other), numerics_of(config)
-                    why = [f"numerics {there} there, {here} here"] if there != here else []
-                    why = why or differences(other, config)[:2]
-                except (UserError, KeyError, TypeError, ValueError, AttributeError):
-                    why = ["its config.yaml is of no run"]
-                self.refused[path] = f"{path}: {'; '.join(why)}"
+        """Note records that a reader would take for this one: of the row, or of other numerics."""
+        for path in self._of_name.get(config["name"], ()):
+            other = self._config(path)
+            if other is None or path.name.endswith(digits) or not _alike(other, config):
+                continue
+            there, here = numerics_of(other), numerics_of(config)
+            if there != here:
+                self.others[path] = f"numerics {there} there, {here} here"
+            elif config.get("table"):
+                self.others[path] = "; ".join(differences(other, config)[:2])
+
+    def _config(self, path: Path) -> dict[str, Any] | None:
+        """The configuration of a record, read once; None where it is of no run."""
+        if path not in self._configs:
+            self._configs[path] = None
+            try:
+                _check_file(path / "config.yaml")
+                config = RunDir(path).config()
+                identity(config)
+                if isinstance(config["choices"], dict):
+                    self._configs[path] = config
+            except (UserError, KeyError, TypeError, ValueError, AttributeError):
+                pass
+        return self._configs[path]
 
 
 def paths(root: Path) -> list[Path]:
@@ -207,11 +232,6 @@ def _check_file(file: Path) -> None:
         raise UserError(f"{file} is no file")
     if about.st_size > LARGEST:
         raise UserError(f"{file} has {about.st_size:,} bytes; a record has at most {LARGEST:,}")
-
-
-def _config(path: Path) -> dict[str, Any]:
-    _check_file(path / "config.yaml")
-    return RunDir(path).config()
 
 
 def _alike(other: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

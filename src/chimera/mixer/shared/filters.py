@@ -4,7 +4,8 @@
     u_j = (j/(L−1), cos(2π f j/L), −sin(2π f j/L)) for `bands` frequencies f
 
 (arXiv 2302.10866, section 3.3.) The window falls to 0.01 between 0.3·L and 1.5·L, with a rate a per
-channel. Values as in its public code: ω is learned, f and a are not. Not quantised.
+channel. Values as in its public code: ω is learned, f and a are not. Not quantised. That code gives
+these weights a rate of their own: `optim.rates.filter`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Filter(nn.Module):
         frequency: initial factor inside the sines, learned per hidden channel.
     """
 
+    component = "filter"
     undecayed = ("first", "hidden", "last", "biases", "frequency")
 
     def __init__(

@@ -1,0 +1,224 @@
+"""Links and anchors of the pages resolve, and every command in them does what it says."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from chimera.cli.main import main
+from chimera.config.compose import compose, plain
+from chimera.config.groups import groups
+from chimera.config.tables import tables
+from chimera.errors import UserError
+from chimera.paths import ROOT
+from chimera.sweep import search
+from chimera.train.check import check_settings
+from tests.cli.test_template import planned
+from tests.data.glue import cola
+from tests.data.kit import sentences
+from tests.model.hf_folders import folder
+from tests.train import tiny
+
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+BLOCK = re.compile(r"^```(?:bash|sh)\n(.*?)^```", re.S | re.M)
+#: Programs of others, a cluster, or the repository's own tools: known, not started here.
+ELSEWHERE = ("pip", "hf", "lm_eval", "llama-cli", "srun", "torchrun", "tools/slurm_local.sh")
+#: Values of `key=<…>`, of the files that `place` makes.
+NAMED = {
+    "run": "runs/name",
+    "init_from": "runs/name",
+    "run_dir": "runs/name",
+    "to": "exported",
+    "data.path": "glue",
+    "data": "mmlu",
+    "launcher.partition": "gpu",
+}
+SCRIPTS = ("train", "eval", "generate", "export")
+
+
+def anchors(page: Path) -> set[str]:
+    """Addresses of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    heads = re.findall(r"^#+ (.*)$", text, re.M)
+    plain_heads = (re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", head) for head in heads)
+    kept = (re.sub(r"[^\w\s-]", "", head).strip().lower() for head in plain_heads)
+    return {re.sub(r"[-\s]+", "-", head) for head in kept}
+
+
+def made(address: Path) -> bool:
+    """Whether a page is one that tools/docs_site.py makes."""
+    inside = address.relative_to(DOCS).with_suffix("").as_posix()
+    known = {"cards/index", "tables/index"}
+    known |= {f"cards/{group}-{name}" for group, names in groups().items() for name in names}
+    return inside in known | {f"tables/{table.replace('/', '-')}" for table in tables()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_and_anchors_resolve(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    for address, anchor in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
+        if ":" in address:
+            continue
+        there = (page.parent / address).resolve() if address else page
+        assert there.exists() or made(there), address
+        if anchor:
+            assert anchor in anchors(there), f"{address}#{anchor}"
+
+
+def test_thirty_questions_have_a_page() -> None:
+    text = (DOCS / "questions.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*\?[^|]*) \| (.*) \| (.*) \|$", text, re.M)
+    assert len(rows) == 30
+    assert all(LINK.search(page) for *_, page in rows)
+
+
+def lines() -> Iterator[tuple[str, str]]:
+    """Every command of a page, without its remark."""
+    for page in PAGES:
+        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = re.sub(r"\s#.*$", "", line).strip()
+                if command:
+                    yield page.stem, " ".join(command.split())
+
+
+COMMANDS = list(dict.fromkeys(lines()))
+
+
+def words_of(line: str) -> list[str]:
+    """Words of a command with the files of `place` for `<…>`."""
+    causal = "preset=tptt" in line or "tptt=" in line
+
+    def value(match: re.Match[str]) -> str:
+        key = match[1]
+        return f"{key}={('llama' if causal else 'bert') if key == 'model.name' else NAMED[key]}"
+
+    line = re.sub(r"runs/<name>", "runs/name", line)
+    line = re.sub(r"([\w.]+)=<[^>]*>", value, line.replace("MMLU's", "MMLU"))
+    words = shlex.split(line)
+    if words[0].removesuffix("/python").endswith(".venv/bin") or words[0] == ".venv/bin/python":
+        words[0] = "python"
+    return words
+
+
+def kind(line: str) -> str:
+    """What starts a command."""
+    first, *rest = line.replace(".venv/bin/python", "python").split()
+    if first in (*ELSEWHERE, "make", "chimera"):
+        return first
+    assert first == "python", line
+    assert rest[0] in ("-m", *(f"{script}.py" for script in SCRIPTS)), line
+    return rest[0]
+
+
+def test_every_command_is_of_a_kind_that_is_tested() -> None:
+    kinds = {kind(line) for _, line in COMMANDS}
+    assert {"make", "chimera", "train.py", "eval.py", "generate.py", "export.py", "-m"} <= kinds
+    assert len(COMMANDS) > 100
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs, texts and models that the pages speak of."""
+    root = tmp_path_factory.mktemp("docs")
+    text = "\n\n".join(sentences(300))
+    for name in ("book.txt", "corpus/a.txt", "train/a.txt", "dev.txt", "test.txt", "es/a.txt"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+    for name in ("en.txt", "wiki/a.txt", "web/a.txt", "prompts.txt"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text[:2000])
+    (root / "dumps/1").mkdir(parents=True)
+    with gzip.open(root / "dumps/1/es_1.jsonl.gz", "wt") as file:
+        file.write('{"raw_content": "uno dos tres"}\n' * 300)
+    cola(root / "glue")
+    for model in ("llama", "bert"):
+        folder(model, root / model)
+    tiny.write(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        small = [*tiny.LINE, "trainer.max_steps=2", "task=causal_lm", "model.dim=32"]
+        parts = ["mixer=attention", "norm=rmsnorm", "ffn=swiglu", "position=rope"]
+        whole = ["model.head_transform=false", "tokenizer=sentencepiece"]
+        for name in ("name", "a", "b"):
+            run = [f"run_dir=runs/{name}", "tokenizer.vocab_size=300", f"seed={ord(name[0])}"]
+            assert main(["train", *small, *parts, *whole, *run]) == 0
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=lambda text: text[:60])
+def test_a_command_is_accepted(
+    page: str, line: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("CHIMERA_RUNS", str(place / "runs"))
+    monkeypatch.setenv("CHIMERA_STORE", str(place / "store"))
+    words = [re.sub("^to=", f"to={tmp_path}/", word) for word in words_of(line)]
+    if words[0] in ELSEWHERE:
+        return
+    if words[0] == "make":
+        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    elif words[:2] == ["python", "-m"]:
+        assert find_spec(words[2]) is not None
+        if words[2] == "benchmarks":
+            assert all((ROOT / "benchmarks" / f"{name}.py").is_file() for name in words[3:])
+    elif words[0] == "chimera":
+        accept(words[1], words[2:], page, monkeypatch)
+    else:
+        accept(words[1].removesuffix(".py"), words[2:], page, monkeypatch)
+
+
+def accept(command: str, words: list[str], page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command that trains nothing; compose and check the runs of one that does."""
+    if command == "sweep":
+        command, words = "train", ["-m", *words]
+    if command == "train" and words and words[0] in ("list", "show", "estimate"):
+        command, words = words[0], words[1:]
+    if command == "estimate":
+        assert main([command, *words, "seconds=0"]) == 0
+    elif command != "train":
+        if any(word.startswith("packed=") for word in words):  # the run of `place` is not ternary
+            words = [word for word in words if not word.startswith("packed=")]
+        assert main([command, *words]) == 0
+    elif page == "own-parts" or any("running_mean" in word for word in words):
+        return  # tests/config/test_strangers.py has the files of the page
+    elif any(word.startswith("search.") for word in words):
+        monkeypatch.setattr(search.SearchEngine, "run", lambda _: [])
+        monkeypatch.setattr(search, "show", lambda *_: None)
+        monkeypatch.setattr(search, "write_compared", lambda *_, **__: None)
+        assert main([command, *words]) == 0
+    elif "-m" in words:
+        words = [word for word in words if not word.startswith("launcher")]  # of a cluster
+        if not any(word.startswith("scale=") for word in words):
+            words.append("scale=small")  # the papers' own data are on the hub
+        jobs = planned(words, monkeypatch)
+        assert jobs
+        for job in jobs[:3]:
+            check_settings(plain(compose(job)))
+    else:
+        try:
+            check_settings(plain(compose(words)))
+        except UserError as error:  # a data set of the hub, which a test does not fetch
+            assert "cannot be fetched" in str(error)  # noqa: PT017
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["README.md", "docs/first-steps.md"])
+def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.S)
+    assert blocks
+    for block in blocks:
+        exec(block, {"__name__": "page"})
+    assert list((tmp_path / "runs").glob("*/run.json"))

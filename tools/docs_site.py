@@ -1,0 +1,230 @@
+"""Pages of the site that are made when it is built, as a hook of mkdocs (`mkdocs.yml`).
+
+    cards/<group>-<name>.md        the card of a component, as `train.py list <name>` prints it
+    tables/<paper>-<table>.md      rows, published numbers, commands, and the report if there is one
+    files/<path>.md                files outside docs/ that a page links to
+
+Links of docs/*.md are those of the repository (`../src/…`); in the site they lead to `files/…`.
+"""
+
+from __future__ import annotations
+
+import csv
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from chimera.config import tables as experiments
+from chimera.config.groups import ZOO, groups
+from chimera.config.roots import find
+from chimera.model.card import card
+from chimera.model.catalog import rows as catalogue
+
+ROOT = Path(__file__).resolve().parents[1]
+#: A link of Markdown, or a picture: text before the address, address, anchor.
+LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
+#: Code, in which nothing is a link.
+CODE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$|`[^`\n]+`", re.S | re.M)
+TIMES = "<!-- times of tables -->"
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".ipynb": "json"}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are in no file of docs/."""
+    from mkdocs.structure.files import File
+
+    pages = {**cards(), **tables()}
+    linked = set()
+    for name, text in [*pages.items(), *_written(Path(config["docs_dir"]))]:
+        linked |= {path for path, _ in outside(text, _source(name))}
+    for path in sorted(linked):
+        name = page_of(path)
+        if path.suffix in (".png", ".svg"):
+            pages[name] = path.read_bytes()
+        elif name not in pages:
+            pages[name] = shown(path)
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Lead links to files outside docs/ to their pages, and fill in the times of tables."""
+    name = page.file.src_uri
+    if TIMES in markdown:
+        markdown = markdown.replace(TIMES, times())
+    return led(markdown, name)
+
+
+def _written(docs: Path) -> list[tuple[str, str]]:
+    return [
+        (file.relative_to(docs).as_posix(), file.read_text(encoding="utf-8"))
+        for file in sorted(docs.rglob("*.md"))
+    ]
+
+
+def _source(name: str) -> Path:
+    """The file of the repository whose links a page has."""
+    if name.startswith("tables/") and name != "tables/index.md":
+        paper, _, table = name.removeprefix("tables/").removesuffix(".md").partition("-")
+        return report(f"{paper}/{table}")
+    if name.startswith("files/"):
+        return ROOT / name.removeprefix("files/").removesuffix(".md")
+    return ROOT / "docs" / name
+
+
+def outside(text: str, source: Path) -> list[tuple[Path, str]]:
+    """Files outside docs/ that a text links to, and the addresses that it has for them."""
+    found = []
+    for match in LINK.finditer(CODE.sub("", text)):
+        address = match[2]
+        if ":" in address or address.startswith("/"):
+            continue
+        path = (source.parent / address).resolve()
+        inside = path.is_relative_to(ROOT / "docs")
+        if path.is_file() and path.is_relative_to(ROOT) and not inside:
+            found.append((path, address))
+    return found
+
+
+def page_of(path: Path) -> str:
+    """Page of a file outside docs/."""
+    inside = path.relative_to(ROOT)
+    if inside.parts[0] == "experiments" and inside.name == "report.md":
+        return f"tables/{inside.parts[1]}-{inside.parts[2]}.md"
+    if path.suffix in (".png", ".svg"):
+        return f"files/{inside.as_posix()}"
+    return f"files/{inside.as_posix().removesuffix('.md')}.md"
+
+
+def led(text: str, name: str) -> str:
+    """A page with its links to files outside docs/ changed to links to their pages."""
+    source = _source(name)
+    addresses = {address: page_of(path) for path, address in outside(text, source)}
+
+    def change(match: re.Match[str]) -> str:
+        address = addresses.get(match[2])
+        if address is None:
+            return match[0]
+        there = posixpath.relpath(address, posixpath.dirname(name) or ".")
+        anchor = match[3] or ""
+        return f"{match[1]}{there}{anchor}{match[4]}"
+
+    return LINK.sub(change, text)
+
+
+def shown(path: Path) -> str:
+    """Page of a file: Markdown as it is, other text in a block."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        # Only what the site has is a link there.
+        return LINK.sub(lambda m: m[0] if ":" in m[2] else f"{m[1].lstrip('!')[1:-2]}", text)
+    title = path.relative_to(ROOT).as_posix()
+    return f"# {title}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text}\n````\n"
+
+
+def cards() -> dict[str, str]:
+    """A page for each component, and their list."""
+    pages, index = {}, ["# Cards of all components\n"]
+    index.append(
+        "As `python train.py list <name>` prints them: equation, options, cost, partners.\n"
+    )
+    for group in ZOO:
+        index += [f"\n## {group}\n", "| name | what it is |", "| --- | --- |"]
+        about = {row.name: row.what for row in catalogue(group)}
+        for name in groups()[group]:
+            file = f"{group}-{name}.md"
+            line = about.get(name, "").replace("|", "\\|")
+            index.append(f"| [`{group}={name}`]({file}) | {line} |")
+            pages[f"cards/{file}"] = (
+                f"# {group}={name}\n\n````text\n{card(group, name, 92)}\n````\n"
+            )
+    return {**pages, "cards/index.md": "\n".join(index) + "\n"}
+
+
+def report(table: str) -> Path:
+    """The committed report of a table, if there is one."""
+    return ROOT / "experiments" / table / "results" / "small" / "report.md"
+
+
+def tables() -> dict[str, str]:
+    """A page for each table, and their list."""
+    pages, index = {}, ["# Tables of the papers\n", "| table | title | rows | report |"]
+    index.append("| --- | --- | --- | --- |")
+    for path in experiments.tables():
+        table = experiments.load(path)
+        name = f"{table.paper}-{table.name}.md"
+        done = "yes" if report(path).is_file() else ""
+        index.append(f"| [`{path}`]({name}) | {table.title} | {len(table.rows)} | {done} |")
+        pages[f"tables/{name}"] = _table(table)
+    return {**pages, "tables/index.md": "\n".join(index) + "\n"}
+
+
+def _table(table: experiments.Table) -> str:
+    group, name = table.path.split("/")
+    lines = [
+        f"# {table.title}\n",
+        f"{table.source}. Metric `{table.metric}`, {table.better} is better.\n",
+    ]
+    lines += [table.note + "\n"] if table.note else []
+    lines += ["```bash", f"make table T={table.path} SCALE=small SEEDS=3"]
+    lines += [f"python train.py -m +{group}={name} scale=small seed=0,1,2    # the same"]
+    lines += [
+        f"python train.py estimate +{group}={name} scale=small         # time and memory",
+        "```\n",
+    ]
+    columns = list(dict.fromkeys(p.column for p in table.published))
+    values = {(p.row, p.column): f"{p.value:g}{p.unit and ' ' + p.unit}" for p in table.published}
+    lines += ["## Rows\n", "| row | " + " | ".join(["overrides", *columns]) + " |"]
+    lines += ["| --- " * (2 + len(columns)) + "|"]
+    for row in table.rows:
+        cells = [values.get((row.name, column), "") for column in columns]
+        lines.append(
+            f"| {row.title} (`{row.name}`) | {_overrides(table, row.name)} | {' | '.join(cells)} |"
+        )
+    if columns:
+        lines.append("\nThe numbers are the paper's.\n")
+    file = report(table.path)
+    if file.is_file():
+        text = re.sub(r"^#", "##", file.read_text(encoding="utf-8"), flags=re.M)
+        lines.append("\n" + text.replace(f"## {table.title}\n", "## What we measured\n", 1))
+    return "\n".join(lines)
+
+
+def _overrides(table: experiments.Table, row: str) -> str:
+    """The choices of a row."""
+    text = find(f"{table.path}/{row}").read_text(encoding="utf-8")
+    words = re.findall(r"^\s*- override /(\S+): (\S+)", text, re.M)
+    return " ".join(f"`{group}={choice}`" for group, choice in words)
+
+
+def times() -> str:
+    """Measured time of each table that has a report, from its report.csv."""
+    lines = [
+        "| table | runs | time a run | time of the table | speed |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for path in experiments.tables():
+        file = report(path).with_suffix(".csv")
+        if not file.is_file():
+            continue
+        with file.open(encoding="utf-8") as opened:
+            rows = [r for r in csv.DictReader(opened) if r.get("seconds") and r.get("n")]
+        timed = [(float(r["seconds"]), int(float(r["n"])), r["tokens_per_second"]) for r in rows]
+        timed = [each for each in timed if each[1]]
+        if not timed:
+            continue
+        runs, total = sum(n for _, n, _ in timed), sum(s * n for s, n, _ in timed)
+        speeds = [float(v) for _, _, v in timed if v]
+        speed = f"{min(speeds):,.0f} to {max(speeds):,.0f} tokens/s" if speeds else ""
+        name = path.replace("/", "-")
+        linked = f"[`{path}`](tables/{name}.md)"
+        lines.append(f"| {linked} | {runs} | {clock(total / runs)} | {clock(total)} | {speed} |")
+    return "\n".join(lines)
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
