@@ -16,7 +16,7 @@ from chimera.contract_tests import zoo
 from chimera.model.assemble import build_model, choose
 from chimera.model.compiled import compile_model
 
-#: Graphs of three layers, where it is not one: numbers that depend on the layer, or kinds of layers.
+#: Graphs of three layers where it is not one: numbers that depend on the layer, kinds of layers.
 GRAPHS = {"differential": 3, "hgrn2": 3}
 GRAPHS |= dict.fromkeys(("best_combo", "interleaved", "modernbert", "pattern", "titan6"), 2)
 #: Its blocks run in pieces: the scan breaks the graph.
