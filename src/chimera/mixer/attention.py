@@ -9,11 +9,11 @@ causal mask, encoders none.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract import Ctx, Hook, Out, Parts, PositiveInt, Site
 from chimera.contract_gguf import GGUF, in_gguf, joined
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
@@ -28,6 +28,7 @@ class Attention(SoftmaxMixer):
         bias: biases in the four projections (ignored by quantisers without biases).
     """
 
+    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
     forms = ("parallel", "recurrent")
     documents = True
     source = "M1, M2; arXiv 1706.03762, 2305.13245"

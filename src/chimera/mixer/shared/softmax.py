@@ -103,6 +103,13 @@ class SoftmaxMixer(Mixer):
         elif ctx is not None and (mask is not None or ctx.documents is not None):
             visible = ctx.once(f"allowed {self.causal}", lambda: self._visible(ctx))
         scores, dropout = self.position.bias(pos, pos_k), self._dropout()
+        if "content" in self.position.provides:
+            seen = visible
+            if seen is None:
+                seen = allowed(q.shape[2], k.shape[2], mask, causal=self.causal, device=q.device)
+            by_content = self.position.content(q, k, seen)
+            given = [bias for bias in (scores, by_content) if bias is not None]
+            scores = given[0] + given[1] if len(given) > 1 else given[0] if given else None
         y = attend(
             q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout, visible=visible
         )
