@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from chimera.adapter.shared.inject import inject
 from chimera.adapter.shared.low_rank import LowRank
 from chimera.contract import PositiveFloat, PositiveInt, ProperFraction
+from chimera.ops.precision import autocast_off
 from chimera.ops.shards import whole
 
 
@@ -42,7 +43,7 @@ class DoRA(LowRank):
 
     def _ratio(self) -> Float[Tensor, " o"]:
         """c; its denominator is a constant of the gradient."""
-        with torch.no_grad():
+        with torch.no_grad(), autocast_off(self.A):  # c is near 1: half precision would hide it
             length = (self._weight() + super().delta()).norm(dim=1)
         return self.magnitude / length
 

@@ -103,7 +103,8 @@ def vera(
         train: globs of modules that are trained fully; null for a classifier's head.
     """
     sizes = [size for layer in choose(model, targets) if (size := widths(layer))]
-    shared = projections(r, *(max(column) for column in zip(*sizes, strict=True)), seed)
+    d_in, d_out = (max(column) for column in zip(*sizes, strict=True))
+    shared = projections(r, d_in, d_out, seed)
 
     def make(base: nn.Module) -> VeRA:
         return VeRA(base, r, dropout, shared=shared, initial=initial)

@@ -32,6 +32,7 @@ from chimera.contract import (
     Site,
 )
 from chimera.ffn.shared.experts import as_rows, load_stats, run_experts
+from chimera.ffn.shared.of_transformers import OfQwen3Next
 from chimera.ops import reduce
 from chimera.ops.dropout import fork
 from chimera.ops.precision import autocast_off, wide, widen
@@ -39,7 +40,7 @@ from chimera.ops.routing import balance, blend, group
 from chimera.ops.straight import recomputing
 
 
-class SharedMoE(FFN):
+class SharedMoE(OfQwen3Next, FFN):
     """Mixture of experts beside shared ones; a bias in place of a loss balances the loads.
 
     Args:

@@ -40,7 +40,8 @@ class QKNorm(Position):
     ) -> None:
         super().__init__(site, heads, head_dim)
         self.inner = position(site, heads, head_dim)
-        self.provides = self.inner.provides | {"rotate"}  # type: ignore[misc] - of this instance
+        hooks = self.inner.provides | {"rotate"}
+        object.__setattr__(self, "provides", hooks)  # of this instance
         self.max_positions = self.inner.max_positions
         self.q_weight = nn.Parameter(torch.ones(head_dim))
         self.k_weight = nn.Parameter(torch.ones(head_dim))

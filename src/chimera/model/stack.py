@@ -110,7 +110,7 @@ def stack(
     in_layers: Callable[..., Position] = Position if provides <= {"embed"} else factories.position
     if getattr(shape, "qk_norm", False):
         in_layers, provides = partial(QKNorm, position=in_layers), provides | QKNorm.provides
-    placement = getattr(shape, "norm_placement", "pre")  # an older export lacks the key
+    placement: Any = getattr(shape, "norm_placement", "pre")  # an older export lacks the key
     quant = factories.quant
     parts = Parts(linear or quant.linear, factories.norm, in_layers, quant.activation)
     sites = [replace(site, layer=layer) for layer in range(site.depth)]

@@ -50,7 +50,7 @@ class ByLayer(Position):
                 f"position.cycle has {adding}, which adds to the embeddings of all layers; use"
                 " members that rotate or that bias scores"
             )
-        self.provides = hooks  # type: ignore[misc] - of this instance
+        object.__setattr__(self, "provides", hooks)  # of this instance
         self.here = chosen[cycle[site.layer % len(cycle)]]
         self.max_positions = self.here.max_positions
 

@@ -32,12 +32,13 @@ from torch import Tensor
 from chimera.contract import Hook, Position, PositiveFloat, PositiveInt, Site
 from chimera.contract_gguf import GGUF, NotInGGUF
 from chimera.ops.rotary import Base, angles, frequencies, rotate
+from chimera.position.shared.of_transformers import OfLlama
 
 #: Share of the channels of a head.
 Share = Annotated[float, Gt(0), Le(1)]
 
 
-class Rotary(Position):
+class Rotary(OfLlama, Position):
     """Rotation of queries and keys by their positions (RoPE), with scaling to longer texts.
 
     Args:
@@ -76,10 +77,8 @@ class Rotary(Position):
             raise ValueError(f"position=rope needs an even head width, not {head_dim}")
         self.head_width, head_dim = head_dim, round(fraction * head_dim)
         if head_dim % 2 or not head_dim:
-            raise ValueError(
-                f"position.fraction={fraction} rotates {head_dim} of {self.head_width} channels of"
-                " a head; the number has to be even, and 2 at least"
-            )
+            line = f"position.fraction={fraction} rotates {head_dim} of {self.head_width} channels"
+            raise ValueError(f"{line} of a head; the number has to be even, and 2 at least")
         if head_dim == 2 and scaling in {"ntk", "dynamic_ntk"}:
             raise ValueError(f"scaling={scaling} needs heads wider than 2; use linear or yarn")
         self.head_dim, self.base, self.scaling, self.factor = head_dim, base, scaling, factor
@@ -93,13 +92,7 @@ class Rotary(Position):
         if self.scaling == "yarn":
             temperature = 0.1 * self.stretch(pos, cos).log() + 1
             cos, sin = cos * temperature, sin * temperature
-        if self.head_dim == self.head_width:
-            return rotate(q, cos, sin), rotate(k, cos, sin)
-        return self._in_part(q, cos, sin), self._in_part(k, cos, sin)
-
-    def _in_part(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotate the first channels and leave the others."""
-        return torch.cat([rotate(x[..., : self.head_dim], cos, sin), x[..., self.head_dim :]], -1)
+        return rotate(q, cos, sin), rotate(k, cos, sin)
 
     def frequencies(self, pos: Int[Tensor, "#b t"], like: Tensor) -> Float[Tensor, "*#lead half"]:
         """θ in the precision of `like`: [half], or [b 1 1 half] if it depends on the sequence."""
@@ -129,6 +122,8 @@ class Rotary(Position):
 
     def gguf(self) -> GGUF:
         """As llama.cpp's rotation, with factors that do not depend on the text's length."""
+        if self.head_dim != self.head_width:
+            raise NotInGGUF("position", "fraction below 1")
         base, keys = self.base, {"rope.dimension_count": self.head_dim}
         if self.scaling != "none" and (self.dynamic or self.scaling not in {"linear", "ntk"}):
             how = " with dynamic=true" if self.dynamic else ""
