@@ -60,13 +60,19 @@ FAST = ("qwen3", "mamba2", "qwen3_next")
 
 
 def theirs(kind: str, folder: Path) -> nn.Module:
-    """A random model, saved; all parameters are random, norms and gates of time too."""
+    """A random model, saved; all parameters are random, norms and gates of time too.
+
+    Convolutions are large, so that keys have lengths near 1: theirs adds 1e-6 to their squares.
+    """
     config, model, options = KINDS[kind]
     torch.manual_seed(0)
     made = model(config(**SHAPE, **options)).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
+        for name, parameter in made.named_parameters():
+            if "linear_attn.conv1d" in name:
+                parameter.mul_(10)
     made.save_pretrained(folder)
     return made
 

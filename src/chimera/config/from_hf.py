@@ -148,12 +148,16 @@ def _of_layer(group: str, config: Mapping[str, Any], layer: int) -> tuple[str, d
 
 @cache
 def _speakers(group: str) -> list[tuple[str, Any]]:
-    """Choices of a group whose class speaks for checkpoints, one for each class."""
+    """Choices of a group whose class speaks for checkpoints, one for each class.
+
+    Of several choices of a class it is the one that its module is named for.
+    """
     found: dict[Any, str] = {}
     for name in groups()[group]:
-        target = get_object(node(group, name)["_target_"])
-        if hasattr(target, "hf_settings") and found.get(target) != target.component:
-            found[target] = name if name == target.component else found.get(target, name)
+        path = node(group, name)["_target_"]
+        target = get_object(path)
+        if hasattr(target, "hf_settings") and (target not in found or path.split(".")[-2] == name):
+            found[target] = name
     return [(name, target) for target, name in found.items()]
 
 

@@ -40,6 +40,9 @@ class Read(Mapping[str, Tensor]):
         self.seen.add(self.prefix + name)
         return found
 
+    def __contains__(self, name: object) -> bool:
+        return f"{self.prefix}{name}" in self.tensors
+
     def __iter__(self) -> Iterator[str]:
         return (n.removeprefix(self.prefix) for n in self.tensors if n.startswith(self.prefix))
 

@@ -23,10 +23,10 @@ class OfLlama:
         kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else ""
         if kind != "default":
             raise UserError(f"config.json has rope_type={kind}; weights of default are taken only")
-        settings: dict[str, Any] = {"base": float(config.get("rope_theta", 10000.0))}
-        if "partial_rotary_factor" in config:
-            settings["fraction"] = float(config["partial_rotary_factor"])
-        return settings
+        return {
+            "base": float(config.get("rope_theta", 10000.0)),
+            "fraction": float(config.get("partial_rotary_factor", 1.0)),
+        }
 
     def hf_tensors(
         self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
