@@ -228,49 +228,6 @@ def test_ends_of_lines_may_change(store: Path, tmp_path: Path) -> None:
     check(record)
 
 
-ROW = ["+bitnet_qdyt/norms=qdyt", "scale=smoke"]
-
-
-def test_a_record_of_other_settings_of_the_row_is_one_line(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The row's YAML has changed since: the records are of the same choices and other rates."""
-    for rate in (0.5, 0.25):
-        add(a_run(tmp_path / "runs", [*ROW, f"optim.lr={rate}"]))
-    config, found = plain(compose(ROW)), Store()
-    assert found.find(config, identity(config)) is None
-    found.tell()
-    line = capsys.readouterr().err
-    assert line.startswith("not counted: 2 records in ")
-    assert "optim.lr=0.25 there" in line or "optim.lr=0.5 there" in line
-    assert line.count("\n") == 1
-
-
-def test_records_of_a_sweep_that_goes_on_count(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The rate that is looked for first is not there; the other one's record is no other's."""
-    for words in (WORDS, ROW):
-        add(a_run(tmp_path / "runs", [*words, "optim.lr=0.5"]))
-        found = Store()
-        for rate, there in ((0.25, False), (0.5, True)):
-            config = plain(compose([*words, f"optim.lr={rate}"]))
-            assert (found.find(config, identity(config)) is not None) == there
-        found.tell()
-    assert capsys.readouterr().err == ""
-
-
-def test_a_record_of_other_numerics_is_named(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record, _ = add(a_run(tmp_path / "runs"))
-    config = plain(compose(WORDS)) | {"numerics": 3}  # of a later version
-    found = Store()
-    assert found.find(config, identity(config)) is None
-    found.tell()
-    assert f"{record.name}: numerics 2 there, 3 here" in capsys.readouterr().err
-
-
 def test_checks_are_kept_until_a_file_changes(store: Path, tmp_path: Path) -> None:
     record, _ = add(a_run(tmp_path / "runs"))
     passed: dict[str, Any] = {}

@@ -1,10 +1,12 @@
 """Resolve `init_from=`: copy model settings and tokenizer from a run, an export or a HF folder.
 
-`init_from` is a run's directory (its best checkpoint), one of its checkpoint files, a folder that
-`export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three set all parts
-of the model that the command line does not set; whether the weights fit is checked when they are
-loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the run of that row
-at the same scale, which a sweep trains first (`config.compose.source_of`). Does not import torch.
+`hf:<folder>` is a checkpoint of transformers whose weights our own parts take (`config.from_hf`).
+Otherwise `init_from` is a run's directory (its best checkpoint), one of its checkpoint files, a
+folder that `export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three
+set all parts of the model that the command line does not set; whether the weights fit is checked
+when they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the
+run of that row at the same scale, which a sweep trains first (`config.compose.source_of`). Imports
+torch only for `hf:`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from chimera.config import from_hf
 from chimera.config.declared import exported, recorded, trusted_model
 from chimera.config.groups import groups
 from chimera.data.source import hub
 from chimera.errors import UserError, unknown
 from chimera.paths import runs_root
 from chimera.program import spelt
+from chimera.rundir.checkpoint_hf import digest
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import identity
 from chimera.rundir.plain import read_json
@@ -41,7 +45,7 @@ class Source:
 
     Args:
         config: of the run that trained it.
-        weights: file of a checkpoint, or of safetensors.
+        weights: file of a checkpoint, or of safetensors; the folder of `hf:<folder>`.
         tokenizer: folder of its tokenizer.
         run: identity of the model, which is hashed into the identity of the run that starts from
             it.
@@ -82,6 +86,9 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
         UserError: no model is found, the run is not finished, the weights cannot be trained on
             (an adapter beside them, packed), or a file holds more than data.
     """
+    if init_from.startswith(from_hf.PREFIX):
+        folder = from_hf.folder_of(init_from)
+        return Source(from_hf.configuration(folder), folder, folder, digest(folder))
     path = Path(init_from).expanduser()
     if path.is_file():
         folder = path.resolve().parent.parent

@@ -99,6 +99,11 @@ class Model:
             does not learn.
         two_way: a causal-only mixer runs in both directions in an encoder; each direction has its
             `own` weights, or both have `shared` ones.
+        norm_placement: where a block has its norms: before a branch (`pre`), after the sum
+            (`post`), after a branch (`output`), before and after it (`sandwich`), and after the
+            embeddings too (`peri`); `chimera.model.block` has the equations.
+        embedding_norm: a norm of the embeddings; `peri` has one.
+        qk_norm: RMSNorm with weights on queries and keys of each head, before they are rotated.
 
     `builder` is the dotted path of the function that builds the model, called as
     `(settings, choices, *, vocab_size, causal)`. Another settings class may name another builder.
@@ -119,6 +124,9 @@ class Model:
     init_std: PositiveFloat | None = None
     embedding_scale: Literal["none", "sqrt_dim", "learned"] = "learned"
     two_way: Literal["own", "shared"] = "own"
+    norm_placement: Literal["pre", "post", "output", "sandwich", "peri"] = "pre"
+    embedding_norm: bool = False
+    qk_norm: bool = False
 
     def check(self) -> None:
         """Do nothing: this model needs no download."""

@@ -21,15 +21,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Ctx, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
-from chimera.ops.dropout import fork
-from chimera.ops.precision import wide
-from chimera.ops.reduce import participants
-from chimera.ops.routing import Groups, balance, blend, entropy, group, probabilities, touch
+from chimera.ffn.shared.experts import as_rows, load_stats, run_experts
+from chimera.ops.routing import balance, blend, group, probabilities
 
 
 class MoE(FFN):
@@ -77,8 +74,7 @@ class MoE(FFN):
         self.experts = nn.ModuleList(expert(site, parts) for _ in range(experts))
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
-        rows = rearrange(x, "b t d -> (b t) d")
-        real = None if ctx.mask is None else rearrange(ctx.mask, "b t -> (b t)")
+        rows, real = as_rows(x, ctx)
         probs = probabilities(rows, self.router.weight)
         gates, chosen = probs.topk(self.top_k, dim=-1)
         if self.top_k > 1:
@@ -91,45 +87,9 @@ class MoE(FFN):
             capacity=self.capacity[self.training],
             in_order=self.causal,
         )
-        y, inner = self._run(rows, ctx, groups)
+        y, inner = run_experts(self.experts, rows, ctx, groups, training=self.training)
         return Out(
             rearrange(y, "(b t) d -> b t d", b=x.shape[0]),
             aux=blend((1.0, {"balance": balance(probs, chosen[:, 0], real)}), (1.0, inner)),
-            stats=self._stats(groups, probs, real),
+            stats=load_stats(groups, probs, real),
         )
-
-    def _run(self, rows: Tensor, ctx: Ctx, groups: Groups) -> tuple[Tensor, dict[str, Tensor]]:
-        """Run each expert on its rows, and add the weighted outputs to the rows of their tokens."""
-        tokens, sizes = groups.tokens, groups.sizes
-
-        def of_experts(x: Tensor) -> tuple[Tensor, ...]:
-            return x.index_select(0, tokens)[None].split(sizes, 1)
-
-        # Experts that reduce over processes run on all of them, where one may have no tokens.
-        everywhere = self.training and participants() > 1
-        positions = of_experts(ctx.pos.expand(len(rows) // ctx.pos.shape[1], -1).flatten())
-        inputs = of_experts(rows)
-        keys = [None] * len(sizes) if ctx.draws is None else of_experts(ctx.draws.reshape(-1))
-        outs = {
-            i: self.experts[i](inputs[i], fork(Ctx(positions[i], None, ctx.loop, keys[i]), i))
-            for i in range(len(sizes))
-            if sizes[i] or everywhere
-        }
-        if not outs:  # all tokens are padding
-            return rows * 0.0 + touch(self.experts.parameters()), {}
-        outputs = torch.cat([out.y[0] for out in outs.values()])
-        outputs = outputs * groups.gates.to(wide(outputs))[:, None]  # summed in float32
-        y = outputs.new_zeros(len(rows), outputs.shape[1]).index_add(0, tokens, outputs)
-        if self.training:
-            idle = (e for i, e in enumerate(self.experts) if i not in outs)
-            y = y + touch(p for e in idle for p in e.parameters())
-        return y, blend(*((sizes[i] / len(tokens), out.aux) for i, out in outs.items()))
-
-    def _stats(self, groups: Groups, probs: Tensor, real: Tensor | None) -> dict[str, Tensor]:
-        """Share of choices of each expert, share of dropped choices, entropy of the router."""
-        choices = max(sum(groups.demand), 1)
-        dropped = sum(groups.demand) - sum(groups.sizes)
-        shares = torch.tensor([*groups.demand, dropped], device=probs.device) / choices
-        names = [*(f"expert_load_{i}" for i in range(len(self.experts))), "drop_rate"]
-        stats = dict(zip(names, shares.unbind(), strict=True))
-        return stats | {"router_entropy": entropy(probs, real)}

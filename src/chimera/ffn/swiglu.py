@@ -8,11 +8,17 @@ With QDYT's expand = 4, the up projection is d → 8d and its halves have width 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
 from chimera.contract_gguf import GGUF, NotInGGUF, in_gguf, joined
+from chimera.contract_hf import LLAMA_LIKE, unsupported
+from chimera.errors import UserError
 from chimera.ops.dropout import dropout, label
 
 CALL = label("ffn")
@@ -73,3 +79,27 @@ class SwiGLU(FFN):
                 needs={"a SiLU gate": frozenset({"llama", "bitnet"})},
             ),
         )
+
+    @classmethod
+    def hf_settings(cls, config: Mapping[str, Any], layer: int) -> dict[str, Any] | None:
+        """Feed-forward networks of Llama's family."""
+        if config["model_type"] not in LLAMA_LIKE:
+            return None
+        if other := unsupported(config, hidden_act="silu"):
+            raise UserError(f"config.json has {other}, which ffn=swiglu lacks")
+        expand = config["intermediate_size"] / config["hidden_size"]
+        return {"expand": expand, "bias": bool(config.get("mlp_bias"))}
+
+    def hf_tensors(
+        self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """Value and gate are two matrices there."""
+        bias = ("bias",) if "mlp.up_proj.bias" in tensors else ()
+        found: dict[str, Tensor] = {}
+        for kind in ("weight", *bias):
+            halves = [tensors[f"mlp.{name}_proj.{kind}"] for name in ("up", "gate")]
+            found |= {
+                f"up.{kind}": torch.cat(halves),
+                f"down.{kind}": tensors[f"mlp.down_proj.{kind}"],
+            }
+        return found

@@ -9,14 +9,18 @@ causal mask, encoders none.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract import Ctx, Hook, Out, Parts, PositiveInt, Site
 from chimera.contract_gguf import GGUF, in_gguf, joined
+from chimera.contract_hf import LLAMA_LIKE
+from chimera.mixer.shared.checkpoint import heads_of, keys_and_values, rotated
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
+from chimera.ops.rotary import pairs_together
 
 
 class Attention(SoftmaxMixer):
@@ -25,9 +29,11 @@ class Attention(SoftmaxMixer):
     Args:
         heads: query heads h; None for the model's number.
         kv_heads: key-value heads g, a divisor of h; None for h, `quarter` for h/4.
+        head_dim: width of a head; None for d/h.
         bias: biases in the four projections (ignored by quantisers without biases).
     """
 
+    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
     forms = ("parallel", "recurrent")
     documents = True
     source = "M1, M2; arXiv 1706.03762, 2305.13245"
@@ -41,9 +47,10 @@ class Attention(SoftmaxMixer):
         *,
         heads: PositiveInt | None = None,
         kv_heads: PositiveInt | Literal["quarter"] | None = None,
+        head_dim: PositiveInt | None = None,
         bias: bool = False,
     ) -> None:
-        super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
+        super().__init__(site, parts, heads=heads, kv_heads=kv_heads, head_dim=head_dim, bias=bias)
 
     def init_state(self, batch: int) -> KVCache:
         return self.cache(batch)
@@ -66,3 +73,22 @@ class Attention(SoftmaxMixer):
             GGUF(keys=sizes),
             in_gguf(self.position, "position"),
         )
+
+    @classmethod
+    def hf_settings(cls, config: Mapping[str, Any], layer: int) -> dict[str, Any] | None:
+        """Layers of Llama, Mistral, Qwen2 and Qwen3."""
+        if config["model_type"] not in LLAMA_LIKE:
+            return None
+        bias = bool(config.get("attention_bias")) or config["model_type"] == "qwen2"
+        return heads_of(config) | {"bias": bias}
+
+    def hf_tensors(
+        self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """As `mixer.shared.checkpoint`."""
+        h, k, bias = self.heads.h, self.head_dim, "self_attn.q_proj.bias" in tensors
+        found = keys_and_values(tensors, config, groups=self.heads.g, width=k, bias=bias)
+        for name in ("weight", "bias") if bias else ("weight",):
+            query = tensors[f"self_attn.q_proj.{name}"]
+            found[f"q_proj.{name}"] = pairs_together(query, h, rotated(config, k))
+        return found

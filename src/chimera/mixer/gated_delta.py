@@ -37,6 +37,7 @@ from chimera.contract import (
     Site,
 )
 from chimera.mixer.shared.gated import DecayGate, GatedNorm, ShortConv
+from chimera.mixer.shared.of_transformers import OfQwen3Next
 from chimera.ops import delta
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
@@ -51,7 +52,7 @@ class GatedDeltaState(NamedTuple):
     tail: Float[Tensor, "b tail qkv"]
 
 
-class GatedDelta(Mixer):
+class GatedDelta(OfQwen3Next, Mixer):
     """Matrix memory that decays and takes one delta-rule update per token (Gated DeltaNet).
 
     Args:

@@ -9,11 +9,14 @@ scan of linear cost that stores one state of sixteen; decoding uses the recurren
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract_hf import unsupported
+from chimera.errors import UserError
 from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
 from chimera.ops.dropout import dropout, label
 
@@ -61,3 +64,32 @@ class Mamba(Mixer):
         y, gate, after = self.ssm(x, ctx.mask, state)
         y = dropout(y * gate, self.dropout, self.training, ctx.draws, CALL)
         return Out(self.out_proj(y.to(x.dtype)), None if state is None else after)
+
+    @classmethod
+    def hf_settings(cls, config: Mapping[str, Any], layer: int) -> dict[str, Any] | None:
+        """Layers of Mamba."""
+        if config["model_type"] != "mamba":
+            return None
+        wanted = {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu"}
+        if other := unsupported(config, **wanted):
+            raise UserError(f"config.json has {other}, which mixer=mamba lacks")
+        rank = config.get("time_step_rank", "auto")
+        return {
+            "state": int(config["state_size"]),
+            "expand": int(config["expand"]),
+            "conv": int(config["conv_kernel"]),
+            "dt_rank": None if rank == "auto" else rank,
+        }
+
+    def hf_tensors(
+        self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    ) -> dict[str, Tensor]:
+        """One layer's tensors under our names."""
+        same = {"in_proj.weight", "x_proj.weight", "A_log", "D"}
+        return {f"ssm.{name}": tensors[f"mixer.{name}"] for name in same} | {
+            "ssm.conv_weight": tensors["mixer.conv1d.weight"].squeeze(1),
+            "ssm.conv_bias": tensors["mixer.conv1d.bias"],
+            "ssm.dt_weight": tensors["mixer.dt_proj.weight"],
+            "ssm.dt_bias": tensors["mixer.dt_proj.bias"],
+            "out_proj.weight": tensors["mixer.out_proj.weight"],
+        }

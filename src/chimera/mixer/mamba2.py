@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.gated import DecayGate, ShortConv
+from chimera.mixer.shared.of_transformers import OfMamba2
 from chimera.ops import ssd
 from chimera.ops.channels import chunk_size
 from chimera.ops.dropout import dropout, label
@@ -42,7 +43,7 @@ class Mamba2State(NamedTuple):
     tail: Float[Tensor, "b tail x"]
 
 
-class Mamba2(Mixer):
+class Mamba2(OfMamba2, Mixer):
     """State-space model with one decay per head (Mamba-2, SSD).
 
     Args:

@@ -165,7 +165,7 @@ def _assemble(
         provides: frozenset[Hook], mixers: Sequence[Mixer], sites: Sequence[Site], parts: Parts
     ) -> None:
         _check_head(settings, choices)
-        _check_position(choices, provides, mixers, sites, parts)
+        _check_position(choices, provides, mixers, sites, parts, qk_norm=settings.qk_norm)
 
     return stack(
         site,
@@ -205,6 +205,8 @@ def _check_position(
     mixers: Sequence[Mixer],
     sites: Sequence[Site],
     parts: Parts,
+    *,
+    qk_norm: bool,
 ) -> None:
     """Raise UserError if a mixer does not support the hooks of the position.
 
@@ -216,13 +218,20 @@ def _check_position(
         if provides <= mixer.honours:
             continue
         if not (supported and directions(site, parts, choices.mixer) == CAUSAL):
+            if qk_norm and "rotate" not in mixer.honours:
+                raise refusals.no_queries(choices.names, mixer, site.layer)
             raise _position_error(choices, provides, mixer, site.layer)
 
 
 def _position_error(
     choices: Choices, provides: frozenset[Hook], mixer: Mixer, layer: int
 ) -> UserError:
-    nouns = {"bias": "attention scores", "rotate": "queries and keys to rotate", "embed": "inputs"}
+    nouns = {
+        "bias": "attention scores",
+        "content": "attention scores of all tokens",
+        "rotate": "queries and keys to rotate",
+        "embed": "inputs",
+    }
     missing = " and ".join(nouns[hook] for hook in sorted(provides - mixer.honours))
     allowed = ", ".join(n for n in groups()["position"] if provides_of(n) <= mixer.honours)
     where = refusals.where(choices.names, mixer, layer)

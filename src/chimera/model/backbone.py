@@ -1,6 +1,6 @@
 """Backbone of encoders and decoders: embedding, blocks × loops, norm (TITAN eq. 16, Alg. 1).
 
-z₁ = x + Mixer(Norm(x)),   z₂ = z₁ + FFN(Norm(z₁))                       (TITAN eq. 20, 21)
+`model.block` has the equations of a block.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Position, Site, accept_scalars
+from chimera.contract import Ctx, Mixer, Norm, Out, Position, accept_scalars
 from chimera.errors import UserError
+from chimera.model.block import Block as Block
+from chimera.model.block import blank
 from chimera.ops.dropout import dropout, fork, label, token_keys
 
-EMBEDDING, AFTER_MIXER, AFTER_FFN = map(label, ("embedding", "after mixer", "after ffn"))
+EMBEDDING = label("embedding")
 
 
 class State(NamedTuple):
@@ -33,26 +35,6 @@ class State(NamedTuple):
     seen: Int[Tensor, " b"]
     slots: tuple[Any, ...]
     length: int = 0
-
-
-class Block(nn.Module):
-    """Pre-norm residual block; with `ffn` None it has neither the ffn branch nor its norm."""
-
-    def __init__(self, site: Site, mixer: Mixer, ffn: FFN | None, norms: Sequence[Norm]) -> None:
-        super().__init__()
-        self.mixer_norm, self.mixer = norms[0], mixer
-        self.ffn_norm: Norm | None = None if ffn is None else norms[1]
-        self.ffn: FFN | None = ffn
-        self.site, self.dropout = site, site.dropout
-
-    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
-        mixed = self.mixer(_blank(self.mixer_norm(x, ctx.mask), ctx.mask), ctx, state)
-        x = x + dropout(mixed.y, self.dropout, self.training, ctx.draws, AFTER_MIXER)
-        if self.ffn is None or self.ffn_norm is None:
-            return Out(x, mixed.state, mixed.aux, mixed.stats)
-        fed = self.ffn(_blank(self.ffn_norm(x, ctx.mask), ctx.mask), ctx)
-        x = x + dropout(fed.y, self.dropout, self.training, ctx.draws, AFTER_FFN)
-        return Out(x, mixed.state, mixed.aux | fed.aux, mixed.stats | fed.stats)
 
 
 class EmbeddingScale(nn.Module):
@@ -79,6 +61,7 @@ class Trunk(nn.Module):
     embedding: nn.Module
     scale: EmbeddingScale | None
     position: Position
+    embedding_norm: Norm | None
     blocks: nn.ModuleList
     norm: Norm
     loops: int
@@ -125,6 +108,7 @@ class Trunk(nn.Module):
         self._check_length(pos, ids.shape[1] + (0 if state is None else state.length))
         x = self.embedding(ids)
         x = self.position.embed(x if self.scale is None else self.scale(x), pos)
+        x = x if self.embedding_norm is None else self.embedding_norm(blank(x, mask), mask)
         x = dropout(x, self.dropout, self.training, keys, EMBEDDING)
         outs: list[Out] = []
         first = Ctx(pos, mask, 0, keys, documents)
@@ -140,7 +124,7 @@ class Trunk(nn.Module):
             count = ids.shape[1] if mask is None else mask.sum(1)
             slots = tuple(out.state for out in outs)
             new_state = State(state.seen + count, slots, state.length + ids.shape[1])
-        x = _blank(self.norm(x, mask), mask)
+        x = blank(self.norm(x, mask), mask)
         return Out(x, new_state, _mean([o.aux for o in outs]), _mean([o.stats for o in outs]))
 
     def check_positions(self, length: int) -> None:
@@ -193,6 +177,7 @@ class Backbone(Trunk):
         loops: traversals of the blocks; each logical layer loop·depth + layer has its own state.
         dropout: dropout probability of the embeddings.
         gradient_checkpointing: recompute each block in the backward pass.
+        embedding_norm: norm of the embeddings and their positions; None for none.
     """
 
     def __init__(
@@ -206,10 +191,12 @@ class Backbone(Trunk):
         loops: int = 1,
         dropout: float = 0.0,
         gradient_checkpointing: bool = False,
+        embedding_norm: Norm | None = None,
     ) -> None:
         super().__init__()
         self.embedding, self.scale = embedding, scale
         self.position, self.norm = position, norm
+        self.embedding_norm = embedding_norm
         self.blocks = nn.ModuleList(blocks)
         self.loops, self.dropout = loops, dropout
         self.gradient_checkpointing = gradient_checkpointing
@@ -242,11 +229,6 @@ def _in_documents(pos: Int[Tensor, "#b t"], documents: Int[Tensor, "b t"]) -> Te
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return pos - pos.expand_as(documents).masked_fill(~begins, 0).cummax(1).values
-
-
-def _blank(x: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t d"]:
-    """Set padding to zero, so that statistics of later layers exclude it."""
-    return x if mask is None else x.masked_fill(~mask[..., None], 0.0)
 
 
 def _mean(layers: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -35,3 +35,11 @@ def unquantised(names: Mapping[str, str], mixer: Mixer, layer: int) -> UserError
         f"quant={names['quant']} would quantise no weight of mixer={where(names, mixer, layer)};"
         f" use {dense}, or quant=none"
     )
+
+
+def no_queries(names: dict[str, str], mixer: Mixer, layer: int) -> UserError:
+    """`model.qk_norm` with a mixer that has no queries and keys."""
+    return UserError(
+        f"model.qk_norm=true needs queries and keys to rotate; mixer={where(names, mixer, layer)}"
+        " has none; use model.qk_norm=false, or a mixer such as attention or retnet"
+    )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from chimera.config.declared import without_fetching
 from chimera.config.init_from import source
 from chimera.errors import UserError
+from chimera.model.from_hf import converted
 from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.tensors import load_tensors
@@ -81,7 +82,8 @@ def start_from(model: nn.Module, init_from: str | None) -> None:
     run = source(init_from, trust=True) if init_from else None  # the model is there already
     if run is None:
         return
-    tensors, part = read(run.weights), model
+    folder = run.weights.is_dir()  # a checkpoint of transformers
+    tensors, part = converted(model, run.weights) if folder else read(run.weights), model
     if not model.state_dict().keys() <= tensors.keys():  # another head
         tensors, part = _of_backbone(tensors, model), cast(nn.Module, model.backbone)
     _copy(

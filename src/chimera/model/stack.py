@@ -26,10 +26,12 @@ from chimera.contract import (
     Quantiser,
     Site,
 )
-from chimera.model.backbone import Backbone, Block, EmbeddingScale
+from chimera.model.backbone import Backbone, EmbeddingScale
 from chimera.model.bidirectional import Bidirectional
+from chimera.model.block import TWICE, Block
 from chimera.model.head import Head
 from chimera.model.language import LanguageModel
+from chimera.model.qk_norm import QKNorm
 
 if TYPE_CHECKING:  # an exported folder has no settings classes
     from chimera.config.settings import Model as Shape
@@ -105,7 +107,10 @@ def stack(
     """
     provides = factories.position(site, site.heads, site.dim // site.heads).provides
     # A position with hook `embed` only is built once for the model; layers get the no-op class.
-    in_layers = Position if provides <= {"embed"} else factories.position
+    in_layers: Callable[..., Position] = Position if provides <= {"embed"} else factories.position
+    if getattr(shape, "qk_norm", False):
+        in_layers, provides = partial(QKNorm, position=in_layers), provides | QKNorm.provides
+    placement: Any = getattr(shape, "norm_placement", "pre")  # an older export lacks the key
     quant = factories.quant
     parts = Parts(linear or quant.linear, factories.norm, in_layers, quant.activation)
     sites = [replace(site, layer=layer) for layer in range(site.depth)]
@@ -118,8 +123,9 @@ def stack(
     blocks = []
     for of_layer, mixer in zip(sites, mixers, strict=True):
         ffn = factories.ffn(of_layer, parts)
-        norms = [factories.norm(site.dim) for _ in range(1 if ffn is None else 2)]
-        blocks.append(Block(of_layer, mixer, ffn, norms))
+        count = (1 if ffn is None else 2) * (2 if placement in TWICE else 1)
+        norms = [factories.norm(site.dim) for _ in range(count)]
+        blocks.append(Block(of_layer, mixer, ffn, norms, placement))
     embedding = quant.embedding(vocab_size, site.dim)
     backbone = Backbone(
         embedding,
@@ -132,6 +138,7 @@ def stack(
         loops=site.loops,
         dropout=site.dropout,
         gradient_checkpointing=shape.gradient_checkpointing,
+        embedding_norm=factories.norm(site.dim) if _norms_embeddings(shape) else None,
     )
     head = Head(
         site.dim,
@@ -143,6 +150,12 @@ def stack(
         bias=shape.head_transform or not site.causal,  # as GPT-2, whose head is only the table
     )
     return LanguageModel(backbone, head)
+
+
+def _norms_embeddings(shape: Shape) -> bool:
+    """Whether embeddings are normalised; an older export lacks the keys."""
+    placement = getattr(shape, "norm_placement", "pre")
+    return placement == "peri" or getattr(shape, "embedding_norm", False)
 
 
 def _scale(shape: Shape) -> EmbeddingScale | None:

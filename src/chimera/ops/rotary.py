@@ -50,12 +50,27 @@ def phases(
     return torch.complex(*angles(pos, frequencies(half, base, like=like, inclusive=inclusive)))
 
 
+def pairs_together(x: Float[Tensor, "n ..."], heads: int, width: int) -> Float[Tensor, "n ..."]:
+    """Rows of a weight whose pairs are i and i + width/2, as Llama's, in our order 2i and 2i + 1.
+
+    Args:
+        x: first axis: heads of equal width.
+        heads: their number.
+        width: rotated channels of a head, its first ones; the others stay.
+    """
+    by_head = x.unflatten(0, (heads, -1))
+    rotated = by_head[:, :width].unflatten(1, (2, width // 2)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([rotated, by_head[:, width:]], 1).flatten(0, 1)
+
+
 def rotate(
     x: Float[Tensor, "b h t k"],
     cos: Float[Tensor, "#b 1 t half"],
     sin: Float[Tensor, "#b 1 t half"],
 ) -> Float[Tensor, "b h t k"]:
     """Rotate each pair (x₂ᵢ, x₂ᵢ₊₁) by its angle; the result has the dtype of x.
+
+    Channels beyond the angles stay as they are.
 
     Multiplies pairs as complex numbers: on a CPU five times faster, forward and backward, than four
     real products on strided halves.
@@ -64,7 +79,9 @@ def rotate(
 
 
 def turn(x: Float[Tensor, "b h t k"], phase: Tensor) -> Float[Tensor, "b h t k"]:
-    """`rotate` by cos + i·sin of the angles, complex [#b 1 t k/2], which layers share."""
+    """`rotate` by cos + i·sin of the angles, complex [#b 1 t half], which layers share."""
+    if x.shape[-1] > (width := 2 * phase.shape[-1]):
+        return torch.cat([turn(x[..., :width], phase), x[..., width:]], -1)
     real = torch.float64 if phase.dtype == torch.complex128 else torch.float32
     pairs = x.to(torch.promote_types(x.dtype, real)).view(*x.shape[:-1], -1, 2)
     pairs = torch.view_as_complex(pairs)

@@ -2,7 +2,8 @@
 
 A module names parameters of its own that weight decay leaves alone in its class attribute
 `undecayed`: rates of decay, biases of gates, slopes, where zero is no neutral value. They form a
-second group of their component, with the component's rate and weight decay 0.
+second group of their component, with the component's rate and weight decay 0. `rate_factors` of a
+module multiplies the rate of some of its own parameters (LoRA+); each factor is a group.
 """
 
 from __future__ import annotations
@@ -77,6 +78,15 @@ def undecayed(model: nn.Module) -> set[str]:
     }
 
 
+def rate_factors(model: nn.Module) -> dict[str, float]:
+    """Factors of the learning rate by parameter, where a module sets them."""
+    return {
+        f"{prefix}.{name}" if prefix else name: factor
+        for prefix, module in model.named_modules()
+        for name, factor in getattr(module, "rate_factors", {}).items()
+    }
+
+
 def groups(model: nn.Module, settings: Optim) -> list[Group]:
     """Group trainable parameters by component, in the order of the model's parameters.
 
@@ -87,17 +97,19 @@ def groups(model: nn.Module, settings: Optim) -> list[Group]:
     """
     owner, exempt = components(model), undecayed(model)
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    members: dict[tuple[str, bool], list[int]] = {}
+    factors = rate_factors(model)
+    members: dict[tuple[str, bool, float], list[int]] = {}
     for place, (name, _) in enumerate(trained):
-        members.setdefault((owner[name], name in exempt), []).append(place)
+        key = owner[name], name in exempt, factors.get(name, 1.0)
+        members.setdefault(key, []).append(place)
     return [
         Group(
             component,
-            settings.lr * settings.rates.get(component, 1.0),
+            settings.lr * settings.rates.get(component, 1.0) * factor,
             0.0 if alone else settings.decays.get(component, settings.weight_decay),
             [trained[place][1] for place in places],
             tuple(dict.fromkeys(trained[p][0].rpartition(".")[2] for p in places if alone)),
             tuple(places),
         )
-        for (component, alone), places in members.items()
+        for (component, alone, factor), places in members.items()
     ]

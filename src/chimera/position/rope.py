@@ -14,6 +14,8 @@ With `dynamic`, s is n/L for a sequence longer than L and 1 otherwise. Training 
 then equal to scaling=none (Dynamic Scaling, 2309.00071, 3.3). `dynamic` and `dynamic_ntk` rotate
 all keys again when the sequence grows, but a cache has rotated keys already. Decoding beyond L
 therefore differs from one full pass; other scalings decode exactly.
+With `fraction` < 1 only the first fraction·k channels are rotated, with the frequencies of a head
+of that width; the others carry no position (GPT-NeoX, arXiv 2204.06745; Qwen3-Next: a quarter).
 q [b h t k], k [b g t k]; pairs are interleaved, see `chimera.ops.rotary`.
 """
 
@@ -23,16 +25,20 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from chimera.contract import Hook, Position, PositiveFloat, PositiveInt, Site
 from chimera.contract_gguf import GGUF, NotInGGUF
 from chimera.ops.rotary import Base, angles, frequencies, rotate
+from chimera.position.shared.of_transformers import OfLlama
+
+#: Share of the channels of a head.
+Share = Annotated[float, Gt(0), Le(1)]
 
 
-class Rotary(Position):
+class Rotary(OfLlama, Position):
     """Rotation of queries and keys by their positions (RoPE), with scaling to longer texts.
 
     Args:
@@ -43,9 +49,10 @@ class Rotary(Position):
             always does.
         original_len: the trained length L; None for the model's max_len.
         beta_fast, beta_slow: turns within L at which YaRN's ramp begins and ends.
+        fraction: share of a head's channels that is rotated.
 
     Raises:
-        ValueError: odd head width, or an NTK scaling with head width 2.
+        ValueError: an odd width is rotated, or an NTK scaling has a width of 2.
     """
 
     provides: ClassVar[frozenset[Hook]] = frozenset({"rotate"})
@@ -63,10 +70,15 @@ class Rotary(Position):
         original_len: PositiveInt | None = None,
         beta_fast: PositiveFloat = 32.0,
         beta_slow: PositiveFloat = 1.0,
+        fraction: Share = 1.0,
     ) -> None:
         super().__init__(site, heads, head_dim)
         if head_dim % 2:
             raise ValueError(f"position=rope needs an even head width, not {head_dim}")
+        self.head_width, head_dim = head_dim, round(fraction * head_dim)
+        if head_dim % 2 or not head_dim:
+            line = f"position.fraction={fraction} rotates {head_dim} of {self.head_width} channels"
+            raise ValueError(f"{line} of a head; the number has to be even, and 2 at least")
         if head_dim == 2 and scaling in {"ntk", "dynamic_ntk"}:
             raise ValueError(f"scaling={scaling} needs heads wider than 2; use linear or yarn")
         self.head_dim, self.base, self.scaling, self.factor = head_dim, base, scaling, factor
@@ -110,6 +122,8 @@ class Rotary(Position):
 
     def gguf(self) -> GGUF:
         """As llama.cpp's rotation, with factors that do not depend on the text's length."""
+        if self.head_dim != self.head_width:
+            raise NotInGGUF("position", "fraction below 1")
         base, keys = self.base, {"rope.dimension_count": self.head_dim}
         if self.scaling != "none" and (self.dynamic or self.scaling not in {"linear", "ntk"}):
             how = " with dynamic=true" if self.dynamic else ""

@@ -81,6 +81,10 @@ LATER: dict[str, Any] = {
     "mixer.pool": 3,
     "adapter.gate_input": "normalised",
     "adapter.pool": 3,
+    "position.fraction": 1.0,
+    "model.norm_placement": "pre",
+    "model.qk_norm": False,
+    "model.embedding_norm": False,
     "optim.optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True},
     "optim.schedule": {"_target_": "chimera.optim.schedule.warmup_cosine", "_partial_": True},
 }

@@ -94,7 +94,8 @@ def count(overrides: list[str]) -> Count:
 def _layer(block: Block) -> tuple[str, dict[str, int]]:
     router = getattr(block.ffn, "router", None)
     gating = _size([router] if router is not None else [])
-    norms = [block.mixer_norm] + ([block.ffn_norm] if block.ffn_norm is not None else [])
+    every = (block.mixer_norm, block.ffn_norm, block.mixer_out_norm, block.ffn_out_norm)
+    norms = [norm for norm in every if norm is not None]
     sizes = {
         "mixer": _size([block.mixer]),
         "experts": _size([block.ffn] if block.ffn is not None else []) - gating,
@@ -116,6 +117,8 @@ def _outside(model: LanguageModel) -> dict[str, int]:
     }
     total = sum(p.numel() for p in model.parameters())
     head = total - _size([body])
+    if body.embedding_norm is not None:
+        parts["embedding norm"] = _size([body.embedding_norm])
     return parts | {"last norm": _size([body.norm]), "head": head}
 
 

@@ -122,7 +122,8 @@ def _config(layers: dict[str, Adapted]) -> dict[str, Any]:
 
 
 def _attach(model: nn.Module, name: str, config: dict[str, Any], parts: dict[str, Tensor]) -> None:
-    update_class = update_classes().get(config["peft_type"])
+    kind = "DORA" if config.get("use_dora") else config["peft_type"]
+    update_class = update_classes().get(kind)
     if update_class is None or set(parts) != set(update_class.parts):
         raise UserError(
             f"{name}: an adapter of type {config['peft_type']} with tensors {', '.join(parts)} is"

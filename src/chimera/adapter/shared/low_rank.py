@@ -90,15 +90,23 @@ class LowRank(nn.Module):
         """Entropy rank of ΔW (SPEC A5)."""
         return entropy_rank(*self.factors())
 
-    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+    def _dropped(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b i"]:
+        """Inputs in the update's precision, after dropout."""
         x = x.to(self.A.dtype)
         if self.dropout:
             keys = None if self.source is None else self.source.keys
             if keys is not None and keys.shape != x.shape[:-1]:  # as in a head on chosen tokens
                 keys = None
             x = dropout(x, self.dropout, self.training, keys, self.call)
-        m = self.diagonal()
+        return x
+
+    def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
+        x, m = self._dropped(x), self.diagonal()
         return F.linear(F.linear(x, self.A) * (self.scale if m is None else m * self.scale), self.B)
+
+    def added(self, x: Float[Tensor, "*b i"], y: Float[Tensor, "*b o"]) -> Float[Tensor, "*b o"]:
+        """Output of the adapted layer, where y is that of its base."""
+        return y + self(x).to(y.dtype)
 
     @property
     def alpha(self) -> float:
@@ -162,7 +170,7 @@ class Adapted(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         y: Tensor = self.base(x)
-        return y + self.update(x).to(y.dtype)
+        return self.update.added(x, y)
 
 
 def adapted(model: nn.Module) -> dict[str, Adapted]:

@@ -73,6 +73,8 @@ def prune(model: nn.Module) -> dict[str, int]:
     for name, layer in adapted(model).items():
         nonzero = layer.update.nonzero_directions()
         ranks[name] = int(nonzero.sum())
+        if layer.update.diagonal() is None:  # no direction to remove
+            continue
         if ranks[name]:
             layer.update = _pruned(layer, nonzero)
         else:

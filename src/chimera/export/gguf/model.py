@@ -76,6 +76,8 @@ def convert(model: nn.Module, *, max_len: int) -> Converted:
     trunk = model.backbone
     if "embed" in trunk.position.provides:
         raise NotInGGUF("position")
+    if trunk.embedding_norm is not None:
+        raise NotInGGUF("norm", "a norm of the embeddings")
     blocks = [_block(block) for block in trunk.blocks]
     table = in_gguf(trunk.embedding, "quant")
     head = _head(model.head)
@@ -112,6 +114,8 @@ def _block(module: nn.Module) -> GGUF:
     assert isinstance(module, Block)
     if module.ffn is None:
         raise NotInGGUF("ffn")
+    if module.placement != "pre":
+        raise NotInGGUF("norm", f"model.norm_placement={module.placement}")
     norms = {
         "attn_norm": in_gguf(module.mixer_norm, "norm"),
         "ffn_norm": in_gguf(module.ffn_norm, "norm"),

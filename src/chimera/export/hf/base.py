@@ -21,7 +21,7 @@ from chimera.quant.shared.layers import Embedding
 
 #: What a trunk consists of.
 TRUNK = (
-    "embedding", "scale", "position", "blocks", "norm", "loops", "dropout",
+    "embedding", "scale", "position", "embedding_norm", "blocks", "norm", "loops", "dropout",
     "gradient_checkpointing", "_limited",
 )  # fmt: skip
 #: Arguments of `from_pretrained` that say where the files are.

@@ -27,6 +27,7 @@ class SoftmaxMixer(Mixer):
         site, parts: see `Mixer`.
         heads: query heads h; None for the model's number.
         kv_heads: key-value heads g, a divisor of h; None for h, `quarter` for h/4.
+        head_dim: width k of a head; None for d/h.
         bias: biases in the four projections.
         dropout: dropout probability of the attention weights; None for that of the site.
 
@@ -45,15 +46,16 @@ class SoftmaxMixer(Mixer):
         heads: int | None,
         kv_heads: int | Literal["quarter"] | None,
         bias: bool,
+        head_dim: int | None = None,
         dropout: float | None = None,
     ) -> None:
         super().__init__()
         h = heads or site.heads
-        if site.dim % h:
+        if head_dim is None and site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         self.heads, self.causal = Heads.of(h, kv_heads), site.causal
         self.dropout = site.dropout if dropout is None else dropout
-        k = self.head_dim = site.dim // h
+        k = self.head_dim = head_dim or site.dim // h
         self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")
         self.k_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
         self.v_proj = parts.linear(site.dim, self.heads.g * k, bias=bias, role="qkv")
@@ -103,6 +105,13 @@ class SoftmaxMixer(Mixer):
         elif ctx is not None and (mask is not None or ctx.documents is not None):
             visible = ctx.once(f"allowed {self.causal}", lambda: self._visible(ctx))
         scores, dropout = self.position.bias(pos, pos_k), self._dropout()
+        if "content" in self.position.provides:
+            seen = visible
+            if seen is None:
+                seen = allowed(q.shape[2], k.shape[2], mask, causal=self.causal, device=q.device)
+            by_content = self.position.content(q, k, seen)
+            given = [bias for bias in (scores, by_content) if bias is not None]
+            scores = given[0] + given[1] if len(given) > 1 else given[0] if given else None
         y = attend(
             q, k, v, mask=mask, bias=scores, causal=self.causal, dropout=dropout, visible=visible
         )

@@ -1,0 +1,184 @@
+"""Settings of our parts for a checkpoint of transformers (`init_from=hf:<folder>`).
+
+Each layer of the checkpoint is offered to the components of each group; one that knows it says with
+which hyperparameters it computes it (`contract_hf`). This module names no component. Layers of
+several kinds become a composite, whose YAML has a key `cycle`. A group that no component speaks for
+is `none`. Imports the components' classes, and so torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_object
+
+from chimera.config.groups import defaults, groups, node
+from chimera.config.schema import check_node
+from chimera.errors import UserError
+from chimera.rundir.checkpoint_hf import names, read_config
+
+PREFIX = "hf:"
+#: Groups that are asked; the quantiser is that of the command line.
+ASKED = ("mixer", "norm", "ffn", "position")
+#: Keys of config.json whose values are used, and their type.
+NUMBER, FLAG, TEXT = (int, float), (bool,), (str,)
+EXPECTED: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(
+        (
+            "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+            "head_dim", "intermediate_size", "rms_norm_eps", "layer_norm_epsilon", "rope_theta",
+            "partial_rotary_factor", "state_size", "expand", "conv_kernel", "n_groups",
+            "num_heads", "chunk_size", "linear_num_value_heads", "linear_num_key_heads",
+            "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
+            "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+            "shared_expert_intermediate_size", "decoder_sparse_step",
+        ),
+        NUMBER,
+    ),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "norm_topk_prob"), FLAG),
+    **dict.fromkeys(("model_type", "hidden_act"), TEXT),
+}  # fmt: skip
+LARGEST = 2**40  # of a number; no model has a larger one
+
+
+def folder_of(init_from: str) -> Path:
+    """The folder that `hf:<folder>` names."""
+    return Path(init_from.removeprefix(PREFIX)).expanduser()
+
+
+def checkpoint_config(folder: Path) -> dict[str, Any]:
+    """Contents of config.json, with keys of the expected types.
+
+    Raises:
+        UserError: no configuration, or a value of another type.
+    """
+    config = read_config(folder)
+    rope = config.get("rope_parameters")
+    if isinstance(rope, dict):  # transformers 5 keeps them together
+        config = {**rope, **config}
+    for key, types in EXPECTED.items():
+        value = config.get(key)
+        if value is None:
+            continue
+        good = isinstance(value, types) and isinstance(value, bool) == (types is FLAG)
+        if not good or (types is NUMBER and not 0 < value < LARGEST):
+            raise UserError(f"{folder}/config.json has {key}={str(value)[:40]!r}, no value of it")
+    for key in ("model_type", "hidden_size", "num_hidden_layers"):
+        if config.get(key) is None:
+            raise UserError(f"{folder}/config.json has no {key}")
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def configuration(folder: Path) -> dict[str, Any]:
+    """Choices, nodes of their groups, and `task`, for a checkpoint.
+
+    Raises:
+        UserError: it is none, or has layers that no component computes.
+    """
+    config = checkpoint_config(folder)
+    depth, known = int(config["num_hidden_layers"]), names(folder)
+    if depth > len(known):
+        raise UserError(f"{folder}/config.json has {depth} layers for {len(known)} tensors")
+    chosen: dict[str, tuple[str, dict[str, Any]]] = {}
+    try:
+        for group in ASKED:
+            chosen[group] = _of_group(group, config, depth)
+    except KeyError as error:
+        raise UserError(f"{folder}/config.json has no {error.args[0]}") from error
+    if chosen["mixer"][0] == "none":
+        raise UserError(
+            f"init_from={PREFIX}{folder}: no part here takes weights of model_type"
+            f" {config['model_type']}; init_from={folder} wraps the model of transformers"
+        )
+    model = defaults()["model"]
+    shape = node("model", model) | {
+        "dim": int(config["hidden_size"]),
+        "depth": depth,
+        "heads": _heads(config),
+        "tie_head": bool(config.get("tie_word_embeddings", "lm_head.weight" not in known)),
+        "head_transform": False,
+        "embedding_scale": "none",
+        "qk_norm": any(name.endswith(".q_norm.weight") for name in known),
+    }
+    chosen |= {"model": (model, shape), "quant": ("none", node("quant", "none"))}
+    for group, (_, made) in chosen.items():
+        check_node(group, made)
+    return {
+        "choices": {group: name for group, (name, _) in chosen.items()},
+        "task": {"causal": True},
+        **{group: made for group, (_, made) in chosen.items()},
+    }
+
+
+def _heads(config: Mapping[str, Any]) -> int:
+    """Heads of the model; 1 where mixers have numbers of their own that do not divide the width."""
+    heads = int(config.get("num_attention_heads", 1))
+    return heads if config["hidden_size"] % heads == 0 else 1
+
+
+def _of_group(group: str, config: Mapping[str, Any], depth: int) -> tuple[str, dict[str, Any]]:
+    """The choice of a group and its node."""
+    layers = [_of_layer(group, config, layer) for layer in range(depth)]
+    kinds = dict(layers)
+    if any(kinds[name] != made for name, made in layers):
+        raise UserError(f"layers of this {group} differ in settings, which no part takes")
+    if len(kinds) == 1:
+        return layers[0]
+    name = next(
+        option
+        for option in groups()[group]
+        if "cycle" in (raw := node(group, option)) and raw["_target_"].endswith(f".{option}")
+    )
+    cycle = [each for each, _ in layers]
+    period = next(n for n in range(1, depth + 1) if (cycle[:n] * depth)[:depth] == cycle)
+    return name, composed(group, name) | {"cycle": cycle[:period], "members": kinds}
+
+
+def _of_layer(group: str, config: Mapping[str, Any], layer: int) -> tuple[str, dict[str, Any]]:
+    for name, target in _speakers(group):
+        settings = target.hf_settings(config, layer)
+        if settings is not None:
+            return name, merged(composed(group, name), settings)
+    return "none", composed(group, "none") if "none" in groups()[group] else {}
+
+
+@cache
+def _speakers(group: str) -> list[tuple[str, Any]]:
+    """Choices of a group whose class speaks for checkpoints, one for each class.
+
+    Of several choices of a class it is the one that its module is named for.
+    """
+    found: dict[Any, str] = {}
+    for name in groups()[group]:
+        path = node(group, name)["_target_"]
+        target = get_object(path)
+        if hasattr(target, "hf_settings") and (target not in found or path.split(".")[-2] == name):
+            found[target] = name
+    return [(name, target) for target, name in found.items()]
+
+
+def composed(group: str, name: str) -> dict[str, Any]:
+    """Node of an option with the nodes of its parts, as its file lists them under `defaults`."""
+    raw = node(group, name)
+    made: dict[str, Any] = {}
+    for entry in raw.pop("defaults", []):
+        for key, option in entry.items() if isinstance(entry, dict) else ():
+            inner, _, place = key.removeprefix("/").partition("@")
+            value: dict[str, Any] = composed(inner, option)
+            for step in reversed(place.split(".")):
+                value = {step: value}
+            made = merged(made, value)
+    return merged(made, raw)
+
+
+def merged(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of `other` in place of those of `base`, also inside nodes."""
+    made = copy.deepcopy(dict(base))
+    for key, value in other.items():
+        both = isinstance(value, Mapping) and isinstance(made.get(key), Mapping)
+        made[key] = merged(made[key], value) if both else copy.deepcopy(value)
+    return made

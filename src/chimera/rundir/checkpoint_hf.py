@@ -1,0 +1,105 @@
+"""Read a checkpoint of transformers from a folder that somebody else may have written.
+
+Only safetensors are read, and config.json as data: no class that a file names is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chimera.errors import UserError
+from chimera.rundir.plain import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+HEADER = 100 * 2**20  # largest header of a safetensors file, as the library's
+ENDS = 2**16  # bytes of either end of a file that stand for it in an identity
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Contents of config.json.
+
+    Raises:
+        UserError: no such file, or not a mapping.
+    """
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"init_from=hf:{folder} is no folder of a checkpoint: {CONFIG} is missing; download it"
+            " first, as with hf download <owner/name> --local-dir <folder>"
+        )
+    return read_json(folder / CONFIG)
+
+
+def files(folder: Path) -> list[Path]:
+    """The checkpoint's safetensors files.
+
+    Raises:
+        UserError: there are none, or an index names files elsewhere.
+    """
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    index = read_json(folder / f"{WEIGHTS}.index.json").get("weight_map")
+    if not isinstance(index, dict) or not index:
+        raise UserError(
+            f"init_from=hf:{folder} has no {WEIGHTS}; other formats may hold programs: convert it"
+            " with transformers, by save_pretrained"
+        )
+    named = sorted({str(name) for name in index.values()})
+    for name in named:
+        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name) or not (folder / name).is_file():
+            raise UserError(f"{folder / WEIGHTS}.index.json names {name!r}, which is not there")
+    return [folder / name for name in named]
+
+
+def names(folder: Path) -> set[str]:
+    """Names of all tensors, from the headers of the files.
+
+    Raises:
+        UserError: a file is no safetensors file.
+    """
+    found: set[str] = set()
+    for file in files(folder):
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            text = opened.read(size) if size <= HEADER else b""
+        try:
+            found |= {str(name) for name in json.loads(text)} - {"__metadata__"}
+        except (ValueError, TypeError, RecursionError) as error:
+            raise UserError(f"{file} cannot be read as safetensors") from error
+    return found
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors by name.
+
+    Raises:
+        UserError: a file is no safetensors file.
+    """
+    from chimera.rundir.tensors import load_tensors
+
+    found: dict[str, Tensor] = {}
+    for file in files(folder):
+        found |= load_tensors(file)
+    return found
+
+
+def digest(folder: Path) -> str:
+    """What stands for a checkpoint in identities: a hash of its configuration and of its files.
+
+    Of a file of weights count name, size and both ends, the first of which has all shapes.
+    """
+    hashed = hashlib.sha256((folder / CONFIG).read_bytes())
+    for file in files(folder):
+        size = file.stat().st_size
+        hashed.update(f"{file.name} {size}".encode())
+        with file.open("rb") as opened:
+            hashed.update(opened.read(ENDS))
+            opened.seek(max(size - ENDS, 0))
+            hashed.update(opened.read(ENDS))
+    return hashed.hexdigest()[:8]
