@@ -33,12 +33,17 @@ PLACES = {
     "mamba": (7, -3),
     "ode": (7, -3),
     "gqa": (-10, -14),
+    "rwkv7": (-34, -14),
+    "kda": (-28, 2),
+    "gated_delta": (-70, 3),
+    "gla": (7, -3),
+    "mesa": (7, -3),
     "titan_memory": (7, -3),
     "aft_simple": (-12, 7),
     "slstm": (-12, -15),
     "retnet": (-14, 7),
     "aft_local": (-22, -15),
-    "aft": (-4, 7),
+    "aft": (2, 7),
     "sliding_window": (-34, 8),
 }
 #: The same at the right ends of lines.
