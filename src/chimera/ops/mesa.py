@@ -179,6 +179,14 @@ class _Adjoint(torch.autograd.Function):
             return conjugate_gradients(system, dx, ctx.solver), *[None] * (2 + len(system))
 
 
+def _ends_early(device: torch.device) -> bool:
+    """Whether the steps end with the last token's.
+
+    On other devices the host would wait for each step; under the compiler the graph would break.
+    """
+    return device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def conjugate_gradients(
     system: _System, q: Float[Tensor, "n c k"], solver: Solver
 ) -> Float[Tensor, "n c k"]:
@@ -189,8 +197,7 @@ def conjugate_gradients(
     x, r, p = torch.zeros_like(q), q, q
     error = q.square().sum(-1, keepdim=True)
     limit = max(solver.tolerance, 4 * torch.finfo(q.dtype).eps) ** 2 * error
-    # On other devices the host would wait for each step; under the compiler the graph would break.
-    ends_early = q.device.type == "cpu" and not torch.compiler.is_compiling()
+    ends_early = _ends_early(q.device)
     for _ in range(solver.steps):
         active = error > limit
         if ends_early and not active.any():
