@@ -36,9 +36,10 @@ def arm(fault: Path) -> None:
 def plant(arguments: list[str]) -> None:
     """Arm the faults of this command line if it is a job; the sweep's process has none."""
     folder = os.environ.get("CHIMERA_FAULTS")
-    is_train = any(argument.endswith("train.py") for argument in arguments)
-    if folder and is_train and "-m" not in arguments:
-        for argument in arguments:
+    job = ["-m", "chimera", "train"]  # chimera.program.job
+    starts = [i for i in range(len(arguments)) if arguments[i : i + len(job)] == job]
+    if folder and starts:
+        for argument in arguments[starts[0] + len(job) :]:
             fault = Path(folder) / argument.replace("/", ":")
             if "=" in argument and fault.exists():
                 arm(fault)
