@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from mambapy.mamba import Mamba, MambaConfig
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from chimera.adapter.dora import dora
 from chimera.adapter.lora import lora
+from chimera.adapter.pissa import pissa
 from chimera.adapter.shared.inject import linears
-from chimera.adapter.shared.low_rank import adapted
+from chimera.adapter.shared.low_rank import adapted, matrix
 from chimera.adapter.shared.merge import merge
 from chimera.adapter.sora import sora
+from chimera.adapter.vera import vera
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
@@ -33,6 +38,21 @@ def test_every_layer_that_may_be_adapted_trains_in_every_mixer(mixer: str) -> No
     without = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
     assert not without
     assert all(p.grad is None for p in model.parameters() if not p.requires_grad)
+
+
+@pytest.mark.parametrize("adapter", [dora, pissa, vera])
+def test_a_block_diagonal_layer_takes_an_update_made_from_its_matrix(adapter: Any) -> None:
+    """Those of xLSTM; DoRA's lengths are of the rows of the whole matrix."""
+    model = zoo.model(mixer="mlstm").double().eval()
+    before = model(zoo.tokens()).logits
+    adapter(model, r=2, targets=["*"])
+    close(model(zoo.tokens()).logits, before, 1e-9)  # the update is 0 at first
+    stir(model)
+    layer: Any = next(m for m in adapted(model).values() if m.weight.ndim == 3)
+    x = torch.randn(3, layer.base.in_features, dtype=torch.float64)
+    close(layer(x), x @ (matrix(layer.base) + layer.update.delta()).T, 1e-9)
+    model(zoo.tokens()).logits.square().mean().backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("quant", zoo.names("quant"))

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chimera.adapter.shared.inject import inject
-from chimera.adapter.shared.low_rank import LowRank
+from chimera.adapter.shared.low_rank import LowRank, matrix
 from chimera.contract import PositiveFloat, PositiveInt, ProperFraction
 from chimera.ops.precision import autocast_off
 from chimera.ops.shards import whole
@@ -36,16 +36,13 @@ class DoRA(LowRank):
         self.magnitude = nn.Parameter(self._weight().detach().norm(dim=1).to(self.A.dtype))
 
     def _weight(self) -> Float[Tensor, "o i"]:
-        base: Any = self._base[0]
-        weight: Tensor = whole(base.weight)
-        weight = weight.T if hasattr(base, "nx") else weight  # transformers' Conv1D
-        return weight.to(self.A.dtype)
+        return matrix(self._base[0]).to(self.A.dtype)
 
     def _ratio(self) -> Float[Tensor, " o"]:
-        """c; its denominator is a constant of the gradient."""
+        """c; its denominator is a constant of the gradient. A row of zeros has 1."""
         with torch.no_grad(), autocast_off(self.A):  # c is near 1: half precision would hide it
             length = (self._weight() + super().delta()).norm(dim=1)
-        return self.magnitude / length
+        return torch.where(length > 0, self.magnitude / length.where(length > 0, 1.0), 1.0)
 
     def delta(self) -> Float[Tensor, "o i"]:
         """c ⊙ V − W, the change of the weight."""

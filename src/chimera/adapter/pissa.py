@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chimera.adapter.shared.inject import inject
-from chimera.adapter.shared.low_rank import LowRank
+from chimera.adapter.shared.low_rank import LowRank, matrix
 from chimera.contract import PositiveFloat, PositiveInt, ProperFraction
 
 
@@ -32,9 +32,8 @@ class PiSSA(LowRank):
 
     def __init__(self, base: nn.Module, r: int, scale: float, dropout: float) -> None:
         super().__init__(base, r, scale, dropout)
-        weight: Any = base.weight
-        weight = weight.detach().T if hasattr(base, "nx") else weight.detach()
-        u, s, v = torch.linalg.svd(weight.to(self.A.dtype), full_matrices=False)
+        weight = matrix(base).detach().to(self.A.dtype)
+        u, s, v = torch.linalg.svd(weight, full_matrices=False)
         # A matrix with fewer directions than r is filled up with zeros.
         root = F.pad((s[:r] / scale).sqrt(), (0, max(r - len(s), 0)))
         first = F.pad(v[:r], (0, 0, 0, max(r - len(v), 0))) * root[:, None]

@@ -211,7 +211,7 @@ class LinearBranch:
         if not self.uses_rotations:
             return torch.stack(differences if self.uses_differences else [x], 3)
         angles = (2 * math.pi * m / self.order for m in range(self.order))
-        shape = (x.shape[0], 1, x.shape[2], 1)
+        shape = (x.shape[0], 1, x.shape[2], x.shape[3] // 2)
         rotated = [
             rotate(x, x.new_full(shape, math.cos(a)), x.new_full(shape, math.sin(a)))
             for a in angles

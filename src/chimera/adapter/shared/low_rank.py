@@ -35,6 +35,14 @@ def widths(layer: Any) -> tuple[int, int] | None:
     return None
 
 
+def matrix(layer: Any) -> Float[Tensor, "o i"]:
+    """Weight of an unpacked layer that `widths` knows, whole: y = matrix · x."""
+    weight: Tensor = whole(layer.weight)
+    if weight.ndim == 3:  # block-diagonal: [blocks, o/blocks, i/blocks]
+        return torch.block_diag(*weight)
+    return weight.T if hasattr(layer, "nx") else weight  # transformers' Conv1D: [i o]
+
+
 class LowRank(nn.Module):
     """Update s·B diag(m) A. Subclasses add m, and names of their tensors in peft's files.
 
