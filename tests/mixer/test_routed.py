@@ -171,7 +171,7 @@ def test_it_can_do_what_all_of_its_members_can() -> None:
         directions = CAUSAL
         honours = frozenset({"embed"})
 
-    assert build().honours == Attention.honours
+    assert build().honours == {"embed", "rotate", "bias"} < Attention.honours
     mixed = build(True, members={"attention": Attention, "deaf": Deaf})
     assert mixed.directions == CAUSAL
     assert mixed.honours == {"embed"}

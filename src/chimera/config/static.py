@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
-#: Folders of the package whose modules import torch.
+#: Folders and modules of the package that import torch.
 ROOMS = (
     *("mixer", "norm", "quant", "ffn", "position", "adapter"),
-    *("optim", "callback", "task", "train", "contract", "ops"),
+    *("optim", "callback", "task", "train", "contract", "site", "ops"),
 )
 SLOW = tuple(f"{PACKAGE}.{room}" for room in ROOMS)
 _UNSET = object()
