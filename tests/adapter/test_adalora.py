@@ -107,6 +107,7 @@ def test_the_gradient_of_the_penalty(form: str) -> None:
     close([update.A.grad, update.B.grad], list(wanted), 1e-12)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_same_numbers() -> None:
     def run(first: int, last: int, state: dict[str, Tensor] | None, optim: object) -> nn.Module:
         model = pair()[0]

@@ -27,7 +27,7 @@ from tests.adapter.kit import bert, stir, updates
 from tests.kit import close
 
 
-@pytest.mark.parametrize("mixer", zoo.names("mixer"))
+@pytest.mark.parametrize("mixer", zoo.distinct("mixer"))
 def test_every_layer_that_may_be_adapted_trains_in_every_mixer(mixer: str) -> None:
     model = zoo.model(mixer=mixer, ffn="moe" if mixer == "attention" else "mlp")
     lora(model, targets=["*"])

@@ -15,7 +15,7 @@ import torch
 
 import chimera as ch
 from chimera.contract_tests.kit import ragged
-from chimera.contract_tests.zoo import names
+from chimera.contract_tests.zoo import distinct, names
 from chimera.errors import UserError
 from chimera.paths import ROOT
 
@@ -45,7 +45,7 @@ def test_a_subpackage_is_a_function_too() -> None:
     assert not hasattr(ch, "nothing")
 
 
-@pytest.mark.parametrize("name", names("mixer"))
+@pytest.mark.parametrize("name", distinct("mixer"))
 @pytest.mark.parametrize("causal", [True, False])
 def test_every_mixer_is_a_layer(name: str, causal: bool) -> None:
     options = {"cycle": ["retnet", "mamba"]} if name == "pattern" else {}

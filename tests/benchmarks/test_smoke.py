@@ -34,7 +34,9 @@ def test_benchmarks_are_found() -> None:
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mixer"]) == 2
-    assert "mixer is no benchmark; choose of compiled, data_size, decoding" in capsys.readouterr().err
+    assert (
+        "mixer is no benchmark; choose of compiled, data_size, decoding" in capsys.readouterr().err
+    )
 
 
 def test_data_size(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +47,7 @@ def test_data_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_overhead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
     monkeypatch.setattr(overhead, "STEPS", 2)

@@ -57,6 +57,7 @@ def test_the_first_shards_of_each_list_are_fetched_once(tmp_path: Path, monkeypa
     assert len(texts_of(found)) == 4 * 12
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_same_files_in_a_folder(tmp_path: Path) -> None:
     collection(tmp_path / "server")
     fetched = prepare(corpus(tmp_path, files=None), small_piece())

@@ -221,6 +221,7 @@ def test_what_cannot_be_merged_stays_beside(
     is_packed(tmp_path / "out", runs / "ternary_lora")
 
 
+@pytest.mark.slow
 def test_training_starts_from_an_exported_folder(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

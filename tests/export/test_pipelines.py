@@ -60,6 +60,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_fill_mask(exports: Path) -> None:
     pipe = pipeline("fill-mask", str(exports / "masked-hf"), trust_remote_code=True)
     found: Any = pipe(f"the cat {pipe.tokenizer.mask_token} a big red dog", top_k=3)

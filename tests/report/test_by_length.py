@@ -46,6 +46,7 @@ def test_multiples_of_the_trained_length() -> None:
     assert figures.lengths(table) is None  # of loss and perplexity only perplexity is drawn
 
 
+@pytest.mark.slow
 def test_lengths_in_tokens_are_drawn_with_the_published_values() -> None:
     speed = {f"cost/tokens_per_second@{n}": 1000.0 * n for n in (256, 4096)}
     table = summary("saidl/hardware", {"standard": speed, "linear": speed})

@@ -116,10 +116,15 @@ def test_a_pair_that_does_not_belong_together_is_refused_before_a_byte_changes(
 @pytest.mark.parametrize(
     "change",
     [
-        ["data.num_workers=1", "workers=2"],
-        ["trainer.accelerator=auto", "trainer.devices=1", "trainer.threads=1"],
-        ["logger=csv", "trainer.log_every_n_steps=1", "trainer.progress=lines"],
         ["name=other", "guard=skip", "trainer.checkpoint_keep=1", "launcher.threads=1"],
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in (
+                ["data.num_workers=1", "workers=2"],
+                ["trainer.accelerator=auto", "trainer.devices=1", "trainer.threads=1"],
+                ["logger=csv", "trainer.log_every_n_steps=1", "trainer.progress=lines"],
+            )
+        ),
     ],
     ids=lambda change: change[0],
 )

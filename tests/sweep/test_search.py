@@ -115,6 +115,7 @@ def test_a_second_command_adds_only_the_missing_trials(tmp_path: Path) -> None:
     assert len(results(again)) == 3
 
 
+@pytest.mark.slow
 def test_asha_prunes_and_a_pruned_run_is_saved_marked_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

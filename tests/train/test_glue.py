@@ -73,6 +73,7 @@ def test_epochs_best_checkpoint_and_predictions(
     assert json.loads(capsys.readouterr().out)["step"] == kept.step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pool", ["mean", *(pytest.param(p, marks=pytest.mark.slow) for p in ("first", "last"))]
 )

@@ -44,7 +44,9 @@ def test_fine_tuning(kind: str, place: Path, tmp_path: Path) -> None:
     assert {"pretrained", "head"} < set(record["parameters"])
 
 
-@pytest.mark.parametrize(("kind", "task"), [("bert", "mlm"), ("llama", "causal_lm")])
+@pytest.mark.parametrize(
+    ("kind", "task"), [pytest.param("bert", "mlm", marks=pytest.mark.slow), ("llama", "causal_lm")]
+)
 def test_language_modelling(kind: str, task: str, place: Path, tmp_path: Path) -> None:
     data = ["data=text", f"data.path={place}/text.txt", f"data.cache_dir={place}/cache"]
     model = ["model=hf", f"model.name={place}/{kind}", "model.max_len=32"]

@@ -30,6 +30,7 @@ def start(directory: RunDir, **change: Any) -> tuple[str, str, str]:
         return run.id, run.group, run.job_type
 
 
+@pytest.mark.slow
 def test_goes_on_under_its_id_and_starts_over_under_another(tmp_path: Path) -> None:
     directory = RunDir(tmp_path / "run")
     first, group, job = start(directory)

@@ -139,6 +139,7 @@ def test_eval_of_a_folder_without_a_run_gives_one_line(tmp_path: Path) -> None:
     assert found.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["forks", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_sweep_runs_each_missing_job(
     jobs: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

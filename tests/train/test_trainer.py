@@ -153,6 +153,7 @@ def test_debug_overfit_trains_on_the_same_batches(here: Path) -> None:
     assert last < first / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["profile", "limit", "anomaly"])
 def test_the_other_debug_configurations_end_well(name: str, here: Path) -> None:
     words = [*tiny.LINE, f"debug={name}", f"run_dir=debug-{name}"]

@@ -10,6 +10,8 @@ import pytest
 from tests import forks
 from tests.train import wandb_contents
 
+pytestmark = pytest.mark.slow  # its run takes seconds; tests/callback have each part
+
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:

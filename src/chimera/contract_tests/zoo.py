@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 from chimera.config.compose import compose, plain
@@ -14,6 +15,7 @@ from chimera.config.groups import ZOO, groups
 from chimera.config.settings import Model
 from chimera.model.assemble import Choices, build_model, choose
 from chimera.model.language import LanguageModel
+from chimera.paths import CONF
 
 #: What the rest of a model is where a test is about one part.
 PLAIN = {
@@ -30,6 +32,16 @@ TINY = Model(dim=32, depth=2, heads=4, max_len=32, init_std=0.2)
 def names(group: str) -> list[str]:
     """All choices of a group."""
     return groups()[group]
+
+
+def distinct(group: str) -> list[str]:
+    """Choices of a group that build a class of their own; others differ from one in its options."""
+    first: dict[str, str] = {}
+    for name in names(group):
+        file = CONF / group / f"{name}.yaml"  # composing all takes seconds
+        node = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+        first.setdefault(node.get("_target_", name), name)
+    return list(first.values())
 
 
 @cache
@@ -70,4 +82,6 @@ def tokens(batch: int = 2, length: int = 16, vocab_size: int = 64) -> Tensor:
     return torch.randint(vocab_size, (batch, length), generator=generator)
 
 
-__all__ = ["PLAIN", "TINY", "ZOO", "build", "choices", "config", "model", "names", "tokens"]
+__all__ = [
+    "PLAIN", "TINY", "ZOO", "build", "choices", "config", "distinct", "model", "names", "tokens",
+]  # fmt: skip

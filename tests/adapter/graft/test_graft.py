@@ -136,7 +136,9 @@ def test_decoding_token_by_token_is_the_full_pass(family: str, said: dict[str, A
 
 
 @families
-@pytest.mark.parametrize("bound", [None, 1, 5])
+@pytest.mark.parametrize(
+    "bound", [*(pytest.param(b, marks=pytest.mark.slow) for b in (None, 1)), 5]
+)
 def test_left_padding_and_a_bounded_cache(family: str, bound: int | None) -> None:
     model = grafted(causal_model(family).double(), max_cache=bound, order=3, gate="kv")
     alone, mask = tokens(1, 20), torch.ones(2, 20, dtype=torch.long)
