@@ -32,6 +32,7 @@ from torch import Tensor
 
 from benchmarks.mqar_report import write
 from benchmarks.parts import choices, composite, names, rotates
+from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.model.assemble import build_model
 from chimera.model.language import LanguageModel
@@ -82,7 +83,7 @@ def make(mixer: str, *, behind: bool = False) -> tuple[LanguageModel, str]:
         mixer: name of the mixer.
         behind: put the mixer behind the convolution of `conv_attention`.
     """
-    overrides = (BEHIND, f"mixer@mixer.inner={mixer}") if behind else (mixer,)
+    overrides = (BEHIND, f"mixer@mixer.inner={mixer}") if behind else (mixer, *_kinds(mixer))
     position = "rope" if rotates(SHAPE, choices(*overrides)) else "none"
     torch.manual_seed(SEED)
     factories = choices(*overrides, position=position)
@@ -165,6 +166,14 @@ def measure(name: str) -> dict[str, Any]:
         row["behind"] = asdict(run(name, behind=True)[0])
     print(name, row, flush=True)
     return row
+
+
+def _kinds(mixer: str) -> tuple[str, ...]:
+    """Override that gives the two layers of a pattern its first two kinds."""
+    if not composite(mixer):
+        return ()
+    kinds = list(dict.fromkeys(plain(compose([f"mixer={mixer}"]))["mixer"]["cycle"]))
+    return (f"mixer.cycle=[{','.join(kinds[:2])}]",)
 
 
 def _rate(step: int, steps: int) -> float:

@@ -35,8 +35,9 @@ recalls when each token knows its neighbours.
 
 *State* is the size of what one sequence keeps after 64 tokens to continue from: floating-point
 numbers, both layers, the mixer alone. A cache of softmax attention grows with each token; the state
-of a recurrence or a window does not. Within 64 tokens a window of 256 and a block of 64 see
-everything, so these two are softmax attention here. A pattern has its first two members.
+of a recurrence or a window does not. Within 64 tokens all windows and a block of 64 see everything,
+so `sliding_window`, `sparse_block`, `modernbert` and `gemma3` are softmax attention here. A pattern
+has a layer of each of its first two kinds.
 """
 
 
