@@ -18,7 +18,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from chimera.errors import UserError
-from tests.contract.precision import Case, cases
+from tests.contract.cases import Case, cases
 
 
 def breaks(case: Case) -> list[str]:

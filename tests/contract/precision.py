@@ -37,71 +37,27 @@ import copy
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
+from tests.contract.cases import DECODED, VOCAB, Case, cases
 from tests.contract.precision_table import table
 from tests.contract.rounding import Roundings
 
 C, SAFETY, DRAWS, FEW = 4, 2, 6, 32
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
-DECODED = 3  # tokens, one by one, after the padded prompt
-VOCAB = 64
-Padding = Literal["left", "right", "both"]
 Context = Callable[[], AbstractContextManager[Any]]
 #: Tensors by name, for each pass: forward, backward, decode.
 Passes = dict[str, dict[str, Tensor]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A component in a tiny model whose other groups have plain choices."""
-
-    group: str
-    name: str
-    causal: bool
-    length: int
-    padding: Padding
-    depth: int = 2
-    dim: int = zoo.TINY.dim
-
-    def model(self) -> Any:
-        """The model; every parameter matters, and sums over tokens grow with their number.
-
-        The latter by a vector that all embeddings share, as in trained models.
-
-        Raises:
-            UserError: the component is refused in this model.
-        """
-        shape = {"max_len": self.length + DECODED, "depth": self.depth, "dim": self.dim}
-        settings = replace(zoo.TINY, **shape)
-        model = zoo.model(settings, causal=self.causal, **{self.group: self.name})
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(0.05 * torch.randn_like(p))
-            table = model.backbone.embedding.weight
-            table.add_(2 * table.std() * torch.randn_like(table[0]))
-        return model
-
-    def mask(self) -> Tensor:
-        """[4 t]: a text of full length, two shorter ones, one of three tokens."""
-        lengths = torch.tensor([self.length, self.length * 5 // 8, self.length // 3, 3])
-        right = torch.arange(self.length) < lengths[:, None]
-        left = {"right": [0, 0, 0, 0], "left": [1, 1, 1, 1], "both": [0, 1, 0, 1]}[self.padding]
-        return torch.where(torch.tensor(left).bool()[:, None], right.flip(1), right)
-
-    def ids(self) -> Tensor:
-        """[4 t], random."""
-        return zoo.tokens(4, self.length, VOCAB)
 
 
 @dataclass(frozen=True)
@@ -128,15 +84,6 @@ class Row:
             f" tokens, {self.half}, {self.what}: {self.error:.1e} of {self.bound:.1e}"
             + ("" if self.share <= 1 else f"  OUTSIDE at {self.where}")
         )
-
-
-def cases(only: Iterable[str] = (), **where: Any) -> Iterator[Case]:
-    """Every component: mixers in decoders and encoders, the others in a decoder."""
-    for group in zoo.ZOO:
-        for name in zoo.names(group):
-            for causal in (True, False) if group == "mixer" else (True,):
-                if not only or name in only:
-                    yield Case(group, name, causal, **where)
 
 
 def measure(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contract.cases import Case, cases
 from tests.contract.graph import breaks
-from tests.contract.precision import Case, cases
 from tests.contract.test_half_precision import name
 
 EVERY = cases(length=16, padding="both", depth=1)

@@ -21,8 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chimera.contract_tests.zoo import names
+from tests.contract.cases import depth, members
 from tests.golden import inputs
 from tests.golden.combinations import ALL, ROOT, Combination, causal, own, units
+
+
+def layers(name: str) -> str:
+    """Depth at which each member of a pattern has come, and windows shorter than the text."""
+    window = ["mixer.members.sliding_window.window=8"] * ("sliding_window" in members(name)[1:])
+    return " ".join([f"model.depth={depth(name)}", *window])
+
 
 #: A mixture of experts whose experts drop nothing: no capacity is a process's own.
 UNCAPPED = [
@@ -39,9 +47,9 @@ WAYS = [
     own("bf16-accumulation", "precision=bf16 trainer.accumulate_grad_batches=2"),
     own("fp16-accumulation", "precision=fp16 guard=skip trainer.accumulate_grad_batches=2"),
 ]
-#: Mixers that no golden line chooses, as decoders.
+#: Mixers that no golden line chooses, as decoders; of a pattern all members, and windows that end.
 NEWER = [
-    causal(name, f"mixer={name} quant=none norm=rmsnorm")
+    causal(name, f"mixer={name} quant=none norm=rmsnorm {layers(name)}")
     for name in names("mixer")
     if not any(f"mixer={name}" in one.line for one in ALL.values()) and name != "pattern"
 ]
