@@ -167,6 +167,14 @@ class Mixer(nn.Module):
         """
         return ""
 
+    @property
+    def flops_at_most(self) -> str:
+        """Why the FLOPs counted from shapes are more than a pass on a CPU takes; empty if not.
+
+        A run's record and `show` print it; a module of any kind may have it.
+        """
+        return ""
+
     def init_state(self, batch: int) -> Any:
         """Empty state for `batch` sequences; `forward` with this state is a prefill.
 

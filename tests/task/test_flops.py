@@ -65,6 +65,12 @@ def test_torch_counts_the_same_on_real_numbers(group: str, name: str) -> None:
     assert found.training * LENGTH == (both if exact else pytest.approx(both, rel=0.05))
 
 
+def test_a_solver_that_ends_early_says_so() -> None:
+    assert counted(mixer="attention").at_most == ()
+    (reason,) = counted(mixer="mesa", settings=replace(zoo.TINY, depth=1)).at_most
+    assert "mixer=mesa counts all 30 steps" in reason
+
+
 def test_an_encoder_by_hand() -> None:
     d, t, depth = zoo.TINY.dim, LENGTH, zoo.TINY.depth
     found = counted(settings=replace(zoo.TINY, head_transform=False))

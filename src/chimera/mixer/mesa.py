@@ -108,6 +108,11 @@ class Mesa(Mixer):
         self.norm = nn.Parameter(torch.ones(self.head_dim))
         self.o_proj = parts.linear(site.dim, site.dim, bias=False, role="out")
 
+    @property
+    def flops_at_most(self) -> str:
+        """See `contract.Mixer.flops_at_most`."""
+        return f"mixer=mesa counts all {self.solver.steps} steps of its solver; a CPU ends earlier"
+
     def init_state(self, batch: int) -> MesaState:
         like, k = self.q_proj.weight, self.head_dim
         memory = like.new_zeros(batch, self.heads, k, 2 * k, dtype=wide(like))

@@ -23,6 +23,7 @@ class Flops(NamedTuple):
         training: of matrix products in a forward and a backward pass, without recomputation.
         elementwise: numbers that all other operations of both passes write.
         by_component: `forward` by component.
+        at_most: why a pass may take fewer; empty if it takes these.
     """
 
     length: int
@@ -30,6 +31,7 @@ class Flops(NamedTuple):
     training: float
     elementwise: float
     by_component: dict[str, float]
+    at_most: tuple[str, ...] = ()
 
 
 def count(task: Task, length: int) -> Flops | None:
@@ -63,6 +65,7 @@ def count(task: Task, length: int) -> Flops | None:
         counter.products / length,
         counter.elementwise / length,
         by_component,
+        tuple(sorted({getattr(m, "flops_at_most", "") for m in model.modules()} - {""})),
     )
 
 

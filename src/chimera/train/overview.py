@@ -139,6 +139,7 @@ def text(found: dict[str, Any]) -> str:
             "",
             f"matrix products: {flops['forward'] / 1e6:,.2f} MFLOP per token forward,"
             f" {flops['training'] / 1e6:,.2f} in training, at {flops['length']} tokens",
+            *(f"at most: {reason}" for reason in flops["at_most"]),
             f"other operations write {flops['elementwise'] / 1e6:,.2f} million numbers per token",
         ]
     of = ", ".join(f"{k} {v / 1e6:,.1f} MB" for k, v in found["memory"].items() if k != "total")
