@@ -11,7 +11,9 @@ from chimera.ops import integer
 from chimera.ops import packed as two_bits
 from chimera.ops.trits import pack, unpack, unpack_at
 from chimera.quant.bitnet158 import BitNet158
+from chimera.quant.bitnet_a48 import BitNetA48
 from chimera.quant.bitnet_b1 import BitNetB1
+from chimera.quant.bitnet_v2 import BitNetV2
 from chimera.quant.hbit import HBit
 from chimera.quant.none import FullPrecision
 from chimera.quant.shared.packed import BLOCK, PackedTernaryLinear
@@ -26,6 +28,8 @@ QUANTISERS = {
     "hbit": HBit(embedding=True),
     "hbit lsq_learned": HBit(ste="lsq_learned", activations="per_token", embedding=True),
     "ternary_weight": TernaryWeight(),
+    "bitnet_v2": BitNetV2(embedding=True),
+    "bitnet_a48": BitNetA48(embedding=True),
 }
 
 
@@ -135,7 +139,7 @@ def test_byte_report_without_ternary_layers() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("path", ["kernel", "bytes", "blocks"])
-@pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit lsq_learned"])
+@pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit lsq_learned", "bitnet_v2"])
 def test_every_path_computes_the_layer(
     name: str, path: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

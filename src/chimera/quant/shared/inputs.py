@@ -14,7 +14,7 @@ came here. `docs/half-precision.md` has the share of changed codes.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -30,6 +30,14 @@ from chimera.ops.straight import recomputing, straight
 
 Bits = Literal[2, 3, 4, 5, 6, 7, 8]
 Transform = Literal["dense", "fast"]
+
+
+@runtime_checkable
+class HasGrid(Protocol):
+    """Inputs that round every token by itself."""
+
+    def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
+        """Codes and steps of x."""
 
 
 #: Bits to which llama.cpp rounds x at the least.
@@ -138,17 +146,18 @@ class NormedPerToken(nn.Module):
 def has_grid(inputs: nn.Module) -> bool:
     """Whether inputs end in a grid per token."""
     last = inputs[-1] if isinstance(inputs, nn.Sequential) else inputs
-    return isinstance(last, PerToken | NormedPerToken)
+    return isinstance(last, HasGrid)
 
 
-def before_grid(
-    inputs: nn.Module, x: Float[Tensor, "*b d"]
-) -> tuple[Tensor, PerToken | NormedPerToken]:
-    """Apply all inputs but the grid per token at their end; returns the result and the grid."""
+def before_grid(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> tuple[Tensor, HasGrid]:
+    """Apply all inputs but the grid per token at their end; returns the result and the grid.
+
+    The grid of inputs that change in the course of a run is that of their stage.
+    """
     *before, last = inputs if isinstance(inputs, nn.Sequential) else [inputs]
     for module in before:
         x = module(x)
-    return x, cast(PerToken | NormedPerToken, last)
+    return x, cast(HasGrid, getattr(last, "current", last))
 
 
 def on_grid(inputs: nn.Module, x: Float[Tensor, "*b d"]) -> tuple[Tensor, Grid]:

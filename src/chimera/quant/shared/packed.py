@@ -21,7 +21,7 @@ from chimera.ops import packed as two_bits
 from chimera.ops.integer import product, product_dtype
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.trits import PER_BYTE, pack, unpack, unpack_at
-from chimera.quant.shared.inputs import NormedPerToken, before_grid, has_grid
+from chimera.quant.shared.inputs import NormedPerToken, PerToken, before_grid, has_grid
 
 BLOCK = 640  # rows unpacked at once, a multiple of five
 
@@ -72,9 +72,10 @@ class PackedTernaryLinear(nn.Module):
     """Linear layer with packed weights; its output equals that of the trained layer in evaluation.
 
     In memory a code has two bits, in a file 1.6. With a grid per token at the end of the inputs the
-    kernel of `ops.packed` multiplies the packed codes. Without it (no compiler) codes of one byte
-    serve on a CPU with VNNI and on a GPU. Elsewhere, and with other inputs, blocks of rows are
-    unpacked in each call; no path keeps a float copy. Gradients of x go through the blocks.
+    kernel of `ops.packed` multiplies the packed codes; an absmax grid is in the kernel too. Without
+    it (no compiler) codes of one byte serve on a CPU with VNNI and on a GPU. Elsewhere, and with
+    other inputs, blocks of rows are unpacked in each call; no path keeps a float copy. Gradients of
+    x go through the blocks.
 
     Args:
         source: trained layer: `Packable`, with `role`, `inputs` and `bias`.
@@ -141,10 +142,11 @@ class PackedTernaryLinear(nn.Module):
     def _integers(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"] | None:
         """The product of codes; None where it is not faster than that of floats."""
         x, last = before_grid(self.inputs, x)
-        eps = last.eps if isinstance(last, NormedPerToken) else None
-        y = two_bits.linear(x, self.bits, self.scale, self.bias, bits=last.bits, eps=eps)
-        if y is not None:
-            return y
+        if isinstance(last, PerToken | NormedPerToken):
+            eps = last.eps if isinstance(last, NormedPerToken) else None
+            y = two_bits.linear(x, self.bits, self.scale, self.bias, bits=last.bits, eps=eps)
+            if y is not None:
+                return y
         grid = last.grid(x)
         sums = two_bits.product(grid.codes.flatten(0, -2), self.bits)
         if sums is None:

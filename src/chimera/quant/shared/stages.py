@@ -113,15 +113,17 @@ class Stages(nn.Module):
         return int(self.stage) == LATE
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        y: Tensor = self._chosen()(x)
+        y: Tensor = self.current(x)
         return y
 
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """Codes by the chosen inputs."""
-        codes: Grid = self._chosen().grid(x)  # type: ignore[operator]
+        codes: Grid = self.current.grid(x)  # type: ignore[operator]
         return codes
 
-    def _chosen(self) -> nn.Module:
+    @property
+    def current(self) -> nn.Module:
+        """The inputs of this stage."""
         if not torch.compiler.is_compiling() and self._seen != self._place():
             self._note(UNTRAINED if self.stage.is_meta else int(self.stage))
         return self.early if self._known == EARLY else self.late
