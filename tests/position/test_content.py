@@ -12,6 +12,7 @@ from torch import Tensor
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.mixer.attention import Attention
+from chimera.position import fire
 from chimera.position.alibi import Alibi
 from chimera.position.by_layer import ByLayer
 from chimera.position.cope import Cope
@@ -89,6 +90,19 @@ def test_fire_is_its_equation(causal: bool) -> None:
     ratio = math.log(1 + 0.25 * 7) / (math.log(1 + 0.25 * 512) + 1e-6)
     hidden = (exact.up.weight[:, 0] * ratio + exact.up.bias).clamp(min=0)
     close(got, exact.down.weight @ hidden + exact.down.bias, 1e-10)
+
+
+def test_fire_in_blocks_of_queries_is_fire(monkeypatch: pytest.MonkeyPatch) -> None:
+    position, pos = (
+        Fire(site(), 3, 8).double(),
+        torch.stack([torch.arange(12), torch.arange(3, 15)]),
+    )
+    found = []
+    for pairs in (10**6, 50):  # rows of 12 keys for two texts: two at a time
+        monkeypatch.setattr(fire, "PAIRS", pairs)
+        bias = position.bias(pos, pos)
+        found.append([bias, *grads(bias.sin().sum(), position)])
+    close(found[1], found[0], 1e-12)
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5])

@@ -4,7 +4,8 @@
 
 f is an MLP 1 → hidden → h with ReLU; c > 0 and the threshold L > 0 are learned. The ratio is within
 [0, 1] for every length of text. An encoder has |i − j| and max(i, j), which is i where j ≤ i.
-Bias [1|b h t s].
+A hidden layer has t·s·hidden numbers: of many pairs it is computed in blocks of queries, and again
+in the backward pass. Bias [1|b h t s].
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from chimera.contract import Hook, Position, PositiveFloat, PositiveInt, Site
 from chimera.ops.precision import autocast_off
 
 EPS = 1e-6  # of ψ(max(L, i)), which is 0 where c is
+PAIRS = 2**22  # of tokens whose hidden layers are in memory at a time
 
 
 class Fire(Position):
@@ -56,6 +59,13 @@ class Fire(Position):
         c, furthest = self.scale.abs(), torch.maximum(q, k)
         longest = torch.maximum(furthest, self.threshold.abs())
         share = torch.log1p(c * (q - k).abs()) / (torch.log1p(c * longest) + EPS)
+        rows = max(1, PAIRS // (share.shape[0] * share.shape[2]))
         with autocast_off(share):
-            scores: Tensor = self.down(F.relu(self.up(share[..., None])))
+            if share.shape[1] <= rows:
+                return self._mlp(share)
+            blocks = [checkpoint(self._mlp, p, use_reentrant=False) for p in share.split(rows, 1)]
+            return torch.cat(blocks, 2)
+
+    def _mlp(self, share: Float[Tensor, "b t s"]) -> Float[Tensor, "b h t s"]:
+        scores: Tensor = self.down(F.relu(self.up(share[..., None])))
         return scores.movedim(-1, 1)
