@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 USAGE = (
     f"{spelt('export')} run=<directory of a run> to=<folder, or a file .gguf>"
-    " [type=f16|q8_0|tq1_0|tq2_0|f32] [packed=true|false] [adapter=merge|keep|alone] [trust=true]"
+    " [type=f16|q8_0|tq1_0|tq2_0|f32] [packed=true|false] [adapter=merge|keep|alone]"
+    " [like=<folder of a checkpoint>] [trust=true]"
 )
 
 
@@ -33,6 +34,8 @@ class Export:
         packed: store ternary weights in 1.6 bits each.
         adapter: `merge` adds it to the weights where that is exact; `keep` writes it beside them;
             `alone` writes only the adapter.
+        like: folder of the checkpoint of transformers that the run began with; the export then has
+            its format, for any program that reads the checkpoint.
         trust: load the Hugging Face model that the run's file names, if it must be loaded.
     """
 
@@ -41,6 +44,7 @@ class Export:
     type: Literal["f32", "f16", "q8_0", "tq1_0", "tq2_0"] | None = None
     packed: bool = False
     adapter: Literal["merge", "keep", "alone"] = "merge"
+    like: Path | None = None
     trust: bool = False
 
 
@@ -66,6 +70,8 @@ def _command(arguments: list[str]) -> int:
         return _gguf(run, options)
     if options.type is not None:
         raise UserError(f"type={options.type} is for files of llama.cpp; write to=<name>.gguf")
+    if options.like is not None:
+        return _original(run, options, options.like)
     from chimera.export import export
 
     about = export(
@@ -75,8 +81,22 @@ def _command(arguments: list[str]) -> int:
     return 0
 
 
+def _original(run: RunDir, options: Export, like: Path) -> int:
+    """Export in the format of the checkpoint that the run began with."""
+    if options.packed or options.adapter != "merge":
+        chosen = "packed=true" if options.packed else f"adapter={options.adapter}"
+        raise UserError(f"like={like} writes plain weights; leave out {chosen}")
+    from chimera.export.original import export
+
+    size = export(run, options.to, like, trust=options.trust)
+    print(f"{options.to}: weights in the format of {like}, {size / 1e6:.2f} MB")
+    return 0
+
+
 def _gguf(run: RunDir, options: Export) -> int:
     """Export to a file for llama.cpp."""
+    if options.like is not None:
+        raise UserError(f"like={options.like} is for folders; leave it out, or write to=<folder>")
     if options.packed or options.adapter != "merge":
         chosen = "packed=true" if options.packed else f"adapter={options.adapter}"
         use = "type=tq2_0 for ternary weights" if options.packed else "adapter=merge"

@@ -60,9 +60,26 @@ def converted(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     Raises:
         UserError: a part takes no weights of transformers, or tensors are missing or left over.
     """
-    config, found = checkpoint_config(folder), read_tensors(folder)
+    where = f"init_from=hf:{folder}"
+    return translated(model, checkpoint_config(folder), read_tensors(folder), where)
+
+
+def translated(
+    model: nn.Module, config: Mapping[str, Any], found: Mapping[str, Tensor], where: str
+) -> dict[str, Tensor]:
+    """Tensors of a checkpoint by the names of `model`.
+
+    Args:
+        model: see `converted`.
+        config: of the checkpoint.
+        found: its tensors.
+        where: what a refusal begins with.
+
+    Raises:
+        UserError: see `converted`.
+    """
     seen: set[str] = set()
-    whole, where = Read(found, "", seen), f"init_from=hf:{folder}"
+    whole = Read(found, "", seen)
     body: Any = model.get_submodule("backbone")
     try:
         made = _frame(model, body, whole)
