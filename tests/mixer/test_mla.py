@@ -1,11 +1,13 @@
-"""Multi-head latent attention against transformers' layer of Kimi Linear and of DeepSeek-V3."""
+"""Multi-head latent attention against its equations and transformers' layer of DeepSeek-V3."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
@@ -14,6 +16,7 @@ from chimera.mixer.mla import LatentAttention
 from chimera.ops.rotary import angles, frequencies
 from chimera.position.rope import Rotary
 from tests.kit import close, continues, ctx, double, parts, site
+from tests.mixer.recurrent import is_the_recurrence
 
 OPTIONS: list[dict[str, Any]] = [{}, {"rank": 6, "rotated": 2, "query_rank": 10}]
 
@@ -51,6 +54,44 @@ def public(ours: LatentAttention) -> DeepseekV3Attention:
             theirs.q_a_proj.weight.copy_(ours.q_down.weight)
             theirs.q_a_layernorm.weight.copy_(ours.q_norm)
     return theirs
+
+
+def by_equations(mixer: LatentAttention, x: Tensor) -> Tensor:
+    """Equations of the module's docstring, a query and a head at a time."""
+    k, r, t = mixer.head_dim, mixer.rotated, x.shape[1]
+    c, shared = mixer.kv_down(x).split((mixer.rank, r), -1)
+    keys, values = mixer.kv_proj(normed(c, mixer.kv_norm)).unflatten(-1, (-1, 2 * k)).split(k, -1)
+    c_q = x if mixer.q_down is None else normed(mixer.q_down(x), mixer.q_norm)
+    q_n, q_r = mixer.q_proj(c_q).unflatten(-1, (-1, k + r)).split((k, r), -1)
+    turned = turn(shared)
+    rows = []
+    for row, i in product(range(len(x)), range(t)):
+        heads = []
+        for h in range(mixer.heads):
+            scores = keys[row, : i + 1, h] @ q_n[row, i, h]
+            scores = scores + turned[row, : i + 1] @ turn(q_r[row, :, h])[i]
+            heads.append((scores / (k + r) ** 0.5).softmax(0) @ values[row, : i + 1, h])
+        rows.append(mixer.o_proj(torch.cat(heads)))
+    return torch.stack(rows).view_as(x)
+
+
+def normed(x: Tensor, weight: Tensor | None) -> Tensor:
+    assert weight is not None
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+
+
+def turn(x: Tensor) -> Tensor:
+    """RoPE of [… t r]: neighbouring channels are a complex number."""
+    t, pairs = x.shape[-2], x.shape[-1] // 2
+    rates = 10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+    angle = torch.arange(t, dtype=torch.float64)[:, None] * rates
+    z = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(z * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_is_its_equations(options: dict[str, Any]) -> None:
+    is_the_recurrence(build(**options), by_equations, 9)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
