@@ -19,6 +19,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def state(name: str) -> str:
 
 def new_files(name: str) -> list[str]:
     """Functions and shared code that it uses and no older mixer does."""
-    known = arrows()
+    known = _imports()
 
     def reached(start: str) -> set[str]:
         found, todo = set(), [start]
@@ -119,6 +120,11 @@ def new_files(name: str) -> list[str]:
     older = {one for one in names("mixer") if one not in ORACLES and one not in COMPOSED}
     used = set().union(*(reached(_module(one)) for one in older))
     return sorted(m.replace(".", "/") + ".py" for m in reached(_module(name)) - used)
+
+
+@cache
+def _imports() -> dict[str, set[str]]:
+    return arrows()
 
 
 def _module(name: str) -> str:

@@ -26,7 +26,10 @@ def test_the_page_has_each_newer_mixer() -> None:
         assert f"\n| `{name}` |" in page, name
 
 
+@pytest.mark.slow
 def test_states_grow_or_not_and_files_are_those_of_no_older_mixer() -> None:
     assert state("gla") == "32,768"
     assert state("mla") == "1,152 per token"
-    assert new_files("gla") == ["mixer/shared/gated.py", "ops/channels.py", "ops/pairs.py"]
+    assert new_files("gla") == [
+        "mixer/shared/gated.py", "ops/carry.py", "ops/channels.py", "ops/pairs.py",
+    ]  # fmt: skip

@@ -58,6 +58,8 @@ def export(run: RunDir, to: Path, like: Path, *, trust: bool = False) -> int:
     if not run.record():
         raise UserError(f"run={run.path} is not finished; only finished runs are exported")
     check_target(to)
+    if not (like / CONFIG).is_file():
+        raise UserError(f"{where} is no folder of a checkpoint: {CONFIG} is missing")
     settings = checkpoint_config(like)
     _same_parts(config, configuration(like), where)
     restored = restore(run, trust=trust)
