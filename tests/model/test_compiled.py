@@ -21,6 +21,8 @@ GRAPHS = {"differential": 3, "hgrn2": 3}
 GRAPHS |= dict.fromkeys(("best_combo", "interleaved", "modernbert", "pattern", "titan6"), 2)
 #: Its blocks run in pieces: the scan breaks the graph.
 BREAKING = {"slstm"}
+#: Torch's to the one Python whose guards are slow; its user may want to know.
+ADVICE = "Python 3.13.0"
 IDS = torch.randint(100, (2, 16), generator=torch.Generator().manual_seed(0))
 DRAWS = torch.tensor([11, 12])
 
@@ -42,7 +44,8 @@ def graphs(overrides: list[str], **shape: Any) -> int:
             compile_model(model, backend=counter)
         with warnings.catch_warnings(record=True) as heard:
             logits = model(IDS, draws=DRAWS).logits
-        assert not heard, [str(each.message) for each in heard]
+        said = [str(each.message) for each in heard if ADVICE not in str(each.message)]
+        assert not said
         logits.square().sum().backward()
         both.append((logits.detach(), [p.grad for p in model.parameters()]))
     torch.testing.assert_close(*both, rtol=1e-5, atol=1e-5)

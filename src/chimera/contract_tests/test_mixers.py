@@ -43,8 +43,7 @@ class TestEveryMixer:
         without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert not without
 
-    @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-    @pytest.mark.parametrize("loops", [1, 3])
+    @pytest.mark.parametrize(("left", "loops"), [(True, 1), (False, 3)], ids=["left", "right"])
     def test_padding_gives_the_unpadded_numbers(
         self, mixer: str, causal: bool, left: bool, loops: int
     ) -> None:
@@ -80,8 +79,7 @@ class TestEveryDecoder:
         with torch.no_grad():
             close(model(ids).logits[:, :9], model(other).logits[:, :9])
 
-    @pytest.mark.parametrize("loops", [1, 3])
-    @pytest.mark.parametrize("cut", [0, 1, 7])
+    @pytest.mark.parametrize(("cut", "loops"), [(0, 1), (1, 3), (7, 1)])
     def test_prefill_and_decode_equal_the_full_pass(self, mixer: str, loops: int, cut: int) -> None:
         model = decoder(mixer, loops=loops)
         ids = zoo.tokens(2, 16)
