@@ -32,6 +32,14 @@ class Spread:
         """Whether the values differ by rounding only."""
         return not self.std or self.std < EQUAL * abs(self.mean)
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's interval of the mean at 1 − LEVEL, uncorrected; None for a single value."""
+        if self.std is None:
+            return None
+        half = _quantile(LEVEL, self.n) * self.std / math.sqrt(self.n)
+        return self.mean - half, self.mean + half
+
 
 @dataclass(frozen=True)
 class Difference(Spread):
@@ -50,14 +58,6 @@ class Difference(Spread):
         """Whether the paired test rejects equal means at LEVEL, corrected if it was."""
         p = self.p if self.corrected is None else self.corrected
         return p is not None and p < LEVEL
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Confidence interval of the mean at 1 − LEVEL, uncorrected; None without p."""
-        if self.std is None:
-            return None
-        half = _quantile(LEVEL, self.n) * self.std / math.sqrt(self.n)
-        return self.mean - half, self.mean + half
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -81,8 +81,17 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | None:
     return Difference(difference.mean, difference.std, difference.n, _p(difference))
 
 
-def corrected(differences: Sequence[Difference | None]) -> list[Difference | None]:
-    """The same differences with p corrected by Holm's method for the number that have one."""
+def corrected(
+    differences: Sequence[Difference | None], *, test: bool = True
+) -> list[Difference | None]:
+    """The same differences with p corrected by Holm's method for the number that have one.
+
+    Args:
+        differences: of a table.
+        test: without it they lose their p: those of counts are no draws from a normal distribution.
+    """
+    if not test:
+        return [None if one is None else replace(one, p=None) for one in differences]
     tested = sorted(
         (p, i) for i, d in enumerate(differences) if d is not None and (p := d.p) is not None
     )
