@@ -1,6 +1,7 @@
 """Pages of the site that are made when it is built, as a hook of mkdocs (`mkdocs.yml`).
 
-    cards/<group>-<name>.md        the card of a component, as `train.py list <name>` prints it
+    cards/<group>-<name>.md        the card of a component, as `train.py list <name>` prints it, if
+                                   docs/cards/ has none with its profile (benchmarks/cards.py)
     tables/<paper>-<table>.md      rows, published numbers, commands, and the report if there is one
     files/<path>.md                files outside docs/ that a page links to
 
@@ -125,10 +126,11 @@ def shown(path: Path) -> str:
 
 
 def cards() -> dict[str, str]:
-    """A page for each component, and their list."""
+    """A page for each component without one in docs/cards/, and their list."""
     pages, index = {}, ["# Cards of all components\n"]
     index.append(
-        "As `python train.py list <name>` prints them: equation, options, cost, partners.\n"
+        "As `python train.py list <name>` prints them: equation, options, cost, partners."
+        " «measured» are mixers with a [profile](../profile.md): what they learn and what not.\n"
     )
     for group in ZOO:
         index += [f"\n## {group}\n", "| name | what it is |", "| --- | --- |"]
@@ -136,10 +138,12 @@ def cards() -> dict[str, str]:
         for name in groups()[group]:
             file = f"{group}-{name}.md"
             line = about.get(name, "").replace("|", "\\|")
-            index.append(f"| [`{group}={name}`]({file}) | {line} |")
-            pages[f"cards/{file}"] = (
-                f"# {group}={name}\n\n````text\n{card(group, name, 92)}\n````\n"
-            )
+            measured = (ROOT / "docs" / "cards" / file).is_file()
+            index.append(f"| [`{group}={name}`]({file}) | {line}{' (measured)' * measured} |")
+            if not measured:
+                pages[f"cards/{file}"] = (
+                    f"# {group}={name}\n\n````text\n{card(group, name, 92)}\n````\n"
+                )
     return {**pages, "cards/index.md": "\n".join(index) + "\n"}
 
 

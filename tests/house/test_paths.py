@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("conf", "docs", "experiments", "notebooks", "src", "benchmarks", "README.md")
-SUFFIXES = {".py", ".md", ".yaml", ".json", ".csv", ".tex", ".ipynb", ".svg"}
+PLACES = ("conf", "docs", "experiments", "notebooks", "src", "benchmarks", "store", "README.md")
+SUFFIXES = {".py", ".md", ".yaml", ".json", ".csv", ".tex", ".ipynb", ".svg", ".txt"}
 
 
 def test_no_path_of_one_machine() -> None:

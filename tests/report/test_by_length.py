@@ -9,7 +9,7 @@ import pytest
 
 from chimera.config.compose import compose, plain
 from chimera.config.tables import jobs, load
-from chimera.report import figures, measured, text
+from chimera.report import canvas, figures, measured, text
 from chimera.report.summary import Summary, summarise
 from chimera.rundir.directory import RunDir
 
@@ -58,7 +58,7 @@ def test_lengths_in_tokens_are_drawn_with_the_published_values() -> None:
     dotted = [line for line in figure.axes[0].lines if not line.get_marker()]
     assert len(dotted) == 6  # the paper's rows
     assert {line.get_linestyle() for line in dotted} == {":"}
-    assert figures.png(figure).startswith(b"\x89PNG")
+    assert canvas.png(figure).startswith(b"\x89PNG")
 
 
 def test_a_table_without_lengths_has_no_section_by_length() -> None:

@@ -33,7 +33,9 @@ VALUES = {
     ("qdyt", 1): 422.8,
     ("qdyt", 2): 427.7,
 }
-FILES = ("report.md", "report.csv", "report.tex", "report.png", "curves.png")
+FORMS = ("png", "svg", "pdf")
+FIGURES = [f"{name}.{form}" for name in ("report", "curves") for form in FORMS]
+FILES = ("report.md", "report.csv", "report.tex", *FIGURES)
 
 
 @pytest.fixture
@@ -49,12 +51,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHIMERA_RUNS", str(root / "runs"))
         make(TABLE, VALUES)
-        return write(TABLE, OVERRIDES, SEEDS, root / "out"), root / "out"
+        return write(TABLE, OVERRIDES, SEEDS, root / "out", forms=FORMS), root / "out"
 
 
 def lines(out: Path) -> dict[str, dict[str, str]]:
     with (out / "report.csv").open(encoding="utf-8") as file:
-        return {line["row"]: line for line in csv.DictReader(file)}
+        return {row["row"]: row for row in csv.DictReader(file) if row["state"] != "baseline"}
 
 
 def test_all_files_are_written(whole: tuple[Summary, Path]) -> None:
@@ -108,7 +110,7 @@ def test_scale_data_origin_and_commands_are_in_the_text(whole: tuple[Summary, Pa
     table = load(TABLE)
     assert table.source in text
     assert "| data | pydocs |" in text
-    assert "A unigram model has 622.2 on the same validation tokens." in text
+    assert "| *Unigram model, no network* |  | 622.2 ± 0 |" in text
     assert "Seconds on a CPU" in text  # first comment of conf/scale/smoke.yaml
     assert "Trained on pydocs: 10 documents, 1,000 bytes, 300 tokens." in text
     assert f"- code {'a' * 40}: 9 runs" in text
@@ -132,7 +134,7 @@ def test_the_same_runs_give_the_same_bytes(
     whole: tuple[Summary, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(whole[1].parent / "runs"))
-    write(TABLE, OVERRIDES, SEEDS, tmp_path)
+    write(TABLE, OVERRIDES, SEEDS, tmp_path, forms=FORMS)
     for name in FILES:
         assert (tmp_path / name).read_bytes() == (whole[1] / name).read_bytes(), name
 
@@ -244,10 +246,12 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_command_line(runs: Path, tmp_path: Path) -> None:
     make(TABLE, VALUES)
-    process = command(TABLE, "scale=smoke", "seed=0,1,2", f"out={tmp_path / 'out'}")
+    process = command(TABLE, "scale=smoke", "seed=0,1,2", f"out={tmp_path / 'out'}", "forms=svg")
     assert process.returncode == 0, process.stderr
     assert "431.2 ± 2.3" in process.stdout
     assert (tmp_path / "out/report.md").exists()
+    assert sorted(path.stem for path in (tmp_path / "out").glob("*.svg")) == ["curves", "report"]
+    assert not list((tmp_path / "out").glob("*.p*"))
 
 
 @pytest.mark.parametrize(

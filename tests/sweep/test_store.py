@@ -11,7 +11,7 @@ import pytest
 from chimera.api.runs import runs
 from chimera.cli import compare
 from chimera.cli.store import main
-from chimera.report.figures import _losses, _together
+from chimera.report.figures import losses_of, together
 from chimera.report.write import write
 from chimera.rundir.keep import ROWS, add
 from chimera.rundir.store import is_stored
@@ -92,9 +92,9 @@ def test_a_report_is_rebuilt_from_the_store(tmp_path: Path) -> None:
 def test_curves_of_whole_and_thinned_logs_meet(tmp_path: Path) -> None:
     run = a_run(tmp_path / "elsewhere", WORDS)
     record, _ = add(run)
-    whole, thin = _losses(run / "steps.csv"), _losses(record / "steps.csv")
+    whole, thin = losses_of(run / "steps.csv"), losses_of(record / "steps.csv")
     assert len(whole[0]) == 1000
-    steps, (first, second) = _together([whole, thin])
+    steps, (first, second) = together([whole, thin])
     assert (steps, second) == thin
     assert len(steps) <= ROWS
     assert first == pytest.approx([step / 7 for step in steps])

@@ -60,6 +60,7 @@ class Table:
         rows: in the order of the published numbers, then by name.
         published: the paper's numbers.
         also: further metrics to show, which the paper does not print.
+        counts: the metric is a count, such as a number of gates: no difference is tested.
     """
 
     paper: str
@@ -73,6 +74,7 @@ class Table:
     rows: tuple[Row, ...]
     published: tuple[Published, ...]
     also: tuple[str, ...] = ()
+    counts: bool = False
 
     @property
     def path(self) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from chimera.config.arguments import describe, read
 from chimera.config.tables import tables
@@ -13,7 +14,8 @@ from chimera.errors import UserError, one_line
 from chimera.types import NonNegativeInt
 
 USAGE = (
-    "chimera report <paper>/<table> [seed=0,1,2] [out=<folder>] [group=choice ...] [key=value ...]"
+    "chimera report <paper>/<table> [seed=0,1,2] [out=<folder>] [forms=png,svg,pdf]"
+    " [group=choice ...] [key=value ...]"
 )
 
 
@@ -24,10 +26,12 @@ class Options:
     Args:
         seed: seeds of the runs, such as 0,1,2.
         out: folder for the files; default reports/<paper>/<table>/<scale>.
+        forms: of the figures.
     """
 
     seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
     out: Path | None = None
+    forms: list[Literal["png", "svg", "pdf"]] = field(default_factory=lambda: ["png", "svg", "pdf"])
 
     @property
     def seeds(self) -> list[int]:
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from chimera.report.write import report_folder, show, write
 
-    summary = write(table, overrides, options.seeds, options.out)
+    summary = write(table, overrides, options.seeds, options.out, forms=options.forms)
     console = Console()
     show(summary, console)
     folder = options.out or report_folder(summary)

@@ -93,9 +93,9 @@ _MATH = """\
 α alpha β beta γ gamma δ delta ε varepsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu µ mu
 ν nu ξ xi π pi ρ rho ς varsigma σ sigma τ tau υ upsilon φ varphi χ chi ψ psi ω omega Γ Gamma Δ Delta
 Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Υ Upsilon Φ Phi Ψ Psi Ω Omega ± pm × times ÷ div · cdot ∘ circ
-≈ approx ≠ neq ≤ leq ≥ geq ≪ ll ≫ gg « ll » gg → to ← gets ↔ leftrightarrow ⇒ Rightarrow ∞ infty
-∑ sum ∏ prod √ surd ∂ partial ∇ nabla ∈ in ∉ notin ⊂ subset ⊆ subseteq ∪ cup ∩ cap ⊕ oplus ⊗ otimes
-⊙ odot ‖ Vert ⌈ lceil ⌉ rceil ⌊ lfloor ⌋ rfloor"""
+≈ approx ≠ neq ≤ leq ≥ geq ≪ ll ≫ gg « ll » gg → to ← leftarrow ↔ leftrightarrow ⇒ Rightarrow
+∞ infty ∑ sum ∏ prod √ surd ∂ partial ∇ nabla ∈ in ∉ notin ⊂ subset ⊆ subseteq ∪ cup ∩ cap ⊕ oplus
+⊗ otimes ⊙ odot ‖ Vert ⌈ lceil ⌉ rceil ⌊ lfloor ⌋ rfloor"""
 _LATEX = {
     **{symbol: f"$\\{name}$" for symbol, name in re.findall(r"(\S) (\w{2,})", _MATH)},
     **{letter: f"\\{letter}" for letter in "{}&%$#_"},

@@ -7,6 +7,7 @@ import io
 import re
 
 from chimera.report import text
+from chimera.report.baselines import baselines
 from chimera.report.escape import latex
 from chimera.report.summary import FACTS, Line, Summary
 
@@ -19,9 +20,15 @@ def comma_separated(summary: Summary) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     published = [f"published {column}" for column in summary.columns]
-    writer.writerow([*HEAD, *DIFFERENCE, *FACTS, *published, "numerics"])
+    columns = [*HEAD, *DIFFERENCE, *FACTS, *published, "numerics"]
+    writer.writerow(columns)
     for line in summary.lines:
         writer.writerow(["" if field is None else field for field in _fields(summary, line)])
+    for baseline in baselines(summary):
+        fields: dict[str, object] = {"row": baseline.name, "title": baseline.title}
+        fields |= {"mean": baseline.value.mean, "std": baseline.value.std, "n": 0}
+        fields |= {"state": "baseline", "numerics": summary.numerics}
+        writer.writerow(["" if fields.get(c) is None else fields[c] for c in columns])
     return out.getvalue()
 
 
@@ -59,11 +66,11 @@ def booktabs(summary: Summary) -> str:
     """Contents of report.tex: a table environment; needs `\\usepackage{booktabs}`."""
     head, body = text.rows(summary)
     table = summary.table
+    tested = "" if table.counts else " with a paired t-test, p corrected by Holm's method"
     caption = (
         f"{table.title}. Ours at scale {summary.scale}, mean and standard deviation over"
         f" {len(summary.seeds)} seeds; {table.metric}, {table.better} is better; differences to"
-        f" {table.reference} with a paired t-test, p corrected by Holm's method;"
-        f" numerics {summary.numerics}."
+        f" {table.reference}{tested}; numerics {summary.numerics}."
     )
     lines = [
         "\\begin{table}",

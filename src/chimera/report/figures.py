@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.config import static
 from chimera.report import digits, measured, style
+from chimera.report.baselines import baselines
+from chimera.report.canvas import empty
 from chimera.report.escape import figure as escaped
 from chimera.report.measured import Family
 from chimera.report.summary import Line, Summary
@@ -32,13 +33,14 @@ def bars(summary: Summary) -> Figure:
     comparable are the order of the rows and their distances.
     """
     lines = summary.lines
-    figure = _figure(9.5, 1.5 + 0.42 * len(lines))
+    figure = empty(9.5, 1.5 + 0.42 * len(lines))
     published = any(line.published for line in lines)
     axes = figure.subplots(1, 2 if published else 1, sharey=True, squeeze=False)[0]
     if published:
         _published(axes[0], lines)
         axes[0].set_title("published", fontsize=10)
     _measured(axes[-1], lines)
+    _baselines(axes[-1], summary)
     axes[-1].set_title(escaped(style.with_scale("ours", summary.scale)), fontsize=10)
     axes[0].set_yticks(range(len(lines)), [escaped(line.title) for line in lines])
     axes[0].set_ylim(len(lines) - 0.5, -0.5)
@@ -61,7 +63,7 @@ def curves(summary: Summary) -> Figure:
     checkpoint, if it is not the loss.
     """
     scores = {n: found for n, line in enumerate(summary.lines) if (found := _scores(line))}
-    figure = _figure(10, 5.6 + 0.11 * len(summary.lines) + 2.2 * bool(scores))
+    figure = empty(10, 5.6 + 0.11 * len(summary.lines) + 2.2 * bool(scores))
     axis, *below = figure.subplots(1 + bool(scores), sharex=True, squeeze=False)[:, 0]
     drawn = [_curve(axis, number, line) for number, line in enumerate(summary.lines)]
     axis.set_title(escaped(style.with_scale(summary.table.title, summary.scale)), fontsize=11)
@@ -89,29 +91,13 @@ def lengths(summary: Summary) -> Figure | None:
     families = [f for f in measured.families(summary) if not f.name.endswith(NOT_DRAWN)]
     if not families:
         return None
-    figure, dotted = _figure(5.2 * len(families), 4.6), False
+    figure, dotted = empty(5.2 * len(families), 4.6), False
     axes = figure.subplots(1, len(families), squeeze=False)[0]
     for axis, family in zip(axes, families, strict=True):
         dotted |= _panel(axis, family, summary)
     style.legend(figure, figure.axes[0])
     source = f"; dotted: {summary.table.source}" if dotted else ""
     figure.suptitle(escaped(f"{summary.table.title}{source}"), fontsize=10)
-    return figure
-
-
-def png(figure: Figure) -> bytes:
-    """Encode a figure as PNG without a time, so that equal figures give equal bytes."""
-    out = io.BytesIO()
-    figure.savefig(out, dpi=130, format="png", metadata={"Software": None})
-    return out.getvalue()
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
     return figure
 
 
@@ -136,6 +122,18 @@ def _measured(axis: Any, lines: Sequence[Line]) -> None:
         _note(axis, right, y, digits.spread(line.ours) + part)
 
 
+def _baselines(axis: Any, summary: Summary) -> None:
+    """Dotted lines at trivial predictors that are not far from the rows."""
+    low, high = axis.get_xlim()
+    for baseline in baselines(summary):
+        value = baseline.value.mean
+        if low - (high - low) <= value <= high + (high - low):
+            axis.axvline(value, color="0.5", linestyle=":", linewidth=1.0, zorder=0)
+            bottom = axis.get_xaxis_transform()
+            look = {"color": "0.4", "rotation": 90, "ha": "right", "va": "bottom", "fontsize": 8}
+            axis.text(value, 0.02, baseline.name, transform=bottom, **look)
+
+
 def _note(axis: Any, x: float, y: int, text: str) -> None:
     axis.annotate(text, (x, y), (7, 0), textcoords="offset points", va="center", fontsize=9)
 
@@ -144,10 +142,10 @@ def _curve(axis: Any, number: int, line: Line) -> list[float]:
     """Draw the losses of a row's runs; return their smoothed mean, empty if none took a step."""
     # The mean ends at the shortest log: an unfinished run would shorten it.
     cells = [cell for cell in line.cells if cell.state == "done"] or line.cells
-    logs = [log for cell in cells if (log := _losses(cell.directory / "steps.csv"))[0]]
+    logs = [log for cell in cells if (log := losses_of(cell.directory / "steps.csv"))[0]]
     if not logs:
         return []
-    steps, losses = _together(logs)
+    steps, losses = together(logs)
     smoothed = [smooth(log) for log in losses]
     mean = [sum(step) / len(logs) for step in zip(*smoothed, strict=True)]
     look = style.line(number)
@@ -205,7 +203,7 @@ def _label(line: Line, seeds: int) -> str:
     return f"{line.title} ({seeds} seed{'s' * (seeds != 1)}){end}"
 
 
-def _losses(log: Path) -> tuple[list[float], list[float]]:
+def losses_of(log: Path) -> tuple[list[float], list[float]]:
     """Steps and losses of a step log; that of the run store has a row for several steps."""
     if not log.exists():
         return [], []
@@ -214,7 +212,7 @@ def _losses(log: Path) -> tuple[list[float], list[float]]:
     return [step for step, _ in numbers], [loss for _, loss in numbers]
 
 
-def _together(
+def together(
     logs: Sequence[tuple[list[float], list[float]]],
 ) -> tuple[list[float], list[list[float]]]:
     """The logs at common steps: those of the coarsest log, as far as all of them go."""

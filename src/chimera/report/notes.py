@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from chimera.report import digits
-from chimera.report.cells import metric
+from chimera.report.baselines import baselines, below
+from chimera.report.escape import code, markdown
+from chimera.report.stats import LEVEL
 from chimera.report.summary import Summary
 
 
-def unigram(summary: Summary) -> str:
-    """Sentence on the perplexity of a unigram model (token frequencies only); empty if unknown."""
-    records = (metric(run.record, "val/unigram_perplexity") for run in summary.cells)
-    values = sorted({value for value in records if value is not None})
-    if not values or summary.table.metric != "val/perplexity":
+def statistics(summary: Summary) -> str:
+    """Sentences on what the columns are, how the rows are tested, and what the table resolves."""
+    text = "«ours» is the mean ± the sample standard deviation over seeds. «difference» is to"
+    text += f" {code(summary.table.reference)}, seed by seed"
+    if summary.table.counts:
+        return f"{text}. The metric is a count, so no difference is tested."
+    if all(line.difference is None or line.difference.std is None for line in summary.lines):
+        return f"{text}. With one seed no difference is tested, and none of them is a finding."
+    return (
+        f"{text}, with the {1 - LEVEL:.0%} interval of its mean; p is of a two-sided paired t-test,"
+        f" corrected for the number of rows by Holm's method. {resolved(summary)}"
+    ).strip()
+
+
+def seeds(summary: Summary) -> str:
+    """Sentence on how many seeds the rows have, if some have fewer than were asked for."""
+    numbers = sorted({line.ours.n if line.ours else 0 for line in summary.lines})
+    if not numbers or numbers == [len(summary.seeds)]:
         return ""
-    ends = dict.fromkeys(digits.number(value) for value in (values[0], values[-1]))
-    return f" A unigram model has {' to '.join(ends)} on the same validation tokens."
+    ends = " to ".join(str(n) for n in dict.fromkeys((numbers[0], numbers[-1])))
+    plural = "s" * (numbers[-1] != 1)
+    return f" Finished here: {ends} seed{plural} a row."
+
+
+def beaten(summary: Summary) -> str:
+    """Sentence on the rows that are not better than a trivial predictor; empty if all are."""
+    sentences = []
+    for baseline in baselines(summary):
+        if rows := below(baseline, summary):
+            names = ", ".join(map(code, rows))
+            value = digits.spread(baseline.value)
+            sentences.append(f"Not better than «{markdown(baseline.title)}» ({value}): {names}.")
+    return " ".join(sentences)
 
 
 def flops(summary: Summary) -> str:

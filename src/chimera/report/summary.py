@@ -112,6 +112,8 @@ class Summary:
     @property
     def resolvable(self) -> float | None:
         """Smallest difference to the reference that this table would call significant, about."""
+        if self.table.counts:
+            return None
         return resolvable([line.difference for line in self.lines])
 
     @property
@@ -161,9 +163,9 @@ def summarise(
         by_row[cell.row].append(cell)
     reference = _values(by_row.get(table.reference, []))
     lines = [_line(table, row, by_row[row.name], reference) for row in table.rows]
-    tested = corrected([line.difference for line in lines])
+    tested = corrected([line.difference for line in lines], test=not table.counts)
     lines = [replace(line, difference=d) for line, d in zip(lines, tested, strict=True)]
-    pairs = _pairs(lines, table.better)
+    pairs = _pairs(lines, table.better, test=not table.counts)
     return Summary(table, list(overrides), list(seeds), numerics(all_cells), tuple(lines), pairs)
 
 
@@ -191,7 +193,7 @@ def _mean(row_cells: Sequence[Cell], key: str) -> float | None:
     return values.mean if values else None
 
 
-def _pairs(lines: Sequence[Line], better: str) -> tuple[Pair, ...]:
+def _pairs(lines: Sequence[Line], better: str, *, test: bool) -> tuple[Pair, ...]:
     """All pairs of rows that the paper ranks and that have a common finished seed."""
     sign = -1.0 if better == "lower" else 1.0
     pairs = []
@@ -206,5 +208,5 @@ def _pairs(lines: Sequence[Line], better: str) -> tuple[Pair, ...]:
         )
         if gap != 0 and difference is not None:
             pairs.append(Pair(first, second, difference))
-    tested = corrected([pair.difference for pair in pairs])
+    tested = corrected([pair.difference for pair in pairs], test=test)
     return tuple(replace(p, difference=d) for p, d in zip(pairs, tested, strict=True) if d)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 
 from chimera.config.tables import title_of
 from chimera.paths import CONF
-from chimera.report import digits, measured, notes, origin, settings
+from chimera.report import budget, digits, measured, notes, origin, settings
+from chimera.report.baselines import baselines
 from chimera.report.cells import Cell
 from chimera.report.escape import Markdown, block, cell, code, markdown
+from chimera.report.order import order as order
 from chimera.report.stats import LEVEL
-from chimera.report.summary import Line, Pair, Summary
+from chimera.report.summary import Line, Summary
 
 #: Most columns of published numbers in the main table; more go into a table of their own.
 MAX_PUBLISHED_COLUMNS = 4
@@ -24,14 +26,13 @@ def report(summary: Summary) -> str:
         _sentence(title_of(CONF / "scale" / f"{summary.scale}.yaml")),
         _sentence(summary.table.note),
         table(summary),
-        f"«ours» is the mean ± the sample standard deviation over seeds. «difference» is to"
-        f" {code(summary.table.reference)}, seed by seed, with the {1 - LEVEL:.0%} interval of its"
-        f" mean; p is of a two-sided paired t-test, corrected for the number of rows by Holm's"
-        f" method. {notes.resolved(summary)}«size» counts ternary weights packed five to a byte"
+        f"{notes.statistics(summary)} «size» counts ternary weights packed five to a byte"
         f" with their scales, and all other weights as stored in training."
         f"{notes.flops(summary)}",
+        notes.beaten(summary),
         "![published and ours](report.png)",
         "![loss of every row](curves.png)",
+        "![loss against FLOPs and time](budget.png)" if budget.known(summary) else "",
         "## Order of rows",
         order(summary),
         *_missing(summary),
@@ -53,12 +54,12 @@ def report(summary: Summary) -> str:
 def table(summary: Summary) -> str:
     """The main table in Markdown."""
     head, body = rows(summary)
-    labelled = [[_label(line), *row[1:]] for line, row in zip(summary.lines, body, strict=True)]
-    return grid(head, labelled)
+    labels = [*map(_label, summary.lines), *(_emphasis(b.title) for b in baselines(summary))]
+    return grid(head, [[label, *row[1:]] for label, row in zip(labels, body, strict=True)])
 
 
 def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the main table as plain text, without empty columns."""
+    """Head and cells of the main table as plain text, without empty columns; baselines last."""
     head = ["row", "published", "ours", "difference", f"{1 - LEVEL:.0%} interval", "p"]
     head += ["parameters", "size"]
     columns = _only_published(summary)
@@ -68,28 +69,13 @@ def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
         [*_row(summary, line), *(_also_published(line, c) for c in columns)]
         for line in summary.lines
     ]
+    body += [
+        [f"{b.title} ({b.name})", "", digits.spread(b.value), *[""] * (len(head) - 3)]
+        for b in baselines(summary)
+    ]
     always = 3  # row, published, ours
     shown = [i for i in range(len(head)) if i < always or any(row[i] for row in body)]
     return [head[i] for i in shown], [[row[i] for i in shown] for row in body]
-
-
-def order(summary: Summary) -> str:
-    """Compare the order of rows with the paper's, pair by pair, in Markdown."""
-    published = [line for line in summary.lines if line.published]
-    if len(published) < 2:
-        return "The paper prints fewer than two values of this metric, so it ranks no rows."
-    if not summary.pairs:
-        return "No two of the rows that the paper ranks have a common finished seed yet."
-    against = [pair for pair in summary.pairs if not pair.agrees]
-    agree = [pair for pair in summary.pairs if pair.agrees]
-    firm = sum(pair.difference.significant for pair in agree)
-    text = (
-        f"Pairs of rows that the paper ranks and that are done here: {len(summary.pairs)}. In the"
-        f" paper's order: {len(agree)} ({firm} of them with a significant difference,"
-        f" p < {LEVEL:g} after Holm's correction for these pairs)."
-        f" Not in its order: {len(against)}."
-    )
-    return "\n\n".join([text, *(["\n".join(map(_against, against))] if against else [])])
 
 
 def _label(line: Line) -> Markdown:
@@ -97,36 +83,14 @@ def _label(line: Line) -> Markdown:
     return name if line.title == line.name else Markdown(f"{markdown(line.title)} ({name})")
 
 
-def _against(pair: Pair) -> str:
-    first, second = pair.first, pair.second
-    assert first.published is not None
-    assert second.published is not None
-    assert first.ours is not None
-    assert second.ours is not None
-    if pair.difference.mean == 0:
-        result = "both have the same value"
-    else:
-        worse = digits.spread(pair.difference).removeprefix("-")
-        n = pair.difference.n
-        result = f"{code(first.name)} is worse by {worse} over {n} common seed{'s' * (n != 1)}"
-    p = digits.p_value(pair.difference)
-    if p:
-        p = f"p {p}" if p.startswith("<") else f"p = {p}"
-    values = f"{digits.spread(first.ours)} against {digits.spread(second.ours)}"
-    verdict = "significant" if pair.difference.significant else "not significant"
-    if not p:
-        verdict = "one seed, no test"
-    return (
-        f"- In the paper {code(first.name)} ({first.published.value:g}) is better than"
-        f" {code(second.name)} ({second.published.value:g}); here {result}"
-        f" ({values}): {verdict}{f', {p}' if p else ''}."
-    )
-
-
 def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """Write a Markdown table; escape every cell that is not `Markdown` yet."""
     lines = [head, [Markdown("---")] * len(head), *body]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
+
+def _emphasis(title: str) -> Markdown:
+    return Markdown(f"*{markdown(title)}*")
 
 
 def _row(summary: Summary, line: Line) -> list[str]:
@@ -138,8 +102,8 @@ def _row(summary: Summary, line: Line) -> list[str]:
         difference = digits.spread(line.difference, sign=True)
         if line.difference.n < len(line.cells):
             difference += f" ({line.difference.n} seeds)"
-        interval = digits.interval(line.difference)
-        p = digits.p_value(line.difference)
+        if not summary.table.counts:
+            interval, p = digits.interval(line.difference), digits.p_value(line.difference)
     published = line.published
     return [
         f"{line.title} ({line.name})" if line.title != line.name else line.name,
@@ -281,7 +245,7 @@ def _about(summary: Summary) -> str:
     return (
         f"{_sentence(table.source)} Scale {code(summary.scale)}, seeds {seeds}."
         f" Metric {markdown(table.metric)}, {table.better} is better. Numerics {summary.numerics}."
-        f"{notes.unigram(summary)}"
+        f"{notes.seeds(summary)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,9 @@ from rich.text import Text
 
 from chimera.config.tables import Table
 from chimera.paths import home
-from chimera.report import export, figures, text
+from chimera.report import budget, export, figures, text
+from chimera.report.baselines import baselines
+from chimera.report.canvas import save
 from chimera.report.cells import Configs
 from chimera.report.settings import other_text
 from chimera.report.summary import Summary, summarise
@@ -28,10 +31,12 @@ def write(
     seeds: list[int],
     out: Path | None = None,
     configs: Configs | None = None,
+    forms: Sequence[str] = ("png",),
 ) -> Summary:
-    """Write report.md, .csv, .tex, .png and curves.png of a table's runs.
+    """Write report.md, .csv, .tex, and the figures report and curves.
 
-    Writes lengths.png too if runs have metrics by length or layer.
+    Writes the figure `budget` too if FLOPs are known, and `lengths` if runs have metrics by length
+    or layer.
 
     Args:
         table: the table or its name.
@@ -39,6 +44,7 @@ def write(
         seeds: seeds of its runs.
         out: folder of the files; None: `reports/<paper>/<table>/<scale>/`.
         configs: configurations that are composed already, by row and seed.
+        forms: of the figures: png, svg, pdf.
 
     Raises:
         UserError: the table does not exist, or a row does not compose.
@@ -49,10 +55,12 @@ def write(
     write_atomic(folder / "report.md", text.report(summary))
     write_atomic(folder / "report.csv", export.comma_separated(summary))
     write_atomic(folder / "report.tex", export.booktabs(summary))
-    (folder / "report.png").write_bytes(figures.png(figures.bars(summary)))
-    (folder / "curves.png").write_bytes(figures.png(figures.curves(summary)))
+    save(figures.bars(summary), folder / "report.png", forms)
+    save(figures.curves(summary), folder / "curves.png", forms)
+    if budget.known(summary):
+        save(budget.budget(summary), folder / "budget.png", forms)
     if lengths := figures.lengths(summary):
-        (folder / "lengths.png").write_bytes(figures.png(lengths))
+        save(lengths, folder / "lengths.png", forms)
     return summary
 
 
@@ -66,8 +74,9 @@ def show(summary: Summary, console: Console) -> None:
             grid.add_column(
                 Text(column), justify="left" if column == "row" else "right", no_wrap=True
             )
-    for line, row in zip(summary.lines, body, strict=True):
-        grid.add_row(Text(line.name), *map(Text, row[1 : len(grid.columns)]))
+    names = [*(line.name for line in summary.lines), *(b.name for b in baselines(summary))]
+    for name, row in zip(names, body, strict=True):
+        grid.add_row(Text(name), *map(Text, row[1 : len(grid.columns)]))
     if not console.is_terminal:
         console = Console(file=console.file, width=160)
     console.print(grid)

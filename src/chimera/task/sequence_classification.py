@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -133,6 +134,25 @@ class SequenceClassification(Task):
         parts = data.prepared.splits
         majority = int(class_counts(parts["train"], self.classes).argmax())
         return {"val/majority_accuracy": float((parts["valid"].labels == majority).mean())}
+
+    def constant_prediction(self, data: DataModule) -> dict[str, float]:
+        """Metrics of always predicting the most frequent class of train, or its mean score.
+
+        Called between evaluations: it uses the metrics of validation, which are empty then.
+        """
+        data = cast(LabelledDataModule, data)
+        train = data.prepared.splits["train"]
+        counts = class_counts(train, self.classes) if self.classes else None
+        constant = np.nanmean(train.labels) if counts is None else counts.argmax()
+        for part, examples in data.parts("valid").items():
+            labels = torch.from_numpy(examples.labels)
+            targets = targets_of(labels[labelled(labels)], self.classes).to(self.device)
+            scores = self.scores[f"val-{part}"]
+            assert isinstance(scores, Scores)
+            same = torch.full_like(targets, float(constant))
+            scores.update(torch.zeros((), device=self.device), same, targets)
+        values = self.compute_metrics("val")
+        return {f"val/{name}": v for name, v in values.items() if not name.startswith("loss")}
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         draws = batch.get("draws")

@@ -12,6 +12,7 @@ from chimera.callback.log.steps import Steps
 from chimera.callback.siblings import find
 from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.guard import NanGuard
+from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.directory import RunDir
@@ -52,6 +53,12 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
         "tokenizer": {"sha256": data.tokenizer.sha256, "vocab_size": data.tokenizer.vocab_size},
         "data": {**data.report, SETTINGS: settings_hash(config)},
     }
+
+
+def trivial(task: Task, data: DataModule) -> dict[str, Any]:
+    """Metrics of a constant prediction, for the rows of baselines in reports; empty without."""
+    predict = getattr(task, "constant_prediction", None)  # tasks with labels have it
+    return {"constant_prediction": predict(data)} if predict else {}
 
 
 def after(trainer: pl.Trainer, directory: RunDir, metrics: dict[str, float]) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
             save_body(task.model, directory.path)
             data.save_test(directory.test_data)
         facts = record.before(config, data.prepared, task)
+        facts |= record.trivial(task, data)
         with open_loggers(config, facts, directory) as loggers:
             if ranks.first:
                 show_model(config, task, facts, directory, loggers)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from chimera.errors import UserError, one_line
 from chimera.paths import home
-from chimera.report import digits, figures
+from chimera.report import canvas, digits
 from chimera.report.compare.collect import collect, summary_of
 from chimera.report.compare.figure import overlay
 from chimera.report.compare.groups import Comparison, compare
@@ -63,7 +63,7 @@ def write_comparison(
     except OSError as error:
         raise UserError(f"out={folder} cannot be made ({error.strerror}); name another") from error
     figure = overlay(found)
-    picture = figures.png(figure)
+    picture = canvas.png(figure)
     (folder / "compare.png").write_bytes(picture)
     (folder / "compare.svg").write_bytes(svg(figure))
     write_atomic(folder / "compare.csv", comma_separated(found))

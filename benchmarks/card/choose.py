@@ -1,0 +1,201 @@
+"""The page that compares all mixers: which mixer for what, and our ranking beside others'."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from benchmarks.card.page import COMMAND, REFERENCE, Facts, mean_score
+from benchmarks.card.published import MEAN, Disagreement, Rank, Source, disagreements, ranks
+from benchmarks.card.records import Profile, Profiles
+from chimera.report.bootstrap import Estimate, improvement, iqm
+from chimera.report.digits import count
+from chimera.report.escape import Markdown
+from chimera.report.stats import corrected, paired
+from chimera.report.text import grid
+
+#: Most disagreements that are listed for a source.
+LISTED = 12
+#: Context at which states are compared.
+CONTEXT = "1024"
+#: Score below which the best mixer of a task is not recommended.
+USEFUL = 0.5
+
+
+def page(profiles: Profiles, sources: list[Source], facts: Facts) -> str:
+    """Contents of docs/choose.md."""
+    missing = sorted(profiles.by_mixer.keys() - {p.mixer for p in profiles.complete()})
+    parts = [
+        "# Which mixer for what",
+        _about(profiles),
+        "## For a task",
+        "«As good» are mixers whose score is not shown to be lower than the best one's (paired test"
+        " over seeds, Holm's correction within the task). With so few seeds that is a weak claim: a"
+        " mixer that is as good here may be worse. «Smallest» has the fewest bytes of state after"
+        f" {int(CONTEXT):,} tokens among them.",
+        grid(*_for_tasks(profiles, facts)),
+        "## All scores",
+        grid(*_scores(profiles, facts)),
+        "A score is the accuracy above a guess, as a share of what is left, mean over seeds. «IQM»"
+        " is the interquartile mean of all scores of a mixer with a 95% interval, «better» the"
+        f" probability that a run is better than one of `{REFERENCE}` (both by a bootstrap of the"
+        " seeds within each task; the tasks are fixed). «State» is that of one layer of 64 after"
+        f" {int(CONTEXT):,} tokens, «time» the training step at 4096 tokens relative to"
+        f" `{REFERENCE}` ([cost.md](cost.md)).",
+        f"Without all tasks yet: {', '.join(f'`{m}`' for m in missing)}." if missing else "",
+        "## Beside published scores",
+        *(part for source in sources for part in _beside(profiles, source)),
+        *_apart(sources),
+        *_left_out(profiles),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _about(profiles: Profiles) -> str:
+    return (
+        f"Written by `{COMMAND}` from the records in `store/`; do not edit."
+        f" {len(profiles.by_mixer)} mixers on {len(profiles.tasks)} [small tasks](profile.md), two"
+        f" layers of width 64; at least {profiles.seeds} seeds report at a learning rate that"
+        " another seed chose."
+        f" {profiles.hours:.1f} hours on one core of {', '.join(profiles.processors)}; code"
+        f" {', '.join(profiles.commits)}. Each name leads to the mixer's card."
+        " [How to choose parts](choosing.md) has the other groups."
+    )
+
+
+def _link(mixer: str) -> Markdown:
+    return Markdown(f"[`{mixer}`](cards/mixer-{mixer}.md)")
+
+
+def _links(mixers: list[str]) -> Markdown:
+    return Markdown(", ".join(map(_link, mixers)) or "–")
+
+
+def _for_tasks(profiles: Profiles, facts: Facts) -> tuple[list[str], list[list[str]]]:
+    body = []
+    for task in profiles.tasks:
+        those = [p for p in profiles.by_mixer.values() if task in p.results]
+        best = max(those, key=lambda p: mean_score(p.results[task]))
+        equal = as_good(those, best, task)
+        weighed = {m: size for m in equal if (size := _state(m, facts)) is not None}
+        smallest = min(weighed, key=lambda m: weighed[m], default="")
+        score = mean_score(best.results[task])
+        name = _link(best.mixer) if score >= USEFUL else Markdown(f"none ({_link(best.mixer)})")
+        others = [mixer for mixer in equal if mixer != best.mixer]
+        small = f"{_link(smallest)} ({count(weighed[smallest])}B)" if smallest else "–"
+        body.append([task, name, f"{score:.2f}", _links(others), Markdown(small)])
+    return ["task", "best", "score", "as good", "smallest"], body
+
+
+def as_good(those: list[Profile], best: Profile, task: str) -> list[str]:
+    """Mixers whose scores are not shown to be lower, the best one among them, best first."""
+    others = [p for p in those if p is not best]
+    tested = corrected([paired(best.scores[task], p.scores[task]) for p in others])
+    equal = [p for p, d in zip(others, tested, strict=True) if d is None or not d.significant]
+    equal.sort(key=lambda p: -mean_score(p.results[task]))
+    return [best.mixer, *(p.mixer for p in equal)]
+
+
+def _scores(profiles: Profiles, facts: Facts) -> tuple[list[str], list[list[str]]]:
+    reference = profiles.by_mixer.get(REFERENCE)
+    rows = []
+    for profile in profiles.complete():
+        scores = {task: profile.scores[task] for task in profiles.tasks}
+        against = ""
+        if reference is not None and profile is not reference:
+            common = {task: reference.scores[task] for task in scores if task in reference.scores}
+            against = _estimate(improvement(scores, common))
+        rows.append((iqm(scores), profile, against))
+    rows.sort(key=lambda row: -row[0].value)
+    body = [
+        [
+            _link(profile.mixer),
+            *(f"{mean_score(profile.results[task]):.2f}" for task in profiles.tasks),
+            _estimate(estimate),
+            against,
+            f"{count(size)}B" if (size := _state(profile.mixer, facts)) is not None else "–",
+            _time(profile.mixer, facts),
+        ]
+        for estimate, profile, against in rows
+    ]
+    return ["mixer", *profiles.tasks, "IQM", "better", "state", "time"], body
+
+
+def _estimate(estimate: Estimate) -> str:
+    if estimate.low is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def _state(mixer: str, facts: Facts) -> float | None:
+    row: dict[str, Any] = facts.forms.get("rows", {}).get(mixer, {})
+    return row.get("state_bytes", {}).get(CONTEXT)
+
+
+def _time(mixer: str, facts: Facts) -> str:
+    rows = facts.cost.get("rows", {})
+    own, other = (rows.get(m, {}).get("seconds", {}).get("4096") for m in (mixer, REFERENCE))
+    return f"{own / other:.2f} ×" if own and other else "–"
+
+
+def _beside(profiles: Profiles, source: Source) -> list[str]:
+    found = ranks(profiles, source)
+    here = sorted(m for m in source.mixers if m in profiles.by_mixer)
+    opening = f"**{source.title}** ({source.source}; {source.note}). {len(here)} of its mixers are"
+    opening += f" here: {', '.join(f'`{m}`' for m in here) or 'none'}."
+    if not found:
+        return [opening, "Fewer than three mixers in common on every task, so no correlation."]
+    number, otherwise = disagreements(profiles, source)
+    tested = f"Of {number} pairs that it ranks on our tasks, {len(otherwise)} are significantly the"
+    tested += " other way round here"
+    lines = [_disagreement(one) for one in otherwise[:LISTED]]
+    rest = len(otherwise) - LISTED
+    lines += [f"- and {rest} more"] if rest > 0 else []
+    return [opening, grid(*_ranks(found)), f"{tested}{':' if lines else '.'}", "\n".join(lines)]
+
+
+def _ranks(found: list[Rank]) -> tuple[list[str], list[list[str]]]:
+    body = [
+        [
+            "mean of all tasks" if one.task == MEAN else one.task,
+            str(len(one.mixers)),
+            _estimate(one.estimate),
+            "" if one.chance is None else f"{one.chance:.3f}",
+        ]
+        for one in found
+    ]
+    return ["task", "mixers", "Spearman's ρ (95% interval)", "share of orders as high"], body
+
+
+def _disagreement(one: Disagreement) -> str:
+    return (
+        f"- `{one.task}`: `{one.first}` is {one.gap:.2f} above `{one.second}` there, and"
+        f" {-one.ours.mean:.2f} below it here. Open."
+    )
+
+
+def _apart(sources: list[Source]) -> list[str]:
+    """How far the published scores are from each other, where two print the same."""
+    if len(sources) < 2:
+        return []
+    first, second = sources[:2]
+    lines = []
+    for task, scores in first.scores.items():
+        common = sorted(scores.keys() & second.scores.get(task, {}).keys())
+        if common:
+            gaps = {m: scores[m] - second.scores[task][m] for m in common}
+            most = max(common, key=lambda m: abs(gaps[m]))
+            mean = statistics.fmean(abs(gap) for gap in gaps.values())
+            cells = [task, str(len(common)), f"{mean:.2f}", f"{most} ({gaps[most]:+.2f})"]
+            lines.append(cells)
+    text = (
+        f"{first.title} and {second.title} print the same tasks, and differ by (mean and largest"
+        " difference over mixers, as shares):"
+    )
+    return [text, grid(["task", "mixers", "mean", "largest"], lines)]
+
+
+def _left_out(profiles: Profiles) -> list[str]:
+    if not profiles.left_out:
+        return []
+    return ["## Records left out", "\n".join(f"- {why}" for why in profiles.left_out)]

@@ -1,0 +1,87 @@
+"""Trivial predictors as the last rows of a table; counts and single seeds are not tested."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera.config.tables import load
+from chimera.report import notes, text
+from chimera.report.baselines import CONSTANT, baselines, below
+from chimera.report.export import comma_separated
+from chimera.report.summary import Summary, summarise
+from tests.report.runs import make
+
+SMOKE = ["scale=smoke"]
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+
+
+def summary(table: str, values: dict[str, list[float]], **record: Any) -> Summary:
+    """A table whose runs have these values, row by row, and more in their records."""
+    make(table, {(row, s): v for row, each in values.items() for s, v in enumerate(each)})
+    seeds = list(range(max(map(len, values.values()))))
+    for cell in summarise(table, SMOKE, seeds).cells:
+        if cell.record:
+            metrics = {**cell.record["metrics"], **record.get("metrics", {})}
+            (cell.directory / "run.json").write_text(
+                json.dumps({**cell.record, **record, "metrics": metrics})
+            )
+    return summarise(table, SMOKE, seeds)
+
+
+def test_the_unigram_is_a_row_and_rows_below_it_are_named(tmp_path: Path) -> None:
+    found = summary("bitnet_qdyt/norms", {"qdyt": [400.0, 402.0], "static_tanh": [622.2, 630.0]})
+    (unigram,) = baselines(found)
+    assert (unigram.name, unigram.value.mean) == ("unigram", pytest.approx(622.2))
+    assert below(unigram, found) == ["static_tanh"]
+    report = text.report(found)
+    assert "| *Unigram model, no network* |  | 622.2 ± 0 |" in report
+    assert "Not better than «Unigram model, no network» (622.2 ± 0): `static_tanh`." in report
+    rows = list(csv.DictReader(comma_separated(found).splitlines()))
+    assert (rows[-1]["row"], rows[-1]["state"], rows[-1]["n"]) == ("unigram", "baseline", "0")
+    assert float(rows[-1]["mean"]) == pytest.approx(622.2)
+
+
+def test_the_unigram_of_a_loss_is_its_logarithm() -> None:
+    found = summary("saidl/positions", {"rope": [5.2]})
+    assert baselines(found)[0].value.mean == pytest.approx(math.log(622.2))
+
+
+def test_a_constant_prediction_is_read_from_the_record_or_known() -> None:
+    nothing = {"val/unigram_perplexity": None}
+    older = summary(
+        "saidl/adapters", {"full": [0.1]}, metrics={**nothing, "val/majority_accuracy": 0.69}
+    )
+    assert [(b.name, b.value.mean) for b in baselines(older)] == [("constant", 0.0)]
+    recorded = {CONSTANT: {"val/score": 0.84}}
+    found = summary("saidl/tasks", {"mrpc": [0.8]}, metrics=nothing, **recorded)
+    assert [(b.name, b.value.mean) for b in baselines(found)] == [("constant", 0.84)]
+    assert below(baselines(found)[0], found) == ["mrpc"]
+
+
+def test_counts_are_not_tested() -> None:
+    assert load("saidl/lambda").counts
+    found = summary("saidl/lambda", {"lr_lambda_001": [8.0, 7.9], "lr_lambda_02": [5.8, 5.7]})
+    assert found.resolvable is None
+    assert "The metric is a count, so no difference is tested." in notes.statistics(found)
+    assert "counts are not tested" in text.order(found)
+    head, body = text.rows(found)
+    assert "difference" in head
+    assert not {"p", "95% interval"} & set(head)
+    assert any("-2.200 ± 0" in cell for row in body for cell in row)
+
+
+def test_a_single_seed_is_said_to_resolve_nothing() -> None:
+    found = summary("bitnet_qdyt/norms", {"qdyt": [400.0], "layernorm": [390.0]})
+    report = text.report(found)
+    assert "With one seed no difference is tested, and none of them is a finding." in report
+    assert "paired t-test" not in report
