@@ -1,40 +1,67 @@
 """Write docs/cards/mixer-<name>.md and docs/choose.md from the records of profiles in the store.
 
+    python -m benchmarks cards                         from store/ into docs/
+    python -m benchmarks cards store=<folder> to=<folder>
+
 `python -m benchmarks profile mixer=<name>` trains a profile; `python -m benchmarks forms` and
-`mixers` measure errors, state and cost. `CHIMERA_STORE` names another store than `store/`.
+`mixers` measure errors, state and cost.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.card import choose, page, radar
 from benchmarks.card.published import sources
-from benchmarks.card.records import read
+from benchmarks.card.records import read as read_store
+from chimera.config.arguments import read
+from chimera.errors import UserError
 from chimera.paths import ROOT, store_root
+from chimera.rundir.atomic import make_folder
 
 RESULTS = Path(__file__).parent / "results"
+USAGE = "python -m benchmarks cards [store=<folder>] [to=<folder>]"
 
 
-def main(to: Path = ROOT / "docs") -> dict[str, Any]:
-    """Write the pages and print which; no results file is written.
+@dataclass(frozen=True)
+class Options:
+    """Folders.
 
     Args:
-        to: folder of `cards/` and `choose.md`.
+        store: with the records; default the run store.
+        to: of `cards/` and `choose.md`; default docs/.
+    """
+
+    store: Path | None = None
+    to: Path | None = None
+
+
+def main(words: Sequence[str] = ()) -> dict[str, Any]:
+    """Write the pages and print which; no results file is written.
 
     Raises:
-        UserError: the store has no record of a profile.
+        UserError: a bad word, or the named store has no record of a profile.
     """
-    profiles = read(store_root())
+    options = read(Options, words, USAGE)
+    try:
+        profiles = read_store(options.store or store_root())
+    except UserError as error:
+        if words:
+            raise
+        print(error)  # among all benchmarks one that lacks its input is skipped
+        return {}
     cost = _results("mixers")
     machine = str(cost.get("machine", {}).get("processor", "an unknown machine"))
     facts = page.Facts(cost, _results("forms"), machine)
+    to = options.to or ROOT / "docs"
     folder = to / "cards"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, of=to, key="to")
+    reference = profiles.by_mixer.get(page.REFERENCE)
     for name, profile in profiles.by_mixer.items():
-        reference = profiles.by_mixer.get(page.REFERENCE)
         radar.draw(profile, reference, profiles.tasks, folder / f"mixer-{name}.svg")
         text = page.page(profile, profiles, facts)
         (folder / f"mixer-{name}.md").write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def save(figure: Figure, file: Path, forms: Sequence[str] = ("png", "svg", "pdf"
     else:
         figure.draw_without_rendering()
     figure.set_layout_engine("none")  # all forms have one layout
-    fonts = {"svg.fonttype": "none", "svg.hashsalt": file.stem, "pdf.fonttype": 42}
+    fonts: Any = {"svg.fonttype": "none", "svg.hashsalt": file.stem, "pdf.fonttype": 42}
     with matplotlib.rc_context(fonts):
         if "svg" in forms:
             figure.savefig(file.with_suffix(".svg"), metadata={"Date": None})
