@@ -124,7 +124,7 @@ def test_latex_is_escaped_and_rectangular(whole: tuple[Summary, Path]) -> None:
     text = (whole[1] / "report.tex").read_text(encoding="utf-8")
     inside = text.partition("\\toprule")[2].partition("\\bottomrule")[0]
     rows = [line for line in inside.splitlines() if line.endswith("\\\\")]
-    assert len(rows) == 4
+    assert len(rows) == 5  # head, three rows, unigram
     assert len({row.count("&") for row in rows}) == 1
     assert "static\\_tanh" in text
     assert "$\\pm$" in text
