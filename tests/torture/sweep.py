@@ -66,7 +66,8 @@ def r6(folder: Path) -> tuple[int, int]:
     first_attempts = attempts(folder)
     second = sweep(folder, arguments)
     with (ROOT / "reports" / TABLE / "smoke" / "report.csv").open() as file:
-        rows = {row["row"] for row in csv.DictReader(file)}
+        lines = list(csv.DictReader(file))
+    rows = {line["row"] for line in lines if line["state"] != "baseline"}
     checks = {
         "3 of 6 done": (done, len(states(folder))) == (3, 6),
         "exit code 1": first.returncode == 1,
