@@ -1,0 +1,49 @@
+"""Rows of a table at equal steps, FLOPs and seconds: their steps, command lines and results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.equal import Cost, Options, main, steps_at
+
+from benchmarks import equal
+from chimera.errors import UserError
+from tests.report.runs import make
+
+TABLE = "bitnet_qdyt/norms"
+COSTS = {"layernorm": Cost(2e9, 0.5), "qdyt": Cost(4e9, 1.0), "static_tanh": Cost(None, 0.25)}
+
+
+@pytest.fixture(autouse=True)
+def _costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    monkeypatch.setattr(equal, "costs", lambda *_: COSTS)
+
+
+def test_steps_follow_from_the_budget() -> None:
+    options = Options(TABLE, flops=1e10, seconds=3.0)
+    assert [steps_at("FLOPs", cost, options) for cost in COSTS.values()] == [5, 2, 0]
+    assert [steps_at("seconds", cost, options) for cost in COSTS.values()] == [6, 3, 12]
+    assert steps_at("steps", COSTS["qdyt"], options) is None
+    assert steps_at("FLOPs", Cost(1e30, None), options) == 1
+
+
+def test_each_row_has_a_command_and_its_results(capsys: pytest.CaptureFixture[str]) -> None:
+    make(TABLE, {("layernorm", 0): 9.0}, overrides=("scale=smoke",))
+    make(TABLE, {("qdyt", 0): 7.5}, overrides=("scale=smoke", "trainer.max_steps=2"))
+    assert main([f"table={TABLE}", "scale=smoke", "flops=1e10"]) == {}
+    said = capsys.readouterr().out
+    assert f"python train.py +{TABLE}=layernorm scale=smoke seed=0\n" in said
+    assert f"python train.py +{TABLE}=layernorm scale=smoke trainer.max_steps=5 seed=0\n" in said
+    assert f"+{TABLE}=static_tanh scale=smoke trainer.max_steps" not in said
+    assert "equal seconds" not in said
+    rows = {line.split(" | ")[0]: line for line in said.splitlines() if line.startswith("| ")}
+    assert rows["| layernorm"].endswith("| 9.000 | 5 | – |")
+    assert rows["| qdyt"].endswith("| 2 | 7.500 |")
+    assert rows["| static_tanh"].endswith("| – | – |")
+
+
+def test_no_budget_is_one_line() -> None:
+    with pytest.raises(UserError, match="a budget of each row"):
+        main([f"table={TABLE}", "scale=smoke"])
