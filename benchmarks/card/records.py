@@ -27,8 +27,6 @@ METRIC = "test/accuracy"
 CHANCE, MAJORITY = "val/chance_accuracy", "val/majority_accuracy"
 #: Settings that have to be equal in runs that are compared; paths and workers do not count.
 COMPARED = re.compile(r"(data|model|trainer)\.(?!cache_dir|num_workers|threads|progress|_)")
-#: Settings of `model.` and `trainer.` that have no part in the difficulty.
-OTHER = ("trainer.precision",)
 
 
 @dataclass(frozen=True)
@@ -235,13 +233,9 @@ def _run(path: Path) -> Run:
     if not str(choices.get("data", "")).startswith(DATA) or not stages or missing:
         what = f"no {' and no '.join(missing)}" if missing else "no stage or task of one"
         raise UserError(f"{path} is of no profile: it has {what}")
-    flat = flatten(config)
-    setting = sorted(
-        (key, str(value))
-        for key, value in flat.items()
-        if COMPARED.match(key) and key not in OTHER and "cache" not in key
-    )
-    environment = _environment(path)
+    flat = flatten(config).items()
+    setting = sorted((key, str(value)) for key, value in flat if COMPARED.match(key))
+    environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
     return Run(
         mixer=str(choices["mixer"]),
         task=str(choices["data"]).removeprefix(DATA),
@@ -254,11 +248,6 @@ def _run(path: Path) -> Run:
         commit=str((environment.get("git") or {}).get("commit", ""))[:8],
         processor=str(environment.get("processor", "")),
     )
-
-
-def _environment(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-    return found
 
 
 def _comparable(runs: list[Run]) -> tuple[list[Run], list[str]]:
