@@ -34,9 +34,7 @@ def test_benchmarks_are_found() -> None:
 
 def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mixer"]) == 2
-    assert (
-        "mixer is no benchmark; choose of compiled, data_size, decoding" in capsys.readouterr().err
-    )
+    assert "mixer is no benchmark; choose of cards, compiled, data_size" in capsys.readouterr().err
 
 
 def test_data_size(capsys: pytest.CaptureFixture[str]) -> None:
