@@ -116,7 +116,7 @@ def test_a_card_has_the_numbers_of_its_runs(profiles: Profiles) -> None:
     assert row in text
     assert "4 fresh seeds report" in text
     assert f"{2 * 7 * 36 / 3600:.1f} hours on one core of Test CPU" in text
-    assert "`attention` with probability 0.2" in text
+    assert "`attention` with probability 0.19 (" in text
     assert "![scores of delta](mixer-delta.svg)" in text
 
 
