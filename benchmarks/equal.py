@@ -12,7 +12,7 @@ measured on this machine anew or in a finished run of the same shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from chimera.config.arguments import read
@@ -20,9 +20,11 @@ from chimera.config.compose import compose, plain
 from chimera.config.roots import roots
 from chimera.config.tables import Table, jobs, load
 from chimera.errors import UserError
-from chimera.report.budget import tokens_per_step
-from chimera.report.cells import metric
-from chimera.report.stats import spread
+from chimera.report.budget import budget as draw
+from chimera.report.budget import known, tokens_per_step
+from chimera.report.cells import numerics
+from chimera.report.stats import corrected, paired
+from chimera.report.summary import Summary, summarise
 from chimera.rundir.index import RunIndex
 from chimera.types import NonNegativeInt, PositiveFloat
 
@@ -75,9 +77,9 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     if options.flops is None and options.seconds is None:
         raise UserError("equal needs a budget of each row: flops=1e13, seconds=60 or both")
     table = load(options.table)
-    known = costs(table, overrides, options)
+    by_row = costs(table, overrides, options)
     plans = {
-        equality: {row: steps_at(equality, cost, options) for row, cost in known.items()}
+        equality: {row: steps_at(equality, cost, options) for row, cost in by_row.items()}
         for equality in ("steps", "FLOPs", "seconds")
         if equality == "steps" or getattr(options, equality.lower()) is not None
     }
@@ -94,7 +96,8 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     else:
         seeds = ",".join(map(str, options.seed))
         print("\n".join(f"python train.py {' '.join(line)} seed={seeds}" for line in lines))
-    print(grid(table, plans, overrides, options.seed))
+    for equality, plan in plans.items():
+        report(table, equality, plan, overrides, options)
     return {}
 
 
@@ -144,34 +147,65 @@ def train(words: Sequence[str], seed: int) -> None:
         runs.train(*words, f"seed={seed}")
 
 
+def summary_at(
+    table: Table, plan: dict[str, int | None], overrides: Sequence[str], seeds: list[int]
+) -> Summary:
+    """The table with each row's runs at its own number of steps."""
+    lines = []
+    for row in table.rows:
+        steps = plan[row.name]
+        words = [*overrides] if steps is None else [*overrides, f"trainer.max_steps={steps}"]
+        alone = replace(table, rows=(row,), reference="")
+        lines += summarise(alone, words, seeds).lines if steps != 0 else ()
+    reference = next((line.values for line in lines if line.name == table.reference), {})
+    tested = corrected(
+        [None if line.name == table.reference else paired(line.values, reference) for line in lines]
+    )
+    lines = [replace(line, difference=d) for line, d in zip(lines, tested, strict=True)]
+    cells = [cell for line in lines for cell in line.cells]
+    return Summary(table, list(overrides), seeds, numerics(cells), tuple(lines), ())
+
+
+def report(
+    table: Table,
+    equality: str,
+    plan: dict[str, int | None],
+    overrides: Sequence[str],
+    options: Options,
+) -> None:
+    """Print the table at one equality; write it as Markdown, with loss against FLOPs and time."""
+    from rich.console import Console
+
+    from chimera.report import notes, text
+    from chimera.report.canvas import save
+    from chimera.report.write import report_folder, show
+    from chimera.rundir.atomic import make_folder, write_atomic
+
+    summary = summary_at(table, plan, overrides, options.seed)
+    budget = {"FLOPs": options.flops, "seconds": options.seconds}.get(equality)
+    title = f"Equal {equality}" if budget is None else f"Equal {equality}: {budget:g} a row"
+    print(title)
+    show(summary, Console())
+    if not any(line.values for line in summary.lines):
+        return
+    folder = report_folder(summary) / "equal"
+    make_folder(folder, of=folder, key="table")
+    name = equality.lower()
+    steps = [
+        [row, "as configured" if n is None else "cost not known" if n == 0 else str(n)]
+        for row, n in plan.items()
+    ]
+    parts = [f"# {table.title}: {title[0].lower()}{title[1:]}", text.table(summary)]
+    parts += [notes.statistics(summary), notes.beaten(summary), text.grid(["row", "steps"], steps)]
+    if known(summary):
+        save(draw(summary), folder / f"{name}.png")
+        parts.append(f"![loss against FLOPs and time]({name}.png)")
+    write_atomic(folder / f"{name}.md", "\n\n".join(filter(None, parts)) + "\n")
+    print(folder / f"{name}.md")
+
+
 def record_of(words: Sequence[str]) -> dict[str, Any]:
     """Record of a finished run; empty without one."""
     index = RunIndex(roots())
     config, digits = index.config(list(words), lambda texts: plain(compose(texts)))
     return index.result(config, digits).record()
-
-
-def grid(
-    table: Table,
-    plans: dict[str, dict[str, int | None]],
-    overrides: Sequence[str],
-    seeds: Sequence[int],
-) -> str:
-    """Table of steps and results."""
-    from chimera.report import digits
-    from chimera.report.text import grid as markdown
-
-    head, body = ["row"], []
-    for equality in plans:
-        head += [f"equal {equality}: steps", table.metric]
-    for row in next(iter(plans.values())):
-        cells = [row]
-        for plan in plans.values():
-            words = command(table, row, overrides, plan[row])
-            records = [record_of([*words, f"seed={seed}"]) for seed in seeds if plan[row] != 0]
-            values = [v for record in records if (v := metric(record, table.metric)) is not None]
-            found = spread(values)
-            number = str(records[0].get("steps", "")) if plan[row] is None and records else ""
-            cells += [number or str(plan[row] or "–"), digits.spread(found) if found else "–"]
-        body.append(cells)
-    return markdown(head, body)

@@ -9,6 +9,7 @@ from benchmarks.equal import Cost, Options, main, steps_at
 
 from benchmarks import equal
 from chimera.errors import UserError
+from chimera.paths import home
 from tests.report.runs import make
 
 TABLE = "bitnet_qdyt/norms"
@@ -29,19 +30,26 @@ def test_steps_follow_from_the_budget() -> None:
     assert steps_at("FLOPs", Cost(1e30, None), options) == 1
 
 
-def test_each_row_has_a_command_and_its_results(capsys: pytest.CaptureFixture[str]) -> None:
-    make(TABLE, {("layernorm", 0): 9.0}, overrides=("scale=smoke",))
-    make(TABLE, {("qdyt", 0): 7.5}, overrides=("scale=smoke", "trainer.max_steps=2"))
+def test_each_row_has_a_command_and_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(TABLE, {("layernorm", 0): 9.0, ("qdyt", 0): 8.0}, overrides=("scale=smoke",))
+    for row, value, steps in (("layernorm", 8.5, 5), ("qdyt", 7.5, 2)):
+        make(TABLE, {(row, 0): value}, overrides=("scale=smoke", f"trainer.max_steps={steps}"))
     assert main([f"table={TABLE}", "scale=smoke", "flops=1e10"]) == {}
     said = capsys.readouterr().out
     assert f"python train.py +{TABLE}=layernorm scale=smoke seed=0\n" in said
     assert f"python train.py +{TABLE}=layernorm scale=smoke trainer.max_steps=5 seed=0\n" in said
     assert f"+{TABLE}=static_tanh scale=smoke trainer.max_steps" not in said
-    assert "equal seconds" not in said
-    rows = {line.split(" | ")[0]: line for line in said.splitlines() if line.startswith("| ")}
-    assert rows["| layernorm"].endswith("| 9.000 | 5 | – |")
-    assert rows["| qdyt"].endswith("| 2 | 7.500 |")
-    assert rows["| static_tanh"].endswith("| – | – |")
+    assert "Equal FLOPs: 1e+10 a row" in said
+    assert "Equal seconds" not in said
+    folder = home() / "reports" / TABLE / "smoke" / "equal"
+    texts = {name: (folder / f"{name}.md").read_text("utf-8") for name in ("steps", "flops")}
+    assert "| 9.000 | +1.000 |" in texts["steps"]
+    assert "| 8.500 | +1.000 |" in texts["flops"]
+    assert "| layernorm | 5 |" in texts["flops"]
+    assert "| static_tanh | cost not known |" in texts["flops"]
 
 
 def test_no_budget_is_one_line() -> None:
