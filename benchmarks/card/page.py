@@ -31,14 +31,12 @@ class Facts:
 
 def page(profile: Profile, profiles: Profiles, facts: Facts) -> str:
     """Contents of docs/cards/mixer-<name>.md."""
-    from chimera.model.card import card  # imports torch
-
     name = profile.mixer
     reference = profiles.by_mixer.get(REFERENCE)
     limits = failures(profile, reference)
     parts = [
         f"# mixer={name}",
-        f"````text\n{card('mixer', name, 92)}\n````",
+        f"````text\n{described(name)}\n````",
         "## What it learns",
         about(profile, profiles),
         f"![scores of {name}](mixer-{name}.svg)",
@@ -56,6 +54,13 @@ def page(profile: Profile, profiles: Profiles, facts: Facts) -> str:
         oracle(name, facts),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def described(name: str) -> str:
+    """Equation, source, options and partners, as `train.py list <name>` prints them."""
+    from chimera.model.card import card  # imports torch
+
+    return card("mixer", name, 92)
 
 
 def about(profile: Profile, profiles: Profiles) -> str:
