@@ -180,7 +180,7 @@ def read(root: Path) -> Profiles:
         try:
             runs.append(_run(path))
         except UserError as error:
-            left_out.append(one_line(error))
+            left_out.append(one_line(error).replace(f"{root}/", ""))  # pages name no machine
     found = gather(runs, left_out)
     if not found.by_mixer:
         raise UserError(
