@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from chimera.cli.estimate import duration, main, size
 from chimera.config.compose import compose, plain
+from chimera.rundir.keep import add
 from chimera.sweep.cost import checkpoints_kept, makespan, size_of, validations
 from chimera.sweep.known import likeness
 from tests.train import tiny
@@ -48,7 +50,10 @@ def test_flops_without_a_measurement(
 
 
 def test_a_done_run_costs_nothing_and_a_like_one_what_it_took(
-    line: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    line: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from chimera.cli.train import main as train
 
@@ -69,6 +74,18 @@ def test_a_done_run_costs_nothing_and_a_like_one_what_it_took(
     assert main(words) == 0
     assert "1 run, 1 of them done: 0:00" in capsys.readouterr().out
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
+    # The same from its record in the run store, which a single run is trained in spite of.
+    monkeypatch.setenv("CHIMERA_STORE", str(tmp_path / "store"))
+    record_path, _ = add(run)
+    shutil.rmtree(tmp_path / "runs")
+    found = estimated([*words, "seed=0,1"], capsys)
+    (stored, like), total = found["runs"], found["total"]
+    assert (stored["how"], stored["note"]) == ("done", f"records in {tmp_path / 'store'}")
+    assert (like["how"], total["done"]) == (f"like {record_path.name}", 1)
+    assert like["tokens_per_second"] == record["tokens_per_second"]
+    assert like["disk"] == pytest.approx(first["disk"], rel=0.5)
+    found = estimated(words, capsys)
+    assert found["runs"][0]["how"] == f"like {record_path.name}"
 
 
 @pytest.mark.parametrize(

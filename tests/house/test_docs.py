@@ -18,6 +18,7 @@ from chimera.config.groups import groups
 from chimera.config.tables import tables
 from chimera.errors import UserError
 from chimera.paths import ROOT
+from chimera.rundir.directory import RunDir
 from chimera.sweep import search
 from chimera.train.check import check_settings
 from tests.cli.test_template import planned
@@ -72,6 +73,20 @@ def test_links_and_anchors_resolve(page: Path) -> None:
         assert there.exists() or made(there), address
         if anchor:
             assert anchor in anchors(there), f"{address}#{anchor}"
+
+
+def test_tests_that_a_page_names_are_there() -> None:
+    named = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        folder = re.search(r"test, in `(tests/\w+/)`", text)  # of a table's column
+        for file, function in re.findall(r"([\w/]+\.py)::(\w+)", text):
+            source = ROOT / (folder[1] if folder and "/" not in file else "") / file
+            assert f"\ndef {function}(" in source.read_text(encoding="utf-8"), file
+            named += 1
+        for file in re.findall(r"`(tests/[\w/]+\.py)`", text):
+            assert (ROOT / file).is_file(), file
+    assert named >= 18
 
 
 def test_thirty_questions_have_a_page() -> None:
@@ -164,6 +179,8 @@ def test_a_command_is_accepted(
     monkeypatch.setenv("CHIMERA_RUNS", str(place / "runs"))
     monkeypatch.setenv("CHIMERA_STORE", str(place / "store"))
     words = [re.sub("^to=", f"to={tmp_path}/", word) for word in words_of(line)]
+    if any(word.endswith(".gguf") for word in words):
+        pytest.importorskip("gguf", reason="gguf is not installed: pip install 'chimera-lm[gguf]'")
     if words[0] in ELSEWHERE:
         return
     if words[0] == "make":
@@ -207,10 +224,20 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
         for job in jobs[:3]:
             check_settings(plain(compose(job)))
     else:
+        if "extend=true" in words:
+            finished([w for w in words if not w.startswith(("extend=", "trainer.max_steps="))])
         try:
             check_settings(plain(compose(words)))
         except UserError as error:  # a data set of the hub, which a test does not fetch
             assert "cannot be fetched" in str(error)  # noqa: PT017
+
+
+def finished(words: list[str]) -> None:
+    """The directory of a finished run of these words, without what training leaves."""
+    config = plain(compose(words))
+    directory = RunDir(Path(config["run_dir"]))
+    directory.start(config, words)
+    directory.write_status("DONE")
 
 
 @pytest.mark.slow

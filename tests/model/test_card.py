@@ -6,6 +6,7 @@ import pytest
 
 from chimera.cli.train import main
 from chimera.config.groups import ZOO, groups
+from chimera.config.tables import listing
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.model.card import card, cards
@@ -73,10 +74,25 @@ def test_a_name_of_several_groups() -> None:
     assert "adapter=liza\n" in both
 
 
-@pytest.mark.slow
-def test_a_whole_group() -> None:
-    group = cards(["norm"])
-    assert all(f"norm={name}\n" in group for name in groups()["norm"])
+@pytest.mark.parametrize("group", ["norm", "logger", "preset"])
+def test_a_group_is_a_table(
+    group: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", group]) == 0
+    *lines, last = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert max(map(len, lines)) <= 80
+    for name in groups()[group]:
+        (row,) = (line for line in lines if line.startswith(f"│ {name} "))
+        assert row.split("│")[2].strip(), name
+    assert "list <name>" in last
+
+
+def test_equations_that_are_too_long_break_between_their_parts() -> None:
+    text = card("mixer", "mamba", width=60)
+    assert max(map(len, text.split("\n\n")[2].split("\n"))) <= 60
+    assert "\n      s_t = C_t h_t + D u_t\n" in text
+    assert all(len(line) <= 80 for line in listing(80).split("\n"))
 
 
 @pytest.mark.parametrize(

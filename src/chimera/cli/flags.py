@@ -77,13 +77,27 @@ def read_flags(arguments: Sequence[str]) -> Flags:
         elif flag in FLAGS:
             raise UserError(f"{flag} has no effect here; {FLAGS[flag]}")
         else:
-            known = [*SWITCHES, *VALUES, "--config-dir"]
+            meant = _meant(flag, value or "".join(remaining[:1]))
             raise UserError(
-                f"{argument} is no flag of {spelt('train')}{nearest(flag, known)}; use -m,"
-                " --cfg job, --package, --info, --config-dir, --shell-completion or --help"
+                f"{argument} is no flag of {spelt('train')}; use -m, --cfg job, --package, --info,"
+                f" --config-dir, --shell-completion or --help{meant}"
             )
     _check(flags)
     return flags
+
+
+def _meant(flag: str, value: str) -> str:
+    """What a flag of no command here may have been: a setting, which has no dashes, or another."""
+    from chimera.config.elsewhere import advice
+    from chimera.config.groups import groups
+
+    name = flag.lstrip("-").replace("-", "_")
+    if name in groups() or "." in name:
+        return f"; a setting has no dashes: {name}={value or '<value>'}"
+    if text := advice(name):
+        return f"; a setting has no dashes; {text}"
+    near = nearest(flag, [*SWITCHES, *VALUES, "--config-dir"])
+    return near or "; a setting has no dashes, as in mixer=mamba, optim.lr=1e-3"
 
 
 def _value(flag: str, remaining: list[str]) -> str:

@@ -23,6 +23,7 @@ python train.py --info [defaults|searchpath|...] [...] how it is composed
 eval "$(python train.py -sc install=bash)"             complete groups and keys in the shell
 python train.py --help                                 groups and choices
 python train.py list                                   all components: description, source, cost
+python train.py list norm                              the components of one group
 python train.py list mamba                             one component: equation, options, cost
 python train.py list tables                            all tables of experiments with their rows
 python train.py show [format=json|mermaid] [...]       parameters, bytes, FLOPs, memory, diagram
@@ -146,15 +147,19 @@ def _diagram(found: dict[str, Any]) -> str:
 
 
 def _list(arguments: list[str]) -> int:
-    if arguments == []:
+    from chimera.config.groups import groups, is_part
+
+    if all(word in groups() and is_part(word) for word in arguments):  # none of them: all groups
         from chimera.model.catalog import show
 
-        show()
+        show(*[arguments] * bool(arguments))
         return 0
     if arguments == ["tables"]:
+        from shutil import get_terminal_size
+
         from chimera.config.tables import listing
 
-        print(listing())
+        print(listing(get_terminal_size().columns if sys.stdout.isatty() else None))
         return 0
     from chimera.model.card import cards
 

@@ -90,7 +90,36 @@ OTHER = {
     **{f"trainer.{key}": text for key, text in TRAINER.items()},
     "optimizer": "optim=<name> and optim.optimizer._target_=<class> choose it",
     "scheduler": "optim.schedule._target_=<function> chooses it",
+    "config": "preset=<name> or +<paper>/<table>=<row> chooses one; files of your own are found"
+    " with --config-dir=<folder>",
 }
+
+#: Last parts of keys as other programs call them, by the key here.
+SYNONYMS = {
+    "trainer.max_epochs": ("epochs", "num_epochs", "n_epochs", "num_train_epochs"),
+    "trainer.max_steps": ("steps", "iters", "max_iters", "num_steps", "train_steps"),
+    "trainer.gradient_clip_val": ("clip", "grad_clip", "max_grad_norm", "clip_grad"),
+    "trainer.accumulate_grad_batches": ("gradient_accumulation_steps", "grad_accum"),
+    "trainer.val_check_interval": ("eval_every", "eval_steps", "eval_interval"),
+    "trainer.devices": ("num_gpus", "n_gpus", "nproc_per_node"),
+    "optim.lr": ("learning_rate", "base_lr", "max_lr"),
+    "optim.weight_decay": ("wd",),
+    "optim.warmup": ("warmup_steps", "warmup_iters", "warmup_ratio", "num_warmup_steps"),
+    "data.batch_size": ("bs", "per_device_train_batch_size", "micro_batch_size"),
+    "model.depth": ("layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers"),
+    "model.dim": ("d_model", "n_embd", "hidden_size", "hidden_dim", "width", "embed_dim"),
+    "model.heads": ("n_head", "n_heads", "num_heads", "num_attention_heads"),
+    "model.max_len": ("block_size", "max_length", "max_seq_len", "context_length", "ctx_len"),
+    "tokenizer.vocab_size": ("vocab", "n_vocab"),
+    "run_dir": ("output_dir", "out_dir", "save_dir", "log_dir", "logdir"),
+    "init_from": ("pretrained", "checkpoint", "ckpt", "model_name_or_path"),
+    "data.path": ("dataset_path", "data_dir", "data_path", "train_file", "train_path"),
+    "trainer=gpu, trainer=cpu": ("device", "cuda", "gpu", "cpu"),
+    "precision=fp32, bf16, fp16": ("dtype", "fp16", "bf16", "amp", "half"),
+    "data=<name>": ("dataset", "datasets", "corpus"),
+    "logger=wandb, csv, none": ("wandb", "log", "report_to"),
+}
+_CALLED = {name: key for key, names in SYNONYMS.items() for name in names}
 
 
 #: Options of lightning-hydra-template's groups.
@@ -121,7 +150,9 @@ def advice(key: str) -> str:
     name = key
     while name and name not in table:
         name = name.rpartition(".")[0]
-    return table.get(name, "")
+    if name:
+        return table[name]
+    return f"its name is {here}" if (here := _CALLED.get(key.rpartition(".")[2])) else ""
 
 
 def is_hydra(key: str) -> bool:

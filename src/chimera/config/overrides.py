@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Set
 from functools import lru_cache
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
@@ -24,16 +26,21 @@ EMPTY = ("run_dir", "init_from", "ckpt_path")
 #: Any component of the model has a key below these; the model's check refuses others.
 OPEN = ("optim.rates.", "optim.decays.")
 
+#: A setting whose value is below the home folder; Hydra's grammar has no `~` in a value.
+_HOME = re.compile(r"^([\w.+]+=)~/")
+
 
 def canonical(overrides: list[str]) -> list[str]:
     """Rewrite Hydra's other ways to write a choice: `++mixer=retnet` and `~adapter`.
 
-    `~group` chooses `none` where a group has it, `~callbacks.<name>` leaves a callback out.
+    `~group` chooses `none` where a group has it, `~callbacks.<name>` leaves a callback out. A value
+    that begins with `~/` is below the home folder; a shell leaves it so in `data.path=~/texts`.
 
     Raises:
         UserError: an override that cannot be read.
     """
-    return [_canonical(text, _parse(text)) for text in overrides]
+    texts = [_HOME.sub(lambda match: f"{match[1]}{Path.home()}/", text) for text in overrides]
+    return [_canonical(text, _parse(text)) for text in texts]
 
 
 def _canonical(text: str, override: Override) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Literal
 
 import yaml
@@ -173,13 +174,19 @@ def row_override(reference: str, where: str) -> str:
     return f"+{table}={row}"
 
 
-def listing() -> str:
-    """Describe all tables, each in two lines: name, title, source and metric; then its rows."""
+def listing(width: int | None = None) -> str:
+    """Describe all tables, each in two lines: name, title, source and metric; then its rows.
+
+    Args:
+        width: of a terminal, in characters, to which lines are broken; None breaks none.
+    """
     lines = []
     for table in map(load, tables()):
         better = "low" if table.better == "lower" else "high"
         lines.append(f"{table.path:<24} {table.title} ({table.source}; {table.metric}, {better})")
         lines.append(f"{'':<24} {', '.join(row.name for row in table.rows)}")
+    if width is not None:
+        lines = [part for line in lines for part in wrap(line, width, subsequent_indent=" " * 25)]
     return "\n".join(lines)
 
 

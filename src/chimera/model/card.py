@@ -39,11 +39,11 @@ def cards(words: list[str], *, width: int | None = None) -> str:
     """Cards of all components of these names.
 
     Args:
-        words: a name such as `mamba`, a group such as `norm`, or `group=name`.
+        words: a name such as `mamba`, or `group=name`.
         width: of the terminal, in characters; None: of this one.
 
     Raises:
-        UserError: no component, group or table has the name.
+        UserError: no component has the name.
     """
     width = min(width or shutil.get_terminal_size().columns, 100)
     found = [pair for word in words for pair in _named(word)]
@@ -57,13 +57,12 @@ def _named(word: str) -> list[tuple[str, str]]:
         found = [(group, name)] if name in parts.get(group, ()) else []
     else:
         found = [(group, word) for group, names in parts.items() if word in names]
-        found = found or [(word, name) for name in parts.get(word, ())]
     if not found:
         every = {name for names in parts.values() for name in names} | {*parts, "tables"}
         close = nearest(word, every) or nearest(name, every)
         raise UserError(
-            f"cannot list '{word}'{close}; write list, list tables, or the name of a component or"
-            " group, as in list mamba, list norm"
+            f"cannot list '{word}'; write list, list tables, or the name of a component or group,"
+            f" as in list mamba, list norm{close}"
         )
     return found
 
@@ -228,9 +227,22 @@ def _hang(head: str, text: str, width: int) -> str:
 
 
 def _fit(text: str, width: int) -> str:
-    """Paragraphs in lines of the width; indented ones, which are equations, as they are."""
+    """Paragraphs in lines of the width; indented ones, which are equations, break between them."""
     blocks = text.split("\n\n")
     return "\n\n".join(
-        block if block.startswith(" ") else "\n".join(textwrap.wrap(block, width))
+        "\n".join(_equation(line, width) for line in block.split("\n"))
+        if block.startswith(" ")
+        else "\n".join(textwrap.wrap(block, width))
         for block in blocks
     )
+
+
+def _equation(line: str, width: int) -> str:
+    """A line that is too long, broken where it has two blanks or more; else as it is."""
+    lines = [""]
+    for part in re.findall(r" *\S+(?: \S+)*", line):
+        if lines[-1].strip() and len(lines[-1] + part) > width:
+            lines.append(" " * (len(line) - len(line.lstrip()) + 2) + part.strip())
+        else:
+            lines[-1] += part
+    return "\n".join(lines)

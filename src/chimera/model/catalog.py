@@ -7,6 +7,7 @@ docs/zoo.md, and the names into README.md.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from hydra.utils import get_object
 
 from chimera.config.groups import groups, node
 from chimera.config.roots import find
+from chimera.config.tables import title_of
 from chimera.contract import CAUSAL, Mixer
 from chimera.errors import UserError
 from chimera.model.assemble import provides_of
@@ -50,6 +52,8 @@ WIDE = 150
 
 def rows(group: str) -> list[Row]:
     """Rows of all components of a group, in alphabetical order."""
+    if group not in GROUPS:  # a preset, an optimiser: its file says what it is
+        return [Row(name, _title(group, name), "") for name in groups()[group]]
     return [_row(group, name) for name in groups()[group]]
 
 
@@ -75,6 +79,14 @@ def _row(group: str, name: str) -> Row:
         mixer.cost,
         mixer.state_size or "none",
     )
+
+
+def _title(group: str, name: str) -> str:
+    """First comment of a choice's file, else the first line of what it builds."""
+    title, target = title_of(find(f"{group}/{name}")), (node(group, name) or {}).get("_target_")
+    if title != name or not isinstance(target, str):
+        return title if title != name else ""
+    return _first_line(get_object(target))
 
 
 def _comment(text: str) -> str:
@@ -111,17 +123,24 @@ def _line(cells: Any) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def show() -> None:
-    """Print the tables to the terminal; a narrow one gets the columns that all groups have."""
+def show(shown: Sequence[str] = GROUPS) -> None:
+    """Print tables to the terminal; a narrow one gets the columns that all groups have.
+
+    Args:
+        shown: the groups.
+    """
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    for group in GROUPS:
+    for group in shown:
         table = Table(title=f"{group}=", title_justify="left", show_lines=False)
         heads = HEADS.get(group, PLAIN) if console.width >= WIDE else PLAIN
+        heads = heads if group in GROUPS else PLAIN[:2]
+        narrow = console.width // 4 if heads == PLAIN else None
         for head in heads:
-            table.add_column(head, overflow="fold")
+            width = narrow if head == "source" else None
+            table.add_column(head, overflow="fold", max_width=width)
         for row in rows(group):
             table.add_row(*list(row.__dict__.values())[: len(heads)])
         console.print(table)

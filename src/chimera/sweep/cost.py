@@ -111,6 +111,11 @@ def checkpoints_kept(config: dict[str, Any], steps: int, epoch: int | None) -> i
     return len({*rolling, *best, *ends})
 
 
+def bytes_saved(trained: float, frozen: float) -> float:
+    """Bytes of a checkpoint with so many parameters, in fp32 and with Adam's two moments."""
+    return 12.0 * trained + 4.0 * frozen
+
+
 def makespan(seconds: Sequence[float], workers: int) -> float:
     """Seconds until all runs are done, each started by the worker that is free first."""
     ends = [0.0] * workers

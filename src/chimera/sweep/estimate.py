@@ -25,17 +25,19 @@ from typing import Any
 
 import torch
 
+from chimera.rundir.store import is_stored
 from chimera.sweep.cost import (
     FILES,
     ROW,
     Estimate,
+    bytes_saved,
     checkpoints_kept,
     free_memory,
     of_measured,
     size_of,
     validations,
 )
-from chimera.sweep.known import KnownRuns, likeness
+from chimera.sweep.known import Known, KnownRuns, likeness
 from chimera.sweep.local import environment_of
 from chimera.sweep.plan import Job
 from chimera.train.overview import overview
@@ -93,7 +95,8 @@ class Estimator:
     def _of(self, job: Job, facts: dict[str, Any] | None) -> Estimate:
         steps = job.config["trainer"]["max_steps"] or 0
         if job.directory.is_done(job.config):
-            return Estimate(job.label, "done", 0, None, 0.0, 0.0, 0.0)
+            where = f"records in {job.directory.path.parent}" if is_stored(job.directory) else ""
+            return Estimate(job.label, "done", 0, None, 0.0, 0.0, 0.0, where)
         begun = int(job.directory.status().get("step") or 0)
         if facts is None:
             known = self.known.like(job.config)
@@ -106,7 +109,7 @@ class Estimator:
                 known.tokens_per_second,
                 self._start + known.seconds * steps / max(1, known.steps),
                 known.memory,
-                float(size_of(known.path)),
+                disk_like(job, known, steps),
             )
         else:
             measured = self._measured.get(likeness(job.config))
@@ -167,7 +170,8 @@ class Estimator:
         config, step = job.config, self._step_of_flops(job.config, facts)
         total, memory = config["trainer"]["max_steps"] or 0, facts["memory"]["total"]
         memory += 0.0 if _gpu(config) else self._resident
-        saved = 12.0 * facts["trained"] + 4.0 * (facts["parameters"]["total"] - facts["trained"])
+        frozen = facts["parameters"]["total"] - facts["trained"]
+        saved = bytes_saved(facts["trained"], frozen)
         disk = FILES + ROW * total + saved * checkpoints_kept(config, total, None)
         notes = [why] if why != "seconds=0" else []
         if not total:
@@ -215,6 +219,13 @@ def _read(done: subprocess.CompletedProcess[str]) -> Measured | str:
         return f"its measurement was ended by signal {-done.returncode} (out of memory?)"
     said = done.stderr.strip().splitlines()[-1:] or ["no word"]
     return f"its measurement failed: {said[0][:200]}"
+
+
+def disk_like(job: Job, known: Known, steps: int) -> float:
+    """Bytes of a run like a finished one; a record of the run store has no checkpoints."""
+    if known.checkpoint is None:
+        return float(size_of(known.path))
+    return FILES + ROW * steps + known.checkpoint * checkpoints_kept(job.config, steps, None)
 
 
 def _tokens(config: dict[str, Any]) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hydra.core.utils import JobReturn, JobStatus
 
 from chimera.config.compose import compose, plain
 from chimera.config.overrides import canonical, check_choices
 from chimera.errors import UserError
+from chimera.rundir.directory import RunDir
 from chimera.sweep.main import multirun
 from chimera.sweep.overrides import check_sweep, first_job, shared
 from chimera.sweep.plan import Job, plan, prerequisites
@@ -18,7 +20,8 @@ from chimera.train.check import check_settings
 def expand(overrides: Sequence[str]) -> list[Job]:
     """The jobs of a run or a sweep, checked, after those that have to be trained first.
 
-    Jobs that are the same run are one. Nothing is written.
+    Jobs that are the same run are one. A job of a sweep that the run store has a record of has the
+    record for its directory; a single run is trained for its weights. Nothing is written.
 
     Args:
         overrides: of a run (one job) or a sweep.
@@ -48,4 +51,6 @@ def expand(overrides: Sequence[str]) -> list[Job]:
     if not batch:
         raise UserError("the sweep has no jobs: its ranges and globs match nothing; widen them")
     jobs = plan(batch, {tuple(first): config}, keep=False)
+    if len(jobs) == 1:
+        jobs = [replace(jobs[0], directory=RunDir.of(jobs[0].config))]
     return list({job.key: job for job in (*prerequisites(jobs), *jobs)}.values())

@@ -1,9 +1,13 @@
-"""What finished runs on this machine took, for an estimate of runs like them."""
+"""What finished runs on this machine took, for an estimate of runs like them.
+
+The run store's records of this machine count beside the runs.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import flatten, identity_settings
 from chimera.rundir.plain import read_json
+from chimera.rundir.store import beside, check
+from chimera.sweep.cost import bytes_saved
 
 #: Settings on which neither the time of a step nor its memory depends.
 FREE = (
@@ -34,6 +40,7 @@ class Known:
         seconds: from the first line of its set-up to its record.
         tokens_per_second: in training.
         memory: peak, in bytes.
+        checkpoint: bytes of one, of a record in the run store, which has none; else None.
     """
 
     path: Path
@@ -41,6 +48,7 @@ class Known:
     seconds: float
     tokens_per_second: float
     memory: float
+    checkpoint: float | None = None
 
 
 def likeness(config: dict[str, Any]) -> str:
@@ -55,11 +63,12 @@ class KnownRuns:
     """The finished runs below a folder.
 
     Args:
-        root: the folder; None: that of this process.
+        root: the folder; None: that of this process, and its run store.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or runs_root()
+        self._stored = [] if root else _checked()
         about = environment()
         self._here = {key: about[key] for key in MACHINE}
         self._records = dict(self._finished())
@@ -79,7 +88,7 @@ class KnownRuns:
             if path not in self._likeness:
                 self._likeness[path] = self._read(path)
             if self._likeness[path] == asked:
-                return _known(path, record)
+                return _known(path, record, stored=path in self._stored)
         return None
 
     @property
@@ -90,7 +99,8 @@ class KnownRuns:
 
     def _finished(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         found = []
-        for path in self.root.iterdir() if self.root.is_dir() else ():
+        runs = list(self.root.iterdir()) if self.root.is_dir() else []
+        for path in (*runs, *self._stored):
             try:
                 record = RunDir(path).record() if (path / "run.json").is_file() else {}
                 about = read_json(path / "environment.json") if record else {}
@@ -114,14 +124,28 @@ def _parts(choices: dict[str, str]) -> list[tuple[str, str]]:
     return [(group, choices[group]) for group in named if group in choices]
 
 
-def _known(path: Path, record: dict[str, Any]) -> Known | None:
+def _checked() -> list[Path]:
+    """The records of the run store that count."""
+    found = []
+    for path in beside(()):
+        with suppress(UserError):  # a sweep says why; an estimate does without
+            found.append(check(path).path)
+    return found
+
+
+def _known(path: Path, record: dict[str, Any], *, stored: bool) -> Known | None:
     try:
+        checkpoint = None
+        if stored:
+            trained = float(record["trained"]["parameters"])
+            checkpoint = bytes_saved(trained, float(record["parameters"]["total"]) - trained)
         return Known(
             path,
             int(record["steps"]),
             float(record["wall_seconds"]),
             float(record["tokens_per_second"]),
             1e9 * float(record["peak_memory_gb"]),
+            checkpoint,
         )
     except (KeyError, TypeError, ValueError):  # of a run of one step
         return None
