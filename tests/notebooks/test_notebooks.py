@@ -87,3 +87,22 @@ def test_a_mixer_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "mixer.gain=-1.0 is not allowed; it takes a number above 0" in shown
     (run,) = tmp_path.glob("runs/mlm-running_mean-*/run.json")
     assert "running_mean" in run.read_text()
+
+
+@pytest.mark.slow
+def test_a_sweep_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = execute("sweep.ipynb", tmp_path, monkeypatch)
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == 4
+    assert "gated_delta" in shown
+    assert "image/png" in shown
+    assert "count" in shown
+
+
+@pytest.mark.slow
+def test_looking_into_a_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = execute("looking_inside.ipynb", tmp_path, monkeypatch)
+    (run,) = tmp_path.glob("runs/*/run.json")
+    assert shown.count("image/png") == 3
+    for name in ("activations", "gates", "maps", "weights"):
+        assert (run.parent / f"{name}.png").is_file()
+    assert "backbone.blocks.0.mixer" in shown
