@@ -69,7 +69,7 @@ TRAIN = [
     ("name=", ["name= is not allowed", "letters, digits"]),
     ("trainer.max_time=12h", ["trainer.max_time=12h", "DD:HH:MM:SS"]),
     ("data.path=latin.txt", ["latin.txt", "is not UTF-8", "iconv"]),
-    ("data.path=binary.txt", ["binary.txt", "is not UTF-8"]),
+    ("data.path=binary.txt", ["binary.txt is not UTF-8 text", "zero bytes"]),
     ("data.path=empty.txt", ["empty.txt holds no text"]),
     ("data.path=blank.txt", ["blank.txt holds no text"]),
     ("data.path=short.txt", ["2 documents", "too few to divide"]),

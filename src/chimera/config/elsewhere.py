@@ -5,6 +5,8 @@ Such a key is never ignored: it is refused in one line that says what to use.
 
 from __future__ import annotations
 
+import re
+
 from chimera.errors import UserError
 from chimera.program import spelt
 
@@ -90,6 +92,7 @@ OTHER = {
     **{f"trainer.{key}": text for key, text in TRAINER.items()},
     "optimizer": "optim=<name> and optim.optimizer._target_=<class> choose it",
     "scheduler": "optim.schedule._target_=<function> chooses it",
+    "data.path": "a choice with files takes it: data=text data.path=<a file or folder>",
     "config": "preset=<name> or +<paper>/<table>=<row> chooses one; files of your own are found"
     " with --config-dir=<folder>",
 }
@@ -136,11 +139,20 @@ OPTIONS = {
     "callbacks=rich_progress_bar": "trainer.progress=bar",
     "callbacks=model_summary": "trainer.enable_model_summary=true",
 }
+#: Groups that take a file of the user's by another key.
+FILES = {
+    "data": "text of your own is data=text data.path={}",
+    "tokenizer": "files of a tokenizer are tokenizer=sentencepiece, bert or gpt2 with"
+    " tokenizer.path={}",
+    "model": "a model of Hugging Face is model=hf model.name={}; init_from={} starts from a run",
+}
 
 
 def option_advice(group: str, option: str) -> str:
     """What to use in place of an option that belongs elsewhere; empty for any other."""
     text = OPTIONS.get(f"{group}={option}")
+    if group in FILES and (text is None) and re.search(r"[/.~]", option):
+        text = FILES[group].format(option)
     return f"; {text}" if text else ""
 
 
@@ -152,7 +164,7 @@ def advice(key: str) -> str:
         name = name.rpartition(".")[0]
     if name:
         return table[name]
-    return f"its name is {here}" if (here := _CALLED.get(key.rpartition(".")[2])) else ""
+    return f"it is {here} here" if (here := _CALLED.get(key.rpartition(".")[2])) else ""
 
 
 def is_hydra(key: str) -> bool:

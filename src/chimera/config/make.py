@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from chimera.errors import UserError
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Keep Hydra from printing what it could not import; the exception has it too."""
+    log = logging.getLogger("hydra.utils")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def make(node: Any, **arguments: Any) -> Any:

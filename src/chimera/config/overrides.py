@@ -16,6 +16,7 @@ from chimera.config.elsewhere import advice, check_hydra, is_hydra, option_advic
 from chimera.config.groups import groups, is_part
 from chimera.config.schema import RESERVED
 from chimera.errors import UserError, nearest, unknown
+from chimera.program import spelt
 
 #: Mappings whose entries `~` may delete; other keys always have a value.
 MAPPINGS = ("optim.rates", "optim.decays")
@@ -73,7 +74,7 @@ def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override
         if is_hydra(override.key_or_group):
             check_hydra(override.key_or_group, sweep=sweep)
         else:
-            _check_choice(override)
+            _check_choice(override, sweep=sweep)
     return parsed
 
 
@@ -118,7 +119,7 @@ def _names_part(override: Override) -> bool:
     return is_part(override.key_or_group)
 
 
-def _check_choice(override: Override) -> None:
+def _check_choice(override: Override, *, sweep: bool) -> None:
     group = override.key_or_group
     if override.is_delete() and (
         override.value() is not None or group.rpartition(".")[0] not in MAPPINGS
@@ -138,6 +139,12 @@ def _check_choice(override: Override) -> None:
         for name in value.list if isinstance(value, ChoiceSweep) else []:
             if str(name) not in groups()[group]:
                 raise unknown(group, str(name), groups()[group])
+        if not sweep:
+            several = f"; all in one run: '{group}=[{_listed(value)}]'" if group in SEVERAL else ""
+            raise UserError(
+                f"{override.input_line} gives several values; {spelt('train')} -m … trains each in"
+                f" a run of its own{several}"
+            )
         return
     if group in SEVERAL and isinstance(value, list) and value:
         for name in map(str, value):
@@ -230,6 +237,10 @@ def hint(key: str, known_keys: Set[str]) -> str:
     close = difflib.get_close_matches(leaf, list(leaves), n=1, cutoff=0.6)
     near = f"; did you mean '{leaves[close[0]]}'?" if close else ""
     return near or listed or nearest(key, known_keys)
+
+
+def _listed(value: object) -> str:
+    return ",".join(map(str, value.list)) if isinstance(value, ChoiceSweep) else "a,b"
 
 
 def _shown(value: object) -> str:

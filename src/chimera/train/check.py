@@ -18,9 +18,9 @@ from chimera import world
 from chimera.config import static
 from chimera.config.groups import ZOO, groups
 from chimera.config.groups import node as node_of
-from chimera.config.make import make
+from chimera.config.make import make, told_once
 from chimera.config.schema import RESERVED, check_node, check_value, nodes
-from chimera.errors import UserError, nearest
+from chimera.errors import UserError, nearest, one_line
 from chimera.train import launch
 from chimera.train.callbacks import nodes as ordered
 
@@ -214,10 +214,12 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
         name = needed.replace("_", "-")
         raise UserError(f"{where}: {target} needs {needed}, which is not here; pip install {name}")
     try:
-        taken = inspect.signature(get_object(target)).parameters
+        with told_once():
+            taken = inspect.signature(get_object(target)).parameters
     except (ImportError, ValueError, TypeError) as error:
-        why = " ".join(str(error).split())
-        raise UserError(f"{where}._target_={target} cannot be had: {why}") from error
+        why = one_line(str(error.__cause__ or error))
+        path = "; PYTHONPATH=. finds modules of this folder" if "No module" in why else ""
+        raise UserError(f"{where}._target_={target} cannot be had: {why}{path}") from error
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return
     for key in node:

@@ -18,13 +18,15 @@ from pathlib import Path
 from chimera.data.corpus.base import Sources, StreamedText
 from chimera.data.source import hub
 from chimera.data.source.compressed import format_of
-from chimera.data.source.files import RowUnits, TextUnits, split_of
+from chimera.data.source.files import RowUnits, TextUnits, check_beginning, split_of
 from chimera.data.source.fingerprint import file_fingerprints, fingerprint_of
 from chimera.data.source.hub_stream import is_streamed, streamed
 from chimera.data.source.splits import Split, bounded, shares_of
 from chimera.errors import UserError
 
 SHORTEST = 2000
+#: Files whose beginnings are read before a run; the others are when the text is.
+LOOKED_AT = 20
 _SUFFIXES = (".txt", ".jsonl", ".parquet")
 _JSON = (".json.gz", ".json.zst")
 #: Read in a folder: those above, `.txt`, `.jsonl` and `.json` with `.gz` or `.zst` behind.
@@ -72,7 +74,9 @@ class Text(StreamedText):
         if self._on_hub():
             hub.check_dataset(self.path, self.config, _INSTEAD)
         else:
-            _find("data.path", self.path)
+            for file in _find("data.path", self.path)[:LOOKED_AT]:
+                if isinstance(self._units(file, None), TextUnits):
+                    check_beginning(file)
 
     def fingerprint(self) -> str:
         """Hash of all files; for the hub, of the name."""

@@ -27,6 +27,8 @@ _SPLIT_WORDS: dict[str, Split] = {
 }
 _BOM = "\ufeff"
 _ROWS_AT_ONCE = 1024  # of Parquet
+#: Bytes of a file by which text is told from other contents.
+BEGINNING = 4096
 
 
 def split_of(file: Path) -> Split | None:
@@ -70,6 +72,19 @@ def read_lines(file: Path, max_bytes: int | None = None) -> Iterator[str]:
                 line = line[: (line.rfind(" ") + 1) or None]
             yield line if position else line.removeprefix(_BOM)
             position += len(raw)
+
+
+def check_beginning(file: Path) -> None:
+    """Refuse a file whose first bytes are no text, before much is loaded or read.
+
+    Raises:
+        UserError: they are not UTF-8, or of a picture, an archive or the like.
+    """
+    with open_bytes(file) as stream:
+        raw = stream.read(BEGINNING)
+    if b"\0" in raw:
+        raise UserError(f"{file} is not UTF-8 text; it has zero bytes, as pictures and archives do")
+    _decoded(file, raw, 0, final=False)
 
 
 def _decoded(file: Path, raw: bytes, position: int, *, final: bool) -> str:
