@@ -24,6 +24,11 @@ def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -
         assert all(len(line) <= 100 for line in lines)
 
 
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "eval"]) == 0
+    assert capsys.readouterr().out.startswith(f"{spelt('eval')} run=")
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"chimera {VERSION}\n"
@@ -33,6 +38,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "says"),
     [
         (["trian"], ["trian is no command", "did you mean 'train'", "generate"]),
+        (["mamba"], ["mamba is no command", "chimera list mamba shows this part"]),
+        (["train", "mamba"], ["cannot read", "as in mixer=mamba"]),
         (["mixer=retnet"], ["chimera train mixer=retnet"]),
         (["-m", "seed=0,1"], ["write the command first"]),
         (["+saidl/attention=gqa"], ["chimera train +saidl/attention=gqa"]),

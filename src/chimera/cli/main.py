@@ -79,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _without_command(name: str, rest: list[str]) -> int:
+    if name == "help" and rest[:1] and rest[0] in COMMANDS:
+        return main([rest[0], "--help"])
     if name in ("-h", "--help", "help"):
         print(_help())
         return 0
@@ -89,9 +91,14 @@ def _without_command(name: str, rest: list[str]) -> int:
         return _complete([name, *rest])
     if name.startswith(("-", "+", "~")) or "=" in name:
         raise UserError(f"{name} is no command; write the command first: chimera train {name}")
-    raise UserError(
-        f"{name} is no command; choose one of {', '.join(COMMANDS)}{nearest(name, COMMANDS)}"
-    )
+    known = f"; chimera list {name} shows this part" if _is_part(name) else nearest(name, COMMANDS)
+    raise UserError(f"{name} is no command; choose one of {', '.join(COMMANDS)}{known}")
+
+
+def _is_part(name: str) -> bool:
+    from chimera.config.groups import ZOO, groups
+
+    return name in ZOO or any(name in groups()[group] for group in ZOO)
 
 
 def _complete(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
 from hydra.errors import HydraException, OverrideParseException
 
 from chimera.config.elsewhere import advice, check_hydra, is_hydra, option_advice
-from chimera.config.groups import groups, is_part
+from chimera.config.groups import ZOO, groups, is_part
 from chimera.config.schema import RESERVED
 from chimera.errors import UserError, nearest, unknown
 from chimera.program import spelt
@@ -102,7 +102,9 @@ def _parse(text: str) -> Override:
         return OverridesParser.create().parse_overrides([text])[0]
     except (OverrideParseException, HydraException) as error:
         key, equals, value = text.partition("=")
-        hint = "; a choice is written group=name, a value key=value"
+        of = [group for group in ZOO if text in groups()[group]]
+        like = f", as in {of[0]}={text}" if of else ""
+        hint = f"; a choice is written group=name, a value key=value{like}"
         if equals:
             quoted = value.replace("\\", "\\\\").replace('"', '\\"')
             hint = f"; in quotes any text is a value: '{key}=\"{quoted}\"'"
