@@ -57,6 +57,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["task.mask_ratio=2"], ["task.mask_ratio=2", "at most 1"]),
     (["mixer=pattern", "mixer.cycle=[retnet,atention]"], ["atention", "attention"]),
     (["run_dir=train.py"], ["run_dir", "train.py"]),
+    (["run_dir=/proc/x"], ["run_dir=/proc/x cannot be made", "name a folder"]),
     (["trainer.fast_dev_run=yes please"], ["trainer.fast_dev_run=yes please", "true or false"]),
     (["trainer.fast_dev_run=-1"], ["trainer.fast_dev_run=-1", "at least 1"]),
     (["trainer.limit_train_batches=1.5"], ["limit_train_batches=1.5", "above 0 and at most 1"]),

@@ -51,6 +51,28 @@ def make_folder(folder: Path, *, of: Path, key: str = "run_dir") -> None:
         ) from error
 
 
+def check_place(folder: Path, *, key: str = "run_dir") -> None:
+    """Refuse a folder that is not there and cannot be made; nothing is left behind.
+
+    Args:
+        folder: that will be made.
+        key: by which it was named.
+
+    Raises:
+        UserError: naming the file above it, or what the system says.
+    """
+    if folder.exists():
+        return
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise UserError(f"{key}={folder}: {above} is a file; name another directory")
+    # Only an attempt tells: permissions say nothing of /proc, or of a disk that is read only.
+    probe = above / f".{folder.name}.probe-{os.getpid()}-{threading.get_ident()}"
+    with contextlib.suppress(OSError):  # of a full disk a run speaks when it has begun
+        make_folder(probe, of=folder, key=key)
+        probe.rmdir()
+
+
 def age_of(file: Path) -> float:
     """Seconds since a file was written, by the clock of its file system; infinite without the file.
 

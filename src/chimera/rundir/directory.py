@@ -28,7 +28,7 @@ import yaml
 
 from chimera.errors import UserError
 from chimera.paths import runs_root
-from chimera.rundir.atomic import age_of, make_folder, write_atomic, write_json
+from chimera.rundir.atomic import age_of, check_place, make_folder, write_atomic, write_json
 from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
@@ -126,9 +126,7 @@ class RunDir:
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"run_dir={self.path} is a file; name a directory")
-        above = next(folder for folder in self.path.absolute().parents if folder.exists())
-        if not above.is_dir():
-            raise UserError(f"run_dir={self.path}: {above} is a file; name another directory")
+        check_place(self.path)
         check_links(self.path, "checkpoints", "tokenizer")
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - BEFORE_START and not self.status():
