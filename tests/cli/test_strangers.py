@@ -91,6 +91,7 @@ TRAIN = [
 ]
 OTHERS = [
     ("eval run=", ["run= is missing"]),
+    ("eval run=run/checkpoints/last.ckpt", ["last.ckpt is a file", "run=run"]),
     ("eval run=other", ["other holds no config.yaml"]),
     ("eval run=binary_yaml", ["binary_yaml/config.yaml cannot be read"]),
     ("eval run=bad_test_data", ["bad_test_data/test.npz holds no arrays"]),
@@ -99,10 +100,12 @@ OTHERS = [
     ("eval run=run length=100000000", ["max_len=16", "100000000"]),
     ("generate run=run prompts=latin.txt", ["prompts=latin.txt", "not UTF-8", "iconv"]),
     ("generate run=run prompts=empty.txt", ["holds no prompt"]),
-    ("generate run=run prompt=x max_new=99", ["max_len=16"]),
+    ("generate run=run prompt=x max_new=99", ["max_new=99 after a prompt", "max_len=16", "lower"]),
     ("generate run=run prompt=x seed=99999999999", ["seed=99999999999", "at most 4294967295"]),
     ("generate run=bad_checkpoint prompt=x", ["last.ckpt", "or is damaged"]),
     ("generate run=no_checkpoint prompt=x", ["no_checkpoint has no checkpoint"]),
+    ("export run=run to=model.onnx", ["to=model.onnx: .onnx is not written", "safetensors"]),
+    ("compare run by=lr", ["by=lr: no run has this key; did you mean 'optim.lr'"]),
     ("export run=run to=text.txt", ["to=text.txt: ", "is a file"]),
     ("export run=run to=project", ["to=project holds other files"]),
     ("export run=run to=/proc/x", ["to=/proc/x cannot be made"]),

@@ -22,6 +22,10 @@ USAGE = (
 )
 
 
+#: Names of files in formats that are not written: a folder of this name would mislead.
+ELSEWHERE = (".onnx", ".pt", ".pth", ".bin", ".ckpt", ".ggml", ".safetensors", ".h5")
+
+
 @dataclass(frozen=True)
 class Export:
     """Arguments of `export.py`.
@@ -61,6 +65,11 @@ def _command(arguments: list[str]) -> int:
         print(describe(Export, USAGE))
         return 0
     options = read(Export, read_folders(arguments), USAGE)
+    if options.to.suffix in ELSEWHERE:
+        raise UserError(
+            f"to={options.to}: {options.to.suffix} is not written; name a folder, which gets"
+            " model.safetensors and code for transformers, or a file .gguf for llama.cpp"
+        )
     from chimera.config.declared import recorded
     from chimera.rundir.directory import RunDir
 
@@ -101,6 +110,10 @@ def _gguf(run: RunDir, options: Export) -> int:
         chosen = "packed=true" if options.packed else f"adapter={options.adapter}"
         use = "type=tq2_0 for ternary weights" if options.packed else "adapter=merge"
         raise UserError(f"{chosen} is for folders; a .gguf file takes {use}")
+    from importlib.util import find_spec
+
+    if find_spec("gguf") is None:
+        raise UserError("to=….gguf needs the package gguf; pip install 'chimera-lm[gguf]'")
     from chimera.export.gguf.write import export
 
     kind = options.type or "f16"

@@ -65,6 +65,10 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
     Raises:
         UserError: no run, or a configuration that is more than data.
     """
+    if directory.path.is_file():
+        above = directory.path.parent
+        run = above.parent if above.name == "checkpoints" else above
+        raise UserError(f"run={directory.path} is a file; name the run's directory, run={run}")
     if is_stored(directory):
         words = " ".join(words_of(directory.path))
         raise UserError(

@@ -8,6 +8,7 @@ from functools import partial
 from jaxtyping import Int
 from torch import Tensor
 
+from chimera.errors import UserError
 from chimera.generate.sample import choose, generators
 from chimera.generate.settings import Generation
 from chimera.model.decode import decode as decode_with
@@ -35,7 +36,15 @@ def decode(
     Raises:
         UserError: the model knows fewer positions than the longest prompt and its continuation.
     """
-    model.check_length(max(map(len, prompts)) + settings.max_new - 1)
+    longest = max(map(len, prompts))
+    try:
+        model.check_length(longest + settings.max_new - 1)
+    except UserError as error:
+        why = str(error).partition(";")[0]
+        raise UserError(
+            f"max_new={settings.max_new} after a prompt of {longest} tokens is too long: {why};"
+            " lower max_new, or shorten the prompt"
+        ) from error
     sample = partial(
         choose, settings=settings, generators=generators(settings.seed, first, len(prompts))
     )

@@ -178,7 +178,9 @@ def _checked(by: Sequence[str], runs: Sequence[Run]) -> list[str]:
     known = {key for run in runs for key in run.settings}
     for key in by:
         if key not in known:
-            raise UserError(f"by={key}: no run has this key{nearest(key, known)}")
+            same = sorted(name for name in known if name.rpartition(".")[2] == key)
+            near = f"; did you mean '{same[0]}'?" if same else nearest(key, known)
+            raise UserError(f"by={key}: no run has this key{near}")
     return list(dict.fromkeys(by))
 
 
