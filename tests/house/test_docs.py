@@ -232,6 +232,14 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
             assert "cannot be fetched" in str(error)  # noqa: PT017
 
 
+@pytest.mark.slow
+def test_the_list_of_a_runs_files_is_whole(place: Path) -> None:
+    text = (DOCS / "runs.md").read_text(encoding="utf-8").partition("## Commands")[0]
+    for file in (place / "runs/name").iterdir():
+        shown = f"`{file.name}/`" if file.is_dir() else f"`{file.name}`"
+        assert file.name == ".lock" or shown in text, file.name
+
+
 def finished(words: list[str]) -> None:
     """The directory of a finished run of these words, without what training leaves."""
     config = plain(compose(words))
