@@ -122,6 +122,8 @@ SYNONYMS = {
     "data=<name>": ("dataset", "datasets", "corpus"),
     "logger=wandb, csv, none": ("wandb", "log", "report_to"),
 }
+#: Parts of a configuration that other programs have too; a component's own keys are no synonyms.
+_COMMON = ("", "trainer", "train", "training", "model", "data", "optim", "optimizer", "args")
 _CALLED = {name: key for key, names in SYNONYMS.items() for name in names}
 
 
@@ -164,7 +166,8 @@ def advice(key: str) -> str:
         name = name.rpartition(".")[0]
     if name:
         return table[name]
-    return f"it is {here} here" if (here := _CALLED.get(key.rpartition(".")[2])) else ""
+    parent, _, leaf = key.rpartition(".")
+    return f"it is {_CALLED[leaf]} here" if parent in _COMMON and leaf in _CALLED else ""
 
 
 def is_hydra(key: str) -> bool:
