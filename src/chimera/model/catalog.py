@@ -135,7 +135,7 @@ def show(shown: Sequence[str] = GROUPS) -> None:
     console = Console()
     for group in shown:
         table = Table(title=f"{group}=", title_justify="left", show_lines=False)
-        heads = HEADS.get(group, PLAIN) if console.width >= WIDE else PLAIN
+        heads: tuple[str, ...] = HEADS.get(group, PLAIN) if console.width >= WIDE else PLAIN
         heads = heads if group in GROUPS else PLAIN[:2]
         narrow = console.width // 4 if heads == PLAIN else None
         for head in heads:
