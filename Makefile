@@ -9,6 +9,8 @@ T      ?= bitnet_qdyt/norms
 SCALE  ?= small
 SEEDS  ?= 3
 WORKERS ?= 1
+# A mixer to profile.
+M      ?= delta
 # Seconds after which `make test-rest` starts no more tests, and seconds that one may take.
 BUDGET ?= 3300
 LIMIT  ?= 600
@@ -17,7 +19,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytes
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-rest test-all lint format bench docs gpu torture wheel-test zoo table report dashboard notebooks
+.PHONY: help setup train test test-rest test-all lint format bench docs gpu torture wheel-test zoo profile table report dashboard notebooks
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +56,9 @@ format: setup ## put the code into shape
 
 zoo: setup ## write the tables of components (docs/zoo.md, README)
 	$(BIN)/python -m chimera.model.catalog
+
+profile: setup ## small tasks that separate mixers; M=delta WORKERS=1
+	@$(BIN)/python -m benchmarks profile mixer=$(M) workers=$(WORKERS) $(ARGS)
 
 table: setup ## what is missing of a table, and its report; T=<paper>/<table> SCALE=small SEEDS=3 WORKERS=1
 	@$(BIN)/python -m chimera.cli.table $(T) scale=$(SCALE) seed=$(SEED_LIST) workers=$(WORKERS) $(ARGS)

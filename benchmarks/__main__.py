@@ -1,5 +1,6 @@
 """Run benchmarks: `python -m benchmarks [name ...]`, without names all of them.
 
+Words `key=value` after a single name are given to it: `python -m benchmarks profile mixer=delta`.
 Each benchmark prints its table. Its results are written to `benchmarks/results/<name>.json`
 together with a description of the machine.
 """
@@ -11,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+from chimera.errors import Interrupted, UserError
 from chimera.rundir.environment import environment
 
 HERE = Path(__file__).parent
@@ -23,8 +25,12 @@ def names() -> list[str]:
     return [file.stem for file in files if "\ndef main(" in file.read_text(encoding="utf-8")]
 
 
-def main(chosen: list[str]) -> int:
-    """Run the chosen benchmarks and write their results; return 2 for an unknown name, else 0."""
+def main(arguments: list[str]) -> int:
+    """Run the chosen benchmarks and write their results; return 2 for a mistake, else 0."""
+    chosen = [word for word in arguments if "=" not in word]
+    words = [word for word in arguments if "=" in word]
+    if words:
+        return _with_words(chosen, words)
     unknown = set(chosen) - set(names())
     if unknown:
         print(
@@ -41,6 +47,24 @@ def main(chosen: list[str]) -> int:
         RESULTS.mkdir(exist_ok=True)
         text = json.dumps({"machine": machine, **result}, indent=2)
         (RESULTS / f"{name}.json").write_text(text + "\n")
+    return 0
+
+
+def _with_words(chosen: list[str], words: list[str]) -> int:
+    """Run the one benchmark that takes words, which prints its results itself."""
+    takers = [n for n in names() if "\ndef main(words" in (HERE / f"{n}.py").read_text("utf-8")]
+    if len(chosen) != 1 or chosen[0] not in takers:
+        given = f"'{words[0]}' is for one of {', '.join(takers)}: python -m benchmarks {takers[0]}"
+        print(f"error: {given} {' '.join(words)}", file=sys.stderr)
+        return 2
+    try:
+        importlib.import_module(f"benchmarks.{chosen[0]}").main(words)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stopped:
+        print(f"{stopped}; start the same command again to go on", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -13,14 +13,18 @@ from chimera.data.batch.instruct import InstructDataModule
 from chimera.data.batch.labelled import LabelledDataModule
 from chimera.data.batch.mlm import MLMDataModule
 from chimera.data.batch.module import DataModule
+from chimera.data.batch.synthetic import SyntheticDataModule
 from chimera.data.corpus.glue import Glue
 from chimera.data.corpus.instruct import Instruct as Instructions
+from chimera.data.corpus.synthetic.languages import RegBench
+from chimera.data.tokenizer.symbols import Symbols
 from chimera.data.tokenizer.word import Words
 from chimera.task.base import Task
 from chimera.task.causal_lm import CausalLM
 from chimera.task.instruct import Instruct
 from chimera.task.mlm import MaskedLM
 from chimera.task.sequence_classification import SequenceClassification
+from chimera.task.synthetic import Synthetic
 from tests.data.glue import mnli
 from tests.data.kit import Toy, small_piece
 
@@ -77,9 +81,18 @@ def instruct(folder: Path, steps: int, workers: int = 0) -> Made:
     return _task(Instruct, data, steps, mmlu="held_out", mmlu_limit=2), data
 
 
+def synthetic(folder: Path, steps: int, workers: int = 0) -> Made:
+    corpus = RegBench(
+        batch_size=4, seq_len=24, test_len=32, samples=64, held_out=18, num_workers=workers
+    )
+    data = SyntheticDataModule(corpus, Symbols(size=corpus.vocabulary))
+    return _task(Synthetic, data, steps), data
+
+
 TASKS: dict[str, Callable[..., Made]] = {
     "mlm": mlm,
     "causal_lm": causal_lm,
     "classification": classification,
     "instruct": instruct,
+    "synthetic": synthetic,
 }

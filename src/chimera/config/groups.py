@@ -25,10 +25,17 @@ def groups() -> dict[str, list[str]]:
             group = file.parent.relative_to(root).as_posix()
             if group == ".":
                 continue
-            if file.stem in options.setdefault(group, {}):
-                raise UserError(f"{file}: {group}={file.stem} exists already; rename the file")
-            options[group][file.stem] = None
+            group, name = _place(group, file.stem)
+            if name in options.setdefault(group, {}):
+                raise UserError(f"{file}: {group}={name} exists already; rename the file")
+            options[group][name] = None
     return {group: sorted(names) for group, names in options.items()}
+
+
+def _place(folder: str, stem: str) -> tuple[str, str]:
+    """Group and option of a file: `data/mad/mqar.yaml` is `data=mad/mqar`; tables are groups."""
+    top, _, inside = folder.partition("/")
+    return (top, f"{inside}/{stem}") if inside and is_part(top) else (folder, stem)
 
 
 @cache

@@ -43,13 +43,16 @@ def portable(text: str) -> str:
     return _ABSOLUTE.sub(r"path/to/\1", text)
 
 
-def add(run: Path, root: Path | None = None, *, replace: bool = False) -> tuple[Path, bool]:
+def add(
+    run: Path, root: Path | None = None, *, replace: bool = False, rows: int = ROWS
+) -> tuple[Path, bool]:
     """Store the record of a finished run.
 
     Args:
         run: its directory.
         root: of the store; None: that of this process.
         replace: a record of the same run with other numbers.
+        rows: of the step log, at most.
 
     Returns:
         The record's directory, and whether it was written: an equal one is left alone.
@@ -73,7 +76,7 @@ def add(run: Path, root: Path | None = None, *, replace: bool = False) -> tuple[
         "overrides.txt": "".join(f"{word}\n" for word in _words(run / "overrides.txt")),
         "environment.json": _json(_environment(run / "environment.json")),
         "run.json": _json(_record(directory.record())),
-        "steps.csv": thinned(run / "steps.csv"),
+        "steps.csv": thinned(run / "steps.csv", rows),
     }
     place = (root or store_root()) / f"{whole['name']}-{identity(whole)}"
     if (place / STATUS).is_file():

@@ -1,0 +1,247 @@
+"""Profile mixers: train tiny models on small tasks that separate them, keep each run's record.
+
+    python -m benchmarks profile mixer=delta               make profile M=delta
+    python -m benchmarks profile mixer=delta,gla tasks=mqar,parity workers=2
+
+Per task, three learning rates on seed 0 choose the rate by validation accuracy; four fresh seeds
+report at it. A run ends early once validation accuracy has reached 0.99. The model, two layers of
+64 with swiglu, is `preset=profile`; queries and keys are rotated (rope) where the mixer can, else
+there is no position. Runs that the run store has (store/, CHIMERA_STORE) are not repeated; an
+interrupted command goes on where it was. All runs of a process share one start of Python.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, stdev
+from typing import Any
+
+from chimera.config.arguments import describe, read
+from chimera.config.compose import compose, plain
+from chimera.errors import NotFiniteError, UserError, unknown
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import identity
+from chimera.rundir.keep import add
+from chimera.rundir.store import Store
+from chimera.types import PositiveInt
+
+USAGE = "python -m benchmarks profile mixer=<name>[,<name>…] [tasks=…] [workers=2]"
+#: Steps of training by task, at most; batch and lengths are those of `conf/data/mad/<task>.yaml`.
+STEPS = {
+    "mqar": 800,
+    "fuzzy_recall": 800,
+    "memorisation": 800,
+    "selective_copy": 800,
+    "compression": 800,
+    "parity": 800,
+    "s5": 800,
+    "regbench": 800,
+    "induction": 800,
+}
+RATES = (1e-3, 3e-3, 1e-2)
+CHOICE, SEEDS = 0, (1, 2, 3, 4)
+SOLVED = 0.99
+#: Rows of a record's step log.
+ROWS = 10
+_EARLY = "+callbacks.solved"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to profile.
+
+    Args:
+        mixer: names of mixers.
+        tasks: names of tasks; all without it.
+        workers: processes that share the tasks of each mixer.
+    """
+
+    mixer: list[str]
+    tasks: list[str] = field(default_factory=lambda: list(STEPS))
+    workers: PositiveInt = 1
+
+
+def main(words: Sequence[str] = ()) -> dict[str, Any]:
+    """Train what is missing and print a table for each mixer; no results file is written.
+
+    Raises:
+        UserError: an unknown mixer, task or word.
+    """
+    if not words:
+        print(f"profile trains for hours and needs a mixer: {USAGE}")
+        return {}
+    options = read(Options, words, describe(Options, USAGE) if "--help" in words else USAGE)
+    _check(options)
+    for mixer in options.mixer:
+        if options.workers > 1:
+            _divide(mixer, options)
+        else:
+            for task in options.tasks:
+                profile(mixer, task)
+        print(table(mixer, options.tasks), flush=True)
+    return {}
+
+
+def overrides(mixer: str, task: str, rate: float, seed: int) -> list[str]:
+    """Words of the command line of one run; the first ones are those of all runs."""
+    stage = "rate" if seed == CHOICE else "report"
+    return [
+        "preset=profile",
+        f"data=mad/{task}",
+        f"mixer={mixer}",
+        f"position={position(mixer)}",
+        f"trainer.max_steps={STEPS[task]}",
+        f"optim.lr={rate:g}",
+        f"seed={seed}",
+        f"{_EARLY}._target_=lightning.pytorch.callbacks.EarlyStopping",
+        f"{_EARLY}.monitor=val/accuracy",
+        f"{_EARLY}.mode=max",
+        f"{_EARLY}.patience=1000000",
+        f"{_EARLY}.check_on_train_epoch_end=false",
+        f"{_EARLY}.stopping_threshold={SOLVED}",
+        "guard=skip",
+        "logger=none",
+        "trainer.progress=none",
+        "trainer.threads=1",
+        f"name=profile-{task}-{mixer}",
+        f"tags=[profile,{stage},'lr={rate:g}']",
+    ]
+
+
+def position(mixer: str) -> str:
+    """`rope` where all layers can rotate queries and keys, else `none`."""
+    if mixer not in _POSITIONS:
+        from benchmarks.parts import choices, rotates
+        from chimera.config.settings import Model
+
+        shape = Model(dim=64, depth=2, heads=2)
+        _POSITIONS[mixer] = "rope" if rotates(shape, choices(mixer)) else "none"
+    return _POSITIONS[mixer]
+
+
+_POSITIONS: dict[str, str] = {}
+
+
+def profile(mixer: str, task: str) -> None:
+    """Train what is missing of one task: the runs that choose the rate, then those that report."""
+    candidates = [run(overrides(mixer, task, rate, CHOICE)) for rate in RATES]
+    best = chosen([record for record in candidates if record is not None])
+    if best is None:
+        print(f"{mixer} {task}: no rate trains", flush=True)
+        return
+    rate = rate_of(best)
+    for seed in SEEDS:
+        run(overrides(mixer, task, rate, seed))
+
+
+def run(words: list[str]) -> dict[str, Any] | None:
+    """Record of a run, trained if the store lacks it; None if its numbers do not stay finite."""
+    config = plain(compose(words))
+    stored = Store().find(config, identity(config))
+    if stored is not None:
+        return stored.record()
+    from chimera.api.runs import train
+
+    began = time.perf_counter()
+    try:
+        directory = train(*words).path
+    except NotFiniteError as error:
+        print(f"{config['name']} {words[5]} {words[6]}: {error}", flush=True)
+        return None
+    place, _ = add(directory, rows=ROWS)
+    shutil.rmtree(directory)  # weights of a solved toy task; the record has its numbers
+    record = RunDir(place).record()
+    print(f"{line(record)}, {time.perf_counter() - began:.0f} s", flush=True)
+    return record
+
+
+def chosen(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The record of the best rate: highest validation accuracy, then fewest steps, lowest rate."""
+    return min(
+        records,
+        key=lambda r: (-r["metrics"]["val/accuracy"], r["steps"], rate_of(r)),
+        default=None,
+    )
+
+
+def rate_of(record: Mapping[str, Any]) -> float:
+    """Learning rate of a record, from its tags."""
+    return float(next(tag for tag in record["tags"] if tag.startswith("lr=")).removeprefix("lr="))
+
+
+def table(mixer: str, tasks: Sequence[str]) -> str:
+    """A row for each task: chosen rate, accuracy of the reporting seeds, chance, steps."""
+    lines = ["| task | rate | accuracy | ± | chance | majority | solved at |", "|---" * 7 + "|"]
+    for task in tasks:
+        best = chosen(found for rate in RATES if (found := _stored(mixer, task, rate, CHOICE)))
+        reported = [
+            found
+            for seed in SEEDS
+            if best is not None and (found := _stored(mixer, task, rate_of(best), seed))
+        ]
+        if best is None or not reported:
+            lines.append(f"| {task} | | no run | | | | |")
+            continue
+        values = [record["metrics"]["test/accuracy"] for record in reported]
+        spread = stdev(values) if len(values) > 1 else 0.0
+        metrics = reported[0]["metrics"]
+        solved = [r["steps"] for r in reported if r["steps"] < STEPS[task]]
+        lines.append(
+            f"| {task} | {rate_of(best):g} | {mean(values):.3f} | {spread:.3f} |"
+            f" {metrics['val/chance_accuracy']:.3f} | {metrics['val/majority_accuracy']:.3f} |"
+            f" {', '.join(map(str, solved)) or '–'} |"
+        )
+    return f"{mixer}, position {position(mixer)}\n" + "\n".join(lines)
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """One line on a finished run."""
+    metrics = record["metrics"]
+    return (
+        f"{record['name']} {record['tags'][1]} {record['tags'][2]} seed={record['seed']}:"
+        f" {metrics['test/accuracy']:.3f} after {record['steps']} steps"
+    )
+
+
+def _stored(mixer: str, task: str, rate: float, seed: int) -> dict[str, Any] | None:
+    config = plain(compose(overrides(mixer, task, rate, seed)))
+    stored = Store().find(config, identity(config))
+    return None if stored is None else stored.record()
+
+
+def _check(options: Options) -> None:
+    from benchmarks.parts import names
+
+    for mixer in options.mixer:
+        if mixer not in names():
+            raise unknown("mixer", mixer, names())
+    for task in options.tasks:
+        if task not in STEPS:
+            raise unknown("tasks", task, STEPS)
+
+
+def _divide(mixer: str, options: Options) -> None:
+    """Share the tasks among processes; each takes every n-th."""
+    parts = [options.tasks[first :: options.workers] for first in range(options.workers)]
+    children = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "benchmarks",
+                "profile",
+                f"mixer={mixer}",
+                f"tasks={','.join(p)}",
+            ]
+        )
+        for p in parts
+        if p
+    ]
+    codes = [child.wait() for child in children]
+    if any(codes):
+        raise UserError(f"a process of mixer={mixer} ended with code {max(codes)}; see above")

@@ -1,0 +1,125 @@
+"""States that each symbol changes: parity and the word problem of S₅. Does not import torch."""
+
+# No `from __future__ import annotations`, as in `chimera.data.corpus.base`.
+
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import permutations
+from typing import Literal
+
+import numpy as np
+
+from chimera.data.corpus.synthetic.base import Sequences, Symbols, Synthetic, multiples
+from chimera.types import PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longer(Synthetic):
+    """Sequences that ask at each position; the test ones are longer.
+
+    Args:
+        longer: multiples of the trained length whose accuracy is told; the first is not judged if
+            there are more.
+    """
+
+    longer: list[PositiveInt] = field(default_factory=lambda: [1, 2, 4, 6])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """See `Synthetic.groups`."""
+        return tuple(f"{factor}x" for factor in self.longer)
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """See `Synthetic.judged`: those beyond the trained length."""
+        return self.groups[1:] or self.groups
+
+    def _asking(self, ids: Symbols, targets: Symbols) -> Sequences:
+        group = multiples(ids.shape[1], self.seq_len, tuple(self.longer))
+        return Sequences(ids, targets, np.broadcast_to(group, ids.shape).copy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity(Longer):
+    """Parity of the bits so far, at each bit (arXiv 2207.02098; lengths of 2411.12537).
+
+    Symbol 1 is the bit 0, symbol 2 the bit 1; so are the answers.
+    """
+
+    seq_len: PositiveInt = 40
+    test_len: PositiveInt = 240
+    vocabulary: PositiveInt = 3
+
+    @property
+    def chance(self) -> float:
+        """Even or odd."""
+        return 0.5
+
+    def need(self) -> int:
+        """See `Synthetic.need`."""
+        return 3
+
+    def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
+        """See `Synthetic.draw`."""
+        bits = random.integers(2, size=(count, length))
+        return self._asking(1 + bits, 1 + np.cumsum(bits, axis=1) % 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class S5(Longer):
+    """Word problem of the symmetric group S₅: the product of the permutations so far (2404.08819).
+
+    Symbol 1 + i is the i-th permutation of five things in lexicographic order, as a factor and as
+    an answer. A word problem over S₅ is complete for NC¹, which constant depth does not reach.
+
+    Args:
+        factors: the permutations that are multiplied: `swaps` of two things, or `all` of the group.
+    """
+
+    seq_len: PositiveInt = 16
+    test_len: PositiveInt = 32
+    vocabulary: PositiveInt = 121
+    longer: list[PositiveInt] = field(default_factory=lambda: [1, 2])
+    factors: Literal["swaps", "all"] = "swaps"
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """See `Synthetic.judged`: all, because few models reach the end of the trained length."""
+        return self.groups
+
+    @property
+    def chance(self) -> float:
+        """One of the permutations; of `swaps`, of those with the parity of the position."""
+        return 1 / 60 if self.factors == "swaps" else 1 / 120
+
+    def need(self) -> int:
+        """See `Synthetic.need`."""
+        return 121
+
+    def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
+        """See `Synthetic.draw`."""
+        product = products()
+        swaps = [i for i, p in enumerate(elements()) if sum(a != b for a, b in enumerate(p)) == 2]
+        allowed = np.array(swaps if self.factors == "swaps" else range(120))
+        drawn = allowed[random.integers(len(allowed), size=(count, length))]
+        state: Symbols = np.zeros(count, dtype=np.int64)  # the identity
+        states = np.empty_like(drawn)
+        for position in range(length):
+            state = product[drawn[:, position], state]
+            states[:, position] = state
+        return self._asking(1 + drawn, 1 + states)
+
+
+@cache
+def elements() -> tuple[tuple[int, ...], ...]:
+    """The 120 permutations of five things; the first is the identity."""
+    return tuple(permutations(range(5)))
+
+
+@cache
+def products() -> Symbols:
+    """[120 120] index of p ∘ q: first q, then p."""
+    index = {p: i for i, p in enumerate(elements())}
+    return np.array(
+        [[index[tuple(p[image] for image in q)] for q in elements()] for p in elements()]
+    )
