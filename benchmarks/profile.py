@@ -31,18 +31,20 @@ from chimera.rundir.store import Store
 from chimera.types import PositiveInt
 
 USAGE = "python -m benchmarks profile mixer=<name>[,<name>…] [tasks=…] [workers=2]"
-#: Steps of training by task, at most; batch and lengths are those of `conf/data/mad/<task>.yaml`.
-STEPS = {
-    "mqar": 800,
-    "fuzzy_recall": 800,
-    "memorisation": 800,
-    "selective_copy": 800,
-    "compression": 800,
-    "parity": 800,
-    "s5": 800,
-    "regbench": 800,
-    "induction": 800,
-}
+#: Tasks, each a choice of `data=mad/`, whose YAML has batch, lengths and difficulty.
+TASKS = (
+    "mqar",
+    "fuzzy_recall",
+    "memorisation",
+    "selective_copy",
+    "compression",
+    "parity",
+    "s5",
+    "regbench",
+    "induction",
+)
+#: Steps of training, at most, with about 1,000 symbols each.
+STEPS = 800
 RATES = (1e-3, 3e-3, 1e-2)
 CHOICE, SEEDS = 0, (1, 2, 3, 4)
 SOLVED = 0.99
@@ -62,7 +64,7 @@ class Options:
     """
 
     mixer: list[str]
-    tasks: list[str] = field(default_factory=lambda: list(STEPS))
+    tasks: list[str] = field(default_factory=lambda: list(TASKS))
     workers: PositiveInt = 1
 
 
@@ -95,7 +97,7 @@ def overrides(mixer: str, task: str, rate: float, seed: int) -> list[str]:
         f"data=mad/{task}",
         f"mixer={mixer}",
         f"position={position(mixer)}",
-        f"trainer.max_steps={STEPS[task]}",
+        f"trainer.max_steps={STEPS}",
         f"optim.lr={rate:g}",
         f"seed={seed}",
         f"{_EARLY}._target_=lightning.pytorch.callbacks.EarlyStopping",
@@ -190,7 +192,7 @@ def table(mixer: str, tasks: Sequence[str]) -> str:
         values = [record["metrics"]["test/accuracy"] for record in reported]
         spread = stdev(values) if len(values) > 1 else 0.0
         metrics = reported[0]["metrics"]
-        solved = [r["steps"] for r in reported if r["steps"] < STEPS[task]]
+        solved = [r["steps"] for r in reported if r["steps"] < STEPS]
         lines.append(
             f"| {task} | {rate_of(best):g} | {mean(values):.3f} | {spread:.3f} |"
             f" {metrics['val/chance_accuracy']:.3f} | {metrics['val/majority_accuracy']:.3f} |"
@@ -221,8 +223,8 @@ def _check(options: Options) -> None:
         if mixer not in names():
             raise unknown("mixer", mixer, names())
     for task in options.tasks:
-        if task not in STEPS:
-            raise unknown("tasks", task, STEPS)
+        if task not in TASKS:
+            raise unknown("tasks", task, TASKS)
 
 
 def _divide(mixer: str, options: Options) -> None:

@@ -52,8 +52,10 @@ class RegBench(Synthetic):
         string: symbols of a string.
     """
 
-    seq_len: PositiveInt = 128
-    test_len: PositiveInt = 128
+    batch_size: PositiveInt = 16
+    held_out: PositiveInt = 256
+    seq_len: PositiveInt = 80
+    test_len: PositiveInt = 80
     vocabulary: PositiveInt = 20
     states: PositiveInt = 6
     arcs: PositiveInt = 3

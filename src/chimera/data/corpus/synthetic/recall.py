@@ -33,11 +33,13 @@ class Mqar(Synthetic):
         queries: queries of a sequence.
     """
 
-    seq_len: PositiveInt = 128
-    test_len: PositiveInt = 128
+    batch_size: PositiveInt = 16
+    held_out: PositiveInt = 256
+    seq_len: PositiveInt = 64
+    test_len: PositiveInt = 64
     vocabulary: PositiveInt = 129
-    pairs: list[PositiveInt] = field(default_factory=lambda: [4, 8, 16, 32])
-    queries: PositiveInt = 64
+    pairs: list[PositiveInt] = field(default_factory=lambda: [4, 8, 16])
+    queries: PositiveInt = 32
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -92,11 +94,13 @@ class FuzzyRecall(Synthetic):
         pairs: different pairs of a sequence.
     """
 
-    seq_len: PositiveInt = 128
-    test_len: PositiveInt = 128
+    batch_size: PositiveInt = 16
+    held_out: PositiveInt = 256
+    seq_len: PositiveInt = 96
+    test_len: PositiveInt = 96
     vocabulary: PositiveInt = 33
     longest: PositiveInt = 3
-    pairs: PositiveInt = 8
+    pairs: PositiveInt = 6
 
     @property
     def chance(self) -> float:
@@ -164,6 +168,8 @@ class Induction(Synthetic):
         longer: multiples of the trained length whose accuracy is told; the first is not judged.
     """
 
+    batch_size: PositiveInt = 16
+    held_out: PositiveInt = 64
     seq_len: PositiveInt = 64
     test_len: PositiveInt = 1024
     vocabulary: PositiveInt = 33

@@ -25,8 +25,10 @@ class Memorisation(Synthetic):
         facts: number of keys.
     """
 
-    seq_len: PositiveInt = 96
-    test_len: PositiveInt = 96
+    batch_size: PositiveInt = 24
+    held_out: PositiveInt = 256
+    seq_len: PositiveInt = 48
+    test_len: PositiveInt = 48
     vocabulary: PositiveInt = 129
     facts: PositiveInt = 1024
 
@@ -76,10 +78,12 @@ class SelectiveCopy(Synthetic):
         copied: number of symbols to copy.
     """
 
-    seq_len: PositiveInt = 96
-    test_len: PositiveInt = 96
+    batch_size: PositiveInt = 16
+    held_out: PositiveInt = 256
+    seq_len: PositiveInt = 64
+    test_len: PositiveInt = 64
     vocabulary: PositiveInt = 18
-    copied: PositiveInt = 16
+    copied: PositiveInt = 12
 
     @property
     def chance(self) -> float:
@@ -117,6 +121,8 @@ class Compression(Synthetic):
 
     bottleneck: ClassVar[bool] = True
 
+    batch_size: PositiveInt = 32
+    held_out: PositiveInt = 256
     seq_len: PositiveInt = 32
     test_len: PositiveInt = 32
     vocabulary: PositiveInt = 18

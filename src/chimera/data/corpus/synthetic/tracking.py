@@ -46,6 +46,8 @@ class Parity(Longer):
     Symbol 1 is the bit 0, symbol 2 the bit 1; so are the answers.
     """
 
+    batch_size: PositiveInt = 24
+    held_out: PositiveInt = 128
     seq_len: PositiveInt = 40
     test_len: PositiveInt = 240
     vocabulary: PositiveInt = 3
@@ -76,6 +78,8 @@ class S5(Longer):
         factors: the permutations that are multiplied: `swaps` of two things, or `all` of the group.
     """
 
+    batch_size: PositiveInt = 64
+    held_out: PositiveInt = 256
     seq_len: PositiveInt = 16
     test_len: PositiveInt = 32
     vocabulary: PositiveInt = 121
