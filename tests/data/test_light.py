@@ -19,7 +19,11 @@ NAMES = [
     for folder in FOLDERS
     for file in sorted((ROOT / "src/chimera/data" / folder).glob("[a-z]*.py"))
 ]
-CHOICES = sorted((ROOT / "conf").glob("data/*.yaml")) + sorted((ROOT / "conf").glob("tokenizer/*"))
+CHOICES = [
+    file
+    for pattern in ("data/*.yaml", "data/*/*.yaml", "tokenizer/*")
+    for file in sorted((ROOT / "conf").glob(pattern))
+]
 
 
 def test_importing_loads_nothing_heavy() -> None:
@@ -50,8 +54,9 @@ def test_yaml_holds_every_key_with_its_default(file) -> None:
         assert fields == set(node)
     defaults = vars(instantiate({"_target_": target}))
     different = {key for key, value in node.items() if defaults[key] != value}
-    # A bound; where a second choice reads from; what has no default that any text would have.
-    assert different <= {"max_bytes", "path", "config", "stream", "sources", "snapshots"}
+    # A bound; where a second choice reads from; what has no default that any text would have; a
+    # value of another group.
+    assert different <= {"max_bytes", "path", "config", "stream", "sources", "snapshots", "size"}
 
 
 @pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")

@@ -36,6 +36,8 @@ BUILT = ("model", *ZOO, "data", "tokenizer", "task", "trainer", "optim")
 LEFT_OUT = ("logger", "callbacks", "guard", "launcher")
 #: First line of a file that fills another node than that of its group.
 PACKAGE = re.compile(r"# @package (\S+)")
+#: Name of an option, which may be in a folder of its group (`data=mad/mqar`).
+OPTION = re.compile(rf"(\w+/)?{NAME}")
 #: Nodes of `optim` that only training builds.
 TRAINING = ("optimizer", "schedule")
 #: Any optimiser of torch; README offers them by their paths.
@@ -101,7 +103,7 @@ def checked(config: Mapping[str, Any], where: str, *, training: bool = False) ->
     choices = found.get("choices")
     for group in ("preset", *BUILT):
         option = choices.get(group) if isinstance(choices, dict) else None
-        if not isinstance(option, str) or not re.fullmatch(NAME, option):
+        if not isinstance(option, str) or not OPTION.fullmatch(option):
             raise UserError(f"{where}: its choices.{group}={shown(option)} is no option's name")
     check_targets(found, where)
     hints = get_type_hints(Run, include_extras=True)
