@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -101,7 +101,7 @@ class SyntheticDataModule(DataModule):
                 f"{corpus.vocabulary}; leave it out, or give at least that"
             )
         names: tuple[Split, ...] = ("train", "valid", "test")
-        splits = {split: corpus.sequences(split) for split in names}
+        splits: dict[str, Sequences] = {split: corpus.sequences(split) for split in names}
         digest = hashlib.sha256()
         for sequences in splits.values():
             digest.update(sequences.ids.tobytes() + sequences.targets.tobytes())
@@ -128,5 +128,5 @@ class SyntheticDataModule(DataModule):
         return ResumableLoader.of(samples, self.corpus, collate, train=train, seed=seed, name=name)
 
 
-def _arrays(sequences: Sequences) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def _arrays(sequences: Sequences) -> dict[str, Any]:
     return {name: array for name, array in sequences._asdict().items() if array is not None}

@@ -20,6 +20,7 @@ from chimera.errors import UserError
 from chimera.types import PositiveInt, Seed
 
 Symbols = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 #: The symbol that stands for nothing, and the target of a position that asks for nothing.
 BLANK, UNASKED = 0, -1
 #: Sequences that are drawn together.
@@ -138,10 +139,12 @@ class Synthetic(Data, ABC):
             self.draw(self.stream(split, block), BLOCK, length)
             for block in range(-(-count // BLOCK))
         ]
-        joined = [
-            None if part[0] is None else np.concatenate(part) for part in zip(*blocks, strict=True)
-        ]
-        return Sequences(*joined).take(count)
+        ids, targets, groups = (
+            np.concatenate([block[part] for block in blocks]) for part in (0, 1, 2)
+        )
+        several = [block.right for block in blocks if block.right is not None]
+        right = np.concatenate(several) if several else None
+        return Sequences(ids, targets, groups, right).take(count)
 
     def stream(self, name: str, block: int = 0) -> np.random.Generator:
         """The random numbers of a block of a split, or those that all splits share (`shared`)."""
@@ -158,7 +161,7 @@ class Synthetic(Data, ABC):
         }
 
 
-def asked_after(ids: Symbols, answers: Symbols, groups: Symbols | None = None) -> Sequences:
+def asked_after(ids: Symbols, answers: Flags, groups: Symbols | None = None) -> Sequences:
     """Sequences whose symbol at t + 1 is the answer that position t asks for.
 
     Args:

@@ -132,7 +132,8 @@ class FuzzyRecall(Synthetic):
         flat, asked = symbols.reshape(count, -1), answers.reshape(count, -1)
         # Move all blanks behind the symbols.
         order = np.argsort(flat == BLANK, axis=1, kind="stable")[:, : length + 1]
-        return asked_after(np.take_along_axis(flat, order, 1), np.take_along_axis(asked, order, 1))
+        rows = np.arange(count)[:, None]
+        return asked_after(flat[rows, order], asked[rows, order])
 
     def _motifs(self, random: np.random.Generator, count: int) -> Symbols:
         """[n pairs longest] symbols, blank behind the end of a motif."""
