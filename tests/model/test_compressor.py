@@ -21,7 +21,7 @@ def test_all_logits_come_from_the_last_output() -> None:
     logits = model(ids).logits.view(2, 7, 9)
     last = outputs[0][:, -1:]
     x = last + sinusoid(7, 32, last.device)
-    wanted = language.head(model.down(torch.nn.functional.gelu(model.up(x))))
+    wanted = language.head(model.decoder(x))
     close(logits, wanted, 1e-5)
     # Positions differ by their sinusoids only, and each has another one.
     assert (logits[:, :1] - logits[:, 1:]).abs().amax(-1).min() > 0

@@ -18,6 +18,24 @@ from chimera.model.language import LanguageModel, Prediction
 from chimera.quant.shared.layers import Linear
 
 
+class Decoder(nn.Module):
+    """The two layers before the head. [n d] to [n d]."""
+
+    component = "head"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = Linear(width, 2 * width, bias=True, role="head")
+        self.down = Linear(2 * width, width, bias=True, role="head")
+        for layer in (self.up, self.down):
+            nn.init.normal_(layer.weight, std=layer.weight.shape[1] ** -0.5)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        decoded: Tensor = self.down(F.gelu(self.up(x)))
+        return decoded
+
+
 class Compressor(nn.Module):
     """A language model whose last output is decoded to the symbol at each position.
 
@@ -25,17 +43,10 @@ class Compressor(nn.Module):
         model: causal; its head turns what is decoded into logits.
     """
 
-    component = "head"
-
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
-        width = model.backbone.width
         self.backbone, self.head = model.backbone, model.head
-        self.up = Linear(width, 2 * width, bias=True, role="head")
-        self.down = Linear(2 * width, width, bias=True, role="head")
-        for layer in (self.up, self.down):
-            nn.init.normal_(layer.weight, std=layer.weight.shape[1] ** -0.5)
-            nn.init.zeros_(layer.bias)
+        self.decoder = Decoder(model.backbone.width)
 
     def check_length(self, length: int) -> None:
         """See `LanguageModel.check_length`."""
@@ -58,7 +69,7 @@ class Compressor(nn.Module):
         place = sinusoid(ids.shape[1], out.y.shape[-1], out.y.device).to(out.y.dtype)
         x = (out.y[:, -1:] + place).flatten(0, 1)
         x = x if index is None else x.index_select(0, index)
-        return Prediction(self.head(self.down(F.gelu(self.up(x)))), None, out.aux, out.stats)
+        return Prediction(self.head(self.decoder(x)), None, out.aux, out.stats)
 
 
 def sinusoid(length: int, width: int, device: torch.device) -> Float[Tensor, "t d"]:
