@@ -34,7 +34,7 @@ def corpus(name: str, **settings: Any) -> Synthetic:
 
 
 def mqar(prompt: list[int], data: Any) -> int:
-    listed = [s for s in prompt[: len(prompt)] if s]
+    listed = [s for s in prompt if s]
     half = (data.vocabulary - 1) // 2
     values = {k: v for k, v in pairwise(listed) if k <= half < v}
     return values[prompt[-1]]

@@ -24,9 +24,9 @@ from chimera.types import PositiveInt
 class Mqar(Synthetic):
     """Multi-query associative recall at several numbers of pairs (Zoology, arXiv 2312.04927).
 
-    Blanks, then p pairs of a key and a value, then queries, each one of the keys: the answer at a
-    query is the value of the key. p is drawn for each sequence; keys and values of a sequence
-    differ. Half of the symbols are keys. The accuracy at each p is the capacity curve.
+    Blanks, then p pairs of a key and a value, then queries, each one of the keys followed by its
+    value, which is the answer at the key. p is drawn for each sequence; keys and values of a
+    sequence differ. Half of the symbols are keys. The accuracy at each p is the capacity curve.
 
     Args:
         pairs: numbers of pairs.
@@ -37,9 +37,9 @@ class Mqar(Synthetic):
     held_out: PositiveInt = 256
     seq_len: PositiveInt = 64
     test_len: PositiveInt = 64
-    vocabulary: PositiveInt = 129
+    vocabulary: PositiveInt = 65
     pairs: list[PositiveInt] = field(default_factory=lambda: [4, 8, 16])
-    queries: PositiveInt = 32
+    queries: PositiveInt = 16
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class Mqar(Synthetic):
 
     def shortest(self) -> int:
         """See `Synthetic.shortest`."""
-        return 2 * max(self.pairs) + self.queries
+        return 2 * (max(self.pairs) + self.queries)
 
     def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
         """See `Synthetic.draw`."""
@@ -68,16 +68,17 @@ class Mqar(Synthetic):
         pairs = np.array(self.pairs)[group][:, None]
         asked = (random.random((count, self.queries)) * pairs).astype(np.int64)
         ids: Symbols = np.full((count, length), BLANK, dtype=np.int64)
-        before = length - self.queries
+        before = length - 2 * self.queries
         # Pair j of the last p begins at before − 2 (p − j); the others stay blank.
         place = np.arange(2 * most)
         listed = np.stack([keys, values], -1).reshape(count, -1)
         start = before - 2 * pairs
         row, column = np.nonzero(place < 2 * pairs)
         ids[row, (start + place)[row, column]] = listed[row, column]
-        ids[:, before:] = np.take_along_axis(keys, asked, 1)
+        ids[:, before::2] = np.take_along_axis(keys, asked, 1)
+        ids[:, before + 1 :: 2] = np.take_along_axis(values, asked, 1)
         targets = np.full_like(ids, UNASKED)
-        targets[:, before:] = np.take_along_axis(values, asked, 1)
+        targets[:, before::2] = ids[:, before + 1 :: 2]
         return Sequences(ids, targets, np.broadcast_to(group[:, None], ids.shape).copy())
 
 
@@ -170,7 +171,7 @@ class Induction(Synthetic):
     """
 
     batch_size: PositiveInt = 16
-    held_out: PositiveInt = 64
+    held_out: PositiveInt = 32
     seq_len: PositiveInt = 64
     test_len: PositiveInt = 1024
     vocabulary: PositiveInt = 33

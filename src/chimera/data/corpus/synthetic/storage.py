@@ -30,7 +30,7 @@ class Memorisation(Synthetic):
     seq_len: PositiveInt = 48
     test_len: PositiveInt = 48
     vocabulary: PositiveInt = 129
-    facts: PositiveInt = 1024
+    facts: PositiveInt = 3000
 
     @property
     def chance(self) -> float:
@@ -121,10 +121,10 @@ class Compression(Synthetic):
 
     bottleneck: ClassVar[bool] = True
 
-    batch_size: PositiveInt = 32
+    batch_size: PositiveInt = 64
     held_out: PositiveInt = 256
-    seq_len: PositiveInt = 32
-    test_len: PositiveInt = 32
+    seq_len: PositiveInt = 16
+    test_len: PositiveInt = 16
     vocabulary: PositiveInt = 18
 
     @property

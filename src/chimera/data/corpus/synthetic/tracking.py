@@ -17,9 +17,10 @@ from chimera.types import PositiveInt
 class Longer(Synthetic):
     """Sequences that ask at each position; the test ones are longer.
 
+    The accuracy is the mean over the trained length and the stretches beyond it.
+
     Args:
-        longer: multiples of the trained length whose accuracy is told; the first is not judged if
-            there are more.
+        longer: multiples of the trained length at which a stretch ends.
     """
 
     longer: list[PositiveInt] = field(default_factory=lambda: [1, 2, 4, 6])
@@ -28,11 +29,6 @@ class Longer(Synthetic):
     def groups(self) -> tuple[str, ...]:
         """See `Synthetic.groups`."""
         return tuple(f"{factor}x" for factor in self.longer)
-
-    @property
-    def judged(self) -> tuple[str, ...]:
-        """See `Synthetic.judged`: those beyond the trained length."""
-        return self.groups[1:] or self.groups
 
     def _asking(self, ids: Symbols, targets: Symbols) -> Sequences:
         group = multiples(ids.shape[1], self.seq_len, tuple(self.longer))
@@ -46,10 +42,10 @@ class Parity(Longer):
     Symbol 1 is the bit 0, symbol 2 the bit 1; so are the answers.
     """
 
-    batch_size: PositiveInt = 24
+    batch_size: PositiveInt = 64
     held_out: PositiveInt = 128
-    seq_len: PositiveInt = 40
-    test_len: PositiveInt = 240
+    seq_len: PositiveInt = 16
+    test_len: PositiveInt = 96
     vocabulary: PositiveInt = 3
 
     @property
@@ -85,11 +81,6 @@ class S5(Longer):
     vocabulary: PositiveInt = 121
     longer: list[PositiveInt] = field(default_factory=lambda: [1, 2])
     factors: Literal["swaps", "all"] = "swaps"
-
-    @property
-    def judged(self) -> tuple[str, ...]:
-        """See `Synthetic.judged`: all, because few models reach the end of the trained length."""
-        return self.groups
 
     @property
     def chance(self) -> float:
