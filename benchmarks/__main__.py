@@ -54,8 +54,11 @@ def _with_words(chosen: list[str], words: list[str]) -> int:
     """Run the one benchmark that takes words, which prints its results itself."""
     takers = [n for n in names() if "\ndef main(words" in (HERE / f"{n}.py").read_text("utf-8")]
     if len(chosen) != 1 or chosen[0] not in takers:
-        given = f"'{words[0]}' is for one of {', '.join(takers)}: python -m benchmarks {takers[0]}"
-        print(f"error: {given} {' '.join(words)}", file=sys.stderr)
+        named = " and ".join(chosen) or "any"
+        print(
+            f"error: '{words[0]}' is no word of {named}; one of {', '.join(takers)} takes words",
+            file=sys.stderr,
+        )
         return 2
     try:
         importlib.import_module(f"benchmarks.{chosen[0]}").main(words)

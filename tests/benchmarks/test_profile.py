@@ -32,7 +32,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ("profile", "mixer=dleta"): "error: mixer=dleta",
         ("profile", "mixer=delta", "tasks=s6"): "error: tasks=s6",
         ("profile", "mixre=delta"): "error: cannot read 'mixre=delta'",
-        ("heap", "mixer=delta"): "error: 'mixer=delta' is for one of profile",
+        ("heap", "mixer=delta"): "error: 'mixer=delta' is no word of heap",
     }
     for words, beginning in lines.items():
         assert command.main(list(words)) == 2
