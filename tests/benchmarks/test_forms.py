@@ -1,0 +1,35 @@
+"""Forms of a mixer agree, and its state has the bytes that its form says."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.card.page import Facts, oracle, state
+
+from benchmarks import forms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "grows"), [("gated_delta", False), ("attention", True)])
+def test_errors_and_bytes(name: str, grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "CONTEXTS", (64, 256))
+    found = forms.measured(name)
+    assert found["decoded_fp64"] < 1e-12
+    assert 1e-12 < found["decoded_fp32"] < 1e-4
+    short, long = found["state_bytes"].values()
+    if grows:  # keys and values of a token, width 64, fp32
+        assert (short, long) == (64 * 2 * 64 * 4, 256 * 2 * 64 * 4)
+    else:
+        assert short == long > 0
+        assert found["naive_fp64"] < 1e-12
+    assert found["tests"]["file"] == f"tests/mixer/test_{name}.py"
+    rows = {name: found | {"state_bytes": {str(t): b for t, b in found["state_bytes"].items()}}}
+    facts = Facts({}, {"dim": 64, "heads": 2, "tokens": forms.TOKENS, "rows": rows}, "Test CPU")
+    assert f"{found['decoded_fp32']:.1e} in float32" in oracle(name, facts)
+    per_token = f"{long / 256:,.1f} |"
+    assert state(name, facts)[1].endswith(per_token)
+
+
+def test_tests_of_a_shared_class_are_found() -> None:
+    assert forms.tests_of("gqa")["file"] == "tests/mixer/test_attention.py"
+    assert "transformers" in forms.tests_of("attention")["about"]
+    assert forms.error(forms.tokens(3) + 1, forms.tokens(3) + 1) == 0.0
