@@ -33,7 +33,6 @@ from chimera.types import PositiveInt
 USAGE = "python -m benchmarks profile mixer=<name>[,<name>…] [tasks=…] [workers=2]"
 #: Tasks, each a choice of `data=mad/`, whose YAML has batch, lengths and difficulty.
 TASKS = (
-    "mqar",
     "fuzzy_recall",
     "memorisation",
     "selective_copy",
@@ -43,6 +42,8 @@ TASKS = (
     "regbench",
     "induction",
 )
+#: Tasks that are profiled only if they are named. Attention stays at chance on mqar within STEPS.
+MORE = ("mqar",)
 #: Steps of training, at most, with about 1,000 symbols each.
 STEPS = 800
 RATES = (1e-3, 3e-3, 1e-2)
@@ -59,7 +60,7 @@ class Options:
 
     Args:
         mixer: names of mixers.
-        tasks: names of tasks; all without it.
+        tasks: names of tasks; the eight of the profile without it.
         workers: processes that share the tasks of each mixer.
     """
 
@@ -223,8 +224,8 @@ def _check(options: Options) -> None:
         if mixer not in names():
             raise unknown("mixer", mixer, names())
     for task in options.tasks:
-        if task not in TASKS:
-            raise unknown("tasks", task, TASKS)
+        if task not in (*TASKS, *MORE):
+            raise unknown("tasks", task, (*TASKS, *MORE))
 
 
 def _divide(mixer: str, options: Options) -> None:
