@@ -13,7 +13,8 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
         case = row["case"]
         kind = "" if case["group"] != "mixer" else " decoder" if case["causal"] else " encoder"
         column = f"{row['half']} {case['padding']} {case['length']}"
-        cells = worst.setdefault(f"{case['group']}={case['name']}{kind}", {})
+        between = "." if case["group"] == "model" else "="
+        cells = worst.setdefault(f"{case['group']}{between}{case['name']}{kind}", {})
         old = cells.get(column)
         if old is None or row["error"] / row["bound"] > old["error"] / old["bound"]:
             cells[column] = row
