@@ -40,8 +40,9 @@ class DoRA(LowRank):
 
     def _ratio(self) -> Float[Tensor, " o"]:
         """c; its denominator is a constant of the gradient. A row of zeros has 1."""
-        with torch.no_grad(), autocast_off(self.A):  # c is near 1: half precision would hide it
-            length = (self._weight() + super().delta()).norm(dim=1)
+        with autocast_off(self.A):  # c is near 1: half precision would hide it
+            # `super()` in a `with` stops torch.compile.
+            length = (self._weight() + LowRank.delta(self)).detach().norm(dim=1)
         return torch.where(length > 0, self.magnitude / length.where(length > 0, 1.0), 1.0)
 
     def delta(self) -> Float[Tensor, "o i"]:
