@@ -87,7 +87,9 @@ def results(profile: Profile, reference: Profile | None) -> tuple[list[str], lis
     for task, result in profile.results.items():
         found = spread(list(result.accuracies.values()))
         assert found is not None
-        row = [task, f"{result.rate:g}", f"{found.mean:.3f}", interval(found.interval)]
+        low, high = found.interval or (found.mean, found.mean)
+        ends = (max(0.0, low), min(1.0, high)) if len(result.runs) > 1 else None
+        row = [task, f"{result.rate:g}", f"{found.mean:.3f}", interval(ends)]
         row += [f"{mean_score(result):.2f}", f"{result.chance:.3f}", f"{result.majority:.3f}"]
         row.append(solved(result))
         if other:

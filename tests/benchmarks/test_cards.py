@@ -114,6 +114,9 @@ def test_a_card_has_the_numbers_of_its_runs(profiles: Profiles) -> None:
     low, high = t.interval(0.95, 3, mean, sem(DELTA["mqar"]))
     row = f"| mqar | 0.003 | {mean:.3f} | {low:.3f} to {high:.3f} | {above(mean, CHANCE):.2f} |"
     assert row in text
+    wide = [run("mlstm", "s5", seed, a) for seed, a in ((1, 0.7), (2, 0.99))]
+    (cells,) = page.results(gather(wide).by_mixer["mlstm"], None)[1]
+    assert cells[3] == "0.000 to 1.000"  # two seeds: an accuracy is no more than 1
     assert "4 fresh seeds report" in text
     assert f"{2 * 7 * 36 / 3600:.1f} hours on one core of Test CPU" in text
     assert "`attention` with probability 0.19 (" in text
