@@ -25,6 +25,17 @@ def test_choices_are_recorded() -> None:
     assert "hydra" not in cfg
 
 
+def test_an_option_may_be_in_a_folder_of_its_group() -> None:
+    cfg = plain(compose(["preset=profile", "data=mad/parity", "data.held_out=7"]))
+    assert cfg["choices"]["data"] == "mad/parity"
+    assert cfg["data"]["held_out"] == 7
+    assert cfg["tokenizer"]["size"] == cfg["data"]["vocabulary"] == 3
+    with pytest.raises(UserError, match=r"data=mad/party .* did you mean 'mad/parity'\?"):
+        compose(["data=mad/party"])
+    with pytest.raises(UserError, match="data/mad"):
+        compose(["data/mad=parity"])
+
+
 def test_scale_bounds_win_over_the_command_line() -> None:
     cfg = plain(compose(["scale=smoke", "trainer.max_steps=100000", "model.dim=32"]))
     assert cfg["trainer"]["max_steps"] == cfg["scale"]["bounds"]["trainer.max_steps"]
