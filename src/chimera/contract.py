@@ -64,6 +64,20 @@ class Packable(Protocol):
         """
 
 
+@runtime_checkable
+class EvaluatedBy(Protocol):
+    """Optional protocol of parts whose trained weights can be evaluated by several rules.
+
+    A run is also validated by each rule that is not the chosen one (`chimera.train.rules`).
+    """
+
+    def other_rules(self) -> tuple[str, ...]:
+        """Names of the rules that are not the chosen one."""
+
+    def evaluate_by(self, rule: str | None) -> None:
+        """Evaluate by a rule from now on; None: by the chosen one."""
+
+
 class Quantiser(Protocol):
     """Factory of linear layers and embeddings in one number format."""
 

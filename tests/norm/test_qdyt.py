@@ -54,6 +54,20 @@ def test_train_test_mismatch_and_its_cure() -> None:
     assert found["running"] < found["channel"] / 2  # `channel` evaluates another function
 
 
+def test_both_rules_evaluate_the_same_weights() -> None:
+    chosen, other = make(), make(inference_mean="token")
+    x = randn(3, 4, 8) + torch.linspace(-2, 2, 4)[:, None]
+    for norm in (chosen, other):
+        norm(x)
+        norm.eval()
+    assert (chosen.other_rules(), other.other_rules()) == (("token_mean",), ("running_mean",))
+    before = chosen(x)
+    chosen.evaluate_by("token_mean")
+    close(chosen(x), other(x), 0.0)
+    chosen.evaluate_by(None)
+    close(chosen(x), before, 0.0)
+
+
 def test_evaluation_of_a_token_does_not_depend_on_the_batch() -> None:
     for norm in (make(), make(inference_mean="token")):
         x = randn(3, 4, 8)

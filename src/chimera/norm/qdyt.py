@@ -11,12 +11,9 @@ channel, [d], as BatchNorm does; it evaluates another function than the trained 
 of the main experiment has test perplexity 142.9 with `token`, 180.6 with `running`, 3e30 with
 `channel`.
 
-Statistics exclude padding and are of the batch of all processes. A norm that runs several times per
-forward pass (loops) averages over all calls. A recomputation by gradient checkpointing does not
-count.
-
-`chimera.callback.part.qdyt`, a callback in this norm's YAML, schedules α and the calibration of γ.
-[b t d] to [b t d].
+Statistics exclude padding, are of the batch of all processes, average over all calls of a norm in a
+forward pass (loops), and leave out recomputations. `chimera.callback.part.qdyt`, a callback in this
+norm's YAML, schedules α and the calibration of γ. [b t d] to [b t d].
 """
 
 from __future__ import annotations
@@ -34,6 +31,8 @@ from chimera.ops.shards import like
 from chimera.ops.straight import recomputing
 
 GAMMA = (0.1, 10.0)  # bounds of a calibrated γ, which is infinite for a channel of zeros
+#: μ by the name of the rule, for runs that are validated by the rule that was not chosen too.
+RULES: dict[str, Literal["running", "token"]] = {"running_mean": "running", "token_mean": "token"}
 
 
 class QDyT(Norm):
@@ -64,7 +63,8 @@ class QDyT(Norm):
         momentum: Fraction = 0.1,
     ) -> None:
         super().__init__()
-        self.inference_mean, self.momentum = inference_mean, momentum
+        self.inference_mean = self._mean = inference_mean
+        self.momentum = momentum
         self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
         accept_scalars(self, "alpha")
         self.weight = nn.Parameter(torch.ones(dim))
@@ -81,9 +81,9 @@ class QDyT(Norm):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         half, x = x.dtype, widen(x)
-        if self.training or self.inference_mean == "token":
+        if self.training or self._mean == "token":
             z = x - x.mean(-1, keepdim=True)
-        elif self.inference_mean == "channel":
+        elif self._mean == "channel":
             z = x - self.running_mean
         else:
             z = x - self.running_mean.mean()
@@ -109,6 +109,12 @@ class QDyT(Norm):
             total, count = _sum(torch.tanh(self._calibrate_at * z).square(), mask)
             self.moment += torch.where(known, total, 0)
             self.tokens += torch.where(known, count, 0)
+
+    def other_rules(self) -> tuple[str, ...]:
+        return tuple(rule for rule, mean in RULES.items() if mean != self.inference_mean)
+
+    def evaluate_by(self, rule: str | None) -> None:
+        self._mean = self.inference_mean if rule is None else RULES[rule]
 
     def set_alpha(self, value: float) -> None:
         """Set α; called during warm-up."""

@@ -45,16 +45,16 @@ def costs(cell: Cell) -> dict[str, float]:
 
 def known(summary: Summary) -> bool:
     """Whether two rows have a run whose FLOPs are known."""
-    of_rows = [any(FLOPS in costs(cell) for cell in line.cells) for line in summary.lines]
+    of_rows = [any(FLOPS in costs(cell) for cell in line.cells) for line in summary.trained]
     return sum(of_rows) > 1
 
 
 def budget(summary: Summary) -> Figure:
     """Loss of every row against what it cost."""
-    figure = empty(11.2, 4.6 + 0.1 * len(summary.lines))
+    figure = empty(11.2, 4.6 + 0.1 * len(summary.trained))
     axes = figure.subplots(1, 2, sharey=True)
     for panel, title in zip(axes, (FLOPS, SECONDS), strict=True):
-        for number, line in enumerate(summary.lines):
+        for number, line in enumerate(summary.trained):
             _line(panel, line, number, title)
         panel.set_xscale("log")
         panel.set_xlabel(title)

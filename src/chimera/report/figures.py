@@ -62,10 +62,11 @@ def curves(summary: Summary) -> Figure:
     right axis has its values. A panel below has the score by which a task chooses its best
     checkpoint, if it is not the loss.
     """
-    scores = {n: found for n, line in enumerate(summary.lines) if (found := _scores(line))}
-    figure = empty(10, 5.6 + 0.11 * len(summary.lines) + 2.2 * bool(scores))
+    lines = summary.trained
+    scores = {n: found for n, line in enumerate(lines) if (found := _scores(line))}
+    figure = empty(10, 5.6 + 0.11 * len(lines) + 2.2 * bool(scores))
     axis, *below = figure.subplots(1 + bool(scores), sharex=True, squeeze=False)[:, 0]
-    drawn = [_curve(axis, number, line) for number, line in enumerate(summary.lines)]
+    drawn = [_curve(axis, number, line) for number, line in enumerate(lines)]
     axis.set_title(escaped(style.with_scale(summary.table.title, summary.scale)), fontsize=11)
     for other in below:
         _draw_scores(other, scores, summary)

@@ -32,6 +32,8 @@ FACTS = {
     "tokens_per_second": "tokens_per_second",
     "seconds": "wall_seconds",
 }
+#: Key of run.json with the metrics by each rule that was not chosen (`chimera.train.rules`).
+OTHER_RULES = "other_rules"
 #: Start of the override that chooses a scale.
 SCALE = "scale="
 
@@ -49,6 +51,7 @@ class Line:
         difference: difference to the reference row; None for the reference itself and without
             common finished seeds.
         facts: means over the finished runs, by the names in FACTS.
+        runs_of: row whose runs these are, evaluated by another rule; empty for a row of the table.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Line:
     ours: Spread | None
     difference: Difference | None
     facts: dict[str, float | None]
+    runs_of: str = ""
 
     @property
     def values(self) -> dict[int, float]:
@@ -117,8 +121,14 @@ class Summary:
         return resolvable([line.difference for line in self.lines])
 
     @property
+    def trained(self) -> list[Line]:
+        """Lines of runs of their own: not those evaluated by another rule."""
+        return [line for line in self.lines if not line.runs_of]
+
+    @property
     def cells(self) -> list[Cell]:
-        return [cell for line in self.lines for cell in line.cells]
+        """Each run once."""
+        return [cell for line in self.trained for cell in line.cells]
 
     @property
     def columns(self) -> list[str]:
@@ -162,7 +172,10 @@ def summarise(
     for cell in all_cells:
         by_row[cell.row].append(cell)
     reference = _values(by_row.get(table.reference, []))
-    lines = [_line(table, row, by_row[row.name], reference) for row in table.rows]
+    lines = []
+    for row in table.rows:
+        lines.append(_line(table, row, by_row[row.name], reference))
+        lines += by_other_rules(table, lines[-1], reference)
     tested = corrected([line.difference for line in lines], test=not table.counts)
     lines = [replace(line, difference=d) for line, d in zip(lines, tested, strict=True)]
     pairs = _pairs(lines, table.better, test=not table.counts)
@@ -182,6 +195,41 @@ def _line(table: Table, row: Row, row_cells: list[Cell], reference: dict[int, fl
         difference=None if row.name == table.reference else paired(values, reference),
         facts={name: _mean(row_cells, key) for name, key in FACTS.items()},
     )
+
+
+def by_other_rules(table: Table, line: Line, reference: dict[int, float]) -> list[Line]:
+    """Lines of the same runs, evaluated by rules that their configuration did not choose.
+
+    Args:
+        table: of the line.
+        line: of the chosen rule. Its published value is theirs too: papers do not name a rule.
+        reference: values of the reference row by seed.
+    """
+    lines = []
+    for rule in sorted({r for cell in line.cells for r in cell.record.get(OTHER_RULES, {})}):
+        judged = []
+        for cell in line.cells:
+            metrics = cell.record.get(OTHER_RULES, {}).get(rule, {})
+            value = metric({"metrics": metrics}, table.metric)
+            state = "not evaluated" if cell.state == "done" and value is None else cell.state
+            record = cell.record | {"metrics": metrics}
+            judged.append(replace(cell, state=state, value=value, record=record))
+        words = rule.replace("_", " ")
+        values = _values(judged)
+        lines.append(
+            replace(
+                line,
+                name=f"{line.name}_{rule}",
+                title=f"{line.title}; the same runs evaluated with the {words}",
+                also_published={},
+                cells=tuple(judged),
+                ours=spread(list(values.values())),
+                difference=paired(values, reference),
+                facts=dict.fromkeys(FACTS),
+                runs_of=line.name,
+            )
+        )
+    return lines
 
 
 def _values(row_cells: Sequence[Cell]) -> dict[int, float]:

@@ -50,6 +50,7 @@ from chimera.train.memory import memory_named
 from chimera.train.neighbours import Neighbours
 from chimera.train.ranks import Ranks, joined, lost_processes_named
 from chimera.train.restore import starting_point
+from chimera.train.rules import other_rules
 from chimera.train.showcase import show_model, show_samples
 from chimera.train.trainer import make_trainer, trainer_settings
 
@@ -129,7 +130,7 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
             metrics = test(trainer, task, data, settings, ranks)
             if ranks.size == 1:  # of several processes, a model may be in shards
                 show_samples(task, data, directory, loggers)
-            facts |= record.after(trainer, directory, metrics)
+            facts |= record.after(trainer, directory, metrics) | other_rules(trainer, task, data)
             if ranks.first:
                 facts |= record.utilisation(trainer, config["precision"], facts)
                 summarise(facts, loggers)
