@@ -184,3 +184,15 @@ def test_trits_of_another_shape_are_refused() -> None:
         small.load_state_dict({**state, "trits": state["trits"][1:]})
     with pytest.raises(RuntimeError, match="trits"):
         small.load_state_dict({"scale": state["scale"]})
+
+
+def test_bytes_of_learned_steps_are_known_on_the_meta_device() -> None:
+    """`chimera show` and `chimera estimate` count them before there are weights."""
+
+    def report() -> dict[str, object]:
+        layer = HBit(ste="lsq_learned").linear(16, 8, bias=False, role="up")
+        return dict(byte_report(nn.Sequential(layer)))
+
+    real = report()
+    with torch.device("meta"):
+        assert report() == real

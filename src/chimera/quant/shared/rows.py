@@ -71,7 +71,8 @@ class LSQLinear(TernaryLinear):
         """Set the scales of rows that have none yet."""
         initial = 2 * mean_size(self.weight, rows=True).to(self.step.dtype)
         self.step.copy_(torch.where(self.step != 0, self.step, initial))
-        self._initialised = bool((self.step != 0).all())
+        # On the meta device there are shapes only: an estimate of a run asks for the layer's bytes.
+        self._initialised = self.step.is_meta or bool((self.step != 0).all())
 
     def _step(self) -> Float[Tensor, "o 1"]:
         if not self._initialised:
