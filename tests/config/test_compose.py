@@ -36,16 +36,16 @@ def test_an_option_may_be_in_a_folder_of_its_group() -> None:
         compose(["data/mad=parity"])
 
 
-def test_scale_bounds_win_over_the_command_line() -> None:
-    cfg = plain(compose(["scale=smoke", "trainer.max_steps=100000", "model.dim=32"]))
-    assert cfg["trainer"]["max_steps"] == cfg["scale"]["bounds"]["trainer.max_steps"]
+def test_scale_bounds_presets_and_not_the_command_line() -> None:
+    cfg = plain(compose(["scale=smoke", "trainer.max_steps=100", "model.dim=32"]))
+    assert cfg["trainer"]["max_steps"] == 100
     assert cfg["model"]["dim"] == 32  # a bound, not a setting
     assert cfg["data"]["seq_len"] == cfg["model"]["max_len"] == 64
 
 
 def test_scale_bounds_what_is_null() -> None:
-    cfg = plain(compose(["scale=smoke", "trainer.limit_test_batches=null"]))
-    assert cfg["trainer"]["limit_test_batches"] == 2
+    assert plain(compose([]))["trainer"]["limit_test_batches"] is None
+    assert plain(compose(["scale=smoke"]))["trainer"]["limit_test_batches"] == 2
 
 
 def test_a_cycle_brings_its_members_in() -> None:
@@ -60,6 +60,14 @@ def test_a_cycle_brings_its_members_in() -> None:
 def test_a_member_that_no_cycle_names_is_an_error() -> None:
     with pytest.raises(UserError, match=r"mixer.members.mqa"):
         compose(["mixer=pattern", "mixer.members.mqa.heads=2"])
+
+
+def test_a_part_brings_others_along_unless_the_command_line_chooses_them() -> None:
+    for words in (["mixer=best_combo"], ["preset=saidl_gpt", "mixer=best_combo"]):
+        cfg = plain(compose(words))
+        assert cfg["choices"]["position"] == "alibi"
+        assert "with" not in cfg["mixer"]
+    assert plain(compose(["mixer=best_combo", "position=rope"]))["choices"]["position"] == "rope"
 
 
 def test_types_in_words() -> None:

@@ -1,32 +1,57 @@
-"""Effects of `scale=` on a row: bounds win over everything, choices and values over presets."""
+"""Effects of `scale=` on a row: it wins over presets and rows, and loses to the command line."""
 
 from __future__ import annotations
 
 import pytest
 
 from chimera.config.compose import compose, plain
-from chimera.config.scale import clamped
+from chimera.config.scale import past_bounds, past_lines
 from chimera.errors import UserError
+from chimera.train.check import check
 
 ROW = "+bitnet_qdyt/norms=qdyt"
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small"])
-def test_bounds_win_over_the_row_and_the_command_line(scale: str) -> None:
-    for words in ([ROW, f"scale={scale}"], [f"scale={scale}", ROW, "trainer.max_steps=50000"]):
-        cfg = plain(compose(words))
-        bounds = cfg["scale"]["bounds"]
-        assert cfg["trainer"]["max_steps"] == bounds["trainer.max_steps"]
-        assert cfg["model"]["dim"] == bounds["model.dim"]
+@pytest.mark.parametrize("scale", ["smoke", "small", "medium"])
+def test_bounds_win_over_the_row_and_lose_to_the_command_line(scale: str) -> None:
+    words = [ROW, f"scale={scale}"]
+    cfg = plain(compose(words))
+    bounds = cfg["scale"]["bounds"]
+    assert cfg["trainer"]["max_steps"] == bounds["trainer.max_steps"]
+    assert cfg["model"]["dim"] == bounds["model.dim"]
+    assert past_bounds(cfg) == {}
+    longer = plain(compose([*words, "trainer.max_steps=5000", "trainer.limit_test_batches=null"]))
+    assert longer["trainer"]["max_steps"] == 5000
+    assert longer["trainer"]["limit_test_batches"] is None
+    assert longer["model"]["dim"] == bounds["model.dim"]
 
 
-def test_a_clamped_override_is_reported() -> None:
+def test_what_is_past_a_bound_is_named() -> None:
     words = [ROW, "scale=small", "trainer.max_steps=50000", "model.dim=64", "optim.lr=1"]
-    (line,) = clamped(plain(compose(words)), words)
-    assert line.startswith("scale=small bounds trainer.max_steps: 1000, not 50000;")
-    assert not clamped(plain(compose([ROW, "trainer.max_steps=50000"])), words)
+    cfg = plain(compose([*words, "trainer.log_every_n_steps=50"]))  # not a matter of numbers
+    assert past_bounds(cfg) == {"trainer.max_steps": {"value": 50000, "bound": 1000}}
+    (line,) = past_lines(cfg)
+    assert line.startswith("scale=small bounds trainer.max_steps by 1000, and this run has 50000;")
+    assert not past_lines(plain(compose([ROW, "trainer.max_steps=50000"])))
     row = ["+saidl/positions=rope", "scale=small", "trainer.max_steps=900"]
-    assert "not 900" in clamped(plain(compose(row)), row)[0]  # a bound of its preset
+    assert past_bounds(plain(compose(row)))["trainer.max_steps"]["bound"] == 400  # its preset's
+    share = plain(compose(["scale=smoke", "trainer.limit_val_batches=1.0"]))
+    assert past_bounds(share) == {"trainer.limit_val_batches": {"value": 1.0, "bound": 2}}
+
+
+def test_medium_keeps_the_ratios_of_saidls_budgets() -> None:
+    budgets = {"positions=rope": 1000, "extrapolation=rope": 3000, "hybrids=baseline": 11680}
+    budgets["baseline=baseline_learned"] = 5840
+    for row, steps in budgets.items():
+        medium, paper = (
+            plain(compose([f"+saidl/{row}", f"scale={scale}"])) for scale in ("medium", "paper")
+        )
+        assert medium["trainer"]["max_steps"] == paper["trainer"]["max_steps"] == steps
+        assert medium["data"]["batch_size"] == paper["data"]["batch_size"]
+        assert 4 * medium["data"]["seq_len"] == paper["data"]["seq_len"]
+    words = ["+saidl/attention=sliding_window", "scale=medium"]
+    assert plain(compose(words))["mixer"]["window"] == 64
+    assert plain(compose([*words, "mixer.window=256"]))["mixer"]["window"] == 256
 
 
 def test_a_choice_of_the_scale_wins_over_the_presets_and_loses_to_the_command_line() -> None:
@@ -48,7 +73,7 @@ def test_a_value_of_the_scale_wins_over_the_presets_and_loses_to_the_command_lin
     assert plain(compose([titan, "scale=small"]))["precision"] == "fp32"
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small"])
+@pytest.mark.parametrize("scale", ["smoke", "small", "medium"])
 def test_large_is_deeper_than_base_and_base_than_bert_at_every_scale(scale: str) -> None:
     depth = [
         plain(compose([f"preset={name}", f"scale={scale}"]))["model"]["depth"]
@@ -57,7 +82,7 @@ def test_large_is_deeper_than_base_and_base_than_bert_at_every_scale(scale: str)
     assert depth == sorted(set(depth))
 
 
-@pytest.mark.parametrize("scale", ["smoke", "small"])
+@pytest.mark.parametrize("scale", ["smoke", "small", "medium"])
 def test_titan_has_whole_patterns_and_retention_half_the_heads_at_every_scale(scale: str) -> None:
     cfg = plain(compose(["preset=titan_bert_ultra", f"scale={scale}"]))
     assert cfg["model"]["depth"] % len(cfg["mixer"]["cycle"]) == 0
@@ -85,8 +110,9 @@ def test_a_presets_settings_of_a_replaced_component_are_dropped() -> None:
     assert plain(compose(["preset=tormented_bert"]))["mixer"]["members"]["ode"]["steps"] == 4
 
 
-def test_titan_at_scale_paper_asks_for_data_path() -> None:
-    from chimera.train.check import check
-
-    with pytest.raises(UserError, match=r"data\.path"):
-        check(plain(compose(["+titan/ablations=full", "scale=paper"])))
+def test_titan_at_scale_paper_reads_the_spanish_redpajama() -> None:
+    words = ["+titan/ablations=full", "scale=paper"]
+    assert plain(compose(words))["choices"]["data"] == "redpajama_es"
+    own = plain(compose([*words, "data.path=/nowhere"]))
+    with pytest.raises(UserError, match=r"data\.path=/nowhere"):
+        check(own)

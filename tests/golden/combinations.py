@@ -162,6 +162,7 @@ TUNE = f"{TUNE} trainer.max_epochs=null"
 HF = "data=text data.path=text.txt model=hf tokenizer=own"
 TARGETS = "adapter.targets=['*.query','*.value']"
 ROW = "tokenizer=word data=text data.path=text.txt scale=smoke model.dim=32"
+ROW = f"{ROW} trainer.max_steps=12 trainer.val_check_interval=6 trainer.log_every_n_steps=1"
 TUNING = [
     own("pretrained", f"mixer=retnet norm=rmsnorm {' '.join(PIECES)}"),
     own("lora", "adapter=lora adapter.r=4 adapter.dropout=0.1", EVAL),

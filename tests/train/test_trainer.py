@@ -172,15 +172,6 @@ def test_debug_wins_over_scale_and_rows_and_loses_to_the_command_line() -> None:
     assert (trainer["max_steps"], trainer["profiler"]) == (7, "simple")
 
 
-def test_a_scale_bounds_a_share_too() -> None:
-    assert (
-        plain(compose(["scale=smoke", "trainer.limit_val_batches=1.0"]))["trainer"][
-            "limit_val_batches"
-        ]
-        == 2
-    )
-
-
 def test_shares_of_batches() -> None:
     assert number("limit_val_batches", 0.5, 9) == 4
     assert number("limit_val_batches", 1, 9) == 1

@@ -97,7 +97,7 @@ def _run(overrides: list[str]) -> int:
     """Compose and check the configuration, wait for prerequisites, train."""
     from chimera.config.compose import compose, plain
     from chimera.config.precision import announcement
-    from chimera.config.scale import clamped
+    from chimera.config.scale import past_lines
     from chimera.train.check import check
     from chimera.train.launch import PARENT, launch
     from chimera.train.prerequisites import wait_for_all
@@ -106,7 +106,7 @@ def _run(overrides: list[str]) -> int:
     check(config)
     if PARENT not in os.environ:  # the parent has said it, and waited
         if world.is_first():
-            for line in (*clamped(config, overrides), *announcement(config, overrides)):
+            for line in (*past_lines(config), *announcement(config, overrides)):
                 print(line, file=sys.stderr)
         wait_for_all(config, overrides)
     if (code := launch(config, overrides)) is not None:

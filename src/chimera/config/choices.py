@@ -24,6 +24,8 @@ from chimera.config.scale import drop_other_presets
 from chimera.config.search_path import composed, defaults_list, hydra_on
 from chimera.errors import unknown
 
+#: Key of a part's YAML that chooses other parts; the composition removes it.
+COMPANIONS = "with"
 #: Marks a key that the command line does not set.
 UNSET: Any = object()
 
@@ -100,7 +102,15 @@ def compose_choices(overrides: tuple[str, ...], conf: Path) -> bytes:
     with open_dict(cfg):
         drop_other_presets(cfg.scale, cfg.hydra.runtime.choices.preset)
         del cfg["hydra"]
+        _drop_companions(cfg)
     return pickle.dumps(cfg)
+
+
+def _drop_companions(node: DictConfig) -> None:
+    for child in map(node._get_node, node):
+        if isinstance(child, DictConfig) and not child._is_none():
+            child.pop(COMPANIONS, None)
+            _drop_companions(child)
 
 
 def configuration(overrides: tuple[str, ...], conf: Path) -> DictConfig:
@@ -128,8 +138,23 @@ def scale_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
     if options and not static.attribute(str(chosen.value("task._target_")), "plain_text", True):
         # The scale's data set is plain text; it cannot replace labelled examples.
         options = {g: o for g, o in options.items() if g not in ("data", "tokenizer")}
-        options |= (scale.get("preset_choices") or {}).get(chosen.options["preset"]) or {}
+    options |= (scale.get("preset_choices") or {}).get(chosen.options["preset"]) or {}
     return [f"{group}={option}" for group, option in options.items() if group not in names]
+
+
+def companion_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
+    """Choices that a chosen part brings along, without groups that the command line chooses.
+
+    They are under `with:` in its YAML: `mixer=best_combo` is defined with ALiBi.
+    """
+    names = {override.lstrip("+").partition("=")[0] for override in overrides}
+    found = [
+        item
+        for group, _, node in chosen.files
+        if is_top_level(group)
+        for item in (node.get(COMPANIONS) or {}).items()
+    ]
+    return [f"{group}={option}" for group, option in found if group not in names]
 
 
 def member_choices(chosen: Selection, cycle: Any) -> list[str]:

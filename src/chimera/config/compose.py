@@ -20,6 +20,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from chimera.config import init_from, precision, tables
 from chimera.config.choices import (
     UNSET,
+    companion_choices,
     configuration,
     init_from_of,
     is_experiment,
@@ -210,11 +211,7 @@ def final_choices(overrides: list[str], *, conf: Path = CONF) -> list[str]:
 def _choices(
     overrides: list[str], parsed: list[Override], settings: dict[str, Any], conf: Path
 ) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
-    """Value of `init_from`, its Chimera model if it names one, and all choices.
-
-    The choices are those of the command line and those that `init_from`, the scale and the mixer's
-    cycle imply.
-    """
+    """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
     choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
     start_model = settings.get("init_from", UNSET)
     if start_model is UNSET:
@@ -222,8 +219,9 @@ def _choices(
     source = source_of(start_model, overrides) if start_model else None
     choices = [*init_from.source_choices(source, start_model, settings), *choices]
     chosen = (*scale_choices(select(tuple(choices), conf), choices), *choices)
-    cycle = settings.get("mixer.cycle", UNSET)
-    return start_model, source, (*member_choices(select(chosen, conf), cycle), *chosen)
+    chosen = (*companion_choices(select(chosen, conf), choices), *chosen)
+    members = member_choices(select(chosen, conf), settings.get("mixer.cycle", UNSET))
+    return start_model, source, (*members, *chosen)
 
 
 def _is_argument(cfg: DictConfig, key: str, settings: dict[str, Any]) -> bool:

@@ -1,11 +1,12 @@
 """Apply `scale=` to a composed configuration: set its values, clamp numbers to its bounds.
 
-Also removes preset keys of parts that were replaced. Does not import torch.
+A value of the command line may go past a bound; `past_bounds` lists such values for the run's
+record and for reports. Also removes preset keys of parts that were replaced. Does not import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,12 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from chimera.rundir.identity import NOT_IDENTITY
+
 #: Keys of a scale that hold something for each preset.
-BY_PRESET = ("presets", "preset_values", "preset_choices")
+BY_PRESET = ("presets", "preset_values", "preset_choices", "shares")
+#: Key of a run's record that holds `past_bounds`.
+PAST = "past_scale"
 
 
 def drop_unused_preset_keys(
@@ -46,34 +51,34 @@ def drop_unused_preset_keys(
 
 
 def apply_scale(cfg: DictConfig, command_keys: Set[str]) -> None:
-    """Set the scale's values and clamp numbers to its bounds.
+    """Set the scale's values, take its shares, clamp numbers to its bounds.
 
-    This is the last step of the composition, so the scale wins over presets and rows.
-    `extend=true` lifts the bound on `trainer.max_steps`, because its purpose is to go past it.
+    The scale wins over presets and rows, and the command line over the scale.
 
     Args:
         cfg: composed; changed in place.
-        command_keys: keys set on the command line; the scale's values do not replace them, its
-            bounds do.
+        command_keys: keys set on the command line, which keep their values.
     """
     # A number of epochs replaces the number of steps that a preset or the default sets.
     if cfg.trainer.max_epochs and "trainer.max_steps" not in command_keys:
         cfg.trainer.max_steps = None
-    preset_values = cfg.scale.get("preset_values", {}).get(cfg.choices.preset) or {}
-    for key, value in {**cfg.scale["values"], **preset_values}.items():
+    preset, scale = cfg.choices.preset, cfg.scale
+    for key, factor in (scale.get("shares", {}).get(preset) or {}).items():
+        node, leaf = _holder(cfg, key)
+        if node is None or key in command_keys or OmegaConf.is_interpolation(node, leaf):
+            continue
+        if node[leaf] is not None:
+            node[leaf] = max(1, round(node[leaf] * factor))
+    preset_values = scale.get("preset_values", {}).get(preset) or {}
+    for key, value in {**scale["values"], **preset_values}.items():
         node, leaf = _holder(cfg, key)
         if node is not None and key not in command_keys:
             node[leaf] = value
-    preset_bounds = cfg.scale.presets.get(cfg.choices.preset) or {}
-    for key, bound in {**cfg.scale.bounds, **preset_bounds}.items():
+    for key, bound in {**scale.bounds, **(scale.presets.get(preset) or {})}.items():
         node, leaf = _holder(cfg, key)
-        if node is None or (cfg.extend and key == "trainer.max_steps"):
-            continue
-        value = node[leaf]
-        share = leaf.startswith("limit_") and isinstance(value, float)  # of all batches
-        if value is None or share or (isinstance(value, int | float) and value > bound):
+        if node is not None and key not in command_keys and _is_past(leaf, node[leaf], bound):
             node[leaf] = bound
-    drop_other_presets(cfg.scale, cfg.choices.preset)
+    drop_other_presets(scale, preset)
 
 
 def drop_other_presets(scale: DictConfig, preset: str) -> None:
@@ -84,26 +89,41 @@ def drop_other_presets(scale: DictConfig, preset: str) -> None:
                 del by_preset[name]
 
 
-def clamped(config: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """One line for each `key=value` of a command line that a bound of the scale reduced.
+def past_bounds(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings that a run's configuration has past the bounds of its scale.
+
+    Only a command line, or a model that `init_from` names, brings a run there. Settings that do not
+    affect its numbers are left out.
 
     Args:
-        config: composed of these overrides, as a plain dictionary.
-        overrides: of the command line.
+        config: composed, as a plain dictionary.
+
+    Returns:
+        `value` and `bound` by dotted key.
     """
-    scale, choices = config["scale"], config["choices"]
-    bounds = {**scale["bounds"], **(scale["presets"].get(choices["preset"]) or {})}
-    lines = []
-    for key, _, value in (override.partition("=") for override in overrides):
-        if key not in bounds:
-            continue
-        node: Any = config
-        for part in key.split("."):
-            node = node[part]
-        if yaml.safe_load(value) != node:
-            reduced = f"scale={choices['scale']} bounds {key}: {node}, not {value}"
-            lines.append(f"{reduced}; scale=none has no bounds")
-    return lines
+    scale = config["scale"]
+    bounds = {**scale["bounds"], **(scale["presets"].get(config["choices"]["preset"]) or {})}
+    past = {}
+    for key, bound in bounds.items():
+        node, leaf = _holder(config, key)
+        if node is not None and key not in NOT_IDENTITY and _is_past(leaf, node[leaf], bound):
+            past[key] = {"value": node[leaf], "bound": bound}
+    return past
+
+
+def past_lines(config: Mapping[str, Any]) -> list[str]:
+    """One line for each setting of `past_bounds`, for the terminal."""
+    scale = config["choices"]["scale"]
+    return [
+        f"scale={scale} bounds {key} by {at['bound']:g}, and this run has {shown(at['value'])};"
+        " its record and reports say so"
+        for key, at in past_bounds(config).items()
+    ]
+
+
+def shown(value: object) -> str:
+    """A value as it is written on a command line."""
+    return "null" if value is None else str(value)
 
 
 def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
@@ -130,11 +150,25 @@ def _preset(name: str, conf: Path) -> tuple[dict[str, str], list[str]]:
     return options, [*keys, *_keys(node)]
 
 
-def _holder(cfg: DictConfig, key: str) -> tuple[Any, str]:
+def _holder(config: Any, key: str) -> tuple[Any, str]:
     """Node that holds the last part of a dotted key, and that part; node None if it is absent."""
-    parent, _, leaf = key.rpartition(".")
-    node = OmegaConf.select(cfg, parent) if parent else cfg
-    return (node if node is not None and leaf in node else None), leaf
+    *parents, leaf = key.split(".")
+    node = config
+    for part in parents:
+        node = node[part] if isinstance(node, Mapping | DictConfig) and part in node else None
+    return (node if isinstance(node, Mapping | DictConfig) and leaf in node else None), leaf
+
+
+def _is_past(leaf: str, value: object, bound: float) -> bool:
+    """Whether a value is past its bound; null and a share of all batches have no end, so they are.
+
+    Args:
+        leaf: last part of the value's key.
+        value: of any type; texts are within every bound.
+        bound: of the scale.
+    """
+    share = leaf.startswith("limit_") and isinstance(value, float)
+    return value is None or share or (isinstance(value, int | float) and value > bound)
 
 
 def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -26,8 +26,9 @@ PATTERNS = {
     f"^{NAME}$": " of letters, digits and any of _ . + -, without spaces",
     r"^\d+:\d\d:\d\d:\d\d$": " as DD:HH:MM:SS",
 }
-#: Keys of a node that are not arguments: Hydra's, and the callbacks that a component needs.
-RESERVED = {"_target_", "_partial_", "callbacks"}
+#: Keys of a node that are not arguments: Hydra's, the callbacks that a component needs, and other
+#: parts that it brings along (`chimera.config.choices.COMPANIONS`).
+RESERVED = {"_target_", "_partial_", "callbacks", "with"}
 
 
 def check_node(where: str, node: Mapping[str, Any], *, deep: bool = True) -> None:

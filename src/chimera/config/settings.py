@@ -262,8 +262,8 @@ class Scale:
     """Bounds, values and choices of a scale, applied last in the composition.
 
     Args:
-        bounds: dotted key to its largest value; a key that is null takes the bound, a key that is
-            absent is skipped.
+        bounds: dotted key to its largest value, unless the command line sets the key; a key that is
+            null takes the bound, a key that is absent is skipped.
         presets: by preset, bounds that replace those above, so that a Large model stays larger
             than its Base.
         values: dotted key to its value at this scale, unless the command line sets the key; for
@@ -272,6 +272,8 @@ class Scale:
         choices: group to the option that replaces a preset's or an experiment's choice, unless the
             command line chooses the group.
         preset_choices: by preset, additional choices.
+        shares: by preset, dotted key to a factor on the value of preset and row, rounded: what a
+            paper varies keeps its ratios. Not for keys of the command line.
     """
 
     bounds: dict[str, Bound] = field(default_factory=dict)
@@ -282,3 +284,4 @@ class Scale:
     )
     choices: dict[str, str] = field(default_factory=dict)
     preset_choices: dict[str, dict[str, str]] = field(default_factory=dict)
+    shares: dict[str, dict[str, PositiveFloat]] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chimera.config.scale import past_bounds, shown
 from chimera.report import digits
 from chimera.report.baselines import baselines, below
 from chimera.report.escape import code, markdown
@@ -64,3 +65,19 @@ def resolved(summary: Summary) -> str:
         f"With {seeds} seeds and the spread of these differences, one below about"
         f" {digits.number(smallest, 2)} is not resolved. "
     )
+
+
+def past_scale(summary: Summary) -> str:
+    """Sentence on settings past the bounds of the scale, with their rows; empty without any."""
+    rows: dict[str, list[str]] = {}
+    for cell in summary.cells:
+        for key, at in past_bounds(cell.config).items():
+            value = code(f"{key}={shown(at['value'])}")
+            rows.setdefault(f"{value} (bound {at['bound']:g})", []).append(cell.row)
+    if not rows:
+        return ""
+    every, settings = {cell.row for cell in summary.cells}, []
+    for setting, names in rows.items():
+        where = ", ".join(map(code, dict.fromkeys(names)))
+        settings.append(setting if every <= set(names) else f"{setting} in {where}")
+    return f"Past the bounds of this scale, by the command line: {'; '.join(settings)}."

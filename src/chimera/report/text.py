@@ -24,6 +24,7 @@ def report(summary: Summary) -> str:
         f"# {markdown(summary.table.title)}",
         _about(summary),
         _sentence(title_of(CONF / "scale" / f"{summary.scale}.yaml")),
+        notes.past_scale(summary),
         _sentence(summary.table.note),
         table(summary),
         f"{notes.statistics(summary)} «size» counts ternary weights packed five to a byte"
@@ -166,7 +167,7 @@ def _printed(summary: Summary) -> list[str]:
     for p in summary.table.published:
         if p.note:
             rows_by_note.setdefault(f"{p.column}: {p.note}", []).append(p.row)
-    all_rows = {line.name for line in summary.lines}
+    all_rows = {line.name for line in summary.trained}
     notes = [
         f"- {_sentence(note)}"
         + ("" if all_rows <= set(names) else f" ({', '.join(map(code, dict.fromkeys(names)))})")

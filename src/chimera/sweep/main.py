@@ -21,7 +21,7 @@ from rich.console import Console
 from chimera.config.compose import compose, plain
 from chimera.config.elsewhere import is_hydra
 from chimera.config.overrides import canonical, check_choices
-from chimera.config.scale import clamped
+from chimera.config.scale import past_lines
 from chimera.config.search_path import register_roots
 from chimera.errors import UserError
 from chimera.paths import CONF
@@ -72,7 +72,7 @@ def _sweep(overrides: list[str], parsed: list[Override]) -> int:
     first = first_job(overrides, parsed)
     config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
     check_settings(config)
-    for line in clamped(config, first):
+    for line in past_lines(config):
         print(line, file=sys.stderr)
     launcher = instantiate(config["launcher"], _convert_="all")
     launcher.check()

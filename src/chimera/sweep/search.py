@@ -25,7 +25,7 @@ from rich.text import Text
 from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
-from chimera.config.scale import clamped
+from chimera.config.scale import past_lines
 from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.program import spelt
@@ -108,7 +108,7 @@ def check_ends(
     config = plain(compose(first))
     once = Once()
     check_settings(config, once)
-    for line in clamped(config, first):
+    for line in past_lines(config):
         print(line, file=sys.stderr)
     start = {d.key: d.override(d.ends[0]) for d in dimensions}
     for dimension in dimensions:

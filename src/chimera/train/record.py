@@ -12,6 +12,7 @@ from chimera.callback.log.steps import Steps
 from chimera.callback.siblings import find
 from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.guard import NanGuard
+from chimera.config.scale import PAST, past_bounds
 from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
 from chimera.quant.shared.packing import byte_report
@@ -38,6 +39,7 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
     total = sum(by_component.values())
     trained = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
     flops = count(task, config["data"].get("seq_len") or config["model"]["max_len"])
+    past = past_bounds(config)
     return {
         "name": config["name"],
         "identity": identity(config),
@@ -46,6 +48,7 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
         "seed": config["seed"],
         **({"tags": config["tags"]} if config.get("tags") else {}),
         **({EXTENDED: config[EXTENDED]} if EXTENDED in config else {}),
+        **({PAST: past} if past else {}),
         "parameters": {"total": total, **by_component},
         "trained": {"parameters": trained, "share": trained / total},
         "flops": flops._asdict() if flops else None,
