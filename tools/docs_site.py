@@ -148,8 +148,10 @@ def cards() -> dict[str, str]:
 
 
 def report(table: str) -> Path:
-    """The committed report of a table, if there is one."""
-    return ROOT / "experiments" / table / "results" / "small" / "report.md"
+    """The committed report of a table at the largest scale, if there is one."""
+    folder = ROOT / "experiments" / table / "results"
+    files = [folder / scale / "report.md" for scale in ("medium", "small")]
+    return next(filter(Path.is_file, files), files[-1])
 
 
 def tables() -> dict[str, str]:

@@ -21,7 +21,7 @@ from tests.data.kit import sentences
 SAIDL = [f"{name}={row.name}" for name in tables() if name.startswith("saidl/")
          for row in load(name).rows
          if "preset: saidl_gpt" in (text := (EXPERIMENTS / name / f"{row.name}.yaml").read_text())
-         or "preset: saidl_hardware" in text]  # fmt: skip
+         or "preset: saidl_hardware" in text or "preset: saidl_length" in text]  # fmt: skip
 SCALES = ("smoke", "small", "none")
 #: Every row at every scale; each row at one scale, and each scale with a third of the rows, fast.
 PLACES = [
@@ -117,7 +117,8 @@ def test_every_row_composes_at_every_scale(row: str, scale: str, tmp_path: Path)
     config = plain(compose([f"+{row}", f"scale={scale}", f"run_dir={tmp_path / 'x'}", *path]))
     check_settings(config)
     assert config["data"]["seq_len"] <= config["model"]["max_len"]
-    assert config["task"]["longer"] is None or config["choices"]["position"] != "learned"
+    reach = config["data"]["seq_len"] * max(config["task"]["longer"] or [1])
+    assert reach <= config["model"]["max_len"] or config["choices"]["position"] != "learned"
 
 
 @pytest.mark.parametrize("scale", ["small", "none"])

@@ -12,12 +12,18 @@ import numpy as np
 from chimera.data.corpus.glue_tasks import SPECS, Spec
 from chimera.paths import EXPERIMENTS
 from tests.data.glue import sentence
+from tests.data.kit import sentences
 
 ROWS = {"train": 40, "valid": 12, "valid_mismatched": 12, "test": 8}
 
 
 def everything(root: Path) -> Path:
-    """Write `glue`, `es_glue` and `shape`, a small DeBERTa without weights. Returns `root`."""
+    """Write `glue`, `es_glue`, `text.txt` and `shape`, a small DeBERTa without weights.
+
+    Returns:
+        `root`.
+    """
+    (root / "text.txt").write_text("\n\n".join(sentences(300)))
     rng = np.random.default_rng(0)
     for name, spec in SPECS.items():
         folder = root / ("es_glue" if name.endswith("_es") else "glue") / spec.folder
@@ -35,6 +41,13 @@ def everything(root: Path) -> Path:
     return root
 
 
+def sources(of: list[dict[str, Any]], file: Path) -> str:
+    """Sources of a mixture that are all one file, with the weights that they had."""
+    paths = ",".join(f"{key}: {file}" for key in ("path", "valid_path", "test_path"))
+    each = [f"{{{paths},weight: {source['weight']}}}" for source in of]
+    return f"[{','.join(each)}]"
+
+
 def here(config: dict[str, Any], scale: str, root: Path) -> list[str]:
     """Overrides with which a job runs on a machine without GPU, hub and large vocabularies.
 
@@ -46,10 +59,12 @@ def here(config: dict[str, Any], scale: str, root: Path) -> list[str]:
     choices, words = config["choices"], list[str]()
     if choices["data"] in ("glue", "es_glue"):
         words += [f"data.path={root / choices['data']}"]
+    if choices["data"] == "mixture":
+        words += [f"data.sources={sources(config['data']['sources'], root / 'text.txt')}"]
     if scale != "paper":
         return words
     words += ["precision=fp32"]
-    if choices["data"] in ("text", "wikitext2"):
+    if choices["data"] in ("text", "wikitext2", "redpajama_es"):
         words += ["data=pydocs", "tokenizer=sentencepiece"]
     if choices["data"] == "alpaca":
         words += ["data=instruct"]

@@ -58,7 +58,7 @@ class Table:
         better: whether a lower or a higher metric is better.
         reference: row that the other rows are compared with.
         note: differences between a row and the paper's setting, with reasons.
-        rows: in the order of the published numbers, then by name.
+        rows: in the order of the published numbers, then by name; a reference without any is first.
         published: the paper's numbers.
         also: further metrics to show, which the paper does not print.
         counts: the metric is a count, such as a number of gates: no difference is tested.
@@ -121,6 +121,8 @@ def load(name: str) -> Table:
     node = yaml.safe_load(file.read_text(encoding="utf-8"))["table"]
     published = _published(file.with_suffix(".csv"))
     order = list(dict.fromkeys(p.row for p in published))
+    if node["reference"] not in order:
+        order.insert(0, node["reference"])
     names = sorted(
         (path.stem for path in file.with_suffix("").glob("*.yaml")),
         key=lambda row: (order.index(row) if row in order else len(order), row),
