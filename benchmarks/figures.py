@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.results_page import cola, missing, results
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-FILES = ("README.md", "docs/ternary.md", "docs/speed.md")
+FILES = ("README.md", "docs/ternary.md", "docs/speed.md", "docs/results.md")
 MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -204,7 +205,10 @@ def ternary() -> str:
 
 WRITERS: dict[str, Callable[[], str]] = {
     function.__name__: function
-    for function in (readme, train_step, profile_step, compiled, heap, threads, ternary)
+    for function in (
+        *(readme, train_step, profile_step, compiled, heap, threads, ternary),
+        *(results, cola, missing),
+    )
 }
 
 

@@ -1,0 +1,206 @@
+"""The generated parts of docs/results.md: what the committed reports say, and what was not run.
+
+Every figure is computed here from `experiments/<paper>/<table>/results/<scale>/report.csv` and from
+`benchmarks/results/not_run.json`; `python -m benchmarks.figures` writes them, and a test compares.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from benchmarks import not_run
+from chimera.config.tables import Table, load, tables
+from chimera.paths import EXPERIMENTS
+from chimera.report import digits
+from chimera.report.stats import Difference, corrected, paired, spread
+
+#: Scales of committed reports; the first that a table has is shown.
+SCALES = ("paper", "medium", "small")
+#: Tables whose rows are tasks of their own: no row is the best.
+TASKS = ("bitnet_qdyt/glue", "saidl/tasks", "titan/spanish")
+#: Sentences of CoLA's validation part, and the expected largest of five standard normal draws.
+COLA, BEST_OF_FIVE = 1043, 1.16296
+
+
+@dataclass(frozen=True)
+class Report:
+    """A committed report.
+
+    Args:
+        table: what it is of.
+        scale: of its runs.
+        rows: lines of report.csv.
+    """
+
+    table: Table
+    scale: str
+    rows: tuple[Mapping[str, str], ...]
+
+    @property
+    def link(self) -> str:
+        """Path of report.md from docs/."""
+        return f"../experiments/{self.table.path}/results/{self.scale}/report.md"
+
+    def values(self, row: Mapping[str, str]) -> dict[int, float]:
+        """Values of a row by seed."""
+        pairs = zip(row["seeds"].split(";"), row["values"].split(";"), strict=True)
+        return {int(seed): float(value) for seed, value in pairs} if row["values"] else {}
+
+    @property
+    def done(self) -> list[Mapping[str, str]]:
+        """Rows with a result, best first."""
+        sign = 1 if self.table.better == "lower" else -1
+        found = [row for row in self.rows if row["values"]]
+        return sorted(found, key=lambda row: sign * float(row["mean"]))
+
+
+def report(path: str, folder: Path = EXPERIMENTS) -> Report | None:
+    """The committed report of a table; None without one."""
+    for scale in SCALES:
+        file = folder / path / "results" / scale / "report.csv"
+        if file.is_file():
+            with file.open(encoding="utf-8", newline="") as opened:
+                return Report(load(path), scale, tuple(csv.DictReader(opened)))
+    return None
+
+
+def results() -> str:
+    """A line for each table that has a report."""
+    head = ["table", "scale, seeds, numerics", "best row", "reference", "difference"]
+    head += ["the paper's order"]
+    lines = [head, ["---"] * len(head)]
+    for path in tables():
+        found = report(path)
+        if found and found.done:
+            lines.append(_line(found))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _line(found: Report) -> list[str]:
+    best = found.done[0]
+    reference = next((r for r in found.done if r["row"] == found.table.reference), None)
+    seeds = max((len(found.values(row)) for row in found.done), default=0)
+    difference = ""
+    if reference is not None and reference is not best:
+        gap = paired(found.values(best), found.values(reference))
+        difference = _difference(gap) if gap else ""
+    shown = f"`{best['row']}` {_value(found, best)}" + ("" if best["published"] else " (ours)")
+    about = [
+        f"[{found.table.title}]({found.link}), {found.table.metric}",
+        f"{found.scale}, {seeds}, {best.get('numerics', '1')}",
+    ]
+    if found.table.path in TASKS:
+        return [
+            *about,
+            "; ".join(f"`{r['row']}` {_value(found, r)}" for r in found.done),
+            "",
+            "",
+            "",
+        ]
+    return [
+        *about,
+        shown,
+        f"`{reference['row']}` {_value(found, reference)}" if reference is not None else "",
+        difference,
+        order(found),
+    ]
+
+
+def order(found: Report) -> str:
+    """How many pairs of rows that the paper ranks have its order here."""
+    sign = -1.0 if found.table.better == "lower" else 1.0
+    tested: list[Difference | None] = []
+    for a, b in combinations([row for row in found.done if row["published"]], 2):
+        gap = sign * (float(a["published"]) - float(b["published"]))
+        first, second = (a, b) if gap > 0 else (b, a)
+        better = {seed: sign * value for seed, value in found.values(first).items()}
+        worse = {seed: sign * value for seed, value in found.values(second).items()}
+        if gap:
+            tested.append(paired(better, worse))
+    pairs = [pair for pair in corrected(tested) if pair is not None]
+    if not pairs:
+        return "no pair of rows is ranked"
+    agree = [pair for pair in pairs if pair.mean > 0]
+    against = [pair for pair in pairs if pair.mean <= 0]
+    shown = f"{len(agree)} of {len(pairs)} pairs"
+    if all(pair.equal for pair in pairs):  # one seed, or counts
+        return shown
+    firm = [sum(pair.significant for pair in part) for part in (agree, against)]
+    return f"{shown} ({firm[0]} significantly); {len(against)} against it ({firm[1]} significantly)"
+
+
+def _value(found: Report, row: Mapping[str, str]) -> str:
+    values = spread(list(found.values(row).values()))
+    assert values is not None
+    return digits.spread(values)
+
+
+def _difference(gap: Difference) -> str:
+    if gap.p is None or gap.equal:
+        return digits.spread(gap, sign=True)
+    p = digits.p_value(gap)
+    return f"{digits.spread(gap, sign=True)}, p {p if p.startswith('<') else f'= {p}'}"
+
+
+def cola() -> str:
+    """What the numbers on CoLA mean."""
+    adapters, gates = report("saidl/adapters"), report("saidl/lambda")
+    assert adapters is not None
+    assert gates is not None
+    rows = {row["row"]: row for row in adapters.done}
+    full = rows["full"]
+    values = ", ".join(f"{value:.3f}" for value in adapters.values(full).values())
+    chance = 1 / math.sqrt(COLA)
+    ranks = [
+        f"{float(row['mean']):.2g} at {row['title'].rpartition(', ')[2]}"
+        for row in gates.rows
+        if row["row"].startswith("lr_lambda_") and row["values"]
+    ]
+    return (
+        f"Full fine-tuning has an MCC of {_value(adapters, full)} ({values}) over {COLA} sentences;"
+        f" the standard deviation of chance is {chance:.3f} (1/√{COLA}), and the expected best of"
+        f" five epochs of chance, chosen on the same sentences, {BEST_OF_FIVE * chance:.3f}."
+        " A model that always says «acceptable», the majority class, has an MCC of 0. Of eight"
+        f" gates of SoRA not zero under the threshold λη: {', '.join(ranks)}.\n"
+    )
+
+
+def missing() -> str:
+    """A line for each table without a complete report at the scale of the estimates."""
+    lines = [["table", "runs", "hours", "command"], ["---", "---:", "---:", "---"]]
+    costs, total = not_run.known(), 0.0
+    for path in sorted(tables(), key=lambda path: (_seconds(costs.get(path, {})), path)):
+        if _complete(path, not_run.SCALE):
+            continue
+        cost = costs.get(path, {})
+        total += _seconds(cost)
+        hours = f"{_seconds(cost) / 3600:.1f}" if cost.get("seconds") else "not estimated"
+        shown = [f"`{path}`", str(cost.get("runs", "")), cost.get("why") or hours]
+        lines.append([*shown, f"`{not_run.command(path)}`"])
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    if total:
+        machine = json.loads(not_run.RESULTS.read_text(encoding="utf-8"))["machine"]
+        text += (
+            f"\nTogether {total / 3600:.0f} hours, {not_run.WORKERS} runs at a time, on"
+            f" {machine['processor']} ({machine['cpus']} cores).\n"
+        )
+    return text
+
+
+def _seconds(cost: Mapping[str, float]) -> float:
+    return float(cost.get("seconds", 0.0))
+
+
+def _complete(path: str, scale: str) -> bool:
+    file = EXPERIMENTS / path / "results" / scale / "report.csv"
+    if not file.is_file():
+        return False
+    with file.open(encoding="utf-8", newline="") as opened:
+        states = {state for row in csv.DictReader(opened) for state in row["state"].split(";")}
+    return states <= {"done", "baseline"}
