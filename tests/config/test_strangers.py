@@ -202,7 +202,10 @@ def test_a_table_of_ones_own_is_listed_and_its_rows_run(
 ) -> None:
     with folders(monkeypatch, stranger / "conf"):
         assert "mypaper/means" in tables()
-        assert [row.name for row in load("mypaper/means").rows] == ["mean", "plain"]
+        assert [row.name for row in load("mypaper/means").rows] == [
+            "plain",
+            "mean",
+        ]  # reference first
         row = ["+mypaper/means=mean", *quiet(stranger), "logger=none"]
         assert train([*row, f"run_dir={stranger}/row"]) == 0
         record = json.loads((stranger / "row/run.json").read_text())

@@ -167,6 +167,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("name", "a", "b"):
             run = [f"run_dir=runs/{name}", "tokenizer.vocab_size=300", f"seed={ord(name[0])}"]
             assert main(["train", *small, *parts, *whole, *run]) == 0
+        kept = ("data", "trainer", "task", "logger")  # the parts are those of the checkpoint
+        begun = [word for word in small if word.startswith(kept)]
+        begun += ["init_from=hf:llama", "model.max_len=64", "run_dir=runs/llama"]
+        assert main(["train", *begun]) == 0
     return root
 
 
@@ -179,6 +183,8 @@ def test_a_command_is_accepted(
     monkeypatch.setenv("CHIMERA_RUNS", str(place / "runs"))
     monkeypatch.setenv("CHIMERA_STORE", str(place / "store"))
     words = [re.sub("^to=", f"to={tmp_path}/", word) for word in words_of(line)]
+    if "like=llama" in words:  # of a run that began with that checkpoint
+        words = [word.replace("runs/name", "runs/llama") for word in words]
     if any(word.endswith(".gguf") for word in words):
         pytest.importorskip("gguf", reason="gguf is not installed: pip install 'chimera-lm[gguf]'")
     if words[0] in ELSEWHERE:
@@ -237,7 +243,8 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
 def test_the_list_of_a_runs_files_is_whole(place: Path) -> None:
     text = (DOCS / "runs.md").read_text(encoding="utf-8").partition("## Commands")[0]
     for file in (place / "runs/name").iterdir():
-        shown = f"`{file.name}/`" if file.is_dir() else f"`{file.name}`"
+        name = re.sub(r"^eval-\d+", "eval-<length>", file.name)
+        shown = f"`{name}/`" if file.is_dir() else f"`{name}`"
         assert file.name == ".lock" or shown in text, file.name
 
 

@@ -38,7 +38,7 @@ def hidden(made: Any, rows: list[int], *, mask: bool = True, shift: int = 0) -> 
     return torch.cat([y[i, m] for i, m in enumerate(real)])
 
 
-CHOICES = [(group, name) for group in ("mixer", "ffn") for name in zoo.names(group)]
+CHOICES = [(group, name) for group in ("mixer", "ffn") for name in zoo.distinct(group)]
 
 
 @pytest.mark.parametrize(("group", "name"), CHOICES)

@@ -56,7 +56,7 @@ class Recorder(pl.Callback):
         self.seen.append((float(outputs["loss"]), batch["indices"].tolist()))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_resumed_fit_is_the_uninterrupted_one(make: Make, workers: int, tmp_path: Path) -> None:
     def fit(steps: int, resume: Path | None = None) -> list[Any]:
         torch.manual_seed(0)

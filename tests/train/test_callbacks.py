@@ -119,7 +119,8 @@ def targets() -> list[dict[str, Any]]:
 
     def walk(node: Any) -> None:
         for callback in (node.get("callbacks") or {}).values():
-            found[callback["_target_"]] = callback
+            if callback is not None:
+                found[callback["_target_"]] = callback
         for inner in node.values():
             if isinstance(inner, dict):
                 walk(inner)

@@ -33,7 +33,9 @@ def tune(place: Path, to: Path, task: str, *more: str) -> list[str]:
     return ["preset=finetune", *data, *QUIET, f"run_dir={to}", *more]
 
 
-@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * bool(i % 2)) for i, k in enumerate(KINDS)]
+)
 def test_fine_tuning(kind: str, place: Path, tmp_path: Path) -> None:
     words = tune(place, tmp_path / "run", "cola", f"init_from={place}/{kind}")
     assert train(words) == 0
@@ -68,6 +70,7 @@ def test_language_modelling(kind: str, task: str, place: Path, tmp_path: Path) -
         assert torch.allclose(before[prefix + name], after[f"model.backbone.inner.{name}"])
 
 
+@pytest.mark.slow
 def test_a_second_task_with_an_adapter_starts_from_the_first(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from chimera.train.warmup import COLD, measure
 from tests.train import tiny
 
 
+@pytest.mark.slow
 def test_steps_of_random_tokens_and_of_prepared_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
