@@ -53,7 +53,14 @@ NEWER = [
     for name in names("mixer")
     if not any(f"mixer={name}" in one.line for one in ALL.values()) and name != "pattern"
 ]
-EXTRA = {one.name: one for one in (*UNCAPPED, *WAYS, *NEWER)}
+#: Adapters that no golden line chooses; `head_only` trains what a classifier trains without one.
+ADAPTED = [
+    own(name, f"adapter={name}")
+    for name in names("adapter")
+    if not any(f"adapter={name}" in one.line for one in ALL.values())
+    and name not in ("none", "liza", "head_only")
+]
+EXTRA = {one.name: one for one in (*UNCAPPED, *WAYS, *NEWER, *ADAPTED)}
 #: Lines that stop, or that differ only in what does not concern several processes.
 LEFT_OUT = ("killed", "stopped", "wandb", "workers")
 
