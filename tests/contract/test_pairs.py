@@ -19,8 +19,11 @@ from chimera.errors import UserError
 
 STEPS = 20
 #: Rate of AdamW, and share of its first value that the loss is below at the end: of a model, and of
-#: an adapter on a frozen one. The largest shares measured were 0.62 and 0.965 (VeRA).
-WHOLE, ADAPTED = (3e-3, 0.7), (5e-2, 0.98)
+#: an adapter on a frozen one. The largest shares measured were 0.74 (DyT without a feed-forward
+#: network) and 0.965 (VeRA).
+WHOLE, ADAPTED = (3e-3, 0.8), (5e-2, 0.98)
+#: Adapters that these models, which have no classifier's head and are none of transformers, refuse.
+REFUSED = ("head_only", "liza")
 
 
 def trained() -> list[Any]:
@@ -38,7 +41,7 @@ def test_the_loss_falls(a: str, one: str, b: str, other: str) -> None:
     try:
         model = zoo.build(zoo.TINY, {a: one, b: other}).train()
     except UserError as refusal:
-        assert other == "liza" or one == "slstm", refusal  # noqa: PT017
+        assert other in REFUSED or one == "slstm", refusal  # noqa: PT017
         return
     rate, share = ADAPTED if b == "adapter" and other != "none" else WHOLE
     learned = [p for p in model.parameters() if p.requires_grad]

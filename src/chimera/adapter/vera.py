@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from chimera.adapter.shared.inject import choose, inject
 from chimera.adapter.shared.low_rank import LowRank, widths
 from chimera.contract import NonNegativeInt, PositiveFloat, PositiveInt, ProperFraction
+from chimera.ops.shards import whole
 
 
 class VeRA(LowRank):
@@ -54,7 +55,7 @@ class VeRA(LowRank):
         self.lambda_b = nn.Parameter(torch.zeros(len(b), **self.options))
 
     def factors(self) -> tuple[Float[Tensor, "o r"], Float[Tensor, "r i"]]:
-        return self.lambda_b[:, None] * self.B, self.lambda_d[:, None] * self.A
+        return whole(self.lambda_b)[:, None] * self.B, whole(self.lambda_d)[:, None] * self.A
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         low = self.lambda_d * F.linear(self._dropped(x), self.A)
