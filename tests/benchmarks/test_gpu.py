@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu import contract, lengths, mixers, pack, presets
+import torch
+from benchmarks.gpu import contract, lengths, mixers, pack, packed, presets
 from benchmarks.gpu.__main__ import PARTS, main
 from benchmarks.gpu.setting import Setting
 
@@ -57,6 +58,28 @@ def test_a_row_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, setting: Set
     monkeypatch.setattr(presets, "ours", fails)
     (row,) = presets.main(setting)["rows"]
     assert row["error"] == "RuntimeError: CUDA out of memory"
+
+
+def test_packed_layers_need_cuda_and_say_so(
+    setting: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert packed.main(setting) == {"skipped": "no CUDA: the kernel is compiled for a GPU"}
+    assert "skipped, no CUDA" in capsys.readouterr().out
+
+
+def test_packed_layers_are_timed_and_compared_with_the_cpu(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = packed.measured(setting, 3, 64, 48)
+    assert row["against_cpu"] == {
+        "kernel": False, "exact": True, "outside": 0, "codes_moved": 0, "wrong": False
+    }  # fmt: skip
+    assert row["packed"]["bytes"] < row["bf16"]["bytes"] == row["fp16"]["bytes"] == 2 * 64 * 48
+    assert all(row[name]["seconds"] > 0 for name in row if name != "against_cpu")
+    # A kernel with wrong sums does not pass.
+    monkeypatch.setattr(packed.two_bits, "scaled", lambda a, *_: torch.zeros(len(a), 48))
+    layer = packed.BitNet158().linear(64, 48, bias=False, role="up").packed()
+    assert packed.compared(setting, layer, torch.randn(3, 64))["wrong"]
 
 
 @pytest.mark.slow

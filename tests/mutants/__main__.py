@@ -32,6 +32,8 @@ from tests.mutants.equal import reason
 from tests.mutants.known import known
 from tests.mutants.mutate import ROOT, Mutant, draw
 
+#: Files and the libraries without which their tests are skipped.
+LIBRARIES = {"ops/fused.py": "fla", "ops/packed_triton.py": "triton"}
 DEFAULTS = {
     "seed": "1", "count": "60", "only": "", "minutes": "0", "limit": "150",
     "known": "", "again": "", "list": "", "out": "reports/mutants",
@@ -60,14 +62,15 @@ def main() -> int:
         results = {key: one for key, one in results.items() if one["result"] == "caught"}
     judged = [mutant for mutant in drawn if _judged(mutant)]
     if without := len(drawn) - len(judged):
-        print(f"{without} of ops/fused.py left out: extra gpu is not installed")
+        print(f"{without} of {', '.join(LIBRARIES)} left out: a library is not installed")
     _run([mutant for mutant in judged if mutant.key not in results], results, path, options)
     return _report(judged, results, total)
 
 
 def _judged(mutant: Mutant) -> bool:
     """Whether the libraries are installed without which the tests of a file are skipped."""
-    return mutant.file != "ops/fused.py" or find_spec("fla") is not None
+    library = LIBRARIES.get(mutant.file)
+    return library is None or find_spec(library) is not None
 
 
 def _run(

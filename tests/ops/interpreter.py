@@ -1,4 +1,4 @@
-"""Run Triton kernels on a CPU: patches of Triton's interpreter that fla's kernels need."""
+"""Run Triton kernels on a CPU: patches of Triton's interpreter that kernels need."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 
 class Counter(int):
@@ -14,6 +15,21 @@ class Counter(int):
 
     def to(self, _: Any) -> Counter:
         return self
+
+
+def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
+    """Round float32 to the nearest bfloat16, as a GPU does; the interpreter cuts bits off."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    convert = interpreter._convert_float
+
+    def rounded(x: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return convert(x, source, target, mode)
+        return torch.tensor(x).bfloat16().view(torch.uint16).numpy()
+
+    patch.setattr(interpreter, "_convert_float", rounded)
 
 
 def interpret(patch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,7 @@ def _kernel() -> dict[str, Any]:
     return {
         "compiler": compiler,
         "built": len(list(root.glob("ternary-*.so"))) if root.is_dir() else 0,
+        "Triton (GPU)": _version("triton"),
         "switched off": os.environ.get("CHIMERA_KERNELS") == "0",
     }
 

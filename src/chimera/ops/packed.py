@@ -5,10 +5,18 @@
 A row of C is blocks of 128 codes in 32 bytes: byte j of a block has the codes c + 1 of its places
 j, j + 32, j + 64 and j + 96, the first in the lowest bits. So a vector of bytes gives four vectors
 of codes by shifts. The last block is filled with zeros. Base 3 (`trits`) is a fifth smaller and is
-what is stored; unpacking it takes a multiplication per code. Kernels: `ternary.cpp`.
+what is stored; unpacking it takes a multiplication per code. Kernels: `ternary.cpp` for a CPU,
+`packed_triton` for a GPU.
 """
 
 from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +28,12 @@ from chimera.ops.native import library
 
 BLOCK, LANES = 128, 4
 SHIFTS = (0, 2, 4, 6)
+#: Compute capability from which Triton multiplies int8; it aborts the process on older GPUs.
+AMPERE = (8, 0)
+#: Width from which the GPU's sums could exceed 32 bits.
+WIDEST = 2**18
+
+log = logging.getLogger(__name__)
 
 
 def pack(codes: Int8[Tensor, "n k"]) -> UInt8[Tensor, "n bytes"]:
@@ -42,7 +56,7 @@ def unpack(packed: UInt8[Tensor, "n bytes"], k: int) -> Int8[Tensor, "n k"]:
 def product(
     a: Int8[Tensor, "m k"], packed: UInt8[Tensor, "n bytes"]
 ) -> Int32[Tensor, "m n"] | None:
-    """A·Cᵀ by the kernel; None without it."""
+    """A·Cᵀ by the CPU's kernel; None without it."""
     kernels = None if a.device.type != "cpu" else library()
     if kernels is None:
         return None
@@ -87,3 +101,44 @@ def linear(
         scale.numel(), None if bias is None else bias.data_ptr(), out.data_ptr(),
     )  # fmt: skip
     return out
+
+
+def scaled(
+    a: Int8[Tensor, "m k"],
+    step: Float[Tensor, "m 1"],
+    packed: UInt8[Tensor, "n bytes"],
+    scale: Tensor,
+    bias: Float[Tensor, " n"] | None,
+    dtype: torch.dtype,
+) -> Float[Tensor, "m n"] | None:
+    """(A·Cᵀ) ⊙ step ⊙ scale + b by the GPU's kernel (`packed_triton.scaled`); None without it."""
+    dtypes = (dtype, step.dtype, scale.dtype, None if bias is None else bias.dtype)
+    suits = a.shape[1] < WIDEST and torch.float64 not in dtypes
+    kernels = gpu(a.device) if suits else None
+    if kernels is None:
+        return None
+    y: Tensor = kernels.scaled(a, step, packed, scale, bias, dtype)
+    return y
+
+
+@cache
+def gpu(device: torch.device) -> ModuleType | None:
+    """`packed_triton` if it serves on a device, else None.
+
+    It needs Triton, an NVIDIA GPU since Ampere, and CHIMERA_KERNELS other than 0. The first call
+    compiles the kernel, in some seconds, and compares its sums with exact ones.
+    """
+    if device.type != "cuda" or os.environ.get("CHIMERA_KERNELS") == "0":
+        return None
+    nvidia = torch.version.hip is None and torch.cuda.get_device_capability(device) >= AMPERE
+    if not nvidia or find_spec("triton") is None:
+        return None
+    try:
+        kernels = import_module("chimera.ops.packed_triton")
+    except (ImportError, RuntimeError) as error:  # a Triton that this module does not fit
+        fault: str | None = f"{type(error).__name__}: {error}"
+    else:
+        if (fault := kernels.fault(device)) is None:
+            return kernels
+    log.warning("packed layers multiply codes of one byte: Triton kernel on %s: %s", device, fault)
+    return None

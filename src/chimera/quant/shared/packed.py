@@ -72,10 +72,10 @@ class PackedTernaryLinear(nn.Module):
     """Linear layer with packed weights; its output equals that of the trained layer in evaluation.
 
     In memory a code has two bits, in a file 1.6. With a grid per token at the end of the inputs the
-    kernel of `ops.packed` multiplies the packed codes; an absmax grid is in the kernel too. Without
-    it (no compiler) codes of one byte serve on a CPU with VNNI and on a GPU. Elsewhere, and with
-    other inputs, blocks of rows are unpacked in each call; no path keeps a float copy. Gradients of
-    x go through the blocks.
+    kernel of `ops.packed` multiplies the packed codes, on a GPU too; that of the CPU has an absmax
+    grid inside. Without it (no compiler, no Triton) codes of one byte serve on a CPU with VNNI and
+    on a GPU. Elsewhere, and with other inputs, blocks of rows are unpacked in each call; no path
+    keeps a float copy. Gradients of x go through the blocks.
 
     Args:
         source: trained layer: `Packable`, with `role`, `inputs` and `bias`.
@@ -127,7 +127,8 @@ class PackedTernaryLinear(nn.Module):
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
         differentiable = torch.is_grad_enabled() and x.requires_grad
         if self.on_grid and not differentiable and not torch.compiler.is_compiling():
-            y, dtype = self._integers(widen(x)), output_dtype(x)
+            dtype = output_dtype(x)
+            y = self._integers(widen(x), dtype)
             if y is not None:
                 return y if y.dtype == dtype else y.to(dtype)
         x, height = self.inputs(widen(x)).to(x.dtype), self.shape[0]
@@ -139,8 +140,10 @@ class PackedTernaryLinear(nn.Module):
         y = y * self.scale.flatten().to(y.dtype)
         return y if self.bias is None else y + self.bias
 
-    def _integers(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"] | None:
-        """The product of codes; None where it is not faster than that of floats."""
+    def _integers(
+        self, x: Float[Tensor, "*b i"], dtype: torch.dtype
+    ) -> Float[Tensor, "*b o"] | None:
+        """The product of codes, in `dtype` or wider; None where it is not faster than floats."""
         x, last = before_grid(self.inputs, x)
         if isinstance(last, PerToken | NormedPerToken):
             eps = last.eps if isinstance(last, NormedPerToken) else None
@@ -148,12 +151,17 @@ class PackedTernaryLinear(nn.Module):
             if y is not None:
                 return y
         grid = last.grid(x)
-        sums = two_bits.product(grid.codes.flatten(0, -2), self.bits)
+        shape = (*x.shape[:-1], self.shape[0])
+        a, step = grid.codes.reshape(-1, x.shape[-1]), grid.step.reshape(-1, 1)
+        y = two_bits.scaled(a, step, self.bits, self.scale, self.bias, dtype)
+        if y is not None:
+            return y.view(shape)
+        sums = two_bits.product(a, self.bits)
         if sums is None:
             if product_dtype(x.device, "int8") != torch.int8:
                 return None
-            sums = product(grid.codes.flatten(0, -2), self.cached())
-        y = sums.view(*x.shape[:-1], -1) * grid.step * self.scale.flatten()
+            sums = product(a, self.cached())
+        y = sums.view(shape) * grid.step * self.scale.flatten()
         return y if self.bias is None else y + self.bias
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
