@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
@@ -90,9 +90,18 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     return {}
 
 
-def overrides(mixer: str, task: str, rate: float, seed: int) -> list[str]:
-    """Words of the command line of one run; the first ones are those of all runs."""
-    stage = "rate" if seed == CHOICE else "report"
+def overrides(
+    mixer: str, task: str, rate: float, seed: int, parts: Sequence[str] = (), name: str = ""
+) -> list[str]:
+    """Words of the command line of one run.
+
+    Args:
+        mixer, task: names.
+        rate, seed: learning rate and seed; `CHOICE` is the seed of the runs that choose the rate.
+        parts: further words, such as `norm=dyt`.
+        name: of the record, whose first part is its tag; `profile-<task>-<mixer>` without.
+    """
+    name = name or f"profile-{task}-{mixer}"
     return [
         "preset=profile",
         f"data=mad/{task}",
@@ -111,9 +120,16 @@ def overrides(mixer: str, task: str, rate: float, seed: int) -> list[str]:
         "logger=none",
         "trainer.progress=none",
         "trainer.threads=1",
-        f"name=profile-{task}-{mixer}",
-        f"tags=[profile,{stage},'lr={rate:g}']",
+        *parts,
+        f"name={name}",
+        tags(name, rate, seed),
     ]
+
+
+def tags(name: str, rate: float, seed: int) -> str:
+    """Word that says what a run is for: it chooses the rate, or it reports."""
+    stage = "rate" if seed == CHOICE else "report"
+    return f"tags=[{name.partition('-')[0]},{stage},'lr={rate:g}']"
 
 
 def position(mixer: str) -> str:
@@ -132,14 +148,30 @@ _POSITIONS: dict[str, str] = {}
 
 def profile(mixer: str, task: str) -> None:
     """Train what is missing of one task: the runs that choose the rate, then those that report."""
-    candidates = [run(overrides(mixer, task, rate, CHOICE)) for rate in RATES]
-    best = chosen([record for record in candidates if record is not None])
-    if best is None:
+    if settle(lambda rate, seed: overrides(mixer, task, rate, seed), RATES, SEEDS) is None:
         print(f"{mixer} {task}: no rate trains", flush=True)
-        return
-    rate = rate_of(best)
-    for seed in SEEDS:
-        run(overrides(mixer, task, rate, seed))
+
+
+def settle(
+    words: Callable[[float, int], list[str]], rates: Sequence[float], seeds: Sequence[int]
+) -> float | None:
+    """Train what is missing of one setting, and return its rate; None if no rate trains.
+
+    Args:
+        words: of the run at a rate and a seed.
+        rates: of which the runs on seed `CHOICE` choose; a single one needs no run.
+        seeds: that report at the chosen rate.
+    """
+    rate = rates[0]
+    if len(rates) > 1:
+        candidates = [run(words(each, CHOICE)) for each in rates]
+        best = chosen([record for record in candidates if record is not None])
+        if best is None:
+            return None
+        rate = rate_of(best)
+    for seed in seeds:
+        run(words(rate, seed))
+    return rate
 
 
 def run(words: list[str]) -> dict[str, Any] | None:
@@ -154,7 +186,8 @@ def run(words: list[str]) -> dict[str, Any] | None:
     try:
         directory = train(*words).path
     except NotFiniteError as error:
-        print(f"{config['name']} {words[5]} {words[6]}: {error}", flush=True)
+        where = f"{config['name']} lr={config['optim']['lr']:g} seed={config['seed']}"
+        print(f"{where}: {error}", flush=True)
         return None
     place, _ = add(directory, rows=ROWS)
     shutil.rmtree(directory)  # weights of a solved toy task; the record has its numbers
@@ -164,12 +197,25 @@ def run(words: list[str]) -> dict[str, Any] | None:
 
 
 def chosen(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The record of the best rate: highest validation accuracy, then fewest steps, lowest rate."""
-    return min(
-        records,
-        key=lambda r: (-r["metrics"]["val/accuracy"], r["steps"], rate_of(r)),
-        default=None,
-    )
+    """The record of the best rate: best at validation, then fewest steps, lowest rate."""
+    return min(records, key=lambda record: order(record, rate_of(record)), default=None)
+
+
+def order(record: Mapping[str, Any], rate: float) -> tuple[float, int, float]:
+    """Key by which the run of the best rate comes first."""
+    return -goodness(record, "val"), record["steps"], rate
+
+
+def goodness(record: Mapping[str, Any], part: str) -> float:
+    """Accuracy of a small task, or the loss of a language model with its sign changed.
+
+    Args:
+        record: of a run.
+        part: `val` or `test`.
+    """
+    metrics = record["metrics"]
+    text = "val/perplexity" in metrics
+    return float(-metrics[f"{part}/loss"] if text else metrics[f"{part}/accuracy"])
 
 
 def rate_of(record: Mapping[str, Any]) -> float:
@@ -204,10 +250,9 @@ def table(mixer: str, tasks: Sequence[str]) -> str:
 
 def line(record: Mapping[str, Any]) -> str:
     """One line on a finished run."""
-    metrics = record["metrics"]
     return (
         f"{record['name']} {record['tags'][1]} {record['tags'][2]} seed={record['seed']}:"
-        f" {metrics['test/accuracy']:.3f} after {record['steps']} steps"
+        f" {abs(goodness(record, 'test')):.3f} after {record['steps']} steps"
     )
 
 
