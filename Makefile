@@ -39,7 +39,7 @@ test: setup ## the fast tests, on all cores
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-rest: setup ## the slow tests that fit BUDGET=3300 seconds, in an order that the commit gives
-	$(PYTEST) -m slow -rs \
+	$(PYTEST) -m slow -rfEs \
 		--rotate=$$(git rev-parse HEAD) --budget=$(BUDGET) --timeout=$(LIMIT) $(ARGS)
 
 test-all: setup ## every test, properties on new examples
