@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from chimera.errors import UserError
 from chimera.norm.qdyt import QDyT
 from tests.kit import close, grads, ragged
 
@@ -52,6 +53,24 @@ def test_train_test_mismatch_and_its_cure() -> None:
         assert found["token"] == 0.0
         assert found[worst] > 0.2
     assert found["running"] < found["channel"] / 2  # `channel` evaluates another function
+
+
+@pytest.mark.parametrize("reading", ["running", "channel"])
+def test_a_settled_norm_trains_with_the_mean_of_its_evaluation(reading: str) -> None:
+    norm, x = make(inference_mean=reading, running_from=0.8), randn(3, 5, 8) + 1
+    norm(randn(3, 5, 8) - 1)
+    own = norm.train()(x)
+    norm.settled = True
+    evaluated = norm.eval()(x)
+    before = norm.running_mean.clone()
+    assert torch.equal(norm.train()(x), evaluated)
+    assert (own - evaluated).abs().mean() > 0.1
+    assert not torch.equal(norm.running_mean, before)  # goes on being averaged
+
+
+def test_a_norm_with_the_tokens_own_mean_has_nothing_to_settle_to() -> None:
+    with pytest.raises(UserError, match=r"norm\.running_from needs norm\.inference_mean=running"):
+        make(inference_mean="token", running_from=0.8)
 
 
 def test_both_rules_evaluate_the_same_weights() -> None:

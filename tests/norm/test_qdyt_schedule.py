@@ -22,10 +22,10 @@ YAML = Path(__file__).parents[2] / "conf" / "norm" / "qdyt.yaml"
 class Module(pl.LightningModule):
     """Embedding and a norm that runs `loops` times."""
 
-    def __init__(self, loops: int = 1) -> None:
+    def __init__(self, loops: int = 1, **norm: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embedding, self.norm, self.loops = nn.Embedding(20, 8), QDyT(8), loops
+        self.embedding, self.norm, self.loops = nn.Embedding(20, 8), QDyT(8, **norm), loops
         self.out = nn.Linear(8, 20)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
@@ -45,6 +45,7 @@ class Trace(Callback):
         self.alpha: list[float] = []
         self.gamma: list[Tensor] = []
         self.held: list[bool] = []
+        self.settled: list[bool] = []
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, idx: int
@@ -52,6 +53,7 @@ class Trace(Callback):
         self.alpha.append(float(pl_module.norm.alpha.detach()))
         self.gamma.append(pl_module.norm.weight.detach().clone())
         self.held.append(pl_module.norm.alpha in trainer.optimizers[0].state)
+        self.settled.append(pl_module.norm.settled)
 
 
 def batches(count: int, size: int = 8) -> list[dict[str, Tensor]]:
@@ -116,6 +118,18 @@ def test_a_short_run_gets_through_its_warm_up(max_steps: int) -> None:
     half = trainer.global_step // 2
     close(torch.tensor(trace.alpha[:half]), 0.05 + 0.45 * torch.arange(half) / half, 1e-6)
     assert bool(module.norm.warm)
+
+
+def test_the_last_steps_settle_and_a_resumed_run_settles_at_the_same_step(tmp_path: Path) -> None:
+    _, trace = fit(Module(running_from=0.75), schedule(), batches(8), max_steps=8)
+    assert trace.settled == [False] * 6 + [True] * 2
+    _, trace = fit(Module(), schedule(), batches(8), max_steps=8)
+    assert trace.settled == [False] * 8
+    half, file = fit(Module(running_from=0.75), schedule(), batches(7), max_steps=7)[0], "x.ckpt"
+    half.save_checkpoint(tmp_path / file)
+    again = Module(running_from=0.75)
+    _, trace = fit(again, schedule(), batches(8), max_steps=8, resume=str(tmp_path / file))
+    assert trace.settled == [True]
 
 
 def test_calibration_uses_the_alpha_at_which_the_warm_up_ends() -> None:

@@ -2,14 +2,13 @@
 
     y = γ ⊙ tanh(α (x − μ)) + β
     training     μ = mean over the channels of the token, [b t 1]
-    evaluation   μ = running mean, over (B, L), of that same quantity, a scalar (`running`)
+    evaluation   μ = running mean, over (B, L), of that same quantity, a scalar (`running`);
+                 with `running_from` in the last steps of training, too
 
 The paper writes «update running_mean over (B,S)» and does not name the averaged quantity. This code
 averages μ (`running`): training and evaluation then differ by each token's distance from the mean
 μ, which is the paper's train/test mismatch. `token` has no mismatch. `channel` averages x per
-channel, [d], as BatchNorm does; it evaluates another function than the trained one. One checkpoint
-of the main experiment has test perplexity 142.9 with `token`, 180.6 with `running`, 3e30 with
-`channel`.
+channel, [d], as BatchNorm does; it evaluates another function than the trained one.
 
 Statistics exclude padding, are of the batch of all processes, average over all calls of a norm in a
 forward pass (loops), and leave out recomputations. `chimera.callback.part.qdyt`, a callback in this
@@ -24,9 +23,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.contract import Fraction, Norm, PositiveFloat, accept_scalars
+from chimera.contract import Fraction, Norm, PositiveFloat, ProperFraction, accept_scalars
+from chimera.errors import UserError
 from chimera.ops import reduce
-from chimera.ops.precision import wide, widen
+from chimera.ops.precision import token_sum, widen
 from chimera.ops.shards import like
 from chimera.ops.straight import recomputing
 
@@ -44,6 +44,11 @@ class QDyT(Norm):
         inference_mean: μ in evaluation: `running` (the paper), `channel` (another reading of the
             paper) or `token` (as in training).
         momentum: weight of a new batch in the running mean; the first batch has weight 1.
+        running_from: share of the steps after which training has the μ of evaluation, still
+            averaged, for the model to adapt to; None: never, as in the paper.
+
+    Raises:
+        UserError: `running_from` with `token`, which has no other μ.
     """
 
     undecayed = ("alpha",)
@@ -61,32 +66,33 @@ class QDyT(Norm):
         alpha: PositiveFloat = 0.5,
         inference_mean: Literal["running", "channel", "token"] = "running",
         momentum: Fraction = 0.1,
+        running_from: ProperFraction | None = None,
     ) -> None:
         super().__init__()
+        if running_from is not None and inference_mean == "token":
+            raise UserError("norm.running_from needs norm.inference_mean=running or channel")
         self.inference_mean = self._mean = inference_mean
-        self.momentum = momentum
+        self.momentum, self.running_from, self.settled = momentum, running_from, False
         self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
         accept_scalars(self, "alpha")
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("updates", torch.tensor(0))
-        # Saved with the weights, so that further training repeats neither warm-up nor calibration.
+        # Saved: further training repeats neither warm-up nor calibration, a resumed run goes on.
         self.register_buffer("warm", torch.tensor(False))
         self.register_buffer("calibrated", torch.tensor(False))
-        # Σ tanh² over tokens, and their number; saved, so that a resumed run goes on calibrating.
-        self.register_buffer("moment", torch.zeros(dim))
+        self.register_buffer("moment", torch.zeros(dim))  # Σ tanh² over tokens, and their number
         self.register_buffer("tokens", torch.tensor(0.0))
         self._calibrate_at: float | None = None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         half, x = x.dtype, widen(x)
-        if self.training or self._mean == "token":
-            z = x - x.mean(-1, keepdim=True)
-        elif self._mean == "channel":
-            z = x - self.running_mean
+        if self._mean == "token" or (self.training and not self.settled):
+            mean = x.mean(-1, keepdim=True)
         else:
-            z = x - self.running_mean.mean()
+            mean = self.running_mean if self._mean == "channel" else self.running_mean.mean()
+        z = x - mean
         if self.training and not recomputing():
             self._observe(x.detach(), z.detach(), mask)
         return torch.addcmul(self.bias, self.weight, torch.tanh(self.alpha * z)).to(half)
@@ -95,9 +101,9 @@ class QDyT(Norm):
     def _observe(
         self, x: Float[Tensor, "b t d"], z: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None
     ) -> None:
-        total, count = _sum(x, mask)
-        *sums, count = reduce.total(torch.cat([total, count[None]])).split([len(total), 1])
-        total, count = sums[0], count.squeeze(0)
+        total, count = token_sum(x, mask)
+        together = reduce.total(torch.cat([total, count[None]]))
+        total, count = together[:-1], together[-1]
         first = (self.updates == 0).to(count.dtype)
         # A batch that overflowed is no statistic: its step will be left out, but not its means.
         known = (count > 0) & total.isfinite().all()
@@ -106,7 +112,7 @@ class QDyT(Norm):
         self.running_mean.lerp_(mean, share.to(mean.dtype))
         self.updates += known
         if self._calibrate_at is not None:
-            total, count = _sum(torch.tanh(self._calibrate_at * z).square(), mask)
+            total, count = token_sum(torch.tanh(self._calibrate_at * z).square(), mask)
             self.moment += torch.where(known, total, 0)
             self.tokens += torch.where(known, count, 0)
 
@@ -120,6 +126,10 @@ class QDyT(Norm):
         """Set α; called during warm-up."""
         with torch.no_grad():
             self.alpha.fill_(value)
+
+    def settle(self, done: float) -> None:
+        """Take the μ of evaluation in training once this share of the steps is done."""
+        self.settled = self.running_from is not None and done >= self.running_from
 
     def begin_calibration(self, alpha: float) -> None:
         """Collect Σ tanh² at this α, from the next forward pass in training on."""
@@ -138,12 +148,3 @@ class QDyT(Norm):
         self.moment.zero_()
         self.tokens.zero_()
         self._calibrate_at = None
-
-
-def _sum(x: Tensor, mask: Tensor | None) -> tuple[Float[Tensor, " d"], Tensor]:
-    """Sum over real tokens, [d], and their number."""
-    if mask is None:
-        count = torch.full((), x.shape[0] * x.shape[1], dtype=wide(x), device=x.device)
-        return x.sum((0, 1), dtype=wide(x)), count
-    real = x.masked_fill(~mask[..., None], 0.0)
-    return real.sum((0, 1), dtype=wide(x)), mask.sum().to(wide(x))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
@@ -36,6 +37,17 @@ def wide(*tensors: Tensor) -> torch.dtype:
 def widen(x: Tensor) -> Tensor:
     """x in float32 or wider; x itself if it is."""
     return x if x.dtype == torch.float32 else x.to(wide(x))
+
+
+def token_sum(
+    x: Float[Tensor, "b t d"], mask: Bool[Tensor, "b t"] | None
+) -> tuple[Float[Tensor, " d"], Float[Tensor, ""]]:
+    """Sum over the real tokens in float32 or wider, [d], and their number."""
+    if mask is None:
+        count = torch.full((), x.shape[0] * x.shape[1], dtype=wide(x), device=x.device)
+        return x.sum((0, 1), dtype=wide(x)), count
+    real = x.masked_fill(~mask[..., None], 0.0)
+    return real.sum((0, 1), dtype=wide(x)), mask.sum().to(wide(x))
 
 
 def output_dtype(x: Tensor) -> torch.dtype:

@@ -35,8 +35,15 @@ class Scheduled(Protocol):
     def end_calibration(self) -> None: ...
 
 
+@runtime_checkable
+class Settling(Protocol):
+    """A norm that trains with the mean of its evaluation after a share of the steps."""
+
+    def settle(self, done: float) -> None: ...
+
+
 class QDyTSchedule(OnUpdate):
-    """Sets α during its warm-up, and has γ calibrated once.
+    """Sets α during its warm-up, has γ calibrated once, and settles norms with `running_from`.
 
     α(step) = start + (end − start)·min(step / length, 1), of `trainer.global_step` alone, so a
     resumed run has the same α. During the warm-up its gradient is dropped before the optimiser's
@@ -67,6 +74,7 @@ class QDyTSchedule(OnUpdate):
         self.sequences, self.seen = sequences, 0
         self._cold: list[Scheduled] = []
         self._raw: list[Scheduled] = []
+        self._settling: list[Settling] = []
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen}
@@ -81,7 +89,9 @@ class QDyTSchedule(OnUpdate):
         self._raw = [norm for norm in norms if not bool(norm.calibrated)]
         for norm in self._raw:
             norm.begin_calibration(self.end)
-        self._length = min(self.warmup_steps, steps_of(trainer) // 2)
+        self._steps = steps_of(trainer)
+        self._length = min(self.warmup_steps, self._steps // 2)
+        self._settling = [norm for norm in pl_module.modules() if isinstance(norm, Settling)]
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -92,6 +102,8 @@ class QDyTSchedule(OnUpdate):
             norm.warm.fill_(done == 1.0)
         if done == 1.0:
             self._cold = []
+        for settling in self._settling:
+            settling.settle(trainer.global_step / self._steps)
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
