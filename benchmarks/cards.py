@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.card import choose, page, radar
 from benchmarks.card.published import sources
-from benchmarks.card.records import read as read_store
+from benchmarks.card.stored import read as read_store
 from chimera.config.arguments import read
 from chimera.errors import UserError
 from chimera.paths import ROOT, store_root
@@ -61,12 +61,13 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     folder = to / "cards"
     make_folder(folder, of=to, key="to")
     reference = profiles.by_mixer.get(page.REFERENCE)
-    for name, profile in profiles.by_mixer.items():
+    for name in profiles.plain:
+        profile = profiles.by_mixer[name]
         radar.draw(profile, reference, profiles.tasks, folder / f"mixer-{name}.svg")
         text = page.page(profile, profiles, facts)
         (folder / f"mixer-{name}.md").write_text(text, encoding="utf-8")
     (to / "choose.md").write_text(choose.page(profiles, sources(), facts), encoding="utf-8")
-    print(f"{len(profiles.by_mixer)} cards and choose.md: {', '.join(profiles.by_mixer)}")
+    print(f"{len(profiles.plain)} cards and choose.md: {', '.join(profiles.by_mixer)}")
     for why in profiles.left_out:
         print(f"left out: {why}")
     return {}

@@ -2,6 +2,7 @@
 
     python -m benchmarks profile mixer=delta               make profile M=delta
     python -m benchmarks profile mixer=delta,gla tasks=mqar,parity workers=2
+    python -m benchmarks profile mixer=delta+conv=4        with an option (variant.py)
 
 Per task, three learning rates on seed 0 choose the rate by validation accuracy; four fresh seeds
 report at it. A run ends early once validation accuracy has reached 0.99. The model, two layers of
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any
 
+from benchmarks import variant
 from chimera.config.arguments import describe, read
 from chimera.config.compose import compose, plain
 from chimera.errors import NotFiniteError, UserError, unknown
@@ -30,7 +32,7 @@ from chimera.rundir.keep import add
 from chimera.rundir.store import Store
 from chimera.types import PositiveInt
 
-USAGE = "python -m benchmarks profile mixer=<name>[,<name>…] [tasks=…] [workers=2]"
+USAGE = "python -m benchmarks profile mixer=<name>[+<option>=<value>…][,…] [tasks=…] [workers=2]"
 #: Tasks, each a choice of `data=mad/`, whose YAML has batch, lengths and difficulty.
 TASKS = (
     "fuzzy_recall",
@@ -59,7 +61,7 @@ class Options:
     """What to profile.
 
     Args:
-        mixer: names of mixers.
+        mixer: names of mixers, each with options if wanted: delta+conv=4.
         tasks: names of tasks; the eight of the profile without it.
         workers: processes that share the tasks of each mixer.
     """
@@ -79,8 +81,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         print(f"profile trains for hours and needs a mixer: {USAGE}")
         return {}
     options = read(Options, words, describe(Options, USAGE) if "--help" in words else USAGE)
-    _check(options)
-    for mixer in options.mixer:
+    for mixer in _check(options):
         if options.workers > 1:
             _divide(mixer, options)
         else:
@@ -96,16 +97,16 @@ def overrides(
     """Words of the command line of one run.
 
     Args:
-        mixer, task: names.
+        mixer, task: names; a mixer may have options, `delta+conv=4`.
         rate, seed: learning rate and seed; `CHOICE` is the seed of the runs that choose the rate.
         parts: further words, such as `norm=dyt`.
         name: of the record, whose first part is its tag; `profile-<task>-<mixer>` without.
     """
-    name = name or f"profile-{task}-{mixer}"
+    name = name or f"profile-{task}-{variant.in_name(mixer)}"
     return [
         "preset=profile",
         f"data=mad/{task}",
-        f"mixer={mixer}",
+        *variant.words(mixer),
         f"position={position(mixer)}",
         f"trainer.max_steps={STEPS}",
         f"optim.lr={rate:g}",
@@ -139,7 +140,9 @@ def position(mixer: str) -> str:
         from chimera.config.settings import Model
 
         shape = Model(dim=64, depth=2, heads=2)
-        _POSITIONS[mixer] = "rope" if rotates(shape, choices(mixer)) else "none"
+        name, *options = variant.words(mixer)
+        factories = choices(name.removeprefix("mixer="), *options)
+        _POSITIONS[mixer] = "rope" if rotates(shape, factories) else "none"
     return _POSITIONS[mixer]
 
 
@@ -262,15 +265,13 @@ def _stored(mixer: str, task: str, rate: float, seed: int) -> dict[str, Any] | N
     return None if stored is None else stored.record()
 
 
-def _check(options: Options) -> None:
-    from benchmarks.parts import names
-
-    for mixer in options.mixer:
-        if mixer not in names():
-            raise unknown("mixer", mixer, names())
+def _check(options: Options) -> list[str]:
+    """The mixers in canonical form, each once."""
+    mixers = [variant.checked(mixer) for mixer in options.mixer]
     for task in options.tasks:
         if task not in (*TASKS, *MORE):
             raise unknown("tasks", task, (*TASKS, *MORE))
+    return list(dict.fromkeys(mixers))
 
 
 def _divide(mixer: str, options: Options) -> None:

@@ -6,8 +6,17 @@ import statistics
 from typing import Any
 
 from benchmarks.card.page import COMMAND, REFERENCE, Facts, mean_score
-from benchmarks.card.published import MEAN, Disagreement, Rank, Source, disagreements, ranks
+from benchmarks.card.published import (
+    MEAN,
+    Disagreement,
+    Rank,
+    Source,
+    disagreements,
+    matched,
+    ranks,
+)
 from benchmarks.card.records import Profile, Profiles
+from benchmarks.variant import address, mixer_of
 from chimera.report.bootstrap import Estimate, improvement, iqm
 from chimera.report.digits import count
 from chimera.report.escape import Markdown
@@ -54,7 +63,7 @@ def page(profiles: Profiles, sources: list[Source], facts: Facts) -> str:
 def _about(profiles: Profiles) -> str:
     return (
         f"Written by `{COMMAND}` from the records in `store/`; do not edit."
-        f" {len(profiles.by_mixer)} mixers on {len(profiles.tasks)} [small tasks](profile.md), two"
+        f" {_number(profiles)} on {len(profiles.tasks)} [small tasks](profile.md), two"
         f" layers of width 64; at least {profiles.seeds} seeds report at a learning rate that"
         " another seed chose."
         f" {profiles.hours:.1f} hours on one core of {', '.join(profiles.processors)}; code"
@@ -63,8 +72,18 @@ def _about(profiles: Profiles) -> str:
     )
 
 
+def _number(profiles: Profiles) -> str:
+    """How many mixers, and how many rows are of the same ones with options."""
+    plain = len(profiles.plain)
+    more = len(profiles.by_mixer) - plain
+    text = f"{plain} mixers"
+    if more:
+        text += f" and {more} variant{'s' * (more != 1)} with options (`mixer+option=value`)"
+    return text
+
+
 def _link(mixer: str) -> Markdown:
-    return Markdown(f"[`{mixer}`](cards/mixer-{mixer}.md)")
+    return Markdown(f"[`{mixer}`]({address(mixer)})")
 
 
 def _links(mixers: list[str]) -> Markdown:
@@ -139,10 +158,18 @@ def _time(mixer: str, facts: Facts) -> str:
 
 
 def _beside(profiles: Profiles, source: Source) -> list[str]:
+    original = source
+    source, instead = matched(profiles, original)
     found = ranks(profiles, source)
-    here = sorted(m for m in source.mixers if m in profiles.by_mixer)
-    opening = f"**{source.title}** ({source.source}; {source.note}). {len(here)} of its mixers are"
+    here = sorted({m for row in source.scores.values() for m in row} & profiles.by_mixer.keys())
+    number = len({mixer_of(m) for m in here})
+    opening = f"**{source.title}** ({source.source}; {source.note}). {number} of its mixers are"
     opening += f" here: {', '.join(f'`{m}`' for m in here) or 'none'}."
+    for mixer, tasks in instead.items():
+        used = original.variants[mixer]
+        where = f" on {', '.join(tasks)}" if used in profiles.by_mixer else ""
+        opening += f" Its `{mixer}` was `{used}`, which has no record here{where}: plain `{mixer}`"
+        opening += " stands in."
     if not found:
         return [opening, "Fewer than three mixers in common on every task, so no correlation."]
     number, otherwise = disagreements(profiles, source)

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.card.failures import failures
 from benchmarks.card.records import Profile, Profiles, Result
+from benchmarks.variant import title, words
 from chimera.report.bootstrap import improvement, iqm
 from chimera.report.digits import count
 from chimera.report.stats import paired, spread
@@ -47,6 +48,7 @@ def page(profile: Profile, profiles: Profiles, facts: Facts) -> str:
         " ([`failures.py`](../../benchmarks/card/failures.py)).",
         "\n".join(f"- {line}" for line in limits) or "- No rule finds a limit on these tasks.",
         *parts_of_tasks(profile),
+        *(part for other in profiles.variants(name) for part in variant(other, profile, facts)),
         "## State and cost",
         *state(name, facts),
         *cost(name, facts),
@@ -151,6 +153,27 @@ def parts_of_tasks(profile: Profile) -> list[str]:
             values = [f"{value:.3f}" for value in groups.values()]
             found.append(grid([task, *names], [["accuracy", *values]]))
     return ["## By length and number", *found] if found else []
+
+
+def variant(other: Profile, profile: Profile, facts: Facts) -> list[str]:
+    """Section on the mixer with options, compared with the plain one seed by seed.
+
+    Args:
+        other: of the mixer with options.
+        profile: of the plain mixer.
+        facts: of which a variant has something only if it was measured under its own name.
+    """
+    name, rows = other.mixer, (facts.forms.get("rows", {}), facts.cost.get("rows", {}))
+    told = [tell for tell, row in zip((state, cost), rows, strict=True) if name in row]
+    return [
+        f"## {title(name)}",
+        f"`{' '.join(words(name))}`, trained in the same way"
+        f" (`python -m benchmarks profile mixer={name}`); differences are from plain"
+        f" `{profile.mixer}` on the same seeds. {other.hours:.1f} hours.",
+        grid(*results(other, profile)),
+        aggregate(other, profile),
+        *(line for tell in told for line in tell(name, facts)),
+    ]
 
 
 def state(name: str, facts: Facts) -> list[str]:

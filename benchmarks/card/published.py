@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
 from pathlib import Path
 
@@ -30,12 +30,14 @@ class Source:
     Args:
         title, source, note: for the page.
         scores: by task, `mean` among them, and mixer.
+        variants: what its mixers were, where they had options: `delta` was `delta+conv=4`.
     """
 
     title: str
     source: str
     note: str
     scores: dict[str, dict[str, float]]
+    variants: dict[str, str] = field(default_factory=dict)
 
     @property
     def mixers(self) -> list[str]:
@@ -80,8 +82,28 @@ def sources(file: Path = FILE) -> list[Source]:
             for i, task in enumerate(node["tasks"])
         }
         columns[MEAN] = {m: statistics.fmean(row) for m, row in node["scores"].items()}
-        found.append(Source(node["title"], node["source"], node["note"], columns))
+        variants = node.get("variants", {})
+        found.append(Source(node["title"], node["source"], node["note"], columns, variants))
     return found
+
+
+def matched(profiles: Profiles, source: Source) -> tuple[Source, dict[str, list[str]]]:
+    """A source whose mixers have the names of ours with the options that it used.
+
+    Returns:
+        The source, and by mixer the tasks for which that variant has no record, so that the plain
+        mixer has its place.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    instead: dict[str, list[str]] = {}
+    for task, row in source.scores.items():
+        here, scores[task] = ours(profiles, task), {}
+        for mixer, score in row.items():
+            used = source.variants.get(mixer, mixer)
+            if used not in here and mixer in here:
+                instead.setdefault(mixer, []).append(task)
+            scores[task][used if used in here else mixer] = score
+    return replace(source, scores=scores), instead
 
 
 def ours(profiles: Profiles, task: str) -> dict[str, dict[int, float]]:

@@ -1,4 +1,4 @@
-"""Read the records of `python -m benchmarks profile` from a run store.
+"""Runs of `python -m benchmarks profile` by mixer and task: rates, scores of the seeds.
 
 A record's `tags` hold its stage: runs of one seed at several rates choose the rate by validation
 accuracy, and fresh seeds at it report test accuracy. A score is the accuracy above chance,
@@ -7,26 +7,18 @@ accuracy, and fresh seeds at it report test accuracy. A score is the accuracy ab
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from chimera.errors import UserError, one_line
-from chimera.rundir.identity import flatten
-from chimera.rundir.store import check, paths
+from benchmarks.variant import mixer_of
 
-#: Start of the names of records, and of their data sets.
-NAME, DATA = "profile-", "mad/"
 #: The metric, and the start of its parts (`test/accuracy_4x`).
 METRIC = "test/accuracy"
 CHANCE, MAJORITY = "val/chance_accuracy", "val/majority_accuracy"
-#: Settings that have to be equal in runs that are compared; paths and workers do not count.
-COMPARED = re.compile(r"(data|model|trainer)\.(?!cache_dir|num_workers|threads|progress|_)")
 
 
 @dataclass(frozen=True)
@@ -34,7 +26,8 @@ class Run:
     """One record.
 
     Args:
-        mixer, task, seed, stage, rate: what was trained, at which learning rate.
+        mixer, task, seed, stage, rate: what was trained, at which learning rate; a mixer with
+            options is `delta+conv=4`.
         record: contents of run.json.
         setting: everything of the configuration that runs of a task share, flat.
         limit: steps allowed.
@@ -132,8 +125,8 @@ class Profiles:
     """All profiles of a store.
 
     Args:
-        by_mixer: those with a reporting run, by name.
-        tasks: in the order of the store's mixers, those that most have.
+        by_mixer: those with a reporting run, by name; `delta+conv=4` is a variant of `delta`.
+        tasks: those that most plain mixers have.
         left_out: why records of the store are in no page.
         commits, processors: of the runs.
     """
@@ -143,6 +136,15 @@ class Profiles:
     left_out: tuple[str, ...]
     commits: tuple[str, ...]
     processors: tuple[str, ...]
+
+    @property
+    def plain(self) -> list[str]:
+        """Mixers without options, each of which has a card."""
+        return [name for name in self.by_mixer if mixer_of(name) == name]
+
+    def variants(self, mixer: str) -> list[Profile]:
+        """Those of a mixer with options."""
+        return [p for n, p in self.by_mixer.items() if mixer_of(n) == mixer != n]
 
     @property
     def seeds(self) -> int:
@@ -164,32 +166,6 @@ def above(accuracy: float, chance: float) -> float:
     return (accuracy - chance) / (1 - chance)
 
 
-def read(root: Path) -> Profiles:
-    """The profiles of a store.
-
-    Args:
-        root: of the store.
-
-    Raises:
-        UserError: it has no record of a profile.
-    """
-    runs, left_out = [], []
-    for path in paths(root):
-        if not path.name.startswith(NAME):
-            continue
-        try:
-            runs.append(_run(path))
-        except UserError as error:
-            left_out.append(one_line(error).replace(f"{root}/", ""))  # pages name no machine
-    found = gather(runs, left_out)
-    if not found.by_mixer:
-        raise UserError(
-            f"{root} has no record of a profile; train one by python -m benchmarks profile"
-            " mixer=<name>, or name another store by CHIMERA_STORE="
-        )
-    return found
-
-
 def gather(runs: list[Run], left_out: Sequence[str] = ()) -> Profiles:
     """The profiles of these runs.
 
@@ -206,47 +182,18 @@ def gather(runs: list[Run], left_out: Sequence[str] = ()) -> Profiles:
             position = str(own[0].record["choices"].get("position", "none"))
             hours = sum(float(run.record.get("wall_seconds", 0.0)) for run in own) / 3600
             by_mixer[mixer] = Profile(mixer, position, results, hours)
-    counts = Counter(task for p in by_mixer.values() for task in p.results)
-    tasks = tuple(sorted(task for task, n in counts.items() if 2 * n >= len(by_mixer)))
+    plain = {mixer: p for mixer, p in by_mixer.items() if mixer_of(mixer) == mixer}
+    alone = sorted(mixer for mixer in by_mixer if mixer_of(mixer) not in plain)
+    by_mixer = {mixer: p for mixer, p in by_mixer.items() if mixer not in alone}
+    others += [f"{m}: {mixer_of(m)} itself, which has the card, has no record" for m in alone]
+    counts = Counter(task for p in plain.values() for task in p.results)
+    tasks = tuple(sorted(task for task, n in counts.items() if 2 * n >= len(plain)))
     return Profiles(
         by_mixer,
         tasks,
         (*left_out, *others),
         tuple(sorted({run.commit for run in runs})),
         tuple(sorted({run.processor for run in runs})),
-    )
-
-
-def _run(path: Path) -> Run:
-    """A record as a run.
-
-    Raises:
-        UserError: it does not count, or is of no profile.
-    """
-    directory = check(path)
-    config, record = directory.config(), directory.record()
-    tags = [str(tag) for tag in record.get("tags", ())]
-    stages = [tag for tag in tags if tag in ("rate", "report")]
-    choices = record["choices"]
-    metrics = record["metrics"]
-    missing = [key for key in (METRIC, CHANCE) if key not in metrics]
-    if not str(choices.get("data", "")).startswith(DATA) or not stages or missing:
-        what = f"no {' and no '.join(missing)}" if missing else "no stage or task of one"
-        raise UserError(f"{path} is of no profile: it has {what}")
-    flat = flatten(config).items()
-    setting = sorted((key, str(value)) for key, value in flat if COMPARED.match(key))
-    environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
-    return Run(
-        mixer=str(choices["mixer"]),
-        task=str(choices["data"]).removeprefix(DATA),
-        seed=int(record["seed"]),
-        stage=stages[0],
-        rate=float(config["optim"]["lr"]),
-        record=record,
-        setting=tuple(setting),
-        limit=int(config["trainer"]["max_steps"]),
-        commit=str((environment.get("git") or {}).get("commit", ""))[:8],
-        processor=str(environment.get("processor", "")),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from benchmarks.card import page
-from benchmarks.card.records import read
+from benchmarks.card.stored import read
 from benchmarks.profile import RATES, SEEDS, chosen, overrides, rate_of
 
 from benchmarks import cards

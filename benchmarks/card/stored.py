@@ -1,0 +1,77 @@
+"""Read the records of `python -m benchmarks profile` from a run store."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from benchmarks.card.records import CHANCE, METRIC, Profiles, Run, gather
+from benchmarks.variant import of_node
+from chimera.errors import UserError, one_line
+from chimera.rundir.identity import flatten
+from chimera.rundir.store import check, paths
+
+#: Start of the names of records, and of their data sets.
+NAME, DATA = "profile-", "mad/"
+#: Settings that have to be equal in runs that are compared; paths and workers do not count.
+COMPARED = re.compile(r"(data|model|trainer)\.(?!cache_dir|num_workers|threads|progress|_)")
+
+
+def read(root: Path) -> Profiles:
+    """The profiles of a store.
+
+    Args:
+        root: of the store.
+
+    Raises:
+        UserError: it has no record of a profile.
+    """
+    runs, left_out = [], []
+    for path in paths(root):
+        if not path.name.startswith(NAME):
+            continue
+        try:
+            runs.append(_run(path))
+        except UserError as error:
+            left_out.append(one_line(error).replace(f"{root}/", ""))  # pages name no machine
+    found = gather(runs, left_out)
+    if not found.by_mixer:
+        raise UserError(
+            f"{root} has no record of a profile; train one by python -m benchmarks profile"
+            " mixer=<name>, or name another store by CHIMERA_STORE="
+        )
+    return found
+
+
+def _run(path: Path) -> Run:
+    """A record as a run.
+
+    Raises:
+        UserError: it does not count, or is of no profile.
+    """
+    directory = check(path)
+    config, record = directory.config(), directory.record()
+    tags = [str(tag) for tag in record.get("tags", ())]
+    stages = [tag for tag in tags if tag in ("rate", "report")]
+    choices = record["choices"]
+    metrics = record["metrics"]
+    missing = [key for key in (METRIC, CHANCE) if key not in metrics]
+    if not str(choices.get("data", "")).startswith(DATA) or not stages or missing:
+        what = f"no {' and no '.join(missing)}" if missing else "no stage or task of one"
+        raise UserError(f"{path} is of no profile: it has {what}")
+    flat = flatten(config).items()
+    setting = sorted((key, str(value)) for key, value in flat if COMPARED.match(key))
+    environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+    return Run(
+        mixer=of_node(str(choices["mixer"]), config["mixer"]),
+        task=str(choices["data"]).removeprefix(DATA),
+        seed=int(record["seed"]),
+        stage=stages[0],
+        rate=float(config["optim"]["lr"]),
+        record=record,
+        setting=tuple(setting),
+        limit=int(config["trainer"]["max_steps"]),
+        commit=str((environment.get("git") or {}).get("commit", ""))[:8],
+        processor=str(environment.get("processor", "")),
+    )
