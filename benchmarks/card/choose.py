@@ -76,7 +76,7 @@ def _number(profiles: Profiles) -> str:
     """How many mixers, and how many rows are of the same ones with options."""
     plain = len(profiles.plain)
     more = len(profiles.by_mixer) - plain
-    text = f"{plain} mixers"
+    text = f"{plain} mixer{'s' * (plain != 1)}"
     if more:
         text += f" and {more} variant{'s' * (more != 1)} with options (`mixer+option=value`)"
     return text
