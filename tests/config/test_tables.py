@@ -29,7 +29,7 @@ ROWS = {
     "bitnet_qdyt/hadamard": 3,
     "bitnet_qdyt/main": 6,
     "bitnet_qdyt/norms": 3,
-    "bitnet_qdyt/norms_extra": 3,
+    "bitnet_qdyt/norms_extra": 4,
     "bitnet_qdyt/ste": 3,
     "ours/multilingual": 4,
     "ours/routing": 7,
