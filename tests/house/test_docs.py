@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -161,6 +162,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.write(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
+        patch.setenv("CHIMERA_RUNS", str(root / "runs"))
+        patch.setenv("CHIMERA_STORE", str(root / "store"))
         small = [*tiny.LINE, "trainer.max_steps=2", "task=causal_lm", "model.dim=32"]
         parts = ["mixer=attention", "norm=rmsnorm", "ffn=swiglu", "position=rope"]
         whole = ["model.head_transform=false", "tokenizer=sentencepiece"]
@@ -171,6 +174,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         begun = [word for word in small if word.startswith(kept)]
         begun += ["init_from=hf:llama", "model.max_len=64", "run_dir=runs/llama"]
         assert main(["train", *begun]) == 0
+        assert main(["store", "add", "runs/a"]) == 0
     return root
 
 
@@ -179,9 +183,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_command_is_accepted(
     page: str, line: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("CHIMERA_RUNS", str(place / "runs"))
-    monkeypatch.setenv("CHIMERA_STORE", str(place / "store"))
+    here = tmp_path / "here"  # a copy: what one command writes is not there for the next
+    shutil.copytree(place, here)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("CHIMERA_RUNS", str(here / "runs"))
+    monkeypatch.setenv("CHIMERA_STORE", str(here / "store"))
     words = [re.sub("^to=", f"to={tmp_path}/", word) for word in words_of(line)]
     if "like=llama" in words:  # of a run that began with that checkpoint
         words = [word.replace("runs/name", "runs/llama") for word in words]
