@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.claims import all_claims, claims
 from benchmarks.results_page import cola, missing, results
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
@@ -207,7 +208,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
         *(readme, train_step, profile_step, compiled, heap, threads, ternary),
-        *(results, cola, missing),
+        *(results, cola, missing, claims, all_claims),
     )
 }
 

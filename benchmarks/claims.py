@@ -1,0 +1,163 @@
+"""What the papers claim of single parts, against the committed reports.
+
+A claim is that one row of a table has a lower perplexity than another. It holds here if the whole
+95 % interval of their ratio over seeds (Student's, paired, of the logarithm) is below one, fails if
+the whole interval is above one, and is open otherwise; nobody writes a verdict by hand.
+`python -m benchmarks.figures` puts three of each verdict into README and all into docs/results.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.results_page import Report, report
+from chimera.paths import EXPERIMENTS
+from chimera.report.stats import paired
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That `row` has a lower perplexity than `than`.
+
+    Args:
+        words: the claim, in one line.
+        table: path of a table whose metric is a perplexity, or a loss in nats.
+        row, than: its rows.
+    """
+
+    words: str
+    table: str
+    row: str
+    than: str
+
+
+#: The strongest claim of each paper first.
+CLAIMS = (
+    Claim("QDyT in place of LayerNorm", "bitnet_qdyt/norms", "qdyt", "layernorm"),
+    Claim("QDyT in place of a static tanh", "bitnet_qdyt/norms", "qdyt", "static_tanh"),
+    Claim("a convolution before attention", "saidl/hybrids", "conv_before_attn", "baseline"),
+    Claim(
+        "a convolution in every other layer, with sparse blocks and ALiBi",
+        "saidl/hybrids",
+        "best_combo",
+        "baseline",
+    ),
+    Claim("rotary positions in place of sinusoidal ones", "saidl/positions", "rope", "sinusoidal"),
+    Claim("sinusoidal positions in place of ALiBi", "saidl/positions", "sinusoidal", "alibi"),
+    Claim(
+        "a sliding window in place of linear attention",
+        "saidl/attention",
+        "sliding_window",
+        "linear",
+    ),
+    Claim("rotary positions in place of learned ones", "saidl/positions", "rope", "learned"),
+    Claim("rotary positions in place of ALiBi", "saidl/positions", "rope", "alibi"),
+    Claim(
+        "sparse blocks in place of full attention", "saidl/attention", "sparse_block", "standard"
+    ),
+    Claim("a static tanh in place of LayerNorm", "bitnet_qdyt/norms", "static_tanh", "layernorm"),
+    Claim("the Hadamard rotation before every projection", "bitnet_qdyt/hadamard", "all", "none"),
+    Claim(
+        "the memory of the delta rule beside LoRA", "tptt/variants", "derivative_n2", "lora_only"
+    ),
+)
+#: Claims of each verdict in README.
+SHOWN = 3
+HOLDS, FAILS, OPEN = "holds", "does not hold", "open"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim beside the runs.
+
+    Args:
+        claim: what is claimed.
+        found: the report that it is read from.
+        published: ratio of the paper's perplexities; None where it prints no such number.
+        ratio: ours, with its interval over `seeds` seeds.
+    """
+
+    claim: Claim
+    found: Report
+    published: float | None
+    ratio: float
+    interval: tuple[float, float]
+    seeds: int
+
+    @property
+    def verdict(self) -> str:
+        """What the interval says."""
+        low, high = self.interval
+        return HOLDS if high < 1 else FAILS if low > 1 else OPEN
+
+
+def finding(claim: Claim, folder: Path = EXPERIMENTS) -> Finding | None:
+    """A claim beside the table's report; None without a report, a row or a second seed."""
+    found = report(claim.table, folder)
+    if found is None:
+        return None
+    rows = {row["row"]: row for row in found.done}
+    if claim.row not in rows or claim.than not in rows:
+        return None
+    log = _nats(found.table.metric)
+    first, second = rows[claim.row], rows[claim.than]
+    gap = paired(
+        {seed: log(value) for seed, value in found.values(first).items()},
+        {seed: log(value) for seed, value in found.values(second).items()},
+    )
+    if gap is None or gap.interval is None:
+        return None
+    pair = [log(float(row["published"])) for row in (first, second) if row["published"]]
+    published = math.exp(pair[0] - pair[1]) if len(pair) == 2 else None
+    low, high = (math.exp(end) for end in gap.interval)
+    return Finding(claim, found, published, math.exp(gap.mean), (low, high), gap.n)
+
+
+def _nats(metric: str) -> Callable[[float], float]:
+    """How values of a metric become nats."""
+    return math.log if metric.endswith("perplexity") else float
+
+
+def findings() -> list[Finding]:
+    """All claims that a report can answer, in their order."""
+    return [found for claim in CLAIMS if (found := finding(claim)) is not None]
+
+
+def claims() -> str:
+    """README: the first of those that hold and of those that do not."""
+    answered = findings()
+    chosen = [
+        [one for one in answered if one.verdict == verdict][:SHOWN] for verdict in (HOLDS, FAILS)
+    ]
+    return _table([one for part in chosen for one in part], "")
+
+
+def all_claims() -> str:
+    """docs/results.md: every claim."""
+    answered = findings()
+    order = (HOLDS, FAILS, OPEN)
+    return _table(sorted(answered, key=lambda one: order.index(one.verdict)), "../")
+
+
+def _table(shown: list[Finding], up: str) -> str:
+    head = [
+        "a paper says that it lowers perplexity",
+        "its figure",
+        "here, 95 % interval",
+        "",
+        "runs",
+    ]
+    lines = [head, ["---"] * len(head)]
+    for one in shown:
+        low, high = one.interval
+        lines.append([
+            f"{one.claim.words} ({one.found.table.source})",
+            f"{one.published:.2f} ×" if one.published else "–",
+            f"{one.ratio:.2f} × ({low:.2f} to {high:.2f})",
+            f"**{one.verdict}**",
+            f"[{one.found.scale}, {one.seeds} seeds]({up}{one.found.link.removeprefix('../')})",
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
