@@ -16,7 +16,7 @@ import pytest
 from chimera.cli.main import main
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
-from chimera.config.tables import tables
+from chimera.config.tables import load, tables
 from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir
@@ -95,6 +95,13 @@ def test_thirty_questions_have_a_page() -> None:
     rows = re.findall(r"^\| (.*\?[^|]*) \| (.*) \| (.*) \|$", text, re.M)
     assert len(rows) == 30
     assert all(LINK.search(page) for *_, page in rows)
+
+
+def test_every_paper_that_a_table_names_is_explained() -> None:
+    text = (DOCS / "papers.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^\| ([A-Z]+) \|", text, re.M))
+    named = {name for path in tables() for name in re.findall(r"\b[A-Z]{4,}\b", load(path).source)}
+    assert named - {"SPEC"} == explained
 
 
 def lines() -> Iterator[tuple[str, str]]:
