@@ -161,7 +161,8 @@ def _beside(profiles: Profiles, source: Source) -> list[str]:
     original = source
     source, instead = matched(profiles, original)
     found = ranks(profiles, source)
-    here = sorted({m for row in source.scores.values() for m in row} & profiles.by_mixer.keys())
+    compared = [row for task, row in source.scores.items() if task in profiles.tasks]
+    here = sorted({m for row in compared for m in row} & profiles.by_mixer.keys())
     number = len({mixer_of(m) for m in here})
     opening = f"**{source.title}** ({source.source}; {source.note}). {number} of its mixers are"
     opening += f" here: {', '.join(f'`{m}`' for m in here) or 'none'}."
