@@ -24,7 +24,7 @@ from chimera.report.budget import budget as draw
 from chimera.report.budget import known, tokens_per_step
 from chimera.report.cells import numerics
 from chimera.report.stats import corrected, paired
-from chimera.report.summary import Summary, summarise
+from chimera.report.summary import Line, Summary, summarise
 from chimera.rundir.index import RunIndex
 from chimera.types import NonNegativeInt, PositiveFloat
 
@@ -151,13 +151,14 @@ def summary_at(
     table: Table, plan: dict[str, int | None], overrides: Sequence[str], seeds: list[int]
 ) -> Summary:
     """The table with each row's runs at its own number of steps."""
-    lines = []
+    lines: list[Line] = []
     for row in table.rows:
         steps = plan[row.name]
         words = [*overrides] if steps is None else [*overrides, f"trainer.max_steps={steps}"]
         alone = replace(table, rows=(row,), reference="")
         lines += summarise(alone, words, seeds).lines if steps != 0 else ()
-    reference = next((line.values for line in lines if line.name == table.reference), {})
+    no_values: dict[int, float] = {}
+    reference = next((line.values for line in lines if line.name == table.reference), no_values)
     tested = corrected(
         [None if line.name == table.reference else paired(line.values, reference) for line in lines]
     )

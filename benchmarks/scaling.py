@@ -40,7 +40,8 @@ def fit(points: list[tuple[float, float]]) -> tuple[float, float]:
     Returns:
         a and b of loss = a · FLOPs^(−b).
     """
-    slope, offset = np.polyfit(*np.log(np.array(points)).T, 1)
+    flops, losses = np.log(np.array(points)).T
+    slope, offset = np.polyfit(flops, losses, 1)
     return float(np.exp(offset)), float(-slope)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,13 +80,13 @@ def products() -> dict[str, dict[str, float]]:
         c = torch.randint(-1, 2, (n, k), dtype=torch.int8)
         x, w, half_x, half_w = a.float(), c.float(), a.bfloat16(), c.bfloat16()
         bits = two_bits.pack(c)
-        rivals: dict[str, Callable[[], object]] = {"fp32": lambda x=x, w=w: x @ w.T}
+        rivals: dict[str, Callable[[], object]] = {"fp32": partial(torch.mm, x, w.T)}
         if has("avx512_bf16") or m * k * n <= LARGEST_LOOP:
-            rivals["bf16"] = lambda x=half_x, w=half_w: x @ w.T
+            rivals["bf16"] = partial(torch.mm, half_x, half_w.T)
         if has("avx512_vnni") or m * k * n <= LARGEST_LOOP:
-            rivals["int8"] = lambda a=a, c=c: torch._int_mm(a, c.T)
+            rivals["int8"] = partial(torch._int_mm, a, c.T)
         if library() is not None:
-            rivals["packed"] = lambda a=a, bits=bits: two_bits.product(a, bits)
+            rivals["packed"] = partial(two_bits.product, a, bits)
         rows[f"{m}x{k}x{n}"] = seconds = turns(rivals, rounds=ROUNDS, warmup=1)
         print(
             f"{m}x{k}x{n:<8}" + "".join(f"{name} {1e3 * s:9.3f}  " for name, s in seconds.items())

@@ -35,9 +35,10 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are in no file of docs/."""
     from mkdocs.structure.files import File
 
-    pages = {**cards(), **tables()}
+    texts = {**cards(), **tables()}
+    pages: dict[str, str | bytes] = {**texts}
     linked = set()
-    for name, text in [*pages.items(), *_written(Path(config["docs_dir"]))]:
+    for name, text in [*texts.items(), *_written(Path(config["docs_dir"]))]:
         linked |= {path for path, _ in outside(text, _source(name))}
     for path in sorted(linked):
         name = page_of(path)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from benchmarks.card.records import Profile, Result
 from chimera.report.canvas import empty, save
 from chimera.report.stats import spread
+
+if TYPE_CHECKING:
+    from matplotlib.projections.polar import PolarAxes
 
 OURS, REFERENCE = "C0", "0.55"
 
@@ -33,7 +37,7 @@ def draw(profile: Profile, reference: Profile | None, tasks: Sequence[str], file
     """
     tasks = [task for task in tasks if task in profile.results]
     figure = empty(5.6, 4.6)
-    axis = figure.add_subplot(projection="polar")
+    axis = cast("PolarAxes", figure.add_subplot(projection="polar"))
     angles = [2 * math.pi * i / len(tasks) for i in range(len(tasks))]
     round_ = [*angles, angles[0]]
     points = [ends(profile.results[task]) for task in tasks]
@@ -42,8 +46,10 @@ def draw(profile: Profile, reference: Profile | None, tasks: Sequence[str], file
     axis.plot(round_, means, color=OURS, marker="o", markersize=4, label=profile.mixer)
     if reference is not None and reference.mixer != profile.mixer:
         known = [ends(reference.results[t])[0] if t in reference.results else 0 for t in tasks]
-        look = {"color": REFERENCE, "linestyle": "--", "linewidth": 1.2}
-        axis.plot(round_, [*known, known[0]], label=reference.mixer, **look)
+        axis.plot(
+            round_, [*known, known[0]], label=reference.mixer, color=REFERENCE, linestyle="--",
+            linewidth=1.2,
+        )  # fmt: skip
     axis.set_xticks(angles, [task.replace("_", "\n") for task in tasks], fontsize=9)
     axis.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "½", "", "1"], fontsize=8)
     axis.set_ylim(0, 1)

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ from chimera.ops import packed as two_bits
 from chimera.ops.grid import rms_codes
 from chimera.ops.integer import product
 from chimera.quant.bitnet158 import BitNet158
+from chimera.quant.shared.layers import TernaryLinear
 from chimera.quant.shared.packed import PackedTernaryLinear
 from chimera.quant.shared.packing import resident_bytes
 
@@ -38,8 +40,9 @@ TOKENS = (1, 16, 512, 4096)
 #: Bytes of the copies of a layer as multiples of the cache, and their largest number.
 CACHES, COPIES = 4, 256
 ROUNDS, WARMUP = 10, 2
-#: Grid of the layers: bits and eps of its norm.
-BITS, EPS = 8, 1e-6
+#: Grid of the layers, and eps of its norm.
+BITS: Final = 8
+EPS = 1e-6
 #: Tokens compared with the CPU at the most: three of the largest tiles, the last in part.
 COMPARED = 130
 #: Share of codes that may fall to the other side of a tie.
@@ -76,19 +79,21 @@ def measured(setting: Setting, m: int, k: int, n: int) -> dict[str, Any]:
     """Times and bytes of a layer [k → n] on m tokens, by variant, and what `compared` says."""
     torch.manual_seed(0)
     layer = BitNet158(activation_bits=BITS).linear(k, n, bias=False, role="up").eval()
+    assert isinstance(layer, TernaryLinear)
     x = torch.randn(m, k)
     row: dict[str, Any] = {"against_cpu": compared(setting, layer.packed(), x[:COMPARED])}
     for name, dtype in (("packed", torch.bfloat16), ("one byte", torch.bfloat16),
                         ("bf16", torch.bfloat16), ("fp16", torch.float16)):  # fmt: skip
-        module = layer.packed() if name in ("packed", "one byte") else dense(layer.packed(), dtype)
+        ours = name in ("packed", "one byte")
+        module: nn.Module = layer.packed() if ours else dense(layer.packed(), dtype)
         module, inputs = module.to(setting.device), x.to(setting.device, dtype)
         with kernel(on=name != "one byte"):
             module(inputs)  # codes of one byte are made by the first call
             held = resident_bytes(module)
             modules = [module, *(copy.deepcopy(module) for _ in range(copies(setting, held) - 1))]
-            calls = [lambda one=one, inputs=inputs: one(inputs) for one in modules]
+            calls: list[Callable[[], object]] = [partial(one, inputs) for one in modules]
             row[name] = {"bytes": held, **times(setting, calls)}
-            if name in ("packed", "one byte"):
+            if ours:
                 calls = alone(modules, inputs, packed=name == "packed")
                 row["product" if name == "packed" else "product one byte"] = times(setting, calls)
     return row
@@ -124,17 +129,17 @@ def dense(layer: PackedTernaryLinear, dtype: torch.dtype) -> nn.Linear:
     return twin
 
 
-def alone(
-    modules: list[PackedTernaryLinear], x: Tensor, *, packed: bool
-) -> list[Callable[[], object]]:
+def alone(modules: Sequence[nn.Module], x: Tensor, *, packed: bool) -> list[Callable[[], object]]:
     """The products of packed layers, from ready codes of x; the packed ones with scales."""
     codes, step, _ = rms_codes(x.float(), BITS, EPS)
-    if not packed:
-        return [lambda one=one: product(codes, one.cached()) for one in modules]
-    return [
-        lambda one=one: two_bits.scaled(codes, step, one.bits, one.scale, None, x.dtype)
-        for one in modules
-    ]
+    calls: list[Callable[[], object]] = []
+    for one in modules:
+        assert isinstance(one, PackedTernaryLinear)
+        if packed:
+            calls.append(partial(two_bits.scaled, codes, step, one.bits, one.scale, None, x.dtype))
+        else:
+            calls.append(partial(product, codes, one.cached()))
+    return calls
 
 
 def copies(setting: Setting, held: int) -> int:

@@ -53,7 +53,7 @@ def main(setting: Setting) -> dict[str, Any]:
         if setting.tiny:
             overrides += SMALL if preset != TITAN else [*SMALL[:4], "mixer.members.retnet.heads=4"]
             batch, length = 2, 16
-        row = {"name": name, "choices": overrides, "precision": precision}
+        row: dict[str, Any] = {"name": name, "choices": overrides, "precision": precision}
         row |= {"batch": batch, "length": length}
         if setting.left < 5:
             rows.append({**row, "error": "no time left"})
@@ -104,9 +104,10 @@ def bert(
     from transformers import BertConfig, BertForMaskedLM
 
     vocabulary = 512 if setting.tiny else 30522
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = BertConfig(vocab_size=vocabulary, **(shape if setting.tiny else {}))
-    model = BertForMaskedLM(config).to(setting.device).train()
+    small: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(vocab_size=vocabulary, **(small if setting.tiny else {}))
+    model: nn.Module = BertForMaskedLM(config)
+    model = model.to(setting.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     ids, index, targets = inputs(setting, vocabulary, batch, length)
     labels = torch.full_like(ids, -100)

@@ -63,6 +63,7 @@ class Case:
             for p in model.parameters():
                 p.add_(0.05 * torch.randn_like(p))
             table = model.backbone.embedding.weight
+            assert isinstance(table, Tensor)
             table.add_(2 * table.std() * torch.randn_like(table[0]))
         return model
 
