@@ -11,7 +11,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.card import controls
+from benchmarks.card.stored import read as read_profiles
 from benchmarks.claims import all_claims, claims
+from benchmarks.qdyt import qdyt
 from benchmarks.results_page import cola, missing, results
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
@@ -68,6 +71,11 @@ def readme() -> str:
         " ([docs/speed.md](docs/speed.md), [docs/ternary.md](docs/ternary.md)).\n"
     )
     return text
+
+
+def convolution() -> str:
+    """The README's sentence about convolutions."""
+    return controls.sentence(read_profiles(ROOT / "store"))
 
 
 def train_step() -> str:
@@ -207,8 +215,8 @@ def ternary() -> str:
 WRITERS: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
-        *(readme, train_step, profile_step, compiled, heap, threads, ternary),
-        *(results, cola, missing, claims, all_claims),
+        *(readme, convolution, train_step, profile_step, compiled, heap, threads, ternary),
+        *(results, cola, missing, claims, all_claims, qdyt),
     )
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from benchmarks.card import controls
 from benchmarks.card.page import COMMAND, REFERENCE, Facts, mean_score
 from benchmarks.card.published import (
     MEAN,
@@ -52,6 +53,7 @@ def page(profiles: Profiles, sources: list[Source], facts: Facts) -> str:
         f" {int(CONTEXT):,} tokens, «time» the training step at 4096 tokens relative to"
         f" `{REFERENCE}` ([cost.md](cost.md)).",
         f"Without all tasks yet: {', '.join(f'`{m}`' for m in missing)}." if missing else "",
+        *controls.section(profiles),
         "## Beside published scores",
         *(part for source in sources for part in _beside(profiles, source)),
         *_apart(sources),

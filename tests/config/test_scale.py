@@ -73,6 +73,15 @@ def test_a_value_of_the_scale_wins_over_the_presets_and_loses_to_the_command_lin
     assert plain(compose([titan, "scale=small"]))["precision"] == "fp32"
 
 
+def test_medium_keeps_the_share_of_the_warm_up_of_alpha() -> None:
+    shares = []
+    for scale in ("medium", "paper"):
+        config = plain(compose(["+bitnet_qdyt/norms=qdyt", f"scale={scale}"]))
+        warm = config["norm"]["callbacks"]["qdyt"]["warmup_steps"]
+        shares.append(warm / config["trainer"]["max_steps"])
+    assert shares == [0.1, 0.1]
+
+
 @pytest.mark.parametrize("scale", ["smoke", "small", "medium"])
 def test_large_is_deeper_than_base_and_base_than_bert_at_every_scale(scale: str) -> None:
     depth = [
