@@ -46,6 +46,7 @@ CLAIMS = (
         "baseline",
     ),
     Claim("rotary positions in place of sinusoidal ones", "saidl/positions", "rope", "sinusoidal"),
+    Claim("a static tanh in place of LayerNorm", "bitnet_qdyt/norms", "static_tanh", "layernorm"),
     Claim("sinusoidal positions in place of ALiBi", "saidl/positions", "sinusoidal", "alibi"),
     Claim(
         "a sliding window in place of linear attention",
@@ -58,7 +59,6 @@ CLAIMS = (
     Claim(
         "sparse blocks in place of full attention", "saidl/attention", "sparse_block", "standard"
     ),
-    Claim("a static tanh in place of LayerNorm", "bitnet_qdyt/norms", "static_tanh", "layernorm"),
     Claim("the Hadamard rotation before every projection", "bitnet_qdyt/hadamard", "all", "none"),
     Claim(
         "the memory of the delta rule beside LoRA", "tptt/variants", "derivative_n2", "lora_only"
