@@ -16,11 +16,12 @@ from benchmarks.card.stored import read as read_profiles
 from benchmarks.claims import all_claims, claims
 from benchmarks.qdyt import qdyt
 from benchmarks.results_page import cola, missing, results
+from benchmarks.seeds import seeds
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-FILES = ("README.md", "docs/ternary.md", "docs/speed.md", "docs/results.md")
+FILES = ("README.md", "docs/ternary.md", "docs/speed.md", "docs/results.md", "docs/scales.md")
 MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -216,7 +217,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
         *(readme, convolution, train_step, profile_step, compiled, heap, threads, ternary),
-        *(results, cola, missing, claims, all_claims, qdyt),
+        *(results, cola, missing, claims, all_claims, qdyt, seeds),
     )
 }
 

@@ -1,0 +1,66 @@
+"""docs/scales.md: how far seeds are apart, from the records of masked models in `store/`.
+
+A difference between two rows is only worth reading beside this. Runs that differ in their seed
+alone are one line; the spread is that of the loss, since a ratio of perplexities is a difference
+of losses.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+import yaml
+
+from chimera.paths import ROOT
+from chimera.report.digits import number
+from chimera.rundir.identity import flatten
+
+#: Records that are compared, and the fewest seeds of a line.
+RECORDS, FEWEST = "mlm-*", 3
+#: Last parts of keys that differ from run to run of one line.
+OWN = ("seed", "run_dir", "name")
+
+
+def seeds() -> str:
+    """A line for each setting that has so many seeds, the smallest spread first."""
+    return page(ROOT / "store")
+
+
+def page(store: Path) -> str:
+    """The table for a store."""
+    lines: dict[tuple[tuple[str, str], ...], dict[int, tuple[float, dict[str, Any]]]] = {}
+    for folder in sorted(store.glob(RECORDS)):
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        perplexity = float(record["metrics"]["val/perplexity"])
+        lines.setdefault(_line(config), {})[config["seed"]] = perplexity, config
+    rows = []
+    for by_seed in lines.values():
+        if len(by_seed) >= FEWEST:
+            values = [by_seed[seed][0] for seed in sorted(by_seed)]
+            config = by_seed[min(by_seed)][1]
+            rows.append((stdev(map(math.log, values)), _shown(config, values)))
+    rows.sort(key=lambda row: row[0])
+    head = ["parts", "scale", "steps", "validation perplexity of each seed", "loss, s. d."]
+    body = [[*shown, f"{spread:.3f}"] for spread, shown in rows]
+    table = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in table) + "\n"
+
+
+def _line(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    kept = {k: str(v) for k, v in flatten(config).items() if k.rpartition(".")[2] not in OWN}
+    return tuple(sorted(kept.items()))
+
+
+def _shown(config: dict[str, Any], values: list[float]) -> list[str]:
+    choices = config["choices"]
+    parts = [f"{group}={choices[group]}" for group in ("mixer", "quant", "norm", "position")]
+    warm = flatten(config).get("norm.callbacks.qdyt.warmup_steps")
+    if warm is not None:
+        parts.append(f"norm.callbacks.qdyt.warmup_steps={warm}")
+    shown = ", ".join(number(value, 3) for value in values)
+    return [f"`{' '.join(parts)}`", choices["scale"], str(config["trainer"]["max_steps"]), shown]
