@@ -46,6 +46,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["eval", "rnu=x"], ["rnu=x", "did you mean 'run'"]),
         (["table"], ["name a table"]),
         (["report"], ["no table is named"]),
+        (["report", "bitnet_qdyt/norms", "overwrite=true"], ["overwrite=true is for training"]),
         (["dashboard", "no/such"], ["no/such"]),
         (["list", "everything"], ["cannot list 'everything'"]),
         (["sweep", "mixer=retnett"], ["mixer=retnett", "did you mean 'retnet'"]),

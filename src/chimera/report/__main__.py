@@ -43,7 +43,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str], Options]:
     """Read the command line: name of the table, overrides of its jobs, options.
 
     Raises:
-        UserError: no table or several tables are named, or a seed is not a number.
+        UserError: no table or several tables are named, a seed is not a number, or a word is for
+            training only.
     """
     remaining: list[str] = []
     options = read(Options, arguments, USAGE, unread=remaining)
@@ -53,6 +54,12 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str], Options]:
         raise UserError(f"{chosen}; name one of {', '.join(tables())}")
     if not options.seed:
         raise UserError("seed= is empty; name one or more seeds, as in seed=0,1,2")
+    for argument in remaining:
+        if argument.partition("=")[0] in ("overwrite", "extend", "run_dir"):
+            raise UserError(
+                f"{argument} is for training, and a report reads runs; leave it out"
+                " (files of an earlier report are replaced)"
+            )
     return names[0], [argument for argument in remaining if "=" in argument], options
 
 
