@@ -97,7 +97,8 @@ def planned(table: str) -> list[Job]:
 def estimates(chosen: list[str]) -> dict[str, Any]:
     """Runs, steps and seconds of tables on this machine; `why` for one that cannot be estimated.
 
-    The first row of each table is measured before any other. Seeds take the same time.
+    Seconds are None where a run's are not known: its examples have not been prepared here. The
+    first row of each table is measured before any other. Seeds take the same time.
     """
     from chimera.sweep.estimate import Estimator
 
@@ -123,7 +124,7 @@ def estimates(chosen: list[str]) -> dict[str, Any]:
         found[table] = {
             "runs": sums["runs"],
             "steps": sums["steps"],
-            "seconds": sums["seconds"],
+            "seconds": sums["seconds"] if all(each.tokens_per_second for each in runs) else None,
             "from": {way: ways.count(way) for way in dict.fromkeys(ways)},
         }
         print(f"{table:24} {found[table]}", file=sys.stderr, flush=True)

@@ -175,7 +175,9 @@ def missing() -> str:
     """A line for each table without a complete report at the scale of the estimates."""
     lines = [["table", "runs", "hours", "command"], ["---", "---:", "---:", "---"]]
     costs, total = not_run.known(), 0.0
-    for path in sorted(tables(), key=lambda path: (_seconds(costs.get(path, {})), path)):
+    for path in sorted(
+        tables(), key=lambda path: (_seconds(costs.get(path, {})) or math.inf, path)
+    ):
         if _complete(path, not_run.SCALE):
             continue
         cost = costs.get(path, {})
@@ -194,7 +196,7 @@ def missing() -> str:
 
 
 def _seconds(cost: Mapping[str, float]) -> float:
-    return float(cost.get("seconds", 0.0))
+    return float(cost.get("seconds") or 0.0)
 
 
 def _complete(path: str, scale: str) -> bool:
