@@ -21,8 +21,8 @@ from chimera.rundir.identity import flatten
 
 #: Records that are compared, and the fewest seeds of a line.
 RECORDS, FEWEST = "mlm-*", 3
-#: Last parts of keys that differ from run to run of one line.
-OWN = ("seed", "run_dir", "name")
+#: Settings that differ from seed to seed of one line.
+OWN = ("seed", "data.seed", "run_dir", "name")
 
 
 def seeds() -> str:
@@ -52,7 +52,7 @@ def page(store: Path) -> str:
 
 
 def _line(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    kept = {k: str(v) for k, v in flatten(config).items() if k.rpartition(".")[2] not in OWN}
+    kept = {key: str(value) for key, value in flatten(config).items() if key not in OWN}
     return tuple(sorted(kept.items()))
 
 

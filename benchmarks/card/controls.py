@@ -1,4 +1,4 @@
-"""Pairs of profiles that differ in one thing: what a short convolution gives."""
+"""Pairs of profiles with and without a short convolution: what it gives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def section(profiles: Profiles) -> list[str]:
         " before the mixer (`conv_attention`) or on its queries, keys and values (`delta`);"
         " in brackets Student's 95% interval over seeds, of IQM the bootstrap's. Many mixers have"
         " such a convolution within (`mamba`, `mamba2`, `gated_delta`, `kda`), others have none:"
-        " a comparison of the two kinds measures the convolution, too.",
+        " a comparison of the two kinds measures the convolution, too. `conv_attention` has a norm"
+        " and a branch of its own beside the convolution (`mixer.residual=false` has neither, and"
+        " is not profiled yet), so that its difference is not the convolution's alone.",
         grid(head, [_row(a, b, profiles.tasks) for a, b in pairs]),
     ]
 
