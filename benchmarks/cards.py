@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.card import choose, page, radar
+from benchmarks.card import choose, longer, page, radar
 from benchmarks.card.published import sources
 from benchmarks.card.stored import read as read_store
+from benchmarks.card.stored import read_longer
 from chimera.config.arguments import read
 from chimera.errors import UserError
 from chimera.paths import ROOT, store_root
@@ -47,8 +48,9 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         UserError: a bad word, or the named store has no record of a profile.
     """
     options = read(Options, words, USAGE)
+    store = options.store or store_root()
     try:
-        profiles = read_store(options.store or store_root())
+        profiles = read_store(store)
     except UserError as error:
         if words:
             raise
@@ -66,7 +68,8 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         radar.draw(profile, reference, profiles.tasks, folder / f"mixer-{name}.svg")
         text = page.page(profile, profiles, facts)
         (folder / f"mixer-{name}.md").write_text(text, encoding="utf-8")
-    (to / "choose.md").write_text(choose.page(profiles, sources(), facts), encoding="utf-8")
+    more = longer.gather(read_longer(store), profiles)
+    (to / "choose.md").write_text(choose.page(profiles, sources(), facts, more), encoding="utf-8")
     print(f"{len(profiles.plain)} cards and choose.md: {', '.join(profiles.by_mixer)}")
     for why in profiles.left_out:
         print(f"left out: {why}")

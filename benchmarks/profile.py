@@ -230,11 +230,11 @@ def table(mixer: str, tasks: Sequence[str]) -> str:
     """A row for each task: chosen rate, accuracy of the reporting seeds, chance, steps."""
     lines = ["| task | rate | accuracy | ± | chance | majority | solved at |", "|---" * 7 + "|"]
     for task in tasks:
-        best = chosen(found for rate in RATES if (found := _stored(mixer, task, rate, CHOICE)))
+        best = chosen(found for rate in RATES if (found := stored(mixer, task, rate, CHOICE)))
         reported = [
             found
             for seed in SEEDS
-            if best is not None and (found := _stored(mixer, task, rate_of(best), seed))
+            if best is not None and (found := stored(mixer, task, rate_of(best), seed))
         ]
         if best is None or not reported:
             lines.append(f"| {task} | | no run | | | | |")
@@ -259,10 +259,11 @@ def line(record: Mapping[str, Any]) -> str:
     )
 
 
-def _stored(mixer: str, task: str, rate: float, seed: int) -> dict[str, Any] | None:
+def stored(mixer: str, task: str, rate: float, seed: int) -> dict[str, Any] | None:
+    """Record of a run of the profile, None if the run store lacks it."""
     config = plain(compose(overrides(mixer, task, rate, seed)))
-    stored = Store().find(config, identity(config))
-    return None if stored is None else stored.record()
+    found = Store().find(config, identity(config))
+    return None if found is None else found.record()
 
 
 def _check(options: Options) -> list[str]:

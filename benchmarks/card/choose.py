@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.card import controls
+from benchmarks.card import controls, longer
 from benchmarks.card.page import COMMAND, REFERENCE, Facts, mean_score
 from benchmarks.card.published import (
     MEAN,
@@ -32,8 +33,17 @@ CONTEXT = "1024"
 USEFUL = 0.5
 
 
-def page(profiles: Profiles, sources: list[Source], facts: Facts) -> str:
-    """Contents of docs/choose.md."""
+def page(
+    profiles: Profiles, sources: list[Source], facts: Facts, more: Sequence[longer.Longer] = ()
+) -> str:
+    """Contents of docs/choose.md.
+
+    Args:
+        profiles: of the run store.
+        sources: whose scores stand beside ours.
+        facts: state and cost.
+        more: scores after more steps than the profiles have.
+    """
     missing = sorted(profiles.by_mixer.keys() - {p.mixer for p in profiles.complete()})
     parts = [
         "# Which mixer for what",
@@ -54,8 +64,9 @@ def page(profiles: Profiles, sources: list[Source], facts: Facts) -> str:
         f" `{REFERENCE}` ([cost.md](cost.md)).",
         f"Without all tasks yet: {', '.join(f'`{m}`' for m in missing)}." if missing else "",
         *controls.section(profiles),
+        *longer.section(more, profiles),
         "## Beside published scores",
-        *(part for source in sources for part in _beside(profiles, source)),
+        *(part for source in sources for part in _beside(profiles, source, more)),
         *_apart(sources),
         *_left_out(profiles),
     ]
@@ -159,7 +170,7 @@ def _time(mixer: str, facts: Facts) -> str:
     return f"{own / other:.2f} ×" if own and other else "–"
 
 
-def _beside(profiles: Profiles, source: Source) -> list[str]:
+def _beside(profiles: Profiles, source: Source, more: Sequence[longer.Longer]) -> list[str]:
     original = source
     source, instead = matched(profiles, original)
     found = ranks(profiles, source)
@@ -178,7 +189,7 @@ def _beside(profiles: Profiles, source: Source) -> list[str]:
     number, otherwise = disagreements(profiles, source)
     tested = f"Of {number} pairs that it ranks on our tasks, {len(otherwise)} are significantly the"
     tested += " other way round here"
-    lines = [_disagreement(one) for one in otherwise[:LISTED]]
+    lines = [_disagreement(one, more) for one in otherwise[:LISTED]]
     rest = len(otherwise) - LISTED
     lines += [f"- and {rest} more"] if rest > 0 else []
     return [opening, grid(*_ranks(found)), f"{tested}{':' if lines else '.'}", "\n".join(lines)]
@@ -197,10 +208,11 @@ def _ranks(found: list[Rank]) -> tuple[list[str], list[list[str]]]:
     return ["task", "mixers", "Spearman's ρ (95% interval)", "share of orders as high"], body
 
 
-def _disagreement(one: Disagreement) -> str:
+def _disagreement(one: Disagreement, more: Sequence[longer.Longer]) -> str:
     return (
         f"- `{one.task}`: `{one.first}` is {one.gap:.2f} above `{one.second}` there, and"
-        f" {-one.ours.mean:.2f} below it here. Open."
+        f" {-one.ours.mean:.2f} below it here."
+        f" {longer.explained(more, one.task, one.first, one.second)}"
     )
 
 

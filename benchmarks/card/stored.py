@@ -12,8 +12,8 @@ from chimera.errors import UserError, one_line
 from chimera.rundir.identity import flatten
 from chimera.rundir.store import check, paths
 
-#: Start of the names of records, and of their data sets.
-NAME, DATA = "profile-", "mad/"
+#: Start of the names of records, of those with more steps, and of their data sets.
+NAME, LONGER, DATA = "profile-", "longer-", "mad/"
 #: Settings that have to be equal in runs that are compared; paths and workers do not count.
 COMPARED = re.compile(r"(data|model|trainer)\.(?!cache_dir|num_workers|threads|progress|_)")
 
@@ -27,14 +27,7 @@ def read(root: Path) -> Profiles:
     Raises:
         UserError: it has no record of a profile.
     """
-    runs, left_out = [], []
-    for path in paths(root):
-        if not path.name.startswith(NAME):
-            continue
-        try:
-            runs.append(_run(path))
-        except UserError as error:
-            left_out.append(one_line(error).replace(f"{root}/", ""))  # pages name no machine
+    runs, left_out = _named(root, NAME)
     found = gather(runs, left_out)
     if not found.by_mixer:
         raise UserError(
@@ -42,6 +35,24 @@ def read(root: Path) -> Profiles:
             " mixer=<name>, or name another store by CHIMERA_STORE="
         )
     return found
+
+
+def read_longer(root: Path) -> list[Run]:
+    """The runs of `python -m benchmarks longer` in a store; records that do not count are not."""
+    return _named(root, LONGER)[0]
+
+
+def _named(root: Path, start: str) -> tuple[list[Run], list[str]]:
+    """Runs whose records' names start so, and why other such records do not count."""
+    runs, left_out = [], []
+    for path in paths(root):
+        if not path.name.startswith(start):
+            continue
+        try:
+            runs.append(_run(path))
+        except UserError as error:
+            left_out.append(one_line(error).replace(f"{root}/", ""))  # pages name no machine
+    return runs, left_out
 
 
 def _run(path: Path) -> Run:
