@@ -88,7 +88,7 @@ def test_difference_to_the_reference_is_paired(whole: tuple[Summary, Path]) -> N
     assert float(rows["static_tanh"]["low"]) == pytest.approx(-4.248, abs=1e-3)
     text = (whole[1] / "report.md").read_text(encoding="utf-8")
     assert "| -4.000 ± 0.100 | -4.248 to -3.752 | <0.001 |" in text
-    assert "With 3 seeds and the spread of these differences, one below about 0.46 is" in text
+    assert "With 3 seeds a difference of 0.46 is the smallest that is resolved" in text
     assert rows[load(TABLE).reference]["difference"] == ""
 
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from scipy import stats as oracle
 
 from chimera.report import digits
-from chimera.report.stats import LEVEL, Difference, Spread, corrected, paired, resolvable, spread
+from chimera.report.stats import (
+    LEVEL,
+    Difference,
+    Spread,
+    alone,
+    corrected,
+    paired,
+    resolvable,
+    spread,
+)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 12])
@@ -86,6 +95,20 @@ def test_the_smallest_resolved_difference_is_at_the_level(n: int, rows: int) -> 
         last = corrected([*still, one])[-1]
         assert last is not None
         assert last.significant is significant
+
+
+@pytest.mark.parametrize("tests", [1, 3])
+def test_a_row_that_scatters_less_resolves_less(tests: int) -> None:
+    noise = oracle.zscore(np.random.default_rng(tests).normal(size=4), ddof=1)
+    for size in (0.01, 5.0):
+        row = paired(dict(enumerate(size * noise)), dict.fromkeys(range(4), 0.0))
+        limit = alone(row, tests)
+        assert limit is not None
+        one = paired(dict(enumerate(size * noise + 1.001 * limit)), dict.fromkeys(range(4), 0.0))
+        assert one is not None
+        assert one.p == pytest.approx(LEVEL / tests, rel=0.02)
+    assert alone(None, tests) is None
+    assert alone(paired({0: 1.0}, {0: 2.0}), tests) is None
 
 
 def test_without_a_spread_nothing_is_said_of_what_is_resolved() -> None:

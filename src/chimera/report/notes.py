@@ -6,7 +6,7 @@ from chimera.config.scale import past_bounds, shown
 from chimera.report import digits
 from chimera.report.baselines import baselines, below
 from chimera.report.escape import code, markdown
-from chimera.report.stats import LEVEL
+from chimera.report.stats import LEVEL, alone
 from chimera.report.summary import Summary
 
 
@@ -60,11 +60,24 @@ def resolved(summary: Summary) -> str:
     smallest = summary.resolvable
     if smallest is None:
         return ""
-    seeds = min(d.n for line in summary.lines if (d := line.difference) and d.std is not None)
-    return (
-        f"With {seeds} seeds and the spread of these differences, one below about"
-        f" {digits.number(smallest, 2)} is not resolved. "
+    tested = [d for line in summary.lines if (d := line.difference) and d.std is not None]
+    seeds = min(d.n for d in tested)
+    said = (
+        f"With {seeds} seeds a difference of {digits.number(smallest, 2)} is the smallest that is"
+        " resolved, by the spread of all differences together"
     )
+    own = sorted(
+        (limit, line.name)
+        for line in summary.lines
+        if (limit := alone(line.difference, len(tested))) is not None
+    )
+    if len(own) > 1:
+        (low, least), (high, most) = own[0], own[-1]
+        said += (
+            f", and by that of each row {digits.number(low, 2)} ({code(least)}) to"
+            f" {digits.number(high, 2)} ({code(most)})"
+        )
+    return f"{said}. "
 
 
 def past_scale(summary: Summary) -> str:

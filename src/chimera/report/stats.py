@@ -120,6 +120,18 @@ def resolvable(differences: Sequence[Difference | None]) -> float | None:
     return _quantile(LEVEL / len(spreads), n) * pooled / math.sqrt(n)
 
 
+def alone(difference: Difference | None, tests: int) -> float | None:
+    """The same for one difference with its own spread; None without a spread.
+
+    Args:
+        difference: a line's.
+        tests: of the table, which share LEVEL.
+    """
+    if difference is None or not difference.std:
+        return None
+    return _quantile(LEVEL / tests, difference.n) * difference.std / math.sqrt(difference.n)
+
+
 def _quantile(level: float, n: int) -> float:
     """Two-sided quantile of Student's distribution with n − 1 degrees of freedom."""
     from scipy.special import stdtrit  # not scipy.stats, which takes a second to import
