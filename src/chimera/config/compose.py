@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from chimera.config import init_from, precision, tables
+from chimera.config import init_from, precision, rates, tables
 from chimera.config.choices import (
     UNSET,
     companion_choices,
@@ -93,6 +93,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
         cfg.table = _table(final.options, cfg.table)
         cfg.numerics = NUMERICS
     apply_scale(cfg, set(settings))
+    rates.apply(cfg, set(settings))
     apply_debug(cfg, final, settings)
     precision.resolve(cfg)
     cfg.init_from = start_model

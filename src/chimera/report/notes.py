@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chimera.config.rates import SUFFIX, best, lines_at
 from chimera.config.scale import past_bounds, shown
 from chimera.report import digits
 from chimera.report.baselines import baselines, below
@@ -78,6 +79,21 @@ def resolved(summary: Summary) -> str:
             f" {digits.number(high, 2)} ({code(most)})"
         )
     return f"{said}. "
+
+
+def rates(summary: Summary) -> str:
+    """Sentence on how the rows' learning rates were chosen; empty if they were not."""
+    chosen = best(lines_at(summary.table.path, summary.scale), summary.table.better)
+    rows = [c for c in summary.cells if c.config["optim"]["lr"] == chosen.get(c.row)]
+    if not rows or len(rows) < len(summary.cells):
+        return ""
+    lines = lines_at(summary.table.path, summary.scale)
+    values = ", ".join(f"{rate:g}" for rate in sorted({line.rate for line in lines}))
+    seeds = ", ".join(map(str, sorted({line.seed for line in lines})))
+    return (
+        f"Each row has the learning rate of {values} at which its seed {seeds}, which is not among"
+        f" these, has the best {code(summary.table.metric)} (`{summary.table.name}{SUFFIX}`)."
+    )
 
 
 def past_scale(summary: Summary) -> str:

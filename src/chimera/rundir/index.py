@@ -158,8 +158,9 @@ def _names(root: Path) -> dict[str, list[str]]:
 
 
 def code_state(folders: Iterable[Path] = ()) -> str:
-    """Hash of size and time of this package's sources, and of the YAML files in folders."""
-    files = [f for folder in folders for f in sorted(folder.rglob("*.yaml"))]
+    """Hash of size and time of this package's sources, and of what is composed from folders."""
+    kinds = ("*.yaml", "*.rates.csv")
+    files = [f for folder in folders for kind in kinds for f in sorted(folder.rglob(kind))]
     stamps = [(str(f), stamp(f)) for f in (*files, *sorted(PACKAGE.rglob("*.py")))]
     versions = [version(name) for name in ("hydra-core", "omegaconf")]
     return hashlib.sha256(json.dumps([stamps, versions]).encode()).hexdigest()

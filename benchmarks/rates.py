@@ -1,0 +1,131 @@
+"""Choose the learning rate of each row of a table, on a seed that its report does not have.
+
+    python -m benchmarks rates table=saidl/attention scale=medium
+    python -m benchmarks rates table=saidl/attention scale=medium rates=5e-4,1e-3,2e-3
+
+Reads the finished runs of every row at every rate and writes experiments/<table>.rates.csv, from
+which `train` and `report` take the rate of each row at that scale. What is missing is named with
+the command that trains it; then nothing is written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+from chimera.config.arguments import describe, read
+from chimera.config.rates import COLUMNS, SUFFIX, Tried, best, tried
+from chimera.config.tables import Table, load
+from chimera.errors import UserError
+from chimera.paths import EXPERIMENTS
+from chimera.report.cells import cells
+from chimera.rundir.atomic import write_atomic
+from chimera.types import NonNegativeInt, PositiveFloat
+
+USAGE = (
+    "python -m benchmarks rates table=<paper>/<table> scale=<scale> [rates=1e-3,2e-3,4e-3]"
+    " [seed=100] [key=value …]"
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of what the rate is chosen.
+
+    Args:
+        table: its name.
+        scale: at which.
+        rates: that each row tries.
+        seed: of the runs that choose; reports have others.
+    """
+
+    table: str
+    scale: str
+    rates: list[PositiveFloat] = field(default_factory=lambda: [1e-3, 2e-3, 4e-3])
+    seed: NonNegativeInt = 100
+
+
+def main(words: Sequence[str] = ()) -> dict[str, Any]:
+    """Write the table's rates and print them; no results file is written.
+
+    Raises:
+        UserError: an unknown table or key, or a run that is missing.
+    """
+    if not words:
+        print(f"rates needs a table and a scale: {USAGE}")
+        return {}
+    overrides: list[str] = []
+    usage = describe(Options, USAGE) if "--help" in words else USAGE
+    options = read(Options, words, usage, unread=overrides)
+    table = load(options.table)
+    if len(options.rates) < 2:
+        raise UserError("rates= has a single rate, so there is nothing to choose; name several")
+    lines = [line for rate in options.rates for line in _tried(table, rate, options, overrides)]
+    kept = [line for line in tried(table.path) if line.scale != options.scale]
+    order = {row.name: i for i, row in enumerate(table.rows)}
+    lines.sort(key=lambda line: (order[line.row], line.rate))
+    file = EXPERIMENTS / f"{table.path}{SUFFIX}"
+    write_atomic(file, _text([*kept, *lines]))
+    print(listing(table, lines))
+    print(file)
+    return {}
+
+
+def listing(table: Table, lines: Sequence[Tried]) -> str:
+    """A Markdown table of what each rate reached; the chosen value is bold.
+
+    Args:
+        table: whose rows they are.
+        lines: of one scale.
+    """
+    rates = sorted({line.rate for line in lines})
+    values = {(line.row, line.rate): line.value for line in lines}
+    chosen = best(list(lines), table.better)
+    head = ["row", *(f"{rate:g}" for rate in rates)]
+    body = [
+        [row, *(_shown(values.get((row, rate)), rate == chosen.get(row)) for rate in rates)]
+        for row in dict.fromkeys(line.row for line in lines)
+    ]
+    at_end = [row for row, rate in chosen.items() if rate in (rates[0], rates[-1])]
+    said = f"At an end of the tried rates: {', '.join(at_end)}." if at_end else ""
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body]) + (
+        f"\n\n{said}" if said else ""
+    )
+
+
+def _shown(value: float | None, bold: bool) -> str:
+    text = "not finite" if value is None else f"{value:.4g}"
+    return f"**{text}**" if bold else text
+
+
+def _tried(table: Table, rate: float, options: Options, overrides: Sequence[str]) -> list[Tried]:
+    """Values of all rows at a rate.
+
+    Raises:
+        UserError: runs are missing.
+    """
+    words = [f"scale={options.scale}", *overrides, f"optim.lr={rate:g}"]
+    found = cells(table, words, [options.seed], {})
+    missing = [cell.row for cell in found if cell.state not in ("done", "failed")]
+    if missing:
+        rates = ",".join(f"{rate:g}" for rate in options.rates)
+        more = " ".join([f"scale={options.scale}", *overrides])
+        raise UserError(
+            f"{table.path} has no finished run of {', '.join(missing)} with optim.lr={rate:g}; this"
+            f" trains what is missing: python train.py -m +{table.paper}={table.name} {more}"
+            f" optim.lr={rates} seed={options.seed} workers=2"
+        )
+    return [Tried(options.scale, cell.row, rate, options.seed, cell.value) for cell in found]
+
+
+def _text(lines: Sequence[Tried]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for line in lines:
+        scale, row, rate, seed, value = astuple(line)
+        writer.writerow([scale, row, f"{rate:g}", seed, "" if value is None else repr(value)])
+    return file.getvalue()

@@ -1,0 +1,114 @@
+"""Read the learning rates of a table's rows, each the best of several on a seed of its own.
+
+experiments/<paper>/<table>.rates.csv   a line for each scale, row and tried rate
+
+`python -m benchmarks rates` writes the file from finished runs. Does not import torch.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Literal
+
+from omegaconf import DictConfig
+
+from chimera.config.roots import roots
+from chimera.errors import UserError
+
+#: End of the file's name, and its columns.
+SUFFIX, COLUMNS = ".rates.csv", ("scale", "row", "rate", "seed", "value")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A run that chooses a rate.
+
+    Args:
+        scale, row: of the table.
+        rate: learning rate.
+        seed: of the run; no seed of the table's report.
+        value: of the table's metric; None if the run's numbers did not stay finite.
+    """
+
+    scale: str
+    row: str
+    rate: float
+    seed: int
+    value: float | None
+
+
+def apply(cfg: DictConfig, command_keys: Set[str]) -> None:
+    """Set the rate that was chosen for the configuration's row at its scale, if one was.
+
+    It wins over the scale's, and the command line over it.
+
+    Args:
+        cfg: composed; changed in place.
+        command_keys: keys set on the command line, which keep their values.
+    """
+    if cfg.table and "optim.lr" not in command_keys:
+        rate = chosen(cfg.table.name, cfg.table.row, cfg.choices.scale)
+        cfg.optim.lr = rate or cfg.optim.lr
+
+
+def tried(table: str) -> list[Tried]:
+    """All lines of the file of `<paper>/<table>`; empty without one.
+
+    Raises:
+        UserError: a line that cannot be read.
+    """
+    files = [file for root in roots() if (file := root / f"{table}{SUFFIX}").is_file()]
+    if not files:
+        return []
+    file = files[0]
+    with file.open(encoding="utf-8", newline="") as opened:
+        try:
+            return [
+                Tried(
+                    line["scale"],
+                    line["row"],
+                    float(line["rate"]),
+                    int(line["seed"]),
+                    float(line["value"]) if line["value"] else None,
+                )
+                for line in csv.DictReader(opened)
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{file} is no table of {', '.join(COLUMNS)}: {error}") from error
+
+
+def best(lines: list[Tried], better: Literal["lower", "higher"]) -> dict[str, float]:
+    """The rate of each row whose value is best; of equal values the lowest rate.
+
+    Args:
+        lines: of one scale.
+        better: whether a lower or a higher value is better.
+    """
+    sign = 1 if better == "lower" else -1
+    chosen: dict[str, tuple[float, float]] = {}
+    for line in lines:
+        if line.value is not None:
+            key = (sign * line.value, line.rate)
+            chosen[line.row] = min(key, chosen.get(line.row, key))
+    return {row: rate for row, (_, rate) in chosen.items()}
+
+
+def chosen(table: str, row: str, scale: str) -> float | None:
+    """The rate of a row at a scale; None if none was chosen.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    lines = [line for line in lines_at(table, scale) if line.row == row]
+    if not lines:
+        return None
+    from chimera.config.tables import load
+
+    return best(lines, load(table).better).get(row)
+
+
+def lines_at(table: str, scale: str) -> list[Tried]:
+    """Lines of one scale."""
+    return [line for line in tried(table) if line.scale == scale]

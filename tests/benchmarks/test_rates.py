@@ -1,0 +1,67 @@
+"""`python -m benchmarks rates` chooses from finished runs and writes what reports then use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rates
+from chimera.errors import UserError
+from chimera.report.summary import summarise
+from chimera.report.text import report
+from tests.config.roots_kit import folders
+from tests.report.runs import make
+
+TABLE = "bitnet_qdyt/norms"
+#: Perplexity of the held-out seed by rate and row.
+VALUES = {
+    0.001: {"layernorm": 9.0, "qdyt": 8.0, "static_tanh": 7.0},
+    0.004: {"layernorm": 7.0, "qdyt": 8.5, "static_tanh": 6.0},
+}
+WORDS = [f"table={TABLE}", "scale=smoke", "rates=1e-3,4e-3"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rates, "EXPERIMENTS", tmp_path / "mine")
+    (tmp_path / "mine" / "bitnet_qdyt").mkdir(parents=True)
+    return tmp_path / "mine"
+
+
+def held_out(rate: float) -> None:
+    values = {(row, 100): value for row, value in VALUES[rate].items()}
+    make(TABLE, values, overrides=("scale=smoke", f"optim.lr={rate:g}"))
+
+
+def test_missing_runs_are_named_and_nothing_is_written(folder: Path) -> None:
+    held_out(0.001)
+    with pytest.raises(UserError, match=r"optim.lr=0.004; .* seed=100 workers=2") as raised:
+        rates.main(WORDS)
+    assert "layernorm, static_tanh, qdyt" in str(raised.value)
+    assert not list((folder / "bitnet_qdyt").iterdir())
+    with pytest.raises(UserError, match="name several"):
+        rates.main([*WORDS[:2], "rates=1e-3"])
+
+
+def test_the_reports_rows_have_the_chosen_rates(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rate in VALUES:
+        held_out(rate)
+    rates.main(WORDS)
+    said = capsys.readouterr().out
+    assert "| layernorm | 9 | **7** |" in said
+    assert "| qdyt | **8** | 8.5 |" in said
+    with folders(monkeypatch, folder):
+        make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
+        summary = summarise(TABLE, ["scale=smoke"], [0])
+        chosen = {cell.row: cell.config["optim"]["lr"] for cell in summary.cells}
+        assert chosen == {"layernorm": 0.004, "qdyt": 0.001, "static_tanh": 0.004}
+        text = report(summary)
+        assert "learning rate of 0.001, 0.004 at which its seed 100, which is not among" in text
+        assert "| `optim.lr` | 0.004 | 0.004 | 0.001 |" in text
+        fixed = report(summarise(TABLE, ["scale=smoke", "optim.lr=0.002"], [0]))
+        assert "at which its seed" not in fixed

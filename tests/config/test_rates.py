@@ -1,0 +1,67 @@
+"""Learning rates chosen for a table's rows: read from its file, under the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chimera.config.compose import compose
+from chimera.config.rates import SUFFIX, Tried, best, tried
+from chimera.config.tables import load, tables
+from chimera.errors import UserError
+from tests.config.roots_kit import folders
+
+TABLE = "bitnet_qdyt/norms"
+LINES = """scale,row,rate,seed,value
+smoke,qdyt,0.001,100,300
+smoke,qdyt,0.004,100,200
+smoke,layernorm,0.004,100,
+smoke,layernorm,0.008,100,250
+small,qdyt,0.5,100,100
+"""
+
+
+def rate(*overrides: str) -> float:
+    return float(compose(list(overrides)).optim.lr)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    file = tmp_path / f"{TABLE}{SUFFIX}"
+    file.parent.mkdir()
+    file.write_text(LINES)
+    return tmp_path
+
+
+def test_the_best_rate_is_the_rows_and_loses_to_the_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = rate(f"+{TABLE}=qdyt", "scale=smoke")
+    with folders(monkeypatch, folder):
+        assert rate(f"+{TABLE}=qdyt", "scale=smoke") == 0.004 != usual
+        assert rate(f"+{TABLE}=layernorm", "scale=smoke") == 0.008  # 0.004 was not finite
+        assert rate(f"+{TABLE}=static_tanh", "scale=smoke") == usual
+        assert rate(f"+{TABLE}=qdyt", "scale=small") == 0.5
+        assert rate(f"+{TABLE}=qdyt", "scale=smoke", "optim.lr=0.003") == 0.003
+        assert rate("preset=bitnet_qdyt_base", "scale=smoke") == usual
+
+
+def test_equal_values_have_the_lowest_rate_and_higher_may_be_better() -> None:
+    lines = [Tried("small", "a", r, 100, v) for r, v in ((0.4, 2.0), (0.1, 2.0), (0.2, 1.0))]
+    assert best(lines, "higher") == {"a": 0.1}
+    assert best(lines, "lower") == {"a": 0.2}
+    assert best([Tried("small", "a", 0.1, 100, None)], "lower") == {}
+
+
+def test_an_unreadable_file_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / f"{TABLE}{SUFFIX}").write_text("scale,row,rate\nsmoke,qdyt,fast\n")
+    with folders(monkeypatch, folder), pytest.raises(UserError, match="is no table of scale, row"):
+        compose([f"+{TABLE}=qdyt", "scale=smoke"])
+
+
+def test_rates_of_the_repository_are_of_its_rows() -> None:
+    for name in tables():
+        lines = tried(name)
+        assert {line.row for line in lines} <= {row.name for row in load(name).rows}
+        assert len({(line.scale, line.row, line.rate) for line in lines}) == len(lines)
