@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.card import controls, longer
-from benchmarks.card.page import COMMAND, REFERENCE, Facts, mean_score
+from benchmarks.card.page import COMMAND, REFERENCE, Facts, mean_score, same
 from benchmarks.card.published import (
     MEAN,
     Disagreement,
@@ -44,6 +44,7 @@ def page(
         facts: state and cost.
         more: scores after more steps than the profiles have.
     """
+    reference = profiles.by_mixer.get(REFERENCE)
     missing = sorted(profiles.by_mixer.keys() - {p.mixer for p in profiles.complete()})
     parts = [
         "# Which mixer for what",
@@ -62,6 +63,7 @@ def page(
         " seeds within each task; the tasks are fixed). «State» is that of one layer of 64 after"
         f" {int(CONTEXT):,} tokens, «time» the training step at 4096 tokens relative to"
         f" `{REFERENCE}` ([cost.md](cost.md)).",
+        "\n".join(f"- {said}" for p in profiles.complete() if (said := same(p, reference))),
         f"Without all tasks yet: {', '.join(f'`{m}`' for m in missing)}." if missing else "",
         *controls.section(profiles),
         *longer.section(more, profiles),

@@ -43,6 +43,7 @@ def page(profile: Profile, profiles: Profiles, facts: Facts) -> str:
         f"![scores of {name}](mixer-{name}.svg)",
         grid(*results(profile, reference)),
         aggregate(profile, reference),
+        same(profile, reference),
         "## What it cannot do",
         "Read off the numbers above and those of the runs, by fixed rules"
         " ([`failures.py`](../../benchmarks/card/failures.py)).",
@@ -143,6 +144,20 @@ def aggregate(profile: Profile, reference: Profile | None) -> str:
     return f"{text} ({share.low:.2f} to {share.high:.2f})." if share.low is not None else f"{text}."
 
 
+def same(profile: Profile, reference: Profile | None) -> str:
+    """Sentence on tasks whose runs are those of the reference to the last digit; empty without."""
+    if reference is None or reference.mixer == profile.mixer:
+        return ""
+    equal = [t for t, scores in profile.scores.items() if scores == reference.scores.get(t)]
+    if not equal:
+        return ""
+    return (
+        f"On {', '.join(equal)} each run of `{profile.mixer}` has the numbers of one of"
+        f" `{reference.mixer}` to the last digit: what tells the two apart has no effect there,"
+        " and was not tested."
+    )
+
+
 def parts_of_tasks(profile: Profile) -> list[str]:
     """Tables of the tasks whose test has parts: lengths, numbers of pairs."""
     found = []
@@ -172,6 +187,7 @@ def variant(other: Profile, profile: Profile, facts: Facts) -> list[str]:
         f" `{profile.mixer}` on the same seeds. {other.hours:.1f} hours.",
         grid(*results(other, profile)),
         aggregate(other, profile),
+        same(other, profile),
         *(line for tell in told for line in tell(name, facts)),
     ]
 

@@ -123,6 +123,16 @@ def test_a_card_has_the_numbers_of_its_runs(profiles: Profiles) -> None:
     assert "![scores of delta](mixer-delta.svg)" in text
 
 
+def test_equal_runs_are_named_as_such() -> None:
+    """A window that is longer than the text is full attention: a card must not hide that."""
+    found = gather(runs(attention=ATTENTION, sliding_window={**ATTENTION, "copy": DELTA["copy"]}))
+    said = page.same(found.by_mixer["sliding_window"], found.by_mixer["attention"])
+    assert said.startswith("On mqar each run of `sliding_window` has the numbers of one of")
+    assert said in page.page(found.by_mixer["sliding_window"], found, FACTS)
+    assert said in choose.page(found, [], FACTS)
+    assert page.same(found.by_mixer["attention"], found.by_mixer["attention"]) == ""
+
+
 def test_choose_names_the_best_and_what_is_not_shown_to_be_worse(profiles: Profiles) -> None:
     text = choose.page(profiles, [], FACTS)
     mqar, copy = (next(x for x in text.splitlines() if x.startswith(f"| {task}")) for task in TASKS)
