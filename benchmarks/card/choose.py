@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,7 @@ def page(
         f" `{REFERENCE}` ([cost.md](cost.md)).",
         "\n".join(f"- {said}" for p in profiles.complete() if (said := same(p, reference))),
         f"Without all tasks yet: {', '.join(f'`{m}`' for m in missing)}." if missing else "",
+        _at_the_end(profiles),
         *controls.section(profiles),
         *longer.section(more, profiles),
         "## Beside published scores",
@@ -84,6 +86,20 @@ def _about(profiles: Profiles) -> str:
         f" {profiles.hours:.1f} hours on one core of {', '.join(profiles.processors)}; code"
         f" {', '.join(profiles.commits)}. Each name leads to the mixer's card."
         " [How to choose parts](choosing.md) has the other groups."
+    )
+
+
+def _at_the_end(profiles: Profiles) -> str:
+    """Sentence on how often the highest rate was the best of those tried; empty if never."""
+    results = [(t, r) for p in profiles.by_mixer.values() for t, r in p.results.items() if r.rates]
+    ends = Counter(task for task, r in results if r.rate == max(r.rates))
+    if not ends:
+        return ""
+    rates = ", ".join(f"{rate:g}" for rate in results[0][1].rates)
+    where = ", ".join(f"{task} ({number})" for task, number in ends.most_common())
+    return (
+        f"In {ends.total()} of {len(results)} cases the highest rate of {rates} is the chosen one:"
+        f" {where}. A higher one was not tried and may be better there."
     )
 
 

@@ -133,6 +133,16 @@ def test_equal_runs_are_named_as_such() -> None:
     assert page.same(found.by_mixer["attention"], found.by_mixer["attention"]) == ""
 
 
+def test_a_rate_at_the_end_of_those_tried_is_told() -> None:
+    odd = [run("delta", "copy", 0, a, rate=r) for r, a in ((1e-3, 0.3), (3e-3, 0.4), (1e-2, 0.5))]
+    odd += [run("delta", "copy", seed, 0.5, rate=1e-2) for seed in (1, 2)]
+    text = choose.page(gather([*runs(attention=ATTENTION), *odd]), [], FACTS)
+    assert (
+        "In 1 of 3 cases the highest rate of 0.001, 0.003, 0.01 is the chosen one: copy (1)" in text
+    )
+    assert "highest rate" not in choose.page(gather(runs(attention=ATTENTION)), [], FACTS)
+
+
 def test_choose_names_the_best_and_what_is_not_shown_to_be_worse(profiles: Profiles) -> None:
     text = choose.page(profiles, [], FACTS)
     mqar, copy = (next(x for x in text.splitlines() if x.startswith(f"| {task}")) for task in TASKS)
