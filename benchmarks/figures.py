@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.card import controls
+from benchmarks.card import controls, longer
 from benchmarks.card.stored import read as read_profiles
+from benchmarks.card.stored import read_longer
 from benchmarks.claims import all_claims, claims
 from benchmarks.qdyt import qdyt
 from benchmarks.results_page import cola, missing, results
@@ -76,7 +77,9 @@ def readme() -> str:
 
 def convolution() -> str:
     """The README's sentence about convolutions."""
-    return controls.sentence(read_profiles(ROOT / "store"))
+    store = ROOT / "store"
+    profiles = read_profiles(store)
+    return controls.sentence(profiles, longer.gather(read_longer(store), profiles))
 
 
 def train_step() -> str:

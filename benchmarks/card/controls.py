@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.card import longer
 from benchmarks.card.records import Profile, Profiles
 from benchmarks.variant import address
 from chimera.report.bootstrap import Estimate, iqm, iqm_difference
@@ -58,8 +59,13 @@ def _signed(gain: Estimate) -> str:
     return f"{gain.value:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})"
 
 
-def sentence(profiles: Profiles) -> str:
-    """README: the same in one sentence."""
+def sentence(profiles: Profiles, more: Sequence[longer.Longer] = ()) -> str:
+    """README: the same in one sentence.
+
+    Args:
+        profiles: of the run store.
+        more: scores after more steps.
+    """
     told = []
     for without, with_it in known(profiles):
         low, high = iqm(without.scores).value, iqm(with_it.scores).value
@@ -69,5 +75,5 @@ def sentence(profiles: Profiles) -> str:
         f"On {len(profiles.tasks)} [small tasks](docs/choose.md#what-a-convolution-gives) a causal"
         f" convolution of a few tokens lifts the score of {', and '.join(told)} (interquartile"
         " means, 95% intervals). Who compares a mixer that has one with a mixer that has none"
-        " measures the convolution.\n"
+        f" measures the convolution.{longer.sentence(more, profiles, [a for a, _ in PAIRS])}\n"
     )

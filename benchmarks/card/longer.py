@@ -8,6 +8,7 @@ from statistics import fmean
 
 from benchmarks.card.records import CHANCE as GUESS
 from benchmarks.card.records import Profiles, Run, above
+from benchmarks.profile import STEPS
 from benchmarks.variant import address
 from chimera.report.escape import Markdown
 from chimera.report.stats import Difference, paired, spread
@@ -76,7 +77,7 @@ def _row(row: Longer, profiles: Profiles) -> list[str]:
     assert after is not None
     ends = ""
     if after.interval is not None:
-        ends = f"{after.interval[0]:.2f} to {after.interval[1]:.2f}"
+        ends = f"{after.interval[0]:.2f} to {min(1.0, after.interval[1]):.2f}"
     return [
         row.task,
         Markdown(f"[`{row.mixer}`]({address(row.mixer)})"),
@@ -86,6 +87,29 @@ def _row(row: Longer, profiles: Profiles) -> list[str]:
         ends,
         "" if gain is None else signed(gain),
     ]
+
+
+def sentence(rows: Sequence[Longer], profiles: Profiles, mixers: Sequence[str]) -> str:
+    """README: on which task one of these mixers gains most by more steps; empty without a row.
+
+    Args:
+        rows: of `gather`.
+        profiles: of the same store.
+        mixers: names.
+    """
+    gains = {}
+    for row in rows:
+        before = profiles.by_mixer[row.mixer].results[row.task].scores
+        if row.mixer in mixers and (gain := paired(row.scores, before)) and gain.mean > 0:
+            gains[gain.mean] = (row, fmean(before.values()))
+    if not gains:
+        return ""
+    row, before_it = gains[max(gains)]
+    return (
+        f" Part of it is learning sooner: with {row.steps:,} steps in place of {STEPS}"
+        f" `{row.mixer}` goes from {before_it:.2f} to {fmean(row.scores.values()):.2f} on"
+        f" {row.task}."
+    )
 
 
 def signed(gain: Difference) -> str:

@@ -33,6 +33,9 @@ def test_scores_stand_beside_the_profile(profiles: Profiles) -> None:
     text = "\n".join(longer.section(rows, profiles))
     assert "| copy | [`delta`](cards/mixer-delta.md) | 0.38 | 3,200 | 0.88 |" in text
     assert "| +0.50 (" in text
+    said = longer.sentence(rows, profiles, ["attention", "delta"])
+    assert "with 3,200 steps in place of 800 `delta` goes from 0.38 to 0.88 on copy." in said
+    assert longer.sentence(rows, profiles, ["attention"]) == ""
     assert longer.section([], profiles) == []
     assert longer.gather(more("retnet", [0.9]), profiles) == []  # without a profile
 
