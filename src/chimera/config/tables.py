@@ -3,6 +3,7 @@
 experiments/<paper>/<table>.yaml         a table: title, source, metric, the reference row
 experiments/<paper>/<table>/<row>.yaml   a row: overrides only; its first comment is its title
 experiments/<paper>/<table>.csv          numbers printed in the paper
+experiments/<paper>/<table>.rates.csv    learning rates chosen for the rows (rates.py)
 
 Does not import torch.
 """
