@@ -74,6 +74,16 @@ def test_the_rate_is_chosen_on_its_own_seed_by_validation() -> None:
     assert gather([best, fewer, *reports]).by_mixer["delta"].results["mqar"].rate == 1e-3
 
 
+def test_a_task_names_the_mixers_of_which_a_run_solved_it_with_their_number() -> None:
+    """Runs that ended before the last step are counted, those that chose the rate are not."""
+    solved = [run("delta", "mqar", seed, 0.99, steps=400) for seed in (0, 1, 2)]
+    failed = [run("delta", "mqar", seed, 0.5) for seed in (3, 4)]
+    other = [run("attention", "mqar", seed, 0.6) for seed in range(5)]
+    text = choose.page(gather([*solved, *failed, *other]), [], FACTS)
+    [row] = [line for line in text.splitlines() if line.startswith("| mqar")]
+    assert row.split("|")[-2].strip() == "[`delta`](cards/mixer-delta.md) 2 of 4"
+
+
 def test_runs_of_another_difficulty_are_left_out_and_named() -> None:
     own = runs(attention=ATTENTION, delta=DELTA)
     other = [run("retnet", "mqar", seed, 1.0, length=32) for seed in range(3)]
