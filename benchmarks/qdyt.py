@@ -6,19 +6,16 @@ is apart from LayerNorm's.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from chimera.paths import ROOT
+from benchmarks.stored import Pair, records
 from chimera.report import digits
 from chimera.report.stats import paired, spread
 
-#: Records of the table's runs, and the scale of those that are compared.
-RECORDS, SCALE = "mlm-attention-hbit-*", "medium"
+#: Start of the names of the table's records, and the scale of those that are compared.
+RECORDS, SCALE = "mlm-attention-hbit-", "medium"
 
 
 @dataclass(frozen=True)
@@ -38,14 +35,14 @@ class Kind:
         return f"`{self.norm}`, α warm after {self.warm} steps{more}"
 
 
-def runs(store: Path) -> dict[Kind, dict[str, dict[int, float]]]:
+def runs(
+    pairs: Iterable[Pair],
+) -> dict[Kind, dict[str, dict[int, float]]]:
     """Validation perplexities by kind, rule of the mean and seed."""
     found: dict[Kind, dict[str, dict[int, float]]] = {}
-    for folder in sorted(store.glob(RECORDS)):
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    for config, record in pairs:
         if config["choices"]["scale"] != SCALE:
             continue
-        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         for rule, value in perplexities(record).items():
             found.setdefault(kind(config), {}).setdefault(rule, {})[config["seed"]] = value
     return found
@@ -70,12 +67,12 @@ def perplexities(record: dict[str, Any]) -> dict[str, float]:
 
 def qdyt() -> str:
     """A line for each kind, with its difference to LayerNorm seed by seed."""
-    return page(ROOT / "store")
+    return page(records(RECORDS))
 
 
-def page(store: Path) -> str:
-    """The table for a store."""
-    found = runs(store)
+def page(pairs: Iterable[Pair]) -> str:
+    """The table of configurations with their records."""
+    found = runs(pairs)
     reference = next((v[""] for k, v in found.items() if k.norm == "layernorm"), {})
     lines = [["norm", "mean at inference", "val/perplexity", "less LayerNorm's (95% interval)"]]
     lines.append(["---"] * 4)

@@ -7,35 +7,30 @@ of losses.
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
+from collections.abc import Iterable
 from statistics import stdev
 from typing import Any
 
-import yaml
-
-from chimera.paths import ROOT
+from benchmarks.stored import Pair, records
 from chimera.report.digits import number
 from chimera.rundir.identity import flatten
 
-#: Records that are compared, and the fewest seeds of a line.
-RECORDS, FEWEST = "mlm-*", 3
+#: Start of the names of records that are compared, and the fewest seeds of a line.
+RECORDS, FEWEST = "mlm-", 3
 #: Settings that differ from seed to seed of one line.
 OWN = ("seed", "data.seed", "run_dir", "name")
 
 
 def seeds() -> str:
     """A line for each setting that has so many seeds, the smallest spread first."""
-    return page(ROOT / "store")
+    return page(records(RECORDS))
 
 
-def page(store: Path) -> str:
-    """The table for a store."""
+def page(pairs: Iterable[Pair]) -> str:
+    """The table of configurations with their records."""
     lines: dict[tuple[tuple[str, str], ...], dict[int, tuple[float, dict[str, Any]]]] = {}
-    for folder in sorted(store.glob(RECORDS)):
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    for config, record in pairs:
         perplexity = float(record["metrics"]["val/perplexity"])
         lines.setdefault(_line(config), {})[config["seed"]] = perplexity, config
     rows = []

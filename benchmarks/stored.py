@@ -1,0 +1,29 @@
+"""Records of the repo's store, for the blocks of pages that are written from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chimera.paths import ROOT
+from chimera.rundir.store import check, paths
+
+#: A record's configuration and run.json.
+Pair = tuple[dict[str, Any], dict[str, Any]]
+
+
+def records(start: str, root: Path | None = None) -> Iterator[Pair]:
+    """Configuration and run.json of each record whose name starts so, in the order of the names.
+
+    Args:
+        start: of the records' names.
+        root: of the store; None: that of the repo.
+
+    Raises:
+        UserError: one of them does not count. A page must not silently lose a row.
+    """
+    for path in sorted(paths(root or ROOT / "store")):
+        if path.name.startswith(start):
+            directory = check(path)
+            yield directory.config(), directory.record()
