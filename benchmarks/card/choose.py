@@ -30,6 +30,8 @@ from chimera.report.text import grid
 LISTED = 12
 #: Context at which states are compared.
 CONTEXT = "1024"
+#: Score from which on a mixer solves a task, so that its order says nothing.
+SATURATED = 0.98
 #: Score below which the best mixer of a task is not recommended.
 USEFUL = 0.5
 
@@ -218,7 +220,7 @@ def _beside(profiles: Profiles, source: Source, more: Sequence[longer.Longer]) -
     number, otherwise = disagreements(profiles, source)
     tested = f"Of {number} pairs that it ranks on our tasks, {len(otherwise)} are significantly the"
     tested += " other way round here"
-    lines = [_disagreement(one, more) for one in otherwise[:LISTED]]
+    lines = [_disagreement(one, profiles, more) for one in otherwise[:LISTED]]
     rest = len(otherwise) - LISTED
     lines += [f"- and {rest} more"] if rest > 0 else []
     return [opening, grid(*_ranks(found)), f"{tested}{':' if lines else '.'}", "\n".join(lines)]
@@ -237,11 +239,16 @@ def _ranks(found: list[Rank]) -> tuple[list[str], list[list[str]]]:
     return ["task", "mixers", "Spearman's ρ (95% interval)", "share of orders as high"], body
 
 
-def _disagreement(one: Disagreement, more: Sequence[longer.Longer]) -> str:
+def _disagreement(one: Disagreement, profiles: Profiles, more: Sequence[longer.Longer]) -> str:
+    results = [profiles.by_mixer[mixer].results[one.task] for mixer in (one.first, one.second)]
+    if min(map(mean_score, results)) >= SATURATED:
+        why = "Both solve it at our difficulty, which then ranks neither."
+    else:
+        why = longer.explained(more, one.task, one.first, one.second)
+    below = -one.ours.mean
     return (
         f"- `{one.task}`: `{one.first}` is {one.gap:.2f} above `{one.second}` there, and"
-        f" {-one.ours.mean:.2f} below it here."
-        f" {longer.explained(more, one.task, one.first, one.second)}"
+        f" {below:.{2 if below >= 0.01 else 3}f} below it here. {why}"
     )
 
 

@@ -195,6 +195,15 @@ def test_ranks_and_disagreements_beside_a_source(profiles: Profiles) -> None:
     assert ranks(profiles, source(delta=0.9, attention=0.8)) == []
 
 
+def test_two_that_solve_a_task_are_not_ranked_by_it() -> None:
+    """Also where the small difference between them is significant."""
+    near = [0.9970, 0.9971, 0.9969, 0.9970]
+    own = {"attention": [0.9999] * 4, "delta": near, "retnet": [0.3, 0.31, 0.29, 0.3]}
+    profiles = gather(runs(**{mixer: {"copy": scores} for mixer, scores in own.items()}))
+    text = choose.page(profiles, [source(delta=0.9, attention=0.8, retnet=0.1)], FACTS)
+    assert "below it here. Both solve it at our difficulty, which then ranks neither." in text
+
+
 def test_the_share_of_orders_is_counted() -> None:
     ours = {"a": 0.9, "b": 0.5, "c": 0.7, "d": 0.1}
     theirs = {"a": 0.8, "b": 0.7, "c": 0.6, "d": 0.2}
