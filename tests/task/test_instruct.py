@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import signal
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 import torch
 import yaml
@@ -23,6 +25,7 @@ from chimera.task.mmlu.questions import Question, from_records
 from chimera.train.check import check_settings
 from tests import forks
 from tests.adapter.graft.kit import causal_model
+from tests.task.kit import instruct
 
 SHAPE = ROOT / "experiments/tptt/shapes/meta-llama/Llama-3.2-1B"
 
@@ -114,6 +117,43 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(records: Path, tmp_path:
     assert len(kept["base"]["said"]) == 2
     with pytest.raises(UserError, match="cannot read 'limits=3'; did you mean 'limit'"):
         mmlu([f"run={broken}", "limits=3"])
+
+
+def test_the_start_model_is_validated_as_each_validation_is(tmp_path: Path) -> None:
+    """On the same batches, once: a resumed run keeps the numbers; other modes are left alone."""
+
+    def trainer(steps: int) -> pl.Trainer:
+        return pl.Trainer(
+            max_steps=steps,
+            accelerator="cpu",
+            default_root_dir=tmp_path,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            limit_val_batches=1,
+        )
+
+    task, data = instruct(tmp_path, 4)
+    start = copy.deepcopy(task.model)
+    assert task.model.training
+    first = trainer(2)
+    first.fit(task, datamodule=data)
+    measured = {k: v for k, v in task.extra_metrics(first, data).items() if k.startswith("val_b")}
+    first.save_checkpoint(tmp_path / "2.ckpt")
+    again, _ = instruct(tmp_path, 4)
+    second = trainer(4)
+    second.fit(again, datamodule=data, ckpt_path=tmp_path / "2.ckpt")
+    resumed = again.extra_metrics(second, data)
+    assert {k: v for k, v in resumed.items() if k.startswith("val_b")} == measured
+
+    again.model = start
+    wanted = trainer(1).validate(again, datamodule=data, verbose=False)[0]
+    renamed = {key.replace("val/", "val_base/"): value for key, value in wanted.items()}
+    assert measured == pytest.approx(renamed, rel=1e-6)  # Lightning logs float32
+    assert len(data.val_dataloader()) > 1
+    again._resumed, again._base_metrics = False, {}
+    trainer(1).fit(again, data.train_dataloader())  # without a module nothing says what to take
+    assert not any(key.startswith("val_base") for key in again.extra_metrics(second, data))
 
 
 def test_data_without_answers_is_refused(records: Path, tmp_path: Path) -> None:

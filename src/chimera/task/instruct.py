@@ -2,7 +2,8 @@
 
     L = −(1/n) Σ_i log p(a_i | prompt, a_<i)
 
-The task measures loss and perplexity of held-out answers, and the columns of TPTT's Table 2: mean
+The task measures loss and perplexity of held-out answers, of the model before training too
+(`val_base/loss`: what training has to beat), and the columns of TPTT's Table 2: mean
 loss of the last epoch, seconds of training steps, samples and steps per second, gradient norm of
 the last step, and floating-point operations as counted by transformers: 6·N·tokens, where N is the
 number of parameters outside embeddings.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, cast
 
 import lightning.pytorch as pl
@@ -90,7 +92,8 @@ class Instruct(CausalLM):
         )
         self.mmlu, self.mmlu_limit = mmlu, mmlu_limit
         self._questions: list[tuple[Question, Question | None]] | None = None
-        self._base_metrics: dict[str, float] = {}  # MMLU of the model before training
+        self._base_metrics: dict[str, float] = {}  # of the model before training
+        self._resumed = False
         self._totals = Totals()
         self._before_step = Totals()  # for emergency checkpoints, which exclude the failed step
         self._step = -1
@@ -135,15 +138,31 @@ class Instruct(CausalLM):
         return metrics | self._base_metrics | self._mmlu_metrics("mmlu")
 
     def on_fit_start(self) -> None:
-        """Measure MMLU of the base model: with MaG weights 0; LoRA's update is still zero."""
-        if self._questions and not self._base_metrics:
-            mixed: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_mag_weight")]
-            weights = [float(m.mag_weight) for m in mixed]
-            for module in mixed:
-                module.set_mag_weight(0.0)
-            self._base_metrics = self._mmlu_metrics("mmlu_base")
-            for module, weight in zip(mixed, weights, strict=True):
-                module.set_mag_weight(weight)
+        """Measure the base model: with MaG weights 0; LoRA's update is still zero."""
+        if self._resumed:  # the weights are those of the checkpoint, which has the numbers
+            return
+        mixed: list[Any] = [m for m in self.model.modules() if hasattr(m, "set_mag_weight")]
+        weights = [float(m.mag_weight) for m in mixed]
+        for module in mixed:
+            module.set_mag_weight(0.0)
+        self._base_metrics = self._validation() | self._mmlu_metrics("mmlu_base")
+        for module, weight in zip(mixed, weights, strict=True):
+            module.set_mag_weight(weight)
+
+    def _validation(self) -> dict[str, float]:
+        """Metrics of the model as it is, on the batches that each validation of the run takes."""
+        trainer, training = self.trainer, self.model.training
+        data, limit = getattr(trainer, "datamodule", None), trainer.limit_val_batches
+        if data is None:
+            return {}
+        loader = data.val_dataloader()
+        batches = islice(loader, limit if isinstance(limit, int) else int(limit * len(loader)))
+        self.model.eval()
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            for batch in batches:
+                self.update_metrics(trainer.strategy.batch_to_device(batch, self.device), "val")
+        self.model.train(training)
+        return {f"val_base/{key}": value for key, value in self.compute_metrics("val").items()}
 
     def _mmlu_metrics(self, prefix: str) -> dict[str, float]:
         """Means and bootstrap standard deviations of MMLU's metrics."""
@@ -195,6 +214,7 @@ class Instruct(CausalLM):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
+        self._resumed = True
         saved = dict(checkpoint["instruct"])
         self._base_metrics = saved.pop("base")
         self._epoch_losses, self._pending_losses = list(saved.pop("losses", ())), []
