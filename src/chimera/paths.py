@@ -27,6 +27,16 @@ ROOT = CHECKOUT or Path.cwd()
 CONF, EXPERIMENTS = ((CHECKOUT or PACKAGE) / name for name in ("conf", "experiments"))
 
 
+def named(folder: str) -> Path:
+    """A folder that a configuration names; one below `experiments/` is found wherever those are.
+
+    Scales name the shapes of models among the tables so, and a process may be in any folder.
+    """
+    path = Path(folder).expanduser()
+    among = EXPERIMENTS.parent / path
+    return among if folder.startswith("experiments/") and not path.is_dir() else path
+
+
 def home() -> Path:
     """Folder below which `runs/` and `reports/` are: the current one.
 

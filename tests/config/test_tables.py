@@ -125,8 +125,16 @@ FEW = list({name.split("/")[0]: name for name in tables()}.values())
         *(pytest.param(n, s, 1, marks=pytest.mark.slow) for n in tables() for s in SCALES),
     ],
 )
-def test_rows_compose_check_and_build(name: str, scale: str, every: int, labelled: Path) -> None:
-    """With every=0 only the first and the last row; the slow tests have all rows."""
+def test_rows_compose_check_and_build(
+    name: str,
+    scale: str,
+    every: int,
+    labelled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In any folder. With every=0 only the first and the last row; the slow tests have all rows."""
+    monkeypatch.chdir(tmp_path)
     table = load(name)
     configs = {}
     planned = jobs(table, [f"scale={scale}"], [0])
@@ -229,6 +237,7 @@ def test_every_row_of_a_table_runs_at_smoke(
     name: str, runs: Path, monkeypatch: pytest.MonkeyPatch, labelled: Path
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(runs))
+    monkeypatch.chdir(runs)  # as a user of the wheel does, outside of the checkout
     for job in jobs(load(name), ["scale=smoke", "logger=none", "trainer.progress=none"], [0]):
         words = [*job.overrides, *here(composed(job), "smoke", labelled)]
         config = plain(compose(words))

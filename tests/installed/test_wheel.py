@@ -93,12 +93,14 @@ def test_a_shape_among_the_tables_is_found_from_anywhere(place: Path, tmp_path: 
     words = ["preset=tptt", "scale=smoke", "model.name=meta-llama/Llama-3.2-1B", "data.path=x"]
     shown = forks.run("-m", "chimera", "train", "--cfg", "job", *words, root=place, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
+    shape = "experiments/tptt/shapes/meta-llama/Llama-3.2-1B"
     code = (
+        "from chimera.data.tokenizer.own import Own;"
         "from chimera.model.hf_settings import HuggingFace;"
-        "print(HuggingFace(name='experiments/tptt/shapes/meta-llama/Llama-3.2-1B').folder())"
+        f"Own(path='{shape}').check(); print(HuggingFace(name='{shape}').folder())"
     )
-    found = forks.run("-c", code, root=place, cwd=tmp_path).stdout.strip()
-    assert found == str(place / "src/chimera/experiments/tptt/shapes/meta-llama/Llama-3.2-1B")
+    found = forks.run("-c", code, root=place, cwd=tmp_path)
+    assert found.stdout.strip() == str(place / "src/chimera" / shape), found.stderr
 
 
 @pytest.mark.slow

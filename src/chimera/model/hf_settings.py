@@ -9,7 +9,7 @@ from typing import ClassVar
 from chimera.data.source import hub
 from chimera.data.tokenizer.own import require_transformers
 from chimera.errors import UserError
-from chimera.paths import EXPERIMENTS
+from chimera.paths import named
 from chimera.types import PositiveInt
 
 #: Files of which one has a model's weights, or an index of its weight files.
@@ -70,12 +70,9 @@ class HuggingFace:
         Raises:
             UserError: `name` is neither a folder nor a hub id.
         """
-        folder = Path(str(self.name)).expanduser()
+        folder = named(str(self.name))
         if folder.is_dir():
             return folder
-        # Scales name the shapes of models among the tables, wherever those are.
-        if str(self.name).startswith("experiments/") and (EXPERIMENTS.parent / folder).is_dir():
-            return EXPERIMENTS.parent / folder
         if hub.is_id(str(self.name)):
             return None
         raise UserError(

@@ -19,6 +19,7 @@ from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import DESCRIPTION, SpecialIds, Template, Tokenizer, load
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
+from chimera.paths import named
 
 #: Files of a Hugging Face tokenizer, in the order of preference.
 _FILES = ("tokenizer.json", "spm.model", "sentencepiece.bpe.model", "vocab.txt", "vocab.json")
@@ -74,7 +75,7 @@ class Own:
         Raises:
             UserError: the path is neither a folder with a tokenizer nor `owner/name`.
         """
-        folder = Path(str(self.path)).expanduser()
+        folder = named(str(self.path))
         if folder.is_dir():
             if not any((folder / name).is_file() for name in _FILES):
                 raise UserError(f"tokenizer.path={self.path} holds none of {', '.join(_FILES)}")
