@@ -73,7 +73,8 @@ def _about(plan: Plan, runs: Sequence[Measured]) -> str:
         f" those of [profile.md](profile.md); the language models have `scale=small`. {number}"
         f" seeds report. {hours:.1f} hours on one core of {', '.join(processors)}; code"
         f" {', '.join(commits)}. Feed-forward layers have widths at which a token costs them 6 d²"
-        " multiplications, as far as their settings allow."
+        " multiplications, as far as their settings allow. QDyT's α warms up for about a tenth of a"
+        " run."
     )
 
 

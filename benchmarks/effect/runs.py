@@ -31,6 +31,9 @@ PROFILED = ("rmsnorm", "none", "swiglu")
 TEXT = ("mlm", "causal_lm")
 #: Of language models.
 SCALE = "small"
+#: Settings of a norm: QDyT's α warms up for about a tenth of a run, as at scale=medium and paper.
+#: Its 2,000 steps would be half of each run, which decides its place (docs/results.md).
+NORMS = {"qdyt": ["norm.callbacks.qdyt.warmup_steps=100"]}
 #: Settings with which a feed-forward layer multiplies a token 6 d² times, as SwiGLU at the
 #: profile's width; `moe` does so by the two experts of each token. Others keep their own widths.
 WIDTHS = {
@@ -74,7 +77,7 @@ class Measured:
 def words(mixer: str, task: str, cell: Cell, rate: float, seed: int) -> list[str]:
     """Words of the command line of one run."""
     chosen = [f"{group}={level}" for group, level in zip(FACTORS, cell, strict=True)]
-    parts = [*chosen, *WIDTHS.get(cell[-1], ())]
+    parts = [*chosen, *NORMS.get(cell[0], ()), *WIDTHS.get(cell[-1], ())]
     name = f"effects-{task}-{'-'.join(cell)}"
     if task not in TEXT:
         own = "" if cell == PROFILED else name

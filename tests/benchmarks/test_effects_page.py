@@ -103,6 +103,16 @@ def test_runs_differ_in_rate_and_seed_only(task: str, monkeypatch: pytest.Monkey
         assert identity(plain(compose(profiled))) == identity(own)
 
 
+@pytest.mark.parametrize("task", ["memorisation", "mlm"])
+def test_qdyt_warms_up_for_about_a_tenth_of_a_run(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(profile._POSITIONS, "attention", "rope")
+    config = plain(compose(runs.words("attention", task, ("qdyt", "none", "mlp"), 2e-3, 1)))
+    warm = config["norm"]["callbacks"]["qdyt"]["warmup_steps"]
+    assert 0.1 <= warm / config["trainer"]["max_steps"] <= 0.125
+
+
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = {
         ("mixer=atention",): "error: mixer=atention",
