@@ -117,3 +117,18 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
     shown = forks.run("-m", "chimera", "show", "mixer=gqa", "format=mermaid", cwd=tmp_path)
     assert shown.stdout.startswith("flowchart"), shown.stderr
     assert not (ROOT / "chimera").exists()
+
+
+def test_warnings_of_torchaos_import_are_left_out() -> None:
+    """transformers imports torchao, which then complains that there is no GPU for its kernels."""
+    script = (
+        "import logging, sys\n"
+        "from chimera.cli.main import main\n"
+        "code = main(['--version'])\n"
+        "import torchao.float8\n"
+        "logging.getLogger('torchao').error('an error')\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.splitlines() == ["an error"]
+    assert done.returncode == 0

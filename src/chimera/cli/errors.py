@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -11,12 +12,18 @@ from chimera import world
 from chimera.cli.pipes import outlasting_output
 from chimera.errors import FULL, LostProcessError, NotFiniteError, UserError, one_line
 
+#: Loggers that complain when transformers imports torchao (optim=adamw8bit) on a machine without
+#: the GPU that torchao has kernels for. Nothing that Chimera does needs these.
+NOISY = ("torchao", "torch.utils._pytree")
+
 
 def exit_code(command: Callable[[], Any]) -> int:
     """Run a command and return its exit code; None counts as 0.
 
     A reader that closes the pipe of its output does not end it.
     """
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     with outlasting_output():
         return _exit_code(command)
 
