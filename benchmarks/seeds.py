@@ -18,7 +18,7 @@ from chimera.rundir.identity import flatten
 
 #: Start of the names of records that are compared, and the fewest seeds of a line.
 RECORDS, FEWEST = "mlm-", 3
-#: Settings that differ from seed to seed of one line.
+#: Settings that differ from seed to seed of one line, besides those that take over the run's seed.
 OWN = ("seed", "data.seed", "run_dir", "name")
 
 
@@ -47,7 +47,11 @@ def page(pairs: Iterable[Pair]) -> str:
 
 
 def _line(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    kept = {key: str(value) for key, value in flatten(config).items() if key not in OWN}
+    kept = {
+        key: str(value)
+        for key, value in flatten(config).items()
+        if key not in OWN and not (key.endswith(".seed") and value == config["seed"])
+    }
     return tuple(sorted(kept.items()))
 
 

@@ -20,3 +20,11 @@ def test_a_changed_figure_is_seen() -> None:
     changed = text.replace("| chimera, main job, fp32 |", "| chimera, main job, fp32 | 9", 1)
     assert changed != text
     assert figures.written(changed) == text
+
+
+@pytest.mark.parametrize("name", figures.WRITERS)
+def test_no_block_is_a_table_without_rows(name: str) -> None:
+    lines = figures.WRITERS[name]().splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert lines
+    assert not table or len(table) > 2

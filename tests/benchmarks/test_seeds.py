@@ -15,7 +15,10 @@ def record(seed: int, perplexity: float, mixer: str = "attention") -> Pair:
     choices = {
         "mixer": mixer, "quant": "none", "norm": "layernorm", "position": "rope", "scale": "none",
     }  # fmt: skip
-    config = {"choices": choices, "seed": seed, "trainer": {"max_steps": 600}}
+    config = {
+        "choices": choices, "seed": seed, "trainer": {"max_steps": 600},
+        "callbacks": {"randomness": {"seed": seed}},
+    }  # fmt: skip
     return config, {"metrics": {"val/perplexity": perplexity}}
 
 
