@@ -15,6 +15,8 @@ from benchmarks.card import controls, longer
 from benchmarks.card.stored import read as read_profiles
 from benchmarks.card.stored import read_longer
 from benchmarks.claims import all_claims, claims
+from benchmarks.grafts import grafts
+from benchmarks.main_job import main_job
 from benchmarks.qdyt import qdyt
 from benchmarks.results_page import cola, missing, results
 from benchmarks.seeds import seeds
@@ -219,8 +221,18 @@ def ternary() -> str:
 WRITERS: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
-        *(readme, convolution, train_step, profile_step, compiled, heap, threads, ternary),
-        *(results, cola, missing, claims, all_claims, qdyt, seeds),
+        *(
+            readme,
+            main_job,
+            convolution,
+            train_step,
+            profile_step,
+            compiled,
+            heap,
+            threads,
+            ternary,
+        ),
+        *(results, cola, missing, claims, all_claims, qdyt, grafts, seeds),
     )
 }
 

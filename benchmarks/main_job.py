@@ -1,0 +1,106 @@
+"""What `make train` takes and gives: three seeds from a cold cache, one after the other, all cores.
+
+    python -m benchmarks main_job
+
+Figures of other makes of CPU stay in the results file: a run differs from make to make.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import RESULTS
+from chimera.paths import ROOT
+from chimera.report import digits
+from chimera.report.stats import spread
+from chimera.rundir.directory import RunDir
+from chimera.rundir.environment import environment
+
+#: The default of the Makefile's RUN.
+JOB = ("mixer=retnet", "quant=bitnet158", "norm=qdyt")
+SEEDS = (0, 1, 2)
+
+
+def main() -> dict[str, Any]:
+    """Train the seeds and print them; return them beside those of other processors."""
+    machine = {key: value for key, value in environment().items() if key != "packages"}
+    runs = []
+    for seed in SEEDS:
+        runs.append(measure(JOB, seed))
+        print(runs[-1], flush=True)
+    known = _known()
+    known[machine["processor"]] = {"machine": machine, "runs": runs}
+    return {"processors": dict(sorted(known.items()))}
+
+
+def measure(job: tuple[str, ...], seed: int) -> dict[str, float]:
+    """Train one seed in a folder of its own.
+
+    Returns:
+        dict with `seed`, `steps`, `tokens`, `seconds` (of the whole command), and the
+        validation's `perplexity` and `unigram` (a unigram model's on the same tokens).
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"CHIMERA_RUNS": f"{folder}/runs", "CHIMERA_CACHE": f"{folder}/cache"}
+        started = time.perf_counter()
+        subprocess.run(
+            [sys.executable, ROOT / "train.py", *job, f"seed={seed}", f"run_dir={folder}/run"],
+            env=os.environ | places,
+            check=True,
+        )
+        seconds = time.perf_counter() - started
+        directory = RunDir(Path(folder) / "run")
+        record, data = directory.record(), directory.config()["data"]
+    metrics, steps = record["metrics"], record["steps"]
+    return {
+        "seed": seed,
+        "steps": steps,
+        "tokens": steps * data["batch_size"] * data["seq_len"],
+        "seconds": seconds,
+        "perplexity": metrics["val/perplexity"],
+        "unigram": metrics["val/unigram_perplexity"],
+    }
+
+
+def main_job() -> str:
+    """The README's sentences, one paragraph for all processors."""
+    return page(_known())
+
+
+def page(processors: Mapping[str, Any]) -> str:
+    """The sentences for the runs of each processor."""
+    lines = [_sentence(name, processors[name]["runs"]) for name in sorted(processors)]
+    return "\n".join(lines or ["No run yet."]) + "\n"
+
+
+def _sentence(processor: str, runs: list[dict[str, Any]]) -> str:
+    first = runs[0]
+    found = spread([run["perplexity"] for run in runs])
+    assert found is not None
+    seconds = [run["seconds"] for run in runs]
+    seeds = f"{len(runs)} seeds" if len(runs) > 1 else "one seed"
+    return (
+        f"On two cores of {processor} the main job takes {digits.clock(sum(seconds) / len(runs))}"
+        f" from a cold cache ({first['steps']:,} steps, {first['tokens'] / 1e6:.1f} million"
+        " tokens)."
+        f" It ends with a validation perplexity of {digits.spread(found)} ({seeds}), which is"
+        f" {first['unigram'] / found.mean:.2f} times lower than the {first['unigram']:.1f} of a"
+        " unigram model on the same tokens."
+    )
+
+
+def _known() -> dict[str, Any]:
+    """Processors of the results file."""
+    file = RESULTS / "main_job.json"
+    if not file.exists():
+        return {}
+    found: dict[str, Any] = json.loads(file.read_text())["processors"]
+    return found

@@ -1,0 +1,45 @@
+"""Variants of a graft are compared with LoRA alone, seed by seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import grafts
+
+
+def made(folder: Path, **rows: list[float]) -> Path:
+    """A folder with a report of these losses."""
+    place = folder / "tptt/variants/results/medium"
+    place.mkdir(parents=True)
+    lines = ["row,title,published,mean,seeds,values,state"]
+    for row, values in rows.items():
+        seeds, states = ";".join(map(str, range(len(values)))), ";".join(["done"] * len(values))
+        mean = sum(values) / len(values)
+        lines.append(f"{row},{row},,{mean},{seeds},{';'.join(map(str, values))},{states}")
+    lines.append("unigram,Unigram model,,4.5,,,baseline")
+    lines.append("base,Start model,,3.75,,,baseline")
+    (place / "report.csv").write_text("\n".join(lines))
+    return folder
+
+
+def test_variants_are_counted_by_what_their_intervals_show(tmp_path: Path) -> None:
+    text = grafts.page(
+        made(
+            tmp_path,
+            lora_only=[3.00, 3.02, 3.01],
+            derivative_n2=[3.30, 3.33, 3.31],
+            k_n1=[2.80, 2.82, 2.81],
+            v_n1=[3.00, 3.30, 2.80],
+        )
+    )
+    assert "LoRA alone ends at 3.010 ± 0.010 nats" in text
+    assert "(the start model has 3.750, a unigram model has 4.500)" in text
+    assert "Of 3 variants with a memory 1 end significantly below it and 1 significantly" in text
+    assert "The lowest is `k_n1`, -0.2" in text
+    assert "the highest `derivative_n2`, +0.30" in text
+
+
+def test_without_seeds_nothing_is_said(tmp_path: Path) -> None:
+    assert grafts.page(tmp_path / "empty") == "No report yet.\n"
+    one = made(tmp_path, lora_only=[3.0], k_n1=[2.9])
+    assert grafts.page(one) == "No report yet.\n"
