@@ -43,3 +43,18 @@ def test_without_seeds_nothing_is_said(tmp_path: Path) -> None:
     assert grafts.page(tmp_path / "empty") == "No report yet.\n"
     one = made(tmp_path, lora_only=[3.0], k_n1=[2.9])
     assert grafts.page(one) == "No report yet.\n"
+
+
+def test_answers_stand_beside_a_constant_letter() -> None:
+    pairs = [
+        (
+            {"adapter": {"mag_weight": weight}},
+            {"metrics": {"mmlu/pqem": pqem, "mmlu/pqem_articles_kept": kept}},
+        )
+        for weight, pqem, kept in ((0.0, 0.25, 0.1), (0.5, 0.5, 0.27), (0.125, 0.3, 0.0))
+    ]
+    text = grafts.answers(pairs)
+    assert "PQEM is 0.25 to 0.25 with LoRA alone and 0.30 to 0.50 with a memory" in text
+    assert "always «B» has 0.50" in text
+    assert "the highest of 3 runs has 0.27 and a constant letter 0.25" in text
+    assert not grafts.answers([])

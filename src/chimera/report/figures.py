@@ -92,7 +92,9 @@ def lengths(summary: Summary) -> Figure | None:
     families = [f for f in measured.families(summary) if not f.name.endswith(NOT_DRAWN)]
     if not families:
         return None
-    figure, dotted = empty(5.2 * len(families), 4.6), False
+    # The legend beside the panels takes width, and height if there are many rows.
+    rows = len(summary.lines)
+    figure, dotted = empty(5.2 * len(families) + 1.8, max(4.6, 1.4 + 0.21 * rows)), False
     axes = figure.subplots(1, len(families), squeeze=False)[0]
     for axis, family in zip(axes, families, strict=True):
         dotted |= _panel(axis, family, summary)

@@ -85,7 +85,7 @@ def legend(figure: Any, axis: Any, title: str | None = None) -> None:
     figure.legend(
         handles,
         labels,
-        loc="outside right upper" if beside else "outside lower center",
+        loc="outside right center" if beside else "outside lower center",
         ncols=1 if beside else max(1, min(4, 140 // (long + 8))),
         title=title,
         frameon=False,
