@@ -221,17 +221,8 @@ def ternary() -> str:
 WRITERS: dict[str, Callable[[], str]] = {
     function.__name__: function
     for function in (
-        *(
-            readme,
-            main_job,
-            convolution,
-            train_step,
-            profile_step,
-            compiled,
-            heap,
-            threads,
-            ternary,
-        ),
+        *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
+        *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, grafts, seeds),
     )
 }

@@ -16,8 +16,6 @@ from chimera.report.stats import Difference, corrected, paired, spread
 
 #: The table, and its titles of the rows that no run of it trains.
 TABLE, UNTRAINED = "tptt/variants", {"base": "the start model", "unigram": "a unigram model"}
-
-
 #: Start of the names of the table's records.
 RECORDS = "instruct-stories260k-"
 #: Scores of a constant answer: a letter has a fourth of the questions; PQEM adds those of gold «A».
@@ -78,8 +76,7 @@ def answers(pairs: Iterable[Pair]) -> str:
         f" {max(alone):.2f} with LoRA alone and {min(with_memory):.2f} to {max(with_memory):.2f}"
         " with a memory. But PQEM drops articles, and so counts each question whose answer is «A»"
         f" as right whatever was said: always «B» has {LETTER_PQEM:.2f}. Where «A» stays a letter,"
-        f" the highest of {len(kept)} runs has {max(kept):.2f} and a constant letter {LETTER:.2f}:"
-        " none has learned to answer.\n"
+        f" the highest of {len(kept)} runs has {max(kept):.2f} and a constant letter {LETTER:.2f}.\n"
     )
 
 

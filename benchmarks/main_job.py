@@ -24,7 +24,7 @@ from chimera.report.stats import spread
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import environment
 
-#: The default of the Makefile's RUN.
+#: What `make train` runs; a test holds it to the Makefile's RUN.
 JOB = ("mixer=retnet", "quant=bitnet158", "norm=qdyt")
 SEEDS = (0, 1, 2)
 
@@ -77,23 +77,23 @@ def main_job() -> str:
 
 def page(processors: Mapping[str, Any]) -> str:
     """The sentences for the runs of each processor."""
-    lines = [_sentence(name, processors[name]["runs"]) for name in sorted(processors)]
+    lines = [_sentence(name, **processors[name]) for name in sorted(processors)]
     return "\n".join(lines or ["No run yet."]) + "\n"
 
 
-def _sentence(processor: str, runs: list[dict[str, Any]]) -> str:
+def _sentence(processor: str, machine: dict[str, Any], runs: list[dict[str, Any]]) -> str:
     first = runs[0]
     found = spread([run["perplexity"] for run in runs])
     assert found is not None
     seconds = [run["seconds"] for run in runs]
     seeds = f"{len(runs)} seeds" if len(runs) > 1 else "one seed"
+    long, unigram = digits.clock(sum(seconds) / len(runs)), first["unigram"]
     return (
-        f"On two cores of {processor} the main job takes {digits.clock(sum(seconds) / len(runs))}"
-        f" from a cold cache ({first['steps']:,} steps, {first['tokens'] / 1e6:.1f} million"
-        " tokens)."
-        f" It ends with a validation perplexity of {digits.spread(found)} ({seeds}), which is"
-        f" {first['unigram'] / found.mean:.2f} times lower than the {first['unigram']:.1f} of a"
-        " unigram model on the same tokens."
+        f"On {machine['cpus']} cores of {processor} the main job takes {long} from a cold cache"
+        f" ({first['steps']:,} steps, {first['tokens'] / 1e6:.1f} million tokens). It ends with a"
+        f" validation perplexity of {digits.spread(found)} ({seeds}), which is"
+        f" {unigram / found.mean:.2f} times lower than the {unigram:.1f} of a unigram"
+        " model on the same tokens."
     )
 
 
