@@ -76,7 +76,8 @@ def answers(pairs: Iterable[Pair]) -> str:
         f" {max(alone):.2f} with LoRA alone and {min(with_memory):.2f} to {max(with_memory):.2f}"
         " with a memory. But PQEM drops articles, and so counts each question whose answer is «A»"
         f" as right whatever was said: always «B» has {LETTER_PQEM:.2f}. Where «A» stays a letter,"
-        f" the highest of {len(kept)} runs has {max(kept):.2f} and a constant letter {LETTER:.2f}.\n"
+        f" the highest of {len(kept)} runs has {max(kept):.2f}"
+        f" and a constant letter {LETTER:.2f}.\n"
     )
 
 
