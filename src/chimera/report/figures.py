@@ -85,7 +85,7 @@ def curves(summary: Summary) -> Figure:
 
 
 def lengths(summary: Summary) -> Figure | None:
-    """Draw one panel per family and one line per row: with markers measured, dotted published.
+    """Draw one panel per family and one line per row: filled markers measured, hollow published.
 
     None if there are no families.
     """
@@ -94,12 +94,12 @@ def lengths(summary: Summary) -> Figure | None:
         return None
     # The legend beside the panels takes width, and height if there are many rows.
     rows = len(summary.lines)
-    figure, dotted = empty(5.2 * len(families) + 1.8, max(4.6, 1.4 + 0.21 * rows)), False
+    figure, printed = empty(5.2 * len(families) + 1.8, max(4.6, 1.4 + 0.21 * rows)), False
     axes = figure.subplots(1, len(families), squeeze=False)[0]
     for axis, family in zip(axes, families, strict=True):
-        dotted |= _panel(axis, family, summary)
+        printed |= _panel(axis, family, summary)
     style.legend(figure, figure.axes[0])
-    source = f"; dotted: {summary.table.source}" if dotted else ""
+    source = f"; hollow: {summary.table.source}" if printed else ""
     figure.suptitle(escaped(f"{summary.table.title}{source}"), fontsize=10)
     return figure
 
@@ -265,12 +265,12 @@ def _draw_scores(
 
 def _panel(axis: Any, family: Family, summary: Summary) -> bool:
     """Draw a family; return whether the paper prints any value of it."""
-    dotted = False
+    has_published = False
     for number, line in enumerate(summary.lines):
         means = {n: v.mean for n, key in family.keys.items() if (v := line.measured(key))}
         _line(axis, means, number, escaped(line.name))
         printed = {n: measured.published(summary, line, key) for n, key in family.keys.items()}
-        dotted |= _line(axis, printed, number, None)
+        has_published |= _line(axis, printed, number, None)
     if family.unit == "tokens":
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
@@ -278,7 +278,7 @@ def _panel(axis: Any, family: Family, summary: Summary) -> bool:
     axis.set_title(escaped(NAMES.get(family.name) or style.words(family.name)), fontsize=10)
     axis.set_xlabel("multiples of the trained length" if family.multiples else family.unit)
     style.tidy(axis)
-    return dotted
+    return has_published
 
 
 def _line(axis: Any, points: Mapping[int, float | None], number: int, label: str | None) -> bool:
@@ -286,7 +286,7 @@ def _line(axis: Any, points: Mapping[int, float | None], number: int, label: str
     drawn = [(n, value) for n, value in points.items() if value]
     if drawn:
         look = style.line(number)
-        if label is None:  # published: one dash for all, and no markers
-            look |= {"linestyle": ":", "marker": "", "linewidth": 1.0}
+        if label is None:  # published: thin and hollow; one printed length has no line at all
+            look |= {"linestyle": ":", "linewidth": 1.0, "markerfacecolor": "white"}
         axis.plot(*zip(*drawn, strict=True), markersize=4, label=label, **look)
     return bool(drawn)
