@@ -67,3 +67,20 @@ def test_claims_are_of_rows_that_there_are_and_follow_the_paper() -> None:
         assert table.metric.startswith("val/"), claim
     for found in claims.findings():  # a claim is the paper's: its own figure is below one
         assert found.published is None or found.published < 1, found.claim
+
+
+def test_a_row_of_ours_stands_beside_the_number_of_the_row_that_it_stands_for(
+    tmp_path: Path,
+) -> None:
+    folder = made(tmp_path, [18.0, 19.0, 20.0], [20.0, 21.0, 22.0])
+    place = folder / "bitnet_qdyt/norms/results/small/report.csv"
+    ours = "better,better,,19.5,0;1;2,19.0;19.5;20.0,done;done;done"
+    place.write_text(f"{place.read_text()}\n{ours}")
+    own = claims.Claim("QDyT", "bitnet_qdyt/norms", "better", "layernorm")
+    found = claims.finding(own, folder)
+    assert found is not None
+    assert found.published is None
+    own = claims.Claim("QDyT", "bitnet_qdyt/norms", "better", "layernorm", {"better": "qdyt"})
+    found = claims.finding(own, folder)
+    assert found is not None
+    assert found.published == pytest.approx(19.3 / 23.1)
