@@ -65,13 +65,14 @@ def _about(plan: Plan, runs: Sequence[Measured]) -> str:
     commits = sorted({commit for one in runs for commit in one.commits})
     processors = sorted({name for one in runs for name in one.processors})
     number = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))) if seeds else "no"
+    number += " seed reports" if seeds == [1] else " seeds report"
     squares = "a Latin square" if plan.squares == 1 else f"{plan.squares} Latin squares"
     return (
         f"Written by `{plan.command}` from the records in `store/`; do not edit. {order} norms,"
         f" {order} quantisers and {order} feed-forward layers, {len(plan.cells)} of their"
         f" {len(plan.all)} combinations ({squares}), with `mixer={plan.mixer}`. The small tasks are"
         f" those of [profile.md](profile.md); the language models have `scale=small`. {number}"
-        f" seeds report. {hours:.1f} hours on one core of {', '.join(processors)}; code"
+        f". {hours:.1f} hours on one core of {', '.join(processors)}; code"
         f" {', '.join(commits)}. Feed-forward layers have widths at which a token costs them 6 d²"
         " multiplications, as far as their settings allow. QDyT's α warms up for about a tenth of a"
         " run."
