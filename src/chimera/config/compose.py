@@ -17,12 +17,11 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from chimera.config import init_from, precision, rates, tables
+from chimera.config import init_from, precision, rates, scratch, tables
 from chimera.config.choices import (
     UNSET,
     companion_choices,
     configuration,
-    init_from_of,
     is_experiment,
     is_top_level,
     member_choices,
@@ -214,9 +213,7 @@ def _choices(
 ) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
     """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
     choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
-    start_model = settings.get("init_from", UNSET)
-    if start_model is UNSET:
-        start_model = init_from_of(select(tuple(choices), conf), choices)
+    start_model = scratch.start_model(select(tuple(choices), conf), choices, settings)
     source = source_of(start_model, overrides) if start_model else None
     choices = [*init_from.source_choices(source, start_model, settings), *choices]
     chosen = (*scale_choices(select(tuple(choices), conf), choices), *choices)

@@ -55,7 +55,8 @@ class Run:
             in the data; `init_from` takes only weights.
         ckpt_sha256: of that file; set by the composition.
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
-            model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`).
+            model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`). `scratch` in a
+            preset keeps its rows at random weights, whatever their table starts from.
         init_run: identity of the model that `init_from` names; set by the composition.
         measured: what `quant.compute=auto` became and the seconds of each arithmetic; set by the
             run (`chimera.rundir.measured`).

@@ -12,6 +12,7 @@ from typing import Any
 
 from chimera.config.compose import compose, plain
 from chimera.config.roots import roots
+from chimera.config.scratch import applicable
 from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, flatten
@@ -72,7 +73,7 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
     """
     index = RunIndex(roots())
     all_cells = []
-    for job in jobs(table, overrides, seeds):
+    for job in _planned(table, overrides, seeds):
         if config := configs.get((job.row, job.seed)):
             index.add(job.overrides, config)
         config, digits = index.config(job.overrides, lambda texts: plain(compose(texts)))
@@ -87,6 +88,13 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
         cell if cell.state != "done" or cell.numerics == reported else _left_out(cell, reported)
         for cell in all_cells
     ]
+
+
+def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
+    """Runs of the table, each with the overrides that are for its row."""
+    listed = jobs(table, overrides, seeds)
+    kept = applicable([job.overrides for job in listed])
+    return [replace(job, overrides=own) for job, own in zip(listed, kept, strict=True)]
 
 
 def numerics(all_cells: list[Cell]) -> int:

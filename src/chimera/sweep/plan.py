@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from chimera.config.compose import compose, plain, row_overrides
 from chimera.config.init_from import pending
 from chimera.config.roots import roots
+from chimera.config.scratch import applicable
 from chimera.config.tables import metric_of
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
@@ -77,7 +78,7 @@ def plan(
     for overrides, config in (composed or {}).items():
         index.add(overrides, config)
     checks = Checks(label(batch))
-    jobs = _jobs([tuple(overrides) for overrides in batch], checks, index)
+    jobs = _jobs([tuple(overrides) for overrides in applicable(batch)], checks, index)
     jobs = _without_weights(jobs, index)
     _one_run_a_directory(jobs)
     identities = {job.identity for job in jobs}
