@@ -15,10 +15,11 @@ from benchmarks.card import controls, longer
 from benchmarks.card.stored import read as read_profiles
 from benchmarks.card.stored import read_longer
 from benchmarks.claims import all_claims, claims
+from benchmarks.cola import cola
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
 from benchmarks.qdyt import qdyt
-from benchmarks.results_page import cola, missing, results
+from benchmarks.results_page import missing, results
 from benchmarks.seeds import seeds
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT

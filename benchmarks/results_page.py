@@ -24,8 +24,6 @@ from chimera.report.stats import Difference, corrected, paired, spread
 SCALES = ("paper", "medium", "small")
 #: Tables whose rows are tasks of their own: no row is the best.
 TASKS = ("bitnet_qdyt/glue", "saidl/tasks", "titan/spanish")
-#: Sentences of CoLA's validation part, and the expected largest of five standard normal draws.
-COLA, BEST_OF_FIVE = 1043, 1.16296
 
 
 @dataclass(frozen=True)
@@ -146,29 +144,6 @@ def _difference(gap: Difference) -> str:
         return digits.spread(gap, sign=True)
     p = digits.p_value(gap)
     return f"{digits.spread(gap, sign=True)}, p {p if p.startswith('<') else f'= {p}'}"
-
-
-def cola() -> str:
-    """What the numbers on CoLA mean."""
-    adapters, gates = report("saidl/adapters"), report("saidl/lambda")
-    assert adapters is not None
-    assert gates is not None
-    rows = {row["row"]: row for row in adapters.done}
-    full = rows["full"]
-    values = ", ".join(f"{value:.3f}" for value in adapters.values(full).values())
-    chance = 1 / math.sqrt(COLA)
-    ranks = [
-        f"{float(row['mean']):.2g} at {row['title'].rpartition(', ')[2]}"
-        for row in gates.rows
-        if row["row"].startswith("lr_lambda_") and row["values"]
-    ]
-    return (
-        f"Full fine-tuning has an MCC of {_value(adapters, full)} ({values}) over {COLA} sentences;"
-        f" the standard deviation of chance is {chance:.3f} (1/√{COLA}), and the expected best of"
-        f" five epochs of chance, chosen on the same sentences, {BEST_OF_FIVE * chance:.3f}."
-        " A model that always says «acceptable», the majority class, has an MCC of 0. Of eight"
-        f" gates of SoRA not zero under the threshold λη: {', '.join(ranks)}.\n"
-    )
 
 
 def missing() -> str:

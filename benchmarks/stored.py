@@ -13,17 +13,17 @@ from chimera.rundir.store import check, paths
 Pair = tuple[dict[str, Any], dict[str, Any]]
 
 
-def records(start: str, root: Path | None = None) -> Iterator[Pair]:
-    """Configuration and run.json of each record whose name starts so, in the order of the names.
+def records(start: str = "", root: Path | None = None, *, end: str = "") -> Iterator[Pair]:
+    """Configuration and run.json of each record of such a name, in the order of the names.
 
     Args:
-        start: of the records' names.
+        start, end: of the records' names, which end with the runs' identities.
         root: of the store; None: that of the repo.
 
     Raises:
         UserError: one of them does not count. A page must not silently lose a row.
     """
     for path in sorted(paths(root or ROOT / "store")):
-        if path.name.startswith(start):
+        if path.name.startswith(start) and path.name.endswith(end):
             directory = check(path)
             yield directory.config(), directory.record()
