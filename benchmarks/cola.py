@@ -36,8 +36,7 @@ def page(folder: Path) -> str:
         return ""
     rows = {row["row"]: row for row in adapters.done}
     scores = [
-        f"{words} an MCC of {digits.spread(value)}"
-        f" ({', '.join(f'{one:.3f}' for one in values)})"
+        f"{words} an MCC of {digits.spread(value)} ({', '.join(f'{one:.3f}' for one in values)})"
         for name, words in (("full", "Full fine-tuning has"), ("head_only", "a head alone"))
         if name in rows
         and (values := list(adapters.values(rows[name]).values()))
