@@ -148,7 +148,9 @@ def explained(tasks: Sequence[Task]) -> str:
 def _lack(lack: Lack | None) -> str:
     if lack is None:
         return "not tested"
-    return f"F({lack.freedom[0]}, {lack.freedom[1]}) = {lack.f:.1f}, p = {_p(lack.p)}"
+    p = _p(lack.p)
+    shown = p if p.startswith("<") else f"= {p}"
+    return f"F({lack.freedom[0]}, {lack.freedom[1]}) = {lack.f:.1f}, p {shown}"
 
 
 def _p(p: float) -> str:

@@ -1,0 +1,38 @@
+"""The committed pages are those that their commands write from the committed records."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from benchmarks import cards, effects
+from chimera.paths import ROOT
+
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(autouse=True)
+def the_repos_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_STORE", str(ROOT / "store"))
+
+
+@pytest.mark.slow
+def test_the_page_of_effects_is_written_by_the_command_that_it_names(tmp_path: Path) -> None:
+    page = (DOCS / "effects.md").read_text(encoding="utf-8")
+    command = re.search(r"Written by `python -m benchmarks effects (.*) to=docs`", page)
+    assert command
+    effects.main([*shlex.split(command[1]), f"to={tmp_path}"])
+    assert (tmp_path / "effects.md").read_text(encoding="utf-8") == page
+
+
+@pytest.mark.slow
+def test_cards_are_written_from_the_records(tmp_path: Path) -> None:
+    cards.main([f"to={tmp_path}"])
+    written = [path for path in tmp_path.rglob("*") if path.suffix in (".md", ".svg")]
+    assert len(written) > 16
+    for path in written:
+        committed = DOCS / path.relative_to(tmp_path)
+        assert committed.read_bytes() == path.read_bytes(), committed.name
