@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from chimera.config.tables import ROW
 from chimera.program import spelt
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
+from chimera.rundir.directory import runs_of
 from chimera.rundir.keep import portable
 
 
@@ -44,11 +46,31 @@ def counted(
     return sorted(Counter(describe(run.environment) for run in runs if run.environment).items())
 
 
+def commands(summary: Summary) -> list[str]:
+    """Command lines that repeat the table: its start models, its runs, its report."""
+    return [*start_commands(summary), train_command(summary), report_command(summary)]
+
+
 def train_command(summary: Summary) -> str:
     """Command line that trains the missing runs of the table."""
     table = f"+{summary.table.paper}={summary.table.name}"
     words = (*spelt("train").split(), "-m", table, *map(portable, summary.overrides))
     return shlex.join((*words, _seeds(summary)))
+
+
+def start_commands(summary: Summary) -> list[str]:
+    """Command lines that trained the runs that rows start from, where `init_from=` names a run.
+
+    A row that rows start from (`init_from=row:…`) is trained by the table's own command.
+    """
+    started = [cell.config for cell in summary.cells if cell.config.get("init_run")]
+    runs = {str(c["init_run"]) for c in started if not str(c["init_from"]).startswith(ROW)}
+    found = [path / "overrides.txt" for digits in sorted(runs) for path in runs_of(digits)[:1]]
+    return [
+        shlex.join((*spelt("train").split(), *map(portable, file.read_text("utf-8").splitlines())))
+        for file in found
+        if file.is_file()
+    ]
 
 
 def report_command(summary: Summary) -> str:

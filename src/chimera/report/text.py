@@ -48,7 +48,7 @@ def report(summary: Summary) -> str:
         *_origin(summary),
         grid(["row", "seed", "state", summary.table.metric, "commit", "directory"], _runs(summary)),
         "## Reproduce",
-        block(f"{origin.train_command(summary)}\n{origin.report_command(summary)}", "bash"),
+        block("\n".join(origin.commands(summary)), "bash"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
