@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chimera.config import scratch
 from chimera.config.compose import compose, plain
 from chimera.config.scratch import applicable
 from chimera.config.tables import load
@@ -20,6 +21,7 @@ MODEL = "init_from=runs/body"
 def test_rows_of_a_table_that_train_from_scratch_do_not_get_its_model(
     table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    scratch._say.cache_clear()
     rows = [row.name for row in load(table).rows]
     kept = applicable([[f"+{table}={row}", MODEL, "scale=medium"] for row in rows])
     without = {row for row, texts in zip(rows, kept, strict=True) if MODEL not in texts}

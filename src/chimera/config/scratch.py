@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from chimera.config.choices import UNSET, Selection, init_from_of, select
@@ -62,8 +63,14 @@ def applicable(batch: Sequence[Sequence[str]], *, tell: bool = True) -> list[lis
         kept.append(rest)
     for model in dict.fromkeys(text for text, _ in without) if tell else ():
         rows = ", ".join(dict.fromkeys(row for text, row in without if text == model))
-        print(f"{model} is not for {rows}: trained from scratch", file=sys.stderr)
+        _say(f"{model} is not for {rows}: trained from scratch")
     return kept
+
+
+@cache
+def _say(line: str) -> None:
+    """Print a line on stderr, once in a process: a table is often planned several times."""
+    print(line, file=sys.stderr)
 
 
 def _from_scratch(overrides: Sequence[str]) -> bool:

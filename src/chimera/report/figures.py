@@ -44,7 +44,7 @@ def bars(summary: Summary) -> Figure:
     axes[-1].set_title(escaped(style.with_scale("ours", summary.scale)), fontsize=10)
     axes[0].set_yticks(range(len(lines)), [escaped(line.title) for line in lines])
     axes[0].set_ylim(len(lines) - 0.5, -0.5)
-    metric = f"{style.words(summary.table.metric)} ({summary.table.better} is better)"
+    metric = f"{style.words(summary.table.metric)}\n({summary.table.better} is better)"
     for axis in axes:
         axis.set_xlabel(escaped(metric), fontsize=9)
         style.tidy(axis)
