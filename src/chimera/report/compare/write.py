@@ -16,7 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from chimera.errors import UserError, one_line
-from chimera.paths import home
+from chimera.paths import home, store_root
 from chimera.report import canvas, digits
 from chimera.report.compare.collect import collect, summary_of
 from chimera.report.compare.figure import overlay
@@ -77,13 +77,14 @@ def write_comparison(
 def folder_of(comparison: Comparison, paths: Sequence[Path]) -> Path:
     """Default folder of a comparison: the same for the same runs.
 
-    It is below `reports/compare/` for runs in `runs/`, and below `compare/` beside other runs.
+    It is below `reports/compare/` for runs in `runs/` and records of the run store, and below
+    `compare/` beside other runs.
     """
     text = "\n".join(sorted(str(path.absolute()) for path in paths))
     named = "-".join(re.sub(r"\W+", "_", key) for key in comparison.keys[:3]) or "runs"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     parents = {path.absolute().parent for path in paths}
-    own = parents <= {(home() / name).absolute() for name in ("runs", "store")}
+    own = parents <= {(home() / "runs").absolute(), store_root().absolute()}
     place = home() / "reports" if own else Path(os.path.commonpath(parents))
     return place / "compare" / f"{named[:60]}-{digest}"
 
