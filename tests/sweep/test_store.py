@@ -11,13 +11,17 @@ import pytest
 from chimera.api.runs import runs
 from chimera.cli import compare
 from chimera.cli.store import main
+from chimera.config.compose import compose, plain
+from chimera.errors import UserError
 from chimera.report.figures import losses_of, together
 from chimera.report.write import write
+from chimera.rundir.identity import identity
 from chimera.rundir.keep import ROWS, add
 from chimera.rundir.store import is_stored
 from chimera.sweep.engine import Engine
 from chimera.sweep.plan import plan, prerequisites
 from chimera.sweep.work import State
+from chimera.train.check import check_settings
 from tests.rundir.test_store import a_run
 from tests.sweep.kit import Scripts, Silent
 
@@ -74,6 +78,29 @@ def test_a_stored_run_needs_no_model_to_start_from(tmp_path: Path) -> None:
     assert len(prerequisites(plan([words]))) == 1
     add(a_run(tmp_path / "elsewhere", words))
     assert prerequisites(plan([words])) == []
+
+
+def test_the_record_of_a_run_that_is_gone_names_what_started_from_it(tmp_path: Path) -> None:
+    body = a_run(tmp_path / "runs", ["scale=smoke", "mixer=gqa", "task=mlm", "name=my-body"])
+    for folder in ("checkpoints", "tokenizer"):
+        (body / folder).mkdir()
+    (body / "checkpoints" / "best.ckpt").touch()
+    data = ["data=acceptability", "task=glue", "scale=smoke"]
+    words = [*data, f"init_from={body.relative_to(tmp_path)}"]
+    add(a_run(tmp_path / "runs", words))
+    with_body = plain(compose(words))
+    record, _ = add(body)
+    shutil.rmtree(tmp_path / "runs")
+    config = plain(compose(words))
+    assert identity(config) == identity(with_body)
+    assert config["mixer"]["_target_"] == with_body["mixer"]["_target_"]
+    check_settings(config, train=False)
+    command = "train it first: .* scale=smoke mixer=gqa task=mlm name=my-body$"
+    with pytest.raises(UserError, match=command) as refused:
+        check_settings(config)
+    assert str(record) in str(refused.value)
+    with pytest.raises(UserError, match="is not a model"):
+        compose([*data, "init_from=runs/my-body-12345678"])
 
 
 def test_a_report_is_rebuilt_from_the_store(tmp_path: Path) -> None:

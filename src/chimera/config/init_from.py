@@ -5,8 +5,9 @@ Otherwise `init_from` is a run's directory (its best checkpoint), one of its che
 folder that `export.py` wrote, a Hugging Face folder, or `owner/name` on the hub. The first three
 set all parts of the model that the command line does not set; whether the weights fit is checked
 when they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the
-run of that row at the same scale, which a sweep trains first (`config.compose.source_of`). Imports
-torch only for `hf:`.
+run of that row at the same scale, which a sweep trains first (`config.compose.source_of`). A run
+that is gone, but whose record is in the run store, still names the runs that started from it, so
+that reports find them; nothing can be trained from it. Imports torch only for `hf:`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera.config import from_hf
-from chimera.config.declared import exported, recorded, trusted_model
+from chimera.config.declared import checked, exported, recorded, trusted_model
 from chimera.config.groups import groups
 from chimera.data.source import hub
 from chimera.errors import UserError, unknown
@@ -31,7 +33,9 @@ from chimera.program import spelt
 from chimera.rundir.checkpoint_hf import digest
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import identity
+from chimera.rundir.keep import words_of
 from chimera.rundir.plain import read_json
+from chimera.rundir.store import record_of
 
 #: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
@@ -124,7 +128,12 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
             )
         config = about["chimera"] | {"model": trusted_model(about["chimera"], path, where)}
         return Source(config, path / "model.safetensors", path / "tokenizer", _digest(path))
-    if path.exists() or not hub.is_id(init_from):
+    if record := _record_of(path):
+        config = checked(record.config(), f"init_from={init_from}")
+        best = path / "checkpoints" / "best.ckpt"
+        return _of_config(config, RunDir(path), best, identity(record.config()), trust)
+    of_runs = path.absolute().parent == runs_root().absolute()
+    if path.exists() or of_runs or not hub.is_id(init_from):
         raise UserError(f"init_from={init_from} is not a model; give {_TAKES}")
     return None
 
@@ -137,10 +146,47 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
 
 
+def only_record(config: Mapping[str, Any]) -> RunDir | None:
+    """The record of the run that `init_from` names, if nothing else of it is here."""
+    init_from = config.get("init_from")
+    if not init_from or str(init_from).startswith((_ROW, from_hf.PREFIX)):
+        return None
+    return _record_of(Path(init_from).expanduser())
+
+
+def check_present(config: Mapping[str, Any]) -> None:
+    """Refuse to train from a run of which only the record is here.
+
+    Raises:
+        UserError: the line has the command that trains it.
+    """
+    if record := only_record(config):
+        words = shlex.join(words_of(record.path))
+        raise UserError(
+            f"init_from={config['init_from']} is not here, only its record, {record.path}, which"
+            f" holds no weights; train it first: {spelt('train')} {words}"
+        )
+
+
+def _record_of(path: Path) -> RunDir | None:
+    """The record in the run store of a run's directory that is gone; None without one."""
+    return None if path.exists() else record_of(path.name)
+
+
 def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:
     config = recorded(run)
     if not checkpoint.exists():
         raise UserError(f"init_from={run.path} has no checkpoint ({checkpoint.name} is missing)")
+    digits = identity(run.config())
+    name = checkpoint.resolve().name
+    model = digits if checkpoint.name == "best.ckpt" else f"{digits}:{name}"
+    return _of_config(config, run, checkpoint, model, trust)
+
+
+def _of_config(
+    config: dict[str, Any], run: RunDir, checkpoint: Path, model: str, trust: bool
+) -> Source:
+    """The model of a run with this checked configuration; `model` is its name in identities."""
     adapter = config["choices"]["adapter"]
     if adapter != "none":
         raise UserError(
@@ -154,9 +200,6 @@ def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:
         trust=trust,
         advice=f"add model.name={config['model'].get('name')} if you know it",
     )
-    digits = identity(run.config())
-    name = checkpoint.resolve().name
-    model = digits if checkpoint.name == "best.ckpt" else f"{digits}:{name}"
     return Source(config, checkpoint, run.tokenizer, model)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from chimera.config.tables import ROW
@@ -13,6 +14,7 @@ from chimera.report.cells import Cell
 from chimera.report.summary import Summary
 from chimera.rundir.directory import runs_of
 from chimera.rundir.keep import portable
+from chimera.rundir.store import record_of
 
 
 def commit(environment: dict[str, Any], digits: int = 40) -> str:
@@ -64,8 +66,13 @@ def start_commands(summary: Summary) -> list[str]:
     A row that rows start from (`init_from=row:…`) is trained by the table's own command.
     """
     started = [cell.config for cell in summary.cells if cell.config.get("init_run")]
-    runs = {str(c["init_run"]) for c in started if not str(c["init_from"]).startswith(ROW)}
-    found = [path / "overrides.txt" for digits in sorted(runs) for path in runs_of(digits)[:1]]
+    by_path = [c for c in started if not str(c["init_from"]).startswith(ROW)]
+    names = {str(c["init_run"]): Path(c["init_from"]).name for c in by_path}
+    found = []
+    for digits, name in sorted(names.items()):
+        record = record_of(name)  # of a run that is gone
+        places = [*runs_of(digits), *([record.path] if record else [])]
+        found += [place / "overrides.txt" for place in places[:1]]
     return [
         shlex.join((*spelt("train").split(), *map(portable, file.read_text("utf-8").splitlines())))
         for file in found

@@ -91,6 +91,15 @@ def check(path: Path) -> RunDir:
     return directory
 
 
+def record_of(name: str) -> RunDir | None:
+    """The record in this process's store of a run's directory, by its name; None if none counts."""
+    path = store_root() / name
+    try:
+        return check(path) if path.is_dir() else None
+    except UserError:
+        return None
+
+
 class Store:
     """The records of one store.
 

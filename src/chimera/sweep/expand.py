@@ -37,7 +37,7 @@ def expand(overrides: Sequence[str]) -> list[Job]:
     check_sweep(parsed)
     first = first_job(overrides, parsed)
     config = plain(compose(first))
-    check_settings(config)
+    check_settings(config, train=False)
     common = shared(overrides, parsed)
     batch: list[list[str]] = []
 

@@ -71,7 +71,7 @@ def sweep(overrides: list[str]) -> int:
 def _sweep(overrides: list[str], parsed: list[Override]) -> int:
     first = first_job(overrides, parsed)
     config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
-    check_settings(config)
+    check_settings(config, train=False)
     for line in past_lines(config):
         print(line, file=sys.stderr)
     launcher = instantiate(config["launcher"], _convert_="all")

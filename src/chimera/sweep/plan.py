@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,7 +122,10 @@ def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, index: RunIndex) -> 
         if not index.finished(job.config, job.directory):
             what(job.config, checks.once)
 
-    checks.each(jobs, lambda job: check(job, check_settings))
+    def settings(job: Job) -> None:
+        check(job, partial(check_settings, train=not is_stored(job.directory)))
+
+    checks.each(jobs, settings)
     checks.each(jobs, lambda job: check(job, check_parts))
     for job in jobs:
         index.passed(job.directory)

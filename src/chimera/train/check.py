@@ -62,12 +62,13 @@ class Once:
         return cast(Result, self._passed[key])
 
 
-def check_settings(config: dict[str, Any], once: Once | None = None) -> None:
+def check_settings(config: dict[str, Any], once: Once | None = None, *, train: bool = True) -> None:
     """Check keys, values, files and the run's directory without torch: a sweep asks this first.
 
     Args:
         config: the resolved configuration.
         once: of a sweep; remembers what passed for another job.
+        train: the run is trained, so the model that it starts from has to be here.
 
     Raises:
         UserError: one line.
@@ -87,8 +88,11 @@ def check_settings(config: dict[str, Any], once: Once | None = None) -> None:
     for where, node in _of_lightning(config):
         if _ours(node):
             once(where, node, partial(check_node, where, node))
+    if train:
+        init_from.check_present(config)
     # The tokenizer of a row that is trained first is not there yet.
-    later = init_from.pending(config) and config["choices"]["tokenizer"] == "own"
+    away = init_from.pending(config) or init_from.only_record(config)
+    later = away and config["choices"]["tokenizer"] == "own"
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
         node = config[group]
         once(f"{group}.check", node, partial(_check_itself, node))
