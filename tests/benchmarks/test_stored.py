@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -22,3 +25,20 @@ def test_a_changed_record_stops_the_page_in_place_of_changing_it(tmp_path: Path)
     assert not list(records("profile-", tmp_path))
     with pytest.raises(UserError, match="is not what was stored"):
         list(records("mlm-", tmp_path))
+
+
+def test_every_record_is_of_a_run_that_trained_on_committed_code() -> None:
+    """Neither invented by a test nor of code that nobody can check out."""
+    folders = sorted(path for path in (ROOT / "store").iterdir() if path.is_dir())
+    assert len(folders) > 1000
+    for folder in folders:
+        git = json.loads((folder / "environment.json").read_text())["git"]
+        assert git["changed"] is False, folder.name
+        assert re.fullmatch(r"[0-9a-f]{40}", git["commit"]), folder.name
+        assert len(set(git["commit"])) > 1, folder.name
+        record = json.loads((folder / "run.json").read_text())
+        assert record["wall_seconds"] > 0, folder.name
+        assert record["tokens_per_second"] > 0, folder.name
+        with (folder / "steps.csv").open(encoding="utf-8", newline="") as opened:
+            *_, last = csv.DictReader(opened)
+        assert int(last["global_step"]) == record["steps"] > 0, folder.name
