@@ -5,21 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import grafts
+from tests.benchmarks.kit import report
 
 
 def made(folder: Path, **rows: list[float]) -> Path:
     """A folder with a report of these losses."""
-    place = folder / "tptt/variants/results/medium"
-    place.mkdir(parents=True)
-    lines = ["row,title,published,mean,seeds,values,state"]
-    for row, values in rows.items():
-        seeds, states = ";".join(map(str, range(len(values)))), ";".join(["done"] * len(values))
-        mean = sum(values) / len(values)
-        lines.append(f"{row},{row},,{mean},{seeds},{';'.join(map(str, values))},{states}")
-    lines.append("unigram,Unigram model,,4.5,,,baseline")
-    lines.append("base,Start model,,3.75,,,baseline")
-    (place / "report.csv").write_text("\n".join(lines))
-    return folder
+    return report(folder, "tptt/variants", rows, {"unigram": 4.5, "base": 3.75})
 
 
 def test_variants_are_counted_by_what_their_intervals_show(tmp_path: Path) -> None:
