@@ -22,6 +22,7 @@ from benchmarks.plateau import plateau
 from benchmarks.qdyt import qdyt
 from benchmarks.results_page import missing, results
 from benchmarks.seeds import seeds
+from benchmarks.titan import titan, titan_parts
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
 
@@ -225,7 +226,8 @@ WRITERS: dict[str, Callable[[], str]] = {
     for function in (
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
-        *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau, seeds),
+        *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau),
+        *(seeds, titan, titan_parts),
     )
 }
 

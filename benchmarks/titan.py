@@ -1,0 +1,101 @@
+"""What each part of TITAN gives, from the committed report of `titan/ablations`.
+
+The paper plans these rows and prints no result, so nothing holds or fails: a part lowers perplexity
+here if the whole 95 % interval of (with the part ÷ without it) is below one, raises it if the whole
+interval is above, and is open otherwise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.claims import FAILS, HOLDS, Claim, Finding, finding
+from benchmarks.results_page import Report, report
+from chimera.paths import EXPERIMENTS
+from chimera.report import digits
+from chimera.report.stats import spread
+
+TABLE, WHOLE = "titan/ablations", "full"
+#: Rows of the table that lack one part, with the part and what they have in its place.
+PARTS = {
+    "dense_ffn": ("four experts (two active)", "one"),
+    "single_mixer": ("six mixers of four kinds", "attention in every layer"),
+    "non_recursive": ("two passes through the layers", "one"),
+    "fp16": ("ternary weights", "full precision"),
+}
+VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
+
+
+def titan() -> str:
+    """docs/results.md: the table of parts."""
+    return page(EXPERIMENTS)
+
+
+def titan_parts() -> str:
+    """README: the parts in one sentence."""
+    return sentence(EXPERIMENTS)
+
+
+def page(folder: Path) -> str:
+    """The table of parts from the reports below a folder; empty without one."""
+    found = report(TABLE, folder)
+    if found is None:
+        return ""
+    rows = {row["row"]: row for row in found.done}
+    whole = rows[WHOLE]
+    head = ["part", "perplexity without it", "with it, 95 % interval", "", "time with it"]
+    lines = [head, ["---"] * len(head)]
+    for name, one in _findings(folder).items():
+        part, instead = PARTS[name]
+        times = float(whole["seconds"]) / float(rows[name]["seconds"])
+        lines.append([
+            f"{part}, instead of {instead}",
+            f"`{name}` {_value(found, name)}",
+            _ratio(one),
+            VERDICTS.get(one.verdict, "open"),
+            f"{times:.1f} ×",
+        ])  # fmt: skip
+    unigram = next(float(row["mean"]) for row in found.rows if row["row"] == "unigram")
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return (
+        f"The whole model ends with a validation perplexity of {_value(found, WHOLE)}"
+        f" ({len(found.values(whole))} seeds), a unigram model with {unigram:.1f}"
+        f" ([{found.scale}]({found.link})).\n\n{table}"
+    )
+
+
+def sentence(folder: Path) -> str:
+    """The parts by what they do; empty without a report."""
+    found, findings = report(TABLE, folder), _findings(folder)
+    if found is None or not findings:
+        return ""
+    seeds = min(one.seeds for one in findings.values())
+    parts = [
+        f"{PARTS[name][0]} in place of {PARTS[name][1]} {_ratio(one)}"
+        for name, one in sorted(findings.items(), key=lambda item: -item[1].ratio)
+    ]
+    return (
+        "TITAN's paper plans to measure its parts and does not. Here, perplexity of its whole model"
+        f" divided by that without the part ([{found.scale}, {seeds} seeds]"
+        f"(docs/results.md#what-titans-parts-give)): {'; '.join(parts)}.\n"
+    )
+
+
+def _findings(folder: Path) -> dict[str, Finding]:
+    """The whole model against each row that there is."""
+    found = {
+        name: finding(Claim(part, TABLE, WHOLE, name), folder) for name, (part, _) in PARTS.items()
+    }
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _ratio(one: Finding) -> str:
+    low, high = one.interval
+    return f"{one.ratio:.2f} × ({low:.2f} to {high:.2f})"
+
+
+def _value(found: Report, name: str) -> str:
+    row = next(row for row in found.done if row["row"] == name)
+    value = spread(list(found.values(row).values()))
+    assert value is not None
+    return digits.spread(value)

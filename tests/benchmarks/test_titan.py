@@ -1,0 +1,37 @@
+"""Each part of TITAN is compared with the model that lacks it, seed by seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import titan
+from tests.benchmarks.kit import report
+
+
+def test_a_part_lowers_perplexity_raises_it_or_is_open(tmp_path: Path) -> None:
+    rows = {
+        "full": [100.0, 102.0, 101.0],
+        "single_mixer": [200.0, 205.0, 201.0],
+        "fp16": [50.0, 51.5, 50.5],
+        "dense_ffn": [90.0, 115.0, 101.0],
+    }
+    text = titan.page(report(tmp_path, titan.TABLE, rows, {"unigram": 500.0}))
+    assert text.startswith("The whole model ends with a validation perplexity of 101.0 ± 1.0")
+    assert "(3 seeds), a unigram model with 500.0" in text
+    lines = {
+        name: f"| {part}, instead of {other} | " for name, (part, other) in titan.PARTS.items()
+    }
+    single = "`single_mixer` 202.0 ± 2.6 | 0.50 × (0.49 to 0.51) | lowers it | 0.5 ×"
+    assert f"{lines['single_mixer']}{single}" in text
+    fp16 = "`fp16` 50.67 ± 0.76 | 1.99 × (1.97 to 2.02) | **raises it** | 0.3 ×"
+    assert f"{lines['fp16']}{fp16}" in text
+    assert "| open | 0.2 ×" in next(li for li in text.splitlines() if lines["dense_ffn"] in li)
+    assert lines["non_recursive"] not in text
+    said = titan.sentence(tmp_path)
+    assert "[medium, 3 seeds]" in said
+    assert said.index("ternary weights") < said.index("four experts") < said.index("six mixers")
+    assert "ternary weights in place of full precision 1.99 × (1.97 to 2.02);" in said
+
+
+def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
+    assert titan.page(tmp_path) == titan.sentence(tmp_path) == ""
