@@ -1,4 +1,4 @@
-"""What each part of TITAN gives, from the committed report of `titan/ablations`.
+"""What each part of TITAN gives, from the committed report and the records of `titan/ablations`.
 
 The paper plans these rows and prints no result, so nothing holds or fails: a part lowers perplexity
 here if the whole 95 % interval of (with the part ÷ without it) is below one, raises it if the whole
@@ -7,10 +7,12 @@ interval is above, and is open otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.claims import FAILS, HOLDS, Claim, Finding, finding
 from benchmarks.results_page import Report, report
+from benchmarks.stored import Pair, records
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
 from chimera.report.stats import spread
@@ -23,12 +25,14 @@ PARTS = {
     "non_recursive": ("two passes through the layers", "one"),
     "fp16": ("ternary weights", "full precision"),
 }
+#: Start of the names of the whole model's records, and the seed whose learning rates are compared.
+RECORDS, SEED = "mlm-titan6-bitnet158-dyt-", 0
 VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
 
 
 def titan() -> str:
-    """docs/results.md: the table of parts."""
-    return page(EXPERIMENTS)
+    """docs/results.md: the table of parts, and what the learning rate does to the whole model."""
+    return page(EXPERIMENTS) + rates(records(RECORDS))
 
 
 def titan_parts() -> str:
@@ -62,6 +66,19 @@ def page(folder: Path) -> str:
         f" ({len(found.values(whole))} seeds), a unigram model with {unigram:.1f}"
         f" ([{found.scale}]({found.link})).\n\n{table}"
     )
+
+
+def rates(pairs: Iterable[Pair]) -> str:
+    """The whole model's perplexity by learning rate, of one seed; empty for a single rate."""
+    found = {
+        float(config["optim"]["lr"]): float(record["metrics"]["val/perplexity"])
+        for config, record in pairs
+        if (config["table"]["name"], config["table"]["row"], config["seed"]) == (TABLE, WHOLE, SEED)
+    }
+    if len(found) < 2:
+        return ""
+    shown = ", ".join(f"{digits.number(found[rate], 4)} at {rate:g}" for rate in sorted(found))
+    return f"\nThe whole model by learning rate, seed {SEED}: {shown}.\n"
 
 
 def sentence(folder: Path) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.stored import Pair
+
 from benchmarks import titan
 from tests.benchmarks.kit import report
 
@@ -31,6 +33,19 @@ def test_a_part_lowers_perplexity_raises_it_or_is_open(tmp_path: Path) -> None:
     assert "[medium, 3 seeds]" in said
     assert said.index("ternary weights") < said.index("four experts") < said.index("six mixers")
     assert "ternary weights in place of full precision 1.99 × (1.97 to 2.02);" in said
+
+
+def test_rates_are_of_one_seed_of_the_whole_model() -> None:
+    def record(row: str, seed: int, rate: float, perplexity: float) -> Pair:
+        table = {"name": titan.TABLE, "row": row}
+        config = {"table": table, "seed": seed, "optim": {"lr": rate}}
+        return config, {"metrics": {"val/perplexity": perplexity}}
+
+    pairs = [record("full", 0, 2e-3, 241.23), record("full", 1, 1e-3, 1.0)]
+    assert titan.rates(pairs) == ""
+    pairs += [record("fp16", 0, 4e-3, 1.0), record("full", 0, 1e-3, 250.0)]
+    text = "The whole model by learning rate, seed 0: 250.0 at 0.001, 241.2 at 0.002."
+    assert titan.rates(pairs).strip() == text
 
 
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
