@@ -18,6 +18,7 @@ from benchmarks.claims import all_claims, claims
 from benchmarks.cola import cola
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
+from benchmarks.overtaking import overtaking
 from benchmarks.plateau import plateau
 from benchmarks.qdyt import qdyt
 from benchmarks.results_page import missing, results
@@ -227,7 +228,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau),
-        *(seeds, titan, titan_parts),
+        *(seeds, titan, titan_parts, overtaking),
     )
 }
 
