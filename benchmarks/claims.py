@@ -46,12 +46,7 @@ CLAIMS = (
     Claim(
         "the memory of the delta rule beside LoRA", "tptt/variants", "derivative_n2", "lora_only"
     ),
-    Claim(
-        "a convolution in every other layer, with sparse blocks and ALiBi",
-        "saidl/hybrids",
-        "best_combo",
-        "baseline",
-    ),
+    Claim("a convolution before attention", "saidl/hybrids", "conv_before_attn", "baseline"),
     Claim(
         "rotary positions in place of sinusoidal ones, embeddings × √d",
         "saidl/positions",
@@ -85,13 +80,19 @@ CLAIMS = (
         "sinusoidal",
         "alibi",
     ),
+    Claim("a convolution in every other layer", "saidl/hybrids", "interleaved", "baseline"),
+    Claim(
+        "a convolution in every other layer, with sparse blocks and ALiBi",
+        "saidl/hybrids",
+        "best_combo",
+        "baseline",
+    ),
     Claim("rotary positions in place of learned ones", "saidl/positions", "rope", "learned"),
     Claim("rotary positions in place of ALiBi", "saidl/positions", "rope", "alibi"),
     Claim(
         "sparse blocks in place of full attention", "saidl/attention", "sparse_block", "standard"
     ),
     Claim("the Hadamard rotation before every projection", "bitnet_qdyt/hadamard", "all", "none"),
-    Claim("a convolution before attention", "saidl/hybrids", "conv_before_attn", "baseline"),
 )
 #: Claims of each verdict in README.
 SHOWN = 3
