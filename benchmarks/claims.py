@@ -62,6 +62,7 @@ CLAIMS = (
         "alibi",
         SCALED,
     ),
+    Claim("full attention in place of linear", "saidl/attention", "standard", "linear"),
     Claim(
         "a sliding window in place of linear attention",
         "saidl/attention",
