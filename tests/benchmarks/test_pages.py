@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cards, effects
-from chimera.paths import ROOT
+from chimera.paths import EXPERIMENTS, ROOT
+from chimera.report import export, text
+from chimera.report.__main__ import parse
+from chimera.report.summary import summarise
 
 DOCS = ROOT / "docs"
+#: Reports that this repository vouches for.
+REPORTS = sorted(EXPERIMENTS.glob("*/*/results/*/report.md"))
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +41,26 @@ def test_cards_are_written_from_the_records(tmp_path: Path) -> None:
     for path in written:
         committed = DOCS / path.relative_to(tmp_path)
         assert committed.read_bytes() == path.read_bytes(), committed.name
+
+
+def test_the_reports_are_found() -> None:
+    assert len(REPORTS) >= 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", REPORTS, ids=lambda file: "-".join(file.parts[-5:-1]))
+def test_reports_are_written_from_the_records_by_the_command_that_they_name(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "no-runs"))
+    monkeypatch.chdir(tmp_path)
+    report = file.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python -m chimera\.report (.*)$", report, re.MULTILINE)
+    table, overrides, options = parse(shlex.split(command))
+    summary = summarise(table, overrides, options.seeds)
+    assert text.report(summary) == report
+    for name, written in (
+        ("report.csv", export.comma_separated(summary)),
+        ("report.tex", export.booktabs(summary)),
+    ):
+        assert file.with_name(name).read_text(encoding="utf-8") == written, name
