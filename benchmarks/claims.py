@@ -124,6 +124,12 @@ class Finding:
         low, high = self.interval
         return HOLDS if high < 1 else FAILS if low > 1 else OPEN
 
+    @property
+    def shown(self) -> str:
+        """The ratio with its interval."""
+        low, high = self.interval
+        return f"{self.ratio:.2f} × ({low:.2f} to {high:.2f})"
+
 
 def finding(claim: Claim, folder: Path = EXPERIMENTS) -> Finding | None:
     """A claim beside the table's report; None without a report, a row or a second seed."""
@@ -184,11 +190,10 @@ def _table(shown: list[Finding], up: str) -> str:
     ]
     lines = [head, ["---"] * len(head)]
     for one in shown:
-        low, high = one.interval
         lines.append([
             f"{one.claim.words} ({one.found.table.source})",
             f"{one.published:.2f} ×" if one.published else "–",
-            f"{one.ratio:.2f} × ({low:.2f} to {high:.2f})",
+            one.shown,
             f"**{one.verdict}**",
             f"[{one.found.scale}, {one.seeds} seeds]({up}{one.found.link.removeprefix('../')})",
         ])  # fmt: skip

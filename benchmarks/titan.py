@@ -55,7 +55,7 @@ def page(folder: Path) -> str:
         lines.append([
             f"{part}, instead of {instead}",
             f"`{name}` {_value(found, name)}",
-            _ratio(one),
+            one.shown,
             VERDICTS.get(one.verdict, "open"),
             f"{times:.1f} ×",
         ])  # fmt: skip
@@ -88,7 +88,7 @@ def sentence(folder: Path) -> str:
         return ""
     seeds = min(one.seeds for one in findings.values())
     parts = [
-        f"{PARTS[name][0]} in place of {PARTS[name][1]} {_ratio(one)}"
+        f"{PARTS[name][0]} in place of {PARTS[name][1]} {one.shown}"
         for name, one in sorted(findings.items(), key=lambda item: -item[1].ratio)
     ]
     return (
@@ -104,11 +104,6 @@ def _findings(folder: Path) -> dict[str, Finding]:
         name: finding(Claim(part, TABLE, WHOLE, name), folder) for name, (part, _) in PARTS.items()
     }
     return {name: one for name, one in found.items() if one is not None}
-
-
-def _ratio(one: Finding) -> str:
-    low, high = one.interval
-    return f"{one.ratio:.2f} × ({low:.2f} to {high:.2f})"
 
 
 def _value(found: Report, name: str) -> str:
