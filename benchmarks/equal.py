@@ -5,34 +5,38 @@
 
 The rows of a table take the same number of steps, with about as many parameters. A row at a budget
 of FLOPs or seconds is a run of its own: its number of steps follows from what a step costs, and its
-schedule ends there. FLOPs are those of matrix products. Seconds are those of training steps, as
-measured on this machine anew or in a finished run of the same shape.
+schedule ends there. FLOPs are those of matrix products. Seconds are those of training steps: of the
+row's finished runs at the table's own steps, else measured on this machine.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
+from benchmarks.equal_page import At, Cost, Equality, write
 from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.config.roots import roots
 from chimera.config.tables import Table, jobs, load
 from chimera.errors import UserError
-from chimera.report.budget import budget as draw
-from chimera.report.budget import known, tokens_per_step
+from chimera.report.budget import tokens_per_step
 from chimera.report.cells import numerics
 from chimera.report.stats import corrected, paired
 from chimera.report.summary import Line, Summary, summarise
 from chimera.rundir.index import RunIndex
 from chimera.types import NonNegativeInt, PositiveFloat
 
+if TYPE_CHECKING:
+    from chimera.sweep.plan import Job
+
 USAGE = (
     "python -m benchmarks equal table=<paper>/<table> [scale=small] [flops=1e13] [seconds=60]"
-    " [seed=0,1,2] [run=true] [key=value …]"
+    " [seed=0,1,2] [run=true] [out=<folder>] [key=value …]"
 )
-Equality = Literal["steps", "FLOPs", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ class Options:
         flops, seconds: budgets of each row's training; an equality without a budget is left out.
         seed: seeds of the runs.
         run: train what is missing; without it the command lines are printed.
-        measure: seconds of real steps by which the speed of a row is measured.
+        measure: seconds of real steps by which the speed of a row without a finished run is
+            measured.
+        out: folder for the files; default reports/<paper>/<table>/<scale>/equal.
     """
 
     table: str
@@ -53,18 +59,11 @@ class Options:
     seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
     run: bool = False
     measure: PositiveFloat = 5.0
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a step of a row takes: FLOPs and seconds; None if it is not known."""
-
-    flops: float | None
-    seconds: float | None
+    out: Path | None = None
 
 
 def main(words: Sequence[str] = ()) -> dict[str, Any]:
-    """Print steps and results of each row at each equality; no results file is written.
+    """Print steps and results of each row at each equality, and write equal.md.
 
     Raises:
         UserError: an unknown table or key, or no budget.
@@ -72,15 +71,21 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     if not words:
         print(f"equal needs a table and a budget: {USAGE}")
         return {}
+    from rich.console import Console
+
+    from chimera.report.write import report_folder, show
+
     overrides: list[str] = []
     options = read(Options, words, USAGE, unread=overrides)
     if options.flops is None and options.seconds is None:
         raise UserError("equal needs a budget of each row: flops=1e13, seconds=60 or both")
     table = load(options.table)
+    if options.run:  # first those whose times the seconds are scheduled by
+        train([command(table, row.name, overrides, None) for row in table.rows], options.seed)
     by_row = costs(table, overrides, options)
-    plans = {
+    plans: dict[Equality, dict[str, int | None]] = {
         equality: {row: steps_at(equality, cost, options) for row, cost in by_row.items()}
-        for equality in ("steps", "FLOPs", "seconds")
+        for equality in get_args(Equality)
         if equality == "steps" or getattr(options, equality.lower()) is not None
     }
     lines = [
@@ -90,14 +95,22 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         if steps != 0
     ]
     if options.run:
-        for line in lines:
-            for seed in options.seed:
-                train(line, seed)
+        train(lines, options.seed)
     else:
         seeds = ",".join(map(str, options.seed))
         print("\n".join(f"python train.py {' '.join(line)} seed={seeds}" for line in lines))
-    for equality, plan in plans.items():
-        report(table, equality, plan, overrides, options)
+    budgets = {"FLOPs": options.flops, "seconds": options.seconds}
+    found = [
+        At(equality, budgets.get(equality), plan, summary_at(table, plan, overrides, options.seed))
+        for equality, plan in plans.items()
+    ]
+    for at in found:
+        print(at.title)
+        show(at.summary, Console())
+    if any(line.values for at in found for line in at.summary.lines):
+        folder = options.out or report_folder(found[0].summary) / "equal"
+        write(found, by_row, reproduce(table, overrides, options), folder)
+        print(folder / "equal.md")
     return {}
 
 
@@ -107,20 +120,34 @@ def costs(table: Table, overrides: Sequence[str], options: Options) -> dict[str,
     from chimera.sweep.plan import plan
     from chimera.train.overview import overview
 
-    planned = plan([job.overrides for job in jobs(table, list(overrides), options.seed[:1])])
-    seconds = options.measure if options.seconds is not None else 0.0
-    estimator = Estimator(seconds=seconds, limit=seconds * 20 * len(planned), say=print)
+    planned = plan([job.overrides for job in jobs(table, list(overrides), options.seed)])
+    speeds: dict[str, list[float]] = {}
+    for job in planned:
+        if job.directory.is_done(job.config) and (
+            speed := job.directory.record().get("tokens_per_second")
+        ):
+            speeds.setdefault(row_of(job), []).append(speed)
+    first = [job for job in planned if job.config["seed"] == options.seed[0]]
+    if options.seconds is not None:
+        new = [job for job in first if row_of(job) not in speeds]
+        limit = options.measure * 20 * max(1, len(new))
+        estimator = Estimator(seconds=options.measure, limit=limit, say=print)
+        for job, estimate in zip(new, estimator.all(new), strict=True):
+            if estimate.tokens_per_second:
+                speeds[row_of(job)] = [estimate.tokens_per_second]
     found = {}
-    for job, estimate in zip(planned, estimator.all(planned), strict=True):
+    for job in first:
         tokens, flops = tokens_per_step(job.config), overview(job.config)["flops"]
-        speed = estimate.tokens_per_second
-        if speed is None and (record := job.directory.record()):  # the run is finished
-            speed = record.get("tokens_per_second")
-        row = str(job.config["table"]["row"])
-        found[row] = Cost(
+        speed = statistics.median(speeds.get(row_of(job), [0.0]))
+        found[row_of(job)] = Cost(
             flops["training"] * tokens if flops else None, tokens / speed if speed else None
         )
     return found
+
+
+def row_of(job: Job) -> str:
+    """Name of a job's row."""
+    return str(job.config["table"]["row"])
 
 
 def steps_at(equality: Equality, cost: Cost, options: Options) -> int | None:
@@ -139,12 +166,14 @@ def command(table: Table, row: str, overrides: Sequence[str], steps: int | None)
     return words if steps is None else [*words, f"trainer.max_steps={steps}"]
 
 
-def train(words: Sequence[str], seed: int) -> None:
-    """Train a row unless its run is done or stored."""
+def train(lines: Sequence[Sequence[str]], seeds: Sequence[int]) -> None:
+    """Train rows by their command lines, unless their runs are done or stored."""
     from chimera.api import runs
 
-    if not record_of([*words, f"seed={seed}"]):
-        runs.train(*words, f"seed={seed}")
+    for words in lines:
+        for seed in seeds:
+            if not record_of([*words, f"seed={seed}"]):
+                runs.train(*words, f"seed={seed}")
 
 
 def summary_at(
@@ -167,46 +196,18 @@ def summary_at(
     return Summary(table, list(overrides), seeds, numerics(cells), tuple(lines), ())
 
 
-def report(
-    table: Table,
-    equality: str,
-    plan: dict[str, int | None],
-    overrides: Sequence[str],
-    options: Options,
-) -> None:
-    """Print the table at one equality; write it as Markdown, with loss against FLOPs and time."""
-    from rich.console import Console
-
-    from chimera.report import notes, text
-    from chimera.report.canvas import save
-    from chimera.report.write import report_folder, show
-    from chimera.rundir.atomic import make_folder, write_atomic
-
-    summary = summary_at(table, plan, overrides, options.seed)
-    budget = {"FLOPs": options.flops, "seconds": options.seconds}.get(equality)
-    title = f"Equal {equality}" if budget is None else f"Equal {equality}: {budget:g} a row"
-    print(title)
-    show(summary, Console())
-    if not any(line.values for line in summary.lines):
-        return
-    folder = report_folder(summary) / "equal"
-    make_folder(folder, of=folder, key="table")
-    name = equality.lower()
-    steps = [
-        [row, "as configured" if n is None else "cost not known" if n == 0 else str(n)]
-        for row, n in plan.items()
-    ]
-    parts = [f"# {table.title}: {title[0].lower()}{title[1:]}", text.table(summary)]
-    parts += [notes.statistics(summary), notes.beaten(summary), text.grid(["row", "steps"], steps)]
-    if known(summary):
-        save(draw(summary), folder / f"{name}.png")
-        parts.append(f"![loss against FLOPs and time]({name}.png)")
-    write_atomic(folder / f"{name}.md", "\n\n".join(filter(None, parts)) + "\n")
-    print(folder / f"{name}.md")
-
-
 def record_of(words: Sequence[str]) -> dict[str, Any]:
     """Record of a finished run; empty without one."""
     index = RunIndex(roots())
     config, digits = index.config(list(words), lambda texts: plain(compose(texts)))
     return index.result(config, digits).record()
+
+
+def reproduce(table: Table, overrides: Sequence[str], options: Options) -> str:
+    """The command that writes the page from the same runs."""
+    budgets = {"flops": options.flops, "seconds": options.seconds}
+    words = [f"{key}={value:g}" for key, value in budgets.items() if value is not None]
+    seeds = ",".join(map(str, options.seed))
+    return " ".join(
+        [f"python -m benchmarks equal table={table.path}", *overrides, *words, f"seed={seeds}"]
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.equal import Cost, Options, main, steps_at
+from benchmarks.equal import Options, main, steps_at
+from benchmarks.equal_page import Cost
 
 from benchmarks import equal
 from chimera.errors import UserError
@@ -45,11 +46,13 @@ def test_each_row_has_a_command_and_its_results(
     assert "Equal FLOPs: 1e+10 a row" in said
     assert "Equal seconds" not in said
     folder = home() / "reports" / TABLE / "smoke" / "equal"
-    texts = {name: (folder / f"{name}.md").read_text("utf-8") for name in ("steps", "flops")}
-    assert "| 9.000 | +1.000 |" in texts["steps"]
-    assert "| 8.500 | +1.000 |" in texts["flops"]
-    assert "| layernorm | 5 |" in texts["flops"]
-    assert "| static_tanh | cost not known |" in texts["flops"]
+    written = (folder / "equal.md").read_text("utf-8")
+    at_steps, at_flops = written.split("## Equal FLOPs: 1e+10 a row")
+    assert "| 9.000 | +1.000 |" in at_steps
+    assert "| 8.500 | +1.000 |" in at_flops
+    assert "| layernorm | 2 G | 500 | 9.000 | 5 | 8.500 |" in at_steps
+    assert "| static_tanh |  | 250 | missing | cost not known |  |" in at_steps
+    assert f"`python -m benchmarks equal table={TABLE} scale=smoke flops=1e+10 seed=0`" in at_steps
 
 
 def test_no_budget_is_one_line() -> None:

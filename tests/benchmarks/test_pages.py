@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cards, effects
+from benchmarks import cards, effects, equal
 from chimera.paths import EXPERIMENTS, ROOT
 from chimera.report import export, text
 from chimera.report.__main__ import parse
@@ -17,6 +17,8 @@ from chimera.report.summary import summarise
 DOCS = ROOT / "docs"
 #: Reports that this repository vouches for.
 REPORTS = sorted(EXPERIMENTS.glob("*/*/results/*/report.md"))
+#: Tables at equal steps, FLOPs and seconds.
+EQUAL = sorted(EXPERIMENTS.glob("*/*/results/*/equal/equal.md"))
 
 
 @pytest.fixture(autouse=True)
@@ -63,4 +65,19 @@ def test_reports_are_written_from_the_records_by_the_command_that_they_name(
         ("report.csv", export.comma_separated(summary)),
         ("report.tex", export.booktabs(summary)),
     ):
+        assert file.with_name(name).read_text(encoding="utf-8") == written, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", EQUAL, ids=lambda file: "-".join(file.parts[-6:-2]))
+def test_equalities_are_written_from_the_records_by_the_command_that_they_name(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "no-runs"))
+    monkeypatch.chdir(tmp_path)
+    page = file.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^Written by `python -m benchmarks equal (.*?)`", page, re.MULTILINE)
+    equal.main([*shlex.split(command), f"out={tmp_path / 'new'}"])
+    for name in ("equal.md", "equal.csv"):
+        written = (tmp_path / "new" / name).read_text(encoding="utf-8")
         assert file.with_name(name).read_text(encoding="utf-8") == written, name

@@ -1,0 +1,144 @@
+"""The page of `benchmarks.equal`: a table's rows at equal steps, FLOPs and seconds.
+
+equal.md   the table of all equalities, then each with its differences and its picture
+equal.csv  a line for each equality and row, in full precision; docs/results.md is written from it
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from chimera.paths import EXPERIMENTS
+from chimera.report import digits, notes, text
+from chimera.report.budget import budget as draw
+from chimera.report.budget import known
+from chimera.report.canvas import save
+from chimera.report.stats import spread
+from chimera.report.summary import Summary
+from chimera.rundir.atomic import make_folder, write_atomic
+
+Equality = Literal["steps", "FLOPs", "seconds"]
+COLUMNS = ("equality", "row", "steps", "flops_per_step", "seconds_per_step", "seeds", "values")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step of a row takes: FLOPs and seconds; None if it is not known."""
+
+    flops: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class At:
+    """The rows at one equality.
+
+    Args:
+        equality: what is equal.
+        budget: of each row, in FLOPs or seconds; None for steps.
+        steps: by row; None: those of the configuration, 0: the cost of a step is not known.
+        summary: of the runs.
+    """
+
+    equality: Equality
+    budget: float | None
+    steps: Mapping[str, int | None]
+    summary: Summary
+
+    @property
+    def title(self) -> str:
+        """Heading."""
+        more = "" if self.budget is None else f": {self.budget:g} a row"
+        return f"Equal {self.equality}{more}"
+
+
+def write(found: Sequence[At], costs: Mapping[str, Cost], command: str, folder: Path) -> None:
+    """Write equal.md, equal.csv and a picture for each equality.
+
+    Args:
+        found: the equalities; the first is that of steps.
+        costs: of a step, by row.
+        command: that writes the page again.
+        folder: of the files.
+    """
+    make_folder(folder, of=folder, key="out")
+    table = found[0].summary.table
+    done = [cell for cell in found[0].summary.cells if cell.state == "done"]
+    machines = sorted({str(cell.environment.get("processor")) for cell in done})
+    lines = list(_lines(found, costs))
+    write_atomic(folder / "equal.csv", _csv(lines))
+    parts = [
+        f"# {table.title} at equal steps, FLOPs and seconds",
+        f"Written by `{command}` from finished runs. A row at a budget is a run of its own, whose"
+        " schedule ends there. FLOPs are those of matrix products in training. A step takes the"
+        " median time of the row's runs at the table's own steps, validations left out, on"
+        f" {', '.join(machines) or 'no machine yet'}.",
+        text.grid(*together(lines)),
+    ]
+    for at in found:
+        parts += [f"## {at.title}", text.table(at.summary), notes.statistics(at.summary)]
+        parts.append(notes.beaten(at.summary))
+        if known(at.summary):
+            name = f"{at.equality.lower()}.png"
+            save(draw(at.summary), folder / name, ("png",))
+            parts.append(f"![loss against FLOPs and time]({name})")
+    write_atomic(folder / "equal.md", "\n\n".join(filter(None, parts)) + "\n")
+
+
+def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of the table of all equalities.
+
+    Args:
+        lines: of equal.csv.
+    """
+    head, body = ["row", "FLOPs a step", "ms a step"], dict[str, list[str]]()
+    for equality in dict.fromkeys(line["equality"] for line in lines):
+        head += ["at its steps"] if equality == "steps" else ["steps", f"at equal {equality}"]
+    for line in lines:
+        flops, seconds = line["flops_per_step"], line["seconds_per_step"]
+        start = [
+            line["row"],
+            digits.count(float(flops)) if flops else "",
+            f"{1e3 * float(seconds):.0f}" if seconds else "",
+        ]
+        cells = body.setdefault(line["row"], start)
+        if line["equality"] != "steps":
+            cells.append(line["steps"] or "cost not known")
+        values = spread([float(value) for value in line["values"].split(";") if value])
+        cells.append(digits.spread(values) if values else "missing" if line["steps"] else "")
+    return head, list(body.values())
+
+
+def read(table: str, scale: str) -> list[dict[str, str]]:
+    """Lines of a committed equal.csv."""
+    file = EXPERIMENTS / table / "results" / scale / "equal" / "equal.csv"
+    with file.open(encoding="utf-8", newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def _lines(found: Sequence[At], costs: Mapping[str, Cost]) -> list[dict[str, str]]:
+    lines = []
+    for at in found:
+        values = {line.name: line.values for line in at.summary.lines}
+        for row, cost in costs.items():
+            runs, steps = values.get(row, {}), at.steps[row]
+            cells = (
+                *(at.equality, row, "configured" if steps is None else str(steps or "")),
+                *("" if value is None else repr(value) for value in (cost.flops, cost.seconds)),
+                *(";".join(map(str, runs)), ";".join(map(repr, runs.values()))),
+            )
+            lines.append(dict(zip(COLUMNS, cells, strict=True)))
+    return lines
+
+
+def _csv(lines: Sequence[Mapping[str, str]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
