@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.markdown import grid
 from benchmarks.results_page import Report, report
 from chimera.paths import EXPERIMENTS
 from chimera.report.stats import paired
@@ -197,4 +198,4 @@ def _table(shown: list[Finding], up: str) -> str:
             f"**{one.verdict}**",
             f"[{one.found.scale}, {one.seeds} seeds]({up}{one.found.link.removeprefix('../')})",
         ])  # fmt: skip
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return grid(lines)

@@ -18,6 +18,7 @@ from benchmarks.claims import all_claims, claims
 from benchmarks.cola import cola
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
+from benchmarks.markdown import grid
 from benchmarks.overtaking import overtaking
 from benchmarks.plateau import plateau
 from benchmarks.qdyt import qdyt
@@ -41,7 +42,7 @@ def read(name: str) -> dict[str, Any]:
 def table(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; all columns but the first are numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return grid(lines)
 
 
 def source(name: str, result: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
 from chimera.report.digits import number
 
@@ -35,4 +36,4 @@ def page(pairs: Iterable[Pair]) -> str:
     lines = [["row", *(f"step {step}" for step in steps)], ["---", *["---:"] * len(steps)]]
     for row in ROWS:
         lines.append([f"`{row}`", *(number(math.exp(found[row][step]), 4) for step in steps)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return grid(lines)

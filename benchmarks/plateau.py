@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
 from chimera.report.digits import number
 
@@ -47,7 +48,7 @@ def page(pairs: Iterable[Pair]) -> str:
         return "No records yet.\n"
     head = ["added to the line", *(f"after {step} steps" for step in steps)]
     lines = [head, ["---", *["---:"] * len(steps)], *(cells for _, cells in sorted(found))]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = grid(lines)
     return f"{table}\nA unigram model has {' or '.join(sorted(unigrams))} on the same tokens.\n"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
 from chimera.report import digits
 from chimera.report.stats import paired, spread
@@ -88,4 +89,4 @@ def page(pairs: Iterable[Pair]) -> str:
             shown = [each.title, rule or "–", digits.spread(mean), apart]
             rows.append((mean.mean, shown))
     lines += [shown for _, shown in sorted(rows, key=lambda row: row[0])]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return grid(lines)

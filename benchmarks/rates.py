@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
+from benchmarks.markdown import grid
 from chimera.config.arguments import describe, read
 from chimera.config.rates import COLUMNS, SUFFIX, Tried, best, tried
 from chimera.config.tables import Table, load
@@ -90,10 +91,8 @@ def listing(table: Table, lines: Sequence[Tried]) -> str:
         for row in dict.fromkeys(line.row for line in lines)
     ]
     at_end = [row for row, rate in chosen.items() if rate in (rates[0], rates[-1])]
-    said = f"At an end of the tried rates: {', '.join(at_end)}." if at_end else ""
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body]) + (
-        f"\n\n{said}" if said else ""
-    )
+    said = f"\nAt an end of the tried rates: {', '.join(at_end)}." if at_end else ""
+    return (grid([head, ["---"] * len(head), *body]) + said).rstrip()
 
 
 def _shown(value: float | None, bold: bool) -> str:

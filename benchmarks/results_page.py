@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmarks import not_run
+from benchmarks.markdown import grid
 from chimera.config.tables import Table, load, tables
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
@@ -77,7 +78,7 @@ def results() -> str:
         found = report(path)
         if found and found.done:
             lines.append(_line(found))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return grid(lines)
 
 
 def _line(found: Report) -> list[str]:
@@ -160,7 +161,7 @@ def missing() -> str:
         hours = f"{_seconds(cost) / 3600:.1f}" if cost.get("seconds") else "not estimated"
         shown = [f"`{path}`", str(cost.get("runs", "")), cost.get("why") or hours]
         lines.append([*shown, f"`{not_run.command(path)}`"])
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    text = grid(lines)
     if total:
         machine = json.loads(not_run.RESULTS.read_text(encoding="utf-8"))["machine"]
         text += (

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from statistics import stdev
 from typing import Any
 
+from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
 from chimera.report.digits import number
 from chimera.rundir.identity import flatten
@@ -43,7 +44,7 @@ def page(pairs: Iterable[Pair]) -> str:
     head = ["parts", "scale", "steps", "validation perplexity of each seed", "loss, s. d."]
     body = [[*shown, f"{spread:.3f}"] for spread, shown in rows]
     table = [head, ["---"] * len(head), *body]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in table) + "\n"
+    return grid(table)
 
 
 def _line(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.claims import FAILS, HOLDS, Claim, Finding, finding
+from benchmarks.markdown import grid
 from benchmarks.results_page import Report, report
 from benchmarks.stored import Pair, records
 from chimera.paths import EXPERIMENTS
@@ -60,7 +61,7 @@ def page(folder: Path) -> str:
             f"{times:.1f} ×",
         ])  # fmt: skip
     unigram = next(float(row["mean"]) for row in found.rows if row["row"] == "unigram")
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = grid(lines)
     return (
         f"The whole model ends with a validation perplexity of {_value(found, WHOLE)}"
         f" ({len(found.values(whole))} seeds), a unigram model with {unigram:.1f}"
