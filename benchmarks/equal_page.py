@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.markdown import grid
+from chimera.config.tables import load
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits, notes, text
 from chimera.report.budget import budget as draw
@@ -114,9 +116,44 @@ def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[s
     return head, list(body.values())
 
 
-def read(table: str, scale: str) -> list[dict[str, str]]:
-    """Lines of a committed equal.csv."""
-    file = EXPERIMENTS / table / "results" / scale / "equal" / "equal.csv"
+def equalities(folder: Path = EXPERIMENTS) -> str:
+    """docs/results.md: the committed tables at equal steps, FLOPs and seconds."""
+    parts = []
+    for file in sorted(folder.glob("*/*/results/*/equal/equal.csv")):
+        table, scale = load("/".join(file.parts[-6:-4])), file.parts[-3]
+        lines = read(file)
+        head, body = together(lines)
+        link = f"../experiments/{table.path}/results/{scale}/equal/equal.md"
+        parts.append(
+            f"[{table.title}]({link}), {table.metric} at `{scale}`.\n\n"
+            + grid([head, ["---", *["---:"] * (len(head) - 1)], *body])
+            + f"\n{ranked(lines, table.better)}\n"
+        )
+    return "\n".join(parts)
+
+
+def ranked(lines: Sequence[Mapping[str, str]], better: str) -> str:
+    """Rows in the order of their means, at each equality.
+
+    Args:
+        lines: of equal.csv.
+        better: whether a lower or a higher value is better.
+    """
+    sign, found = 1 if better == "lower" else -1, list[str]()
+    for equality in dict.fromkeys(line["equality"] for line in lines):
+        means = {
+            line["row"]: sign * sum(values) / len(values)
+            for line in lines
+            if line["equality"] == equality
+            and (values := [float(value) for value in line["values"].split(";") if value])
+        }
+        order = sorted(means, key=lambda row: means[row])
+        found.append(f"{equality}: {', '.join(f'`{row}`' for row in order)}")
+    return f"By their means, the best first. Equal {'; equal '.join(found)}."
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    """Lines of an equal.csv."""
     with file.open(encoding="utf-8", newline="") as opened:
         return list(csv.DictReader(opened))
 

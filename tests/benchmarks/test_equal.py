@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.equal import Options, main, steps_at
-from benchmarks.equal_page import Cost
+from benchmarks.equal_page import COLUMNS, Cost, equalities
 
 from benchmarks import equal
 from chimera.errors import UserError
@@ -53,6 +53,22 @@ def test_each_row_has_a_command_and_its_results(
     assert "| layernorm | 2 G | 500 | 9.000 | 5 | 8.500 |" in at_steps
     assert "| static_tanh |  | 250 | missing | cost not known |  |" in at_steps
     assert f"`python -m benchmarks equal table={TABLE} scale=smoke flops=1e+10 seed=0`" in at_steps
+
+
+def test_results_have_the_order_of_the_rows(tmp_path: Path) -> None:
+    folder = tmp_path / TABLE / "results/medium/equal"
+    folder.mkdir(parents=True)
+    lines = [
+        ",".join(COLUMNS),
+        "steps,layernorm,configured,2e9,0.5,0;1,9.0;10.0",
+        "steps,qdyt,configured,4e9,1.0,0;1,8.0;7.0",
+        "FLOPs,layernorm,5,2e9,0.5,0;1,6.0;6.2",
+        "FLOPs,qdyt,2,4e9,1.0,0;1,8.0;9.0",
+    ]
+    (folder / "equal.csv").write_text("\n".join(lines))
+    said = equalities(tmp_path)
+    assert "| layernorm | 2 G | 500 | 9.50 ± 0.71 | 5 | 6.10 ± 0.14 |" in said
+    assert "Equal steps: `qdyt`, `layernorm`; equal FLOPs: `layernorm`, `qdyt`." in said
 
 
 def test_no_budget_is_one_line() -> None:
