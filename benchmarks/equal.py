@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from benchmarks.equal_page import At, Cost, Equality, write
 from chimera.config.arguments import read
@@ -24,18 +24,16 @@ from chimera.config.roots import roots
 from chimera.config.tables import Table, jobs, load
 from chimera.errors import UserError
 from chimera.report.budget import tokens_per_step
-from chimera.report.cells import numerics
+from chimera.report.cells import Cell, cells, numerics
 from chimera.report.stats import corrected, paired
 from chimera.report.summary import Line, Summary, summarise
+from chimera.rundir.environment import processor
 from chimera.rundir.index import RunIndex
 from chimera.types import NonNegativeInt, PositiveFloat
 
-if TYPE_CHECKING:
-    from chimera.sweep.plan import Job
-
 USAGE = (
     "python -m benchmarks equal table=<paper>/<table> [scale=small] [flops=1e13] [seconds=60]"
-    " [seed=0,1,2] [run=true] [out=<folder>] [key=value …]"
+    " [seed=0,1,2] [run=true] [timed=100] [out=<folder>] [key=value …]"
 )
 
 
@@ -48,6 +46,7 @@ class Options:
         flops, seconds: budgets of each row's training; an equality without a budget is left out.
         seed: seeds of the runs.
         run: train what is missing; without it the command lines are printed.
+        timed: seeds of the finished runs whose time counts, if not `seed`: runs of one quiet day.
         measure: seconds of real steps by which the speed of a row without a finished run is
             measured.
         out: folder for the files; default reports/<paper>/<table>/<scale>/equal.
@@ -58,6 +57,7 @@ class Options:
     seconds: PositiveFloat | None = None
     seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
     run: bool = False
+    timed: list[NonNegativeInt] = field(default_factory=list)
     measure: PositiveFloat = 5.0
     out: Path | None = None
 
@@ -109,45 +109,55 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         show(at.summary, Console())
     if any(line.values for at in found for line in at.summary.lines):
         folder = options.out or report_folder(found[0].summary) / "equal"
-        write(found, by_row, reproduce(table, overrides, options), folder)
+        write(found, by_row, reproduce(table, overrides, options), folder, options.timed)
         print(folder / "equal.md")
     return {}
 
 
 def costs(table: Table, overrides: Sequence[str], options: Options) -> dict[str, Cost]:
     """What a step of each row costs."""
-    from chimera.sweep.estimate import Estimator
-    from chimera.sweep.plan import plan
     from chimera.train.overview import overview
 
-    planned = plan([job.overrides for job in jobs(table, list(overrides), options.seed)])
-    speeds: dict[str, list[float]] = {}
-    for job in planned:
-        if job.directory.is_done(job.config) and (
-            speed := job.directory.record().get("tokens_per_second")
-        ):
-            speeds.setdefault(row_of(job), []).append(speed)
-    first = [job for job in planned if job.config["seed"] == options.seed[0]]
+    seeds = options.timed or options.seed
+    timed: dict[str, list[Cell]] = {}
+    for cell in cells(table, list(overrides), seeds, {}):
+        timed.setdefault(cell.row, []).append(cell)
+    measured: dict[str, float] = {}
     if options.seconds is not None:
-        new = [job for job in first if row_of(job) not in speeds]
-        limit = options.measure * 20 * max(1, len(new))
-        estimator = Estimator(seconds=options.measure, limit=limit, say=print)
-        for job, estimate in zip(new, estimator.all(new), strict=True):
-            if estimate.tokens_per_second:
-                speeds[row_of(job)] = [estimate.tokens_per_second]
+        new = [row for row, runs in timed.items() if not any(map(speed, runs))]
+        measured = measure(table, new, overrides, seeds[0], options.measure)
     found = {}
-    for job in first:
-        tokens, flops = tokens_per_step(job.config), overview(job.config)["flops"]
-        speed = statistics.median(speeds.get(row_of(job), [0.0]))
-        found[row_of(job)] = Cost(
-            flops["training"] * tokens if flops else None, tokens / speed if speed else None
+    for row, runs in timed.items():
+        tokens, flops = tokens_per_step(runs[0].config), overview(runs[0].config)["flops"]
+        speeds = [value for run in runs if (value := speed(run))]
+        machines = {str(run.environment.get("processor")) for run in runs if speed(run)}
+        if row in measured:
+            speeds, machines = [measured[row]], {processor()}
+        found[row] = Cost(
+            flops["training"] * tokens if flops else None,
+            tokens / statistics.median(speeds) if speeds else None,
+            ", ".join(sorted(machines)),
         )
     return found
 
 
-def row_of(job: Job) -> str:
-    """Name of a job's row."""
-    return str(job.config["table"]["row"])
+def speed(cell: Cell) -> float | None:
+    """Tokens a second of a finished run."""
+    return cell.fact("tokens_per_second") if cell.state == "done" else None
+
+
+def measure(
+    table: Table, rows: Sequence[str], overrides: Sequence[str], seed: int, seconds: float
+) -> dict[str, float]:
+    """Tokens a second of rows, by some real steps on this machine; some may not be measurable."""
+    from chimera.sweep.estimate import Estimator
+    from chimera.sweep.plan import plan
+
+    alone = replace(table, rows=tuple(row for row in table.rows if row.name in rows))
+    planned = plan([job.overrides for job in jobs(alone, list(overrides), [seed])])
+    estimator = Estimator(seconds=seconds, limit=seconds * 20 * max(1, len(planned)), say=print)
+    found = zip((row.name for row in alone.rows), estimator.all(planned), strict=True)
+    return {row: e.tokens_per_second for row, e in found if e.tokens_per_second}
 
 
 def steps_at(equality: Equality, cost: Cost, options: Options) -> int | None:
@@ -207,7 +217,7 @@ def reproduce(table: Table, overrides: Sequence[str], options: Options) -> str:
     """The command that writes the page from the same runs."""
     budgets = {"flops": options.flops, "seconds": options.seconds}
     words = [f"{key}={value:g}" for key, value in budgets.items() if value is not None]
-    seeds = ",".join(map(str, options.seed))
-    return " ".join(
-        [f"python -m benchmarks equal table={table.path}", *overrides, *words, f"seed={seeds}"]
-    )
+    words.append(f"seed={','.join(map(str, options.seed))}")
+    if options.timed:
+        words.append(f"timed={','.join(map(str, options.timed))}")
+    return " ".join([f"python -m benchmarks equal table={table.path}", *overrides, *words])

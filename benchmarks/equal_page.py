@@ -30,10 +30,17 @@ COLUMNS = ("equality", "row", "steps", "flops_per_step", "seconds_per_step", "se
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step of a row takes: FLOPs and seconds; None if it is not known."""
+    """What a step of a row takes: FLOPs and seconds; None if it is not known.
+
+    Args:
+        flops: of matrix products in training.
+        seconds: without validations.
+        machine: processor of the seconds.
+    """
 
     flops: float | None
     seconds: float | None
+    machine: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,13 @@ class At:
         return f"Equal {self.equality}{more}"
 
 
-def write(found: Sequence[At], costs: Mapping[str, Cost], command: str, folder: Path) -> None:
+def write(
+    found: Sequence[At],
+    costs: Mapping[str, Cost],
+    command: str,
+    folder: Path,
+    timed: Sequence[int] = (),
+) -> None:
     """Write equal.md, equal.csv and a picture for each equality.
 
     Args:
@@ -67,19 +80,20 @@ def write(found: Sequence[At], costs: Mapping[str, Cost], command: str, folder: 
         costs: of a step, by row.
         command: that writes the page again.
         folder: of the files.
+        timed: seeds of the runs whose time counts; empty: those of the summaries.
     """
     make_folder(folder, of=folder, key="out")
     table = found[0].summary.table
-    done = [cell for cell in found[0].summary.cells if cell.state == "done"]
-    machines = sorted({str(cell.environment.get("processor")) for cell in done})
+    machines = sorted({cost.machine for cost in costs.values() if cost.machine})
+    seeds = f" of seed {', '.join(map(str, timed))}" if timed else ""
     lines = list(_lines(found, costs))
     write_atomic(folder / "equal.csv", _csv(lines))
     parts = [
         f"# {table.title} at equal steps, FLOPs and seconds",
         f"Written by `{command}` from finished runs. A row at a budget is a run of its own, whose"
         " schedule ends there. FLOPs are those of matrix products in training. A step takes the"
-        " median time of the row's runs at the table's own steps, validations left out, on"
-        f" {', '.join(machines) or 'no machine yet'}.",
+        f" median time of the row's runs at the table's own steps{seeds}, validations left out"
+        f" ({', '.join(machines)}).",
         text.grid(*together(lines)),
     ]
     for at in found:

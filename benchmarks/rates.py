@@ -3,9 +3,10 @@
     python -m benchmarks rates table=saidl/attention scale=medium
     python -m benchmarks rates table=saidl/attention scale=medium rates=5e-4,1e-3,2e-3
 
-Reads the finished runs of every row at every rate and writes experiments/<table>.rates.csv, from
-which `train` and `report` take the rate of each row at that scale. What is missing is named with
-the command that trains it; then nothing is written.
+Reads the finished runs of every row and writes experiments/<table>.rates.csv, from which `train`
+and `report` take the rate of each row at that scale. A row needs the rates next to its best one,
+and none further away. What is missing is named with the command that trains it; then nothing is
+written.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     table = load(options.table)
     if len(options.rates) < 2:
         raise UserError("rates= has a single rate, so there is nothing to choose; name several")
-    lines = [line for rate in options.rates for line in _tried(table, rate, options, overrides)]
+    lines = _tried(table, options, overrides)
     kept = [line for line in tried(table.path) if line.scale != options.scale]
     order = {row.name: i for i, row in enumerate(table.rows)}
     lines.sort(key=lambda line: (order[line.row], line.rate))
@@ -83,11 +84,17 @@ def listing(table: Table, lines: Sequence[Tried]) -> str:
         lines: of one scale.
     """
     rates = sorted({line.rate for line in lines})
-    values = {(line.row, line.rate): line.value for line in lines}
+    shown = {(line.row, line.rate): _shown(line.value) for line in lines}
     chosen = best(list(lines), table.better)
     head = ["row", *(f"{rate:g}" for rate in rates)]
     body = [
-        [row, *(_shown(values.get((row, rate)), rate == chosen.get(row)) for rate in rates)]
+        [
+            row,
+            *(
+                f"**{shown[row, rate]}**" if rate == chosen.get(row) else shown.get((row, rate), "")
+                for rate in rates
+            ),
+        ]
         for row in dict.fromkeys(line.row for line in lines)
     ]
     at_end = [row for row, rate in chosen.items() if rate in (rates[0], rates[-1])]
@@ -95,29 +102,40 @@ def listing(table: Table, lines: Sequence[Tried]) -> str:
     return (grid([head, ["---"] * len(head), *body]) + said).rstrip()
 
 
-def _shown(value: float | None, bold: bool) -> str:
-    text = "not finite" if value is None else f"{value:.4g}"
-    return f"**{text}**" if bold else text
+def _shown(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"
 
 
-def _tried(table: Table, rate: float, options: Options, overrides: Sequence[str]) -> list[Tried]:
-    """Values of all rows at a rate.
+def _tried(table: Table, options: Options, overrides: Sequence[str]) -> list[Tried]:
+    """Values of all rows at the rates that were tried.
 
     Raises:
-        UserError: runs are missing.
+        UserError: runs are missing next to a row's best rate.
     """
-    words = [f"scale={options.scale}", *overrides, f"optim.lr={rate:g}"]
-    found = cells(table, words, [options.seed], {})
-    missing = [cell.row for cell in found if cell.state not in ("done", "failed")]
-    if missing:
-        rates = ",".join(f"{rate:g}" for rate in options.rates)
-        more = " ".join([f"scale={options.scale}", *overrides])
-        raise UserError(
-            f"{table.path} has no finished run of {', '.join(missing)} with optim.lr={rate:g}; this"
-            f" trains what is missing: python train.py -m +{table.paper}={table.name} {more}"
-            f" optim.lr={rates} seed={options.seed} workers=2"
-        )
-    return [Tried(options.scale, cell.row, rate, options.seed, cell.value) for cell in found]
+    lines, absent = [], dict[float, list[str]]()
+    for rate in sorted(options.rates):
+        words = [f"scale={options.scale}", *overrides, f"optim.lr={rate:g}"]
+        for cell in cells(table, words, [options.seed], {}):
+            if cell.state in ("done", "failed"):
+                lines.append(Tried(options.scale, cell.row, rate, options.seed, cell.value))
+            else:
+                absent.setdefault(rate, []).append(cell.row)
+    chosen = best(lines, table.better)
+    for rate, rows in absent.items():
+        if needed := [row for row in rows if _decides(rate, chosen.get(row), options.rates)]:
+            more = " ".join([f"scale={options.scale}", *overrides])
+            raise UserError(
+                f"{table.path} has no finished run of {', '.join(needed)} with optim.lr={rate:g},"
+                f" beside its best rate; this trains it: python train.py -m"
+                f" +{table.path}={','.join(needed)} {more}"
+                f" optim.lr={rate:g} seed={options.seed} workers=2"
+            )
+    return lines
+
+
+def _decides(rate: float, best: float | None, rates: Sequence[float]) -> bool:
+    """Whether no other rate lies between an untried rate and a row's best, or it has none."""
+    return best is None or not any(min(rate, best) < r < max(rate, best) for r in rates)
 
 
 def _text(lines: Sequence[Tried]) -> str:

@@ -36,9 +36,25 @@ def held_out(rate: float) -> None:
     make(TABLE, values, overrides=("scale=smoke", f"optim.lr={rate:g}"))
 
 
+def test_a_row_needs_the_rates_beside_its_best_only(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rate in VALUES:
+        held_out(rate)
+    beyond = [*WORDS[:2], "rates=5e-4,1e-3,4e-3"]
+    with pytest.raises(UserError, match=r"run of qdyt with optim.lr=0.0005, beside its best"):
+        rates.main(beyond)
+    make(TABLE, {("qdyt", 100): 8.2}, overrides=("scale=smoke", "optim.lr=0.0005"))
+    rates.main(beyond)
+    assert "| qdyt | 8.2 | **8** | 8.5 |" in capsys.readouterr().out
+    written = (folder / f"{TABLE}.rates.csv").read_text("utf-8")
+    assert written.count("smoke,qdyt,") == 3
+    assert written.count("smoke,layernorm,") == 2
+
+
 def test_missing_runs_are_named_and_nothing_is_written(folder: Path) -> None:
     held_out(0.001)
-    with pytest.raises(UserError, match=r"optim.lr=0.004; .* seed=100 workers=2") as raised:
+    with pytest.raises(UserError, match=r"optim.lr=0.004, .* seed=100 workers=2") as raised:
         rates.main(WORDS)
     assert "layernorm, static_tanh, qdyt" in str(raised.value)
     assert not list((folder / "bitnet_qdyt").iterdir())
