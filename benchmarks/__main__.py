@@ -1,6 +1,7 @@
 """Run benchmarks: `python -m benchmarks [name ...]`, without names all of them.
 
-Words `key=value` after a single name are given to it: `python -m benchmarks profile mixer=delta`.
+Words `key=value` after a single name are given to it: `python -m benchmarks profile mixer=delta`;
+`--help` lists them.
 Each benchmark prints its table. Its results are written to `benchmarks/results/<name>.json`
 together with a description of the machine.
 """
@@ -12,6 +13,7 @@ import json
 import sys
 from pathlib import Path
 
+from chimera.config.arguments import describe
 from chimera.errors import Interrupted, UserError
 from chimera.rundir.environment import environment
 
@@ -27,8 +29,11 @@ def names() -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Run the chosen benchmarks and write their results; return 2 for a mistake, else 0."""
-    chosen = [word for word in arguments if "=" not in word]
-    words = [word for word in arguments if "=" in word]
+    words = [word for word in arguments if "=" in word or word == "--help"]
+    chosen = [word for word in arguments if word not in words]
+    if arguments == ["--help"]:
+        print(f"{__doc__}\nBenchmarks: {', '.join(names())}")
+        return 0
     if words:
         return _with_words(chosen, words)
     unknown = set(chosen) - set(names())
@@ -60,8 +65,12 @@ def _with_words(chosen: list[str], words: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    module = importlib.import_module(f"benchmarks.{chosen[0]}")
+    if "--help" in words:
+        print(describe(module.Options, module.USAGE))
+        return 0
     try:
-        importlib.import_module(f"benchmarks.{chosen[0]}").main(words)
+        module.main(words)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -25,7 +25,7 @@ from benchmarks.effect.fit import Cell
 from benchmarks.effect.plan import Plan, analyse
 from benchmarks.effect.runs import FACTORS, TEXT, Measured, measured, train
 from benchmarks.effect.squares import cells
-from chimera.config.arguments import describe, read
+from chimera.config.arguments import read
 from chimera.config.groups import groups
 from chimera.errors import UserError, unknown
 from chimera.rundir.atomic import make_folder
@@ -91,7 +91,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     if not words:
         print(f"effects trains for hours and needs a mixer: {USAGE}")
         return {}
-    options = read(Options, words, describe(Options, USAGE) if "--help" in words else USAGE)
+    options = read(Options, words, USAGE)
     chosen = _check(options)
     plan = Plan(_command(words), options.mixer, options.factors, chosen, options.squares)
     if options.to is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import profile, variant
-from chimera.config.arguments import describe, read
+from chimera.config.arguments import read
 from chimera.errors import UserError, unknown
 from chimera.types import PositiveInt
 
@@ -48,7 +48,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     if not words:
         print(f"longer needs a mixer and a task: {USAGE}")
         return {}
-    options = read(Options, words, describe(Options, USAGE) if "--help" in words else USAGE)
+    options = read(Options, words, USAGE)
     if options.steps <= profile.STEPS:
         raise UserError(f"steps={options.steps} are not more than the profile's {profile.STEPS}")
     mixers = [variant.checked(mixer) for mixer in options.mixer]

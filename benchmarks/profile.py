@@ -23,7 +23,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks import variant
-from chimera.config.arguments import describe, read
+from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.errors import NotFiniteError, UserError, unknown
 from chimera.rundir.directory import RunDir
@@ -80,7 +80,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     if not words:
         print(f"profile trains for hours and needs a mixer: {USAGE}")
         return {}
-    options = read(Options, words, describe(Options, USAGE) if "--help" in words else USAGE)
+    options = read(Options, words, USAGE)
     for mixer in _check(options):
         if options.workers > 1:
             _divide(mixer, options)

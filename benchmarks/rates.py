@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from benchmarks.markdown import grid
-from chimera.config.arguments import describe, read
+from chimera.config.arguments import read
 from chimera.config.rates import COLUMNS, SUFFIX, Tried, best, tried
 from chimera.config.tables import Table, load
 from chimera.errors import UserError
@@ -60,8 +60,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         print(f"rates needs a table and a scale: {USAGE}")
         return {}
     overrides: list[str] = []
-    usage = describe(Options, USAGE) if "--help" in words else USAGE
-    options = read(Options, words, usage, unread=overrides)
+    options = read(Options, words, USAGE, unread=overrides)
     table = load(options.table)
     if len(options.rates) < 2:
         raise UserError("rates= has a single rate, so there is nothing to choose; name several")

@@ -37,6 +37,21 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "mixer is no benchmark; choose of cards, compiled, data_size" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["cards", "effects", "equal", "longer", "profile", "rates"])
+def test_help_lists_the_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"python -m benchmarks {name} ")
+    assert len(said.splitlines()) > 2
+
+
+def test_help_of_all_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "overhead" in capsys.readouterr().out
+    assert main(["overhead", "--help"]) == 2
+    assert "'--help' is no word of overhead" in capsys.readouterr().err
+
+
 def test_data_size(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = data_size.table((1,))
     assert 1 <= row["mb"] < 1.1
