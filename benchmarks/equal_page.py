@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.markdown import grid
+from benchmarks.markdown import table as markdown_table
 from chimera.config.tables import load
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits, notes, text
@@ -73,7 +73,7 @@ def write(
     folder: Path,
     timed: Sequence[int] = (),
 ) -> None:
-    """Write equal.md, equal.csv and a picture for each equality.
+    """Write equal.md, equal.csv and a picture for each budget.
 
     Args:
         found: the equalities; the first is that of steps.
@@ -99,7 +99,7 @@ def write(
     for at in found:
         parts += [f"## {at.title}", text.table(at.summary), notes.statistics(at.summary)]
         parts.append(notes.beaten(at.summary))
-        if known(at.summary):
+        if at.equality != "steps" and known(at.summary):  # that of steps is the report's budget.png
             name = f"{at.equality.lower()}.png"
             save(draw(at.summary), folder / name, ("png",))
             parts.append(f"![loss against FLOPs and time]({name})")
@@ -140,7 +140,7 @@ def equalities(folder: Path = EXPERIMENTS) -> str:
         link = f"../experiments/{table.path}/results/{scale}/equal/equal.md"
         parts.append(
             f"[{table.title}]({link}), {table.metric} at `{scale}`.\n\n"
-            + grid([head, ["---", *["---:"] * (len(head) - 1)], *body])
+            + markdown_table(head, body)
             + f"\n{ranked(lines, table.better)}\n"
         )
     return "\n".join(parts)

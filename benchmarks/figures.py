@@ -19,7 +19,7 @@ from benchmarks.cola import cola
 from benchmarks.equal_page import equalities
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
-from benchmarks.markdown import grid
+from benchmarks.markdown import table
 from benchmarks.overtaking import overtaking
 from benchmarks.plateau import plateau
 from benchmarks.qdyt import qdyt
@@ -38,12 +38,6 @@ def read(name: str) -> dict[str, Any]:
     """Contents of a results file."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return found
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; all columns but the first are numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return grid(lines)
 
 
 def source(name: str, result: dict[str, Any]) -> str:

@@ -120,15 +120,21 @@ def _tried(table: Table, options: Options, overrides: Sequence[str]) -> list[Tri
             else:
                 absent.setdefault(rate, []).append(cell.row)
     chosen = best(lines, table.better)
-    for rate, rows in absent.items():
-        if needed := [row for row in rows if _decides(rate, chosen.get(row), options.rates)]:
-            more = " ".join([f"scale={options.scale}", *overrides])
-            raise UserError(
-                f"{table.path} has no finished run of {', '.join(needed)} with optim.lr={rate:g},"
-                f" beside its best rate; this trains it: python train.py -m"
-                f" +{table.path}={','.join(needed)} {more}"
-                f" optim.lr={rate:g} seed={options.seed} workers=2"
-            )
+    needed = [
+        (row, rate)
+        for rate, rows in absent.items()
+        for row in rows
+        if _decides(rate, chosen.get(row), options.rates)
+    ]
+    if needed:
+        rows = ",".join(dict.fromkeys(row for row, _ in needed))
+        rates = ",".join(dict.fromkeys(f"{rate:g}" for _, rate in needed))
+        more = " ".join([f"scale={options.scale}", *overrides])
+        raise UserError(
+            f"{table.path} has no finished run of {rows} with optim.lr={rates}, beside the best"
+            f" rates; this trains what is missing: python train.py -m +{table.path}={rows} {more}"
+            f" optim.lr={rates} seed={options.seed} workers=2"
+        )
     return lines
 
 

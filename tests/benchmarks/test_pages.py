@@ -26,6 +26,14 @@ def the_repos_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_STORE", str(ROOT / "store"))
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, where no run is but the records of the store."""
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "no-runs"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.slow
 def test_the_page_of_effects_is_written_by_the_command_that_it_names(tmp_path: Path) -> None:
     page = (DOCS / "effects.md").read_text(encoding="utf-8")
@@ -52,10 +60,8 @@ def test_the_reports_are_found() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("file", REPORTS, ids=lambda file: "-".join(file.parts[-5:-1]))
 def test_reports_are_written_from_the_records_by_the_command_that_they_name(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, elsewhere: Path
 ) -> None:
-    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "no-runs"))
-    monkeypatch.chdir(tmp_path)
     report = file.read_text(encoding="utf-8")
     (command,) = re.findall(r"^python -m chimera\.report (.*)$", report, re.MULTILINE)
     table, overrides, options = parse(shlex.split(command))
@@ -71,13 +77,11 @@ def test_reports_are_written_from_the_records_by_the_command_that_they_name(
 @pytest.mark.slow
 @pytest.mark.parametrize("file", EQUAL, ids=lambda file: "-".join(file.parts[-6:-2]))
 def test_equalities_are_written_from_the_records_by_the_command_that_they_name(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, elsewhere: Path
 ) -> None:
-    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "no-runs"))
-    monkeypatch.chdir(tmp_path)
     page = file.read_text(encoding="utf-8")
     (command,) = re.findall(r"^Written by `python -m benchmarks equal (.*?)`", page, re.MULTILINE)
-    equal.main([*shlex.split(command), f"out={tmp_path / 'new'}"])
+    equal.main([*shlex.split(command), f"out={elsewhere / 'new'}"])
     for name in ("equal.md", "equal.csv"):
-        written = (tmp_path / "new" / name).read_text(encoding="utf-8")
+        written = (elsewhere / "new" / name).read_text(encoding="utf-8")
         assert file.with_name(name).read_text(encoding="utf-8") == written, name

@@ -42,7 +42,7 @@ def test_a_row_needs_the_rates_beside_its_best_only(
     for rate in VALUES:
         held_out(rate)
     beyond = [*WORDS[:2], "rates=5e-4,1e-3,4e-3"]
-    with pytest.raises(UserError, match=r"run of qdyt with optim.lr=0.0005, beside its best"):
+    with pytest.raises(UserError, match=r"run of qdyt with optim.lr=0.0005, beside the best"):
         rates.main(beyond)
     make(TABLE, {("qdyt", 100): 8.2}, overrides=("scale=smoke", "optim.lr=0.0005"))
     rates.main(beyond)
@@ -53,10 +53,12 @@ def test_a_row_needs_the_rates_beside_its_best_only(
 
 
 def test_missing_runs_are_named_and_nothing_is_written(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"optim.lr=0.001,0.004 seed=100"):
+        rates.main(WORDS)
     held_out(0.001)
     with pytest.raises(UserError, match=r"optim.lr=0.004, .* seed=100 workers=2") as raised:
         rates.main(WORDS)
-    assert "layernorm, static_tanh, qdyt" in str(raised.value)
+    assert "+bitnet_qdyt/norms=layernorm,static_tanh,qdyt scale=smoke" in str(raised.value)
     assert not list((folder / "bitnet_qdyt").iterdir())
     with pytest.raises(UserError, match="name several"):
         rates.main([*WORDS[:2], "rates=1e-3"])
