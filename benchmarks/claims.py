@@ -191,11 +191,12 @@ def _table(shown: list[Finding], up: str) -> str:
     ]
     lines = [head, ["---"] * len(head)]
     for one in shown:
+        runs = f"{one.found.scale}, {one.seeds} seeds" + (", own rates" * one.found.own_rates)
         lines.append([
             f"{one.claim.words} ({one.found.table.source})",
             f"{one.published:.2f} ×" if one.published else "–",
             one.shown,
             f"**{one.verdict}**",
-            f"[{one.found.scale}, {one.seeds} seeds]({up}{one.found.link.removeprefix('../')})",
+            f"[{runs}]({up}{one.found.link.removeprefix('../')})",
         ])  # fmt: skip
     return grid(lines)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import not_run
 from benchmarks.markdown import grid
+from chimera.config import rates
 from chimera.config.tables import Table, load, tables
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
@@ -46,6 +47,12 @@ class Report:
         """Path of report.md from docs/."""
         return f"../experiments/{self.table.path}/results/{self.scale}/report.md"
 
+    @property
+    def own_rates(self) -> bool:
+        """Whether each row has a learning rate that was chosen for it on another seed."""
+        chosen = {line.row for line in rates.lines_at(self.table.path, self.scale)}
+        return all(row.name in chosen for row in self.table.rows)
+
     def values(self, row: Mapping[str, str]) -> dict[int, float]:
         """Values of a row by seed."""
         pairs = zip(row["seeds"].split(";"), row["values"].split(";"), strict=True)
@@ -71,8 +78,8 @@ def report(path: str, folder: Path = EXPERIMENTS) -> Report | None:
 
 def results() -> str:
     """A line for each table that has a report."""
-    head = ["table", "scale, seeds, numerics", "best row", "reference", "difference"]
-    head += ["the paper's order"]
+    head = ["table", "scale, seeds, numerics", "learning rate", "best row", "reference"]
+    head += ["difference", "the paper's order"]
     lines = [head, ["---"] * len(head)]
     for path in tables():
         found = report(path)
@@ -93,6 +100,7 @@ def _line(found: Report) -> list[str]:
     about = [
         f"[{found.table.title}]({found.link}), {found.table.metric}",
         f"{found.scale}, {seeds}, {best.get('numerics', '1')}",
+        "each row's own" if found.own_rates else "one for all rows",
     ]
     if found.table.path in TASKS:
         return [

@@ -84,3 +84,13 @@ def test_a_row_of_ours_stands_beside_the_number_of_the_row_that_it_stands_for(
     found = claims.finding(own, folder)
     assert found is not None
     assert found.published == pytest.approx(19.3 / 23.1)
+
+
+def test_a_line_says_whether_each_row_has_its_own_rate() -> None:
+    said = claims.all_claims().splitlines()
+    own = {
+        path: [line for line in said if f"{path}/results" in line and "own rates" in line]
+        for path in ("saidl/attention", "tptt/variants")
+    }
+    assert own["saidl/attention"]
+    assert not own["tptt/variants"]

@@ -47,7 +47,8 @@ def test_figures_are_computed(tmp_path: Path) -> None:
     assert [row["row"] for row in found.done] == ["layernorm", "qdyt", "static_tanh"]
     assert results_page.order(found).startswith("1 of 3 pairs (0 significantly); 2 against it")
     line = results_page._line(found)
-    assert line[2:5] == ["`layernorm` 20.0 ± 1.4", "`qdyt` 25.2 ± 1.8", "-5.25 ± 0.35, p = 0.03"]
+    assert line[2] == "one for all rows"
+    assert line[3:6] == ["`layernorm` 20.0 ± 1.4", "`qdyt` 25.2 ± 1.8", "-5.25 ± 0.35, p = 0.03"]
 
 
 @pytest.mark.parametrize("table", ["saidl/positions", "ours/multilingual"])

@@ -49,6 +49,17 @@ def test_flops_without_a_measurement(
     assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
 
 
+def test_steps_of_a_student_are_counted_until_its_teacher_is_trained(
+    line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in line if not word.startswith(("mixer=", "seconds="))]
+    rows = ["-m", "+bitnet_qdyt/main=bert_base,ternary_bert", "trainer.max_steps=4"]
+    teacher, student = estimated([*words, *rows, "seconds=0.01"], capsys)["runs"]
+    assert teacher["how"].startswith("measured")
+    assert student["how"].startswith("FLOPs, ")
+    assert student["note"] == "its teacher is not trained yet"
+
+
 def test_a_done_run_costs_nothing_and_a_like_one_what_it_took(
     line: list[str],
     capsys: pytest.CaptureFixture[str],

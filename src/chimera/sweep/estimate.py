@@ -41,6 +41,7 @@ from chimera.sweep.known import Known, KnownRuns, likeness
 from chimera.sweep.local import environment_of
 from chimera.sweep.plan import Job
 from chimera.train.overview import overview
+from chimera.train.prerequisites import missing
 from chimera.train.rate import rate_of
 from chimera.train.warmup import Measured
 
@@ -155,6 +156,8 @@ class Estimator:
         trainer = job.config["trainer"]
         if self.seconds <= 0:
             return "seconds=0"
+        if (first := next(missing(job.config, list(job.overrides)), None)) is not None:
+            return f"its {first.role} is not trained yet"
         if trainer["devices"] > 1 or (trainer["num_nodes"] or 1) > 1:
             return "a run of several processes is not measured"
         if time.monotonic() + self.seconds > self._until:
