@@ -1,18 +1,19 @@
-"""Choose the learning rate of each row of a table, on a seed that its report does not have.
+"""Choose the learning rate of each row of a table, on seeds that its report does not have.
 
     python -m benchmarks rates table=saidl/attention scale=medium
-    python -m benchmarks rates table=saidl/attention scale=medium rates=5e-4,1e-3,2e-3
+    python -m benchmarks rates table=saidl/hybrids scale=medium rates=1e-3,2e-3,4e-3 seed=100,101
 
 Reads the finished runs of every row and writes experiments/<table>.rates.csv, from which `train`
-and `report` take the rate of each row at that scale. A row needs the rates next to its best one,
-and none further away. What is missing is named with the command that trains it; then nothing is
-written.
+and `report` take the rate of each row at that scale. On the first seed a row needs the rates next
+to its best one, and none further away; on every other seed the two best of the first, whose means
+decide. What is missing is named with the command that trains it; then nothing is written.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -29,7 +30,7 @@ from chimera.types import NonNegativeInt, PositiveFloat
 
 USAGE = (
     "python -m benchmarks rates table=<paper>/<table> scale=<scale> [rates=1e-3,2e-3,4e-3]"
-    " [seed=100] [key=value …]"
+    " [seed=100,101] [key=value …]"
 )
 
 
@@ -41,13 +42,13 @@ class Options:
         table: its name.
         scale: at which.
         rates: that each row tries.
-        seed: of the runs that choose; reports have others.
+        seed: seeds of the runs that choose; reports have others.
     """
 
     table: str
     scale: str
     rates: list[PositiveFloat] = field(default_factory=lambda: [1e-3, 2e-3, 4e-3])
-    seed: NonNegativeInt = 100
+    seed: list[NonNegativeInt] = field(default_factory=lambda: [100])
 
 
 def main(words: Sequence[str] = ()) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     lines = _tried(table, options, overrides)
     kept = [line for line in tried(table.path) if line.scale != options.scale]
     order = {row.name: i for i, row in enumerate(table.rows)}
-    lines.sort(key=lambda line: (order[line.row], line.rate))
+    lines.sort(key=lambda line: (order[line.row], line.rate, line.seed))
     file = EXPERIMENTS / f"{table.path}{SUFFIX}"
     write_atomic(file, _text([*kept, *lines]))
     print(listing(table, lines))
@@ -76,14 +77,17 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def listing(table: Table, lines: Sequence[Tried]) -> str:
-    """A Markdown table of what each rate reached; the chosen value is bold.
+    """A Markdown table of what each rate reached, seed by seed; the chosen rate's is bold.
 
     Args:
         table: whose rows they are.
         lines: of one scale.
     """
     rates = sorted({line.rate for line in lines})
-    shown = {(line.row, line.rate): _shown(line.value) for line in lines}
+    values = defaultdict[tuple[str, float], list[str]](list)
+    for line in lines:
+        values[line.row, line.rate].append(_shown(line.value))
+    shown = {tried: ", ".join(found) for tried, found in values.items()}
     chosen = best(list(lines), table.better)
     head = ["row", *(f"{rate:g}" for rate in rates)]
     body = [
@@ -109,33 +113,64 @@ def _tried(table: Table, options: Options, overrides: Sequence[str]) -> list[Tri
     """Values of all rows at the rates that were tried.
 
     Raises:
-        UserError: runs are missing next to a row's best rate.
+        UserError: runs are missing that would decide.
     """
-    lines, absent = [], dict[float, list[str]]()
+    first, *others = options.seed
+    lines, absent = _at(table, options, overrides, first)
+    found = best(lines, table.better)
+    needed = [pair for pair in absent if _decides(pair[1], found.get(pair[0]), options.rates)]
+    _refuse(needed, table, options, overrides, first)
+    deciding = {(row, rate) for row in found for rate in _two_best(lines, row, table)}
+    for seed in others:
+        more, absent = _at(table, options, overrides, seed)
+        _refuse([pair for pair in absent if pair in deciding], table, options, overrides, seed)
+        lines += more
+    return lines
+
+
+def _at(
+    table: Table, options: Options, overrides: Sequence[str], seed: int
+) -> tuple[list[Tried], list[tuple[str, float]]]:
+    """Lines of the finished runs of a seed, and the row and rate of each run that is missing."""
+    lines, absent = [], []
     for rate in sorted(options.rates):
         words = [f"scale={options.scale}", *overrides, f"optim.lr={rate:g}"]
-        for cell in cells(table, words, [options.seed], {}):
+        for cell in cells(table, words, [seed], {}):
             if cell.state in ("done", "failed"):
-                lines.append(Tried(options.scale, cell.row, rate, options.seed, cell.value))
+                lines.append(Tried(options.scale, cell.row, rate, seed, cell.value))
             else:
-                absent.setdefault(rate, []).append(cell.row)
-    chosen = best(lines, table.better)
-    needed = [
-        (row, rate)
-        for rate, rows in absent.items()
-        for row in rows
-        if _decides(rate, chosen.get(row), options.rates)
-    ]
-    if needed:
-        rows = ",".join(dict.fromkeys(row for row, _ in needed))
-        rates = ",".join(dict.fromkeys(f"{rate:g}" for _, rate in needed))
-        more = " ".join([f"scale={options.scale}", *overrides])
-        raise UserError(
-            f"{table.path} has no finished run of {rows} with optim.lr={rates}, beside the best"
-            f" rates; this trains what is missing: python train.py -m +{table.path}={rows} {more}"
-            f" optim.lr={rates} seed={options.seed} workers=2"
-        )
-    return lines
+                absent.append((cell.row, rate))
+    return lines, absent
+
+
+def _two_best(lines: Sequence[Tried], row: str, table: Table) -> list[float]:
+    """The best rates of a row on the first seed."""
+    left = [line for line in lines if line.row == row]
+    chosen: list[float] = []
+    while len(chosen) < 2 and (rate := best(left, table.better).get(row)) is not None:
+        chosen.append(rate)
+        left = [line for line in left if line.rate != rate]
+    return chosen
+
+
+def _refuse(
+    needed: Sequence[tuple[str, float]],
+    table: Table,
+    options: Options,
+    overrides: Sequence[str],
+    seed: int,
+) -> None:
+    """Name runs that are missing, and the command that trains them."""
+    if not needed:
+        return
+    rows = ",".join(dict.fromkeys(row for row, _ in needed))
+    rates = ",".join(dict.fromkeys(f"{rate:g}" for _, rate in needed))
+    more = " ".join([f"scale={options.scale}", *overrides])
+    raise UserError(
+        f"{table.path} has no finished run of {rows} with optim.lr={rates}, beside the best rates;"
+        f" this trains what is missing: python train.py -m +{table.path}={rows} {more}"
+        f" optim.lr={rates} seed={seed} workers=2"
+    )
 
 
 def _decides(rate: float, best: float | None, rates: Sequence[float]) -> bool:

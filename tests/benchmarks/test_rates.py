@@ -52,6 +52,30 @@ def test_a_row_needs_the_rates_beside_its_best_only(
     assert written.count("smoke,layernorm,") == 2
 
 
+def test_a_second_seed_tries_the_two_best_and_the_mean_decides(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rate in VALUES:
+        held_out(rate)
+    make(TABLE, {("layernorm", 100): 20.0}, overrides=("scale=smoke", "optim.lr=0.0005"))
+    make(TABLE, {("qdyt", 100): 20.0}, overrides=("scale=smoke", "optim.lr=0.0005"))
+    words = [*WORDS[:2], "rates=5e-4,1e-3,4e-3", "seed=100,101"]
+    with pytest.raises(UserError, match=r"optim.lr=0.001,0.004 seed=101 workers=2"):
+        rates.main(words)
+    for rate, values in VALUES.items():
+        of_second = {(row, 101): value + 9 * (rate == 0.004) for row, value in values.items()}
+        make(TABLE, of_second, overrides=("scale=smoke", f"optim.lr={rate:g}"))
+    rates.main(words)
+    assert "| layernorm | 20 | **9, 9** | 7, 16 |" in capsys.readouterr().out
+    with folders(monkeypatch, folder):
+        make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
+        summary = summarise(TABLE, ["scale=smoke"], [0])
+        assert {cell.config["optim"]["lr"] for cell in summary.cells} == {0.001}
+        text = report(summary)
+    assert "at which its seeds 100, 101, which are not among these, have the best mean" in text
+    assert "the first seed tried the rates, the others its two best" in text
+
+
 def test_missing_runs_are_named_and_nothing_is_written(folder: Path) -> None:
     with pytest.raises(UserError, match=r"optim.lr=0.001,0.004 seed=100"):
         rates.main(WORDS)

@@ -54,6 +54,15 @@ def test_equal_values_have_the_lowest_rate_and_higher_may_be_better() -> None:
     assert best([Tried("small", "a", 0.1, 100, None)], "lower") == {}
 
 
+def test_seeds_decide_by_their_mean_and_a_rate_with_fewer_seeds_is_out() -> None:
+    values = {100: {0.1: 3.0, 0.2: 1.0, 0.4: 0.5}, 101: {0.1: 3.0, 0.2: 9.0}}
+    lines = [Tried("small", "a", r, seed, v) for seed in values for r, v in values[seed].items()]
+    assert best(lines, "lower") == {"a": 0.1}
+    assert best(lines, "higher") == {"a": 0.2}
+    failed = [Tried("small", "a", 0.1, 102, None), Tried("small", "a", 0.2, 102, 20.0)]
+    assert best([*lines, *failed], "lower") == {"a": 0.2}
+
+
 def test_an_unreadable_file_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / f"{TABLE}{SUFFIX}").write_text("scale,row,rate\nsmoke,qdyt,fast\n")
     with folders(monkeypatch, folder), pytest.raises(UserError, match="is no table of scale, row"):
@@ -64,4 +73,4 @@ def test_rates_of_the_repository_are_of_its_rows() -> None:
     for name in tables():
         lines = tried(name)
         assert {line.row for line in lines} <= {row.name for row in load(name).rows}
-        assert len({(line.scale, line.row, line.rate) for line in lines}) == len(lines)
+        assert len({(line.scale, line.row, line.rate, line.seed) for line in lines}) == len(lines)

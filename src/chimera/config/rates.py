@@ -1,6 +1,6 @@
-"""Read the learning rates of a table's rows, each the best of several on a seed of its own.
+"""Read the learning rates of a table's rows, each the best of several on seeds of their own.
 
-experiments/<paper>/<table>.rates.csv   a line for each scale, row and tried rate
+experiments/<paper>/<table>.rates.csv   a line for each scale, row, tried rate and seed
 
 `python -m benchmarks rates` writes the file from finished runs. Does not import torch.
 """
@@ -8,8 +8,10 @@ experiments/<paper>/<table>.rates.csv   a line for each scale, row and tried rat
 from __future__ import annotations
 
 import csv
-from collections.abc import Set
+from collections import defaultdict
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from omegaconf import DictConfig
@@ -79,20 +81,31 @@ def tried(table: str) -> list[Tried]:
             raise UserError(f"{file} is no table of {', '.join(COLUMNS)}: {error}") from error
 
 
-def best(lines: list[Tried], better: Literal["lower", "higher"]) -> dict[str, float]:
-    """The rate of each row whose value is best; of equal values the lowest rate.
+def best(lines: Sequence[Tried], better: Literal["lower", "higher"]) -> dict[str, float]:
+    """The rate of each row whose mean over seeds is best; of equal means the lowest rate.
+
+    Only rates with all seeds of their row are compared: of a rate that is good on one seed and
+    falls apart on another, the first alone knows nothing.
 
     Args:
         lines: of one scale.
         better: whether a lower or a higher value is better.
     """
     sign = 1 if better == "lower" else -1
-    chosen: dict[str, tuple[float, float]] = {}
+    values = defaultdict[str, dict[float, list[float | None]]](lambda: defaultdict(list))
     for line in lines:
-        if line.value is not None:
-            key = (sign * line.value, line.rate)
-            chosen[line.row] = min(key, chosen.get(line.row, key))
-    return {row: rate for row, (_, rate) in chosen.items()}
+        values[line.row][line.rate].append(line.value)
+    chosen: dict[str, float] = {}
+    for row, by_rate in values.items():
+        seeds = max(map(len, by_rate.values()))
+        means = [
+            (sign * fmean(finite), rate)
+            for rate, found in by_rate.items()
+            if len(finite := [v for v in found if v is not None]) == seeds
+        ]
+        if means:
+            chosen[row] = min(means)[1]
+    return chosen
 
 
 def chosen(table: str, row: str, scale: str) -> float | None:

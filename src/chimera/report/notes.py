@@ -89,10 +89,17 @@ def rates(summary: Summary) -> str:
         return ""
     lines = lines_at(summary.table.path, summary.scale)
     values = ", ".join(f"{rate:g}" for rate in sorted({line.rate for line in lines}))
-    seeds = ", ".join(map(str, sorted({line.seed for line in lines})))
+    seeds = sorted({line.seed for line in lines})
+    metric, file = code(summary.table.metric), f"`{summary.table.name}{SUFFIX}`"
+    if len(seeds) == 1:
+        return (
+            f"Each row has the learning rate of {values} at which its seed {seeds[0]}, which is not"
+            f" among these, has the best {metric} ({file})."
+        )
     return (
-        f"Each row has the learning rate of {values} at which its seed {seeds}, which is not among"
-        f" these, has the best {code(summary.table.metric)} (`{summary.table.name}{SUFFIX}`)."
+        f"Each row has the learning rate of {values} at which its seeds"
+        f" {', '.join(map(str, seeds))}, which are not among these, have the best mean {metric};"
+        f" the first seed tried the rates, the others its two best ({file})."
     )
 
 
