@@ -23,6 +23,7 @@ from benchmarks.markdown import table
 from benchmarks.overtaking import overtaking
 from benchmarks.plateau import plateau
 from benchmarks.qdyt import qdyt
+from benchmarks.rates import chosen_rates
 from benchmarks.results_page import missing, results
 from benchmarks.seeds import seeds
 from benchmarks.titan import titan, titan_parts
@@ -224,7 +225,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau),
-        *(seeds, titan, titan_parts, overtaking, equalities),
+        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates),
     )
 }
 

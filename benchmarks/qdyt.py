@@ -8,24 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
+from chimera.config.rates import lines_at
 from chimera.report import digits
 from chimera.report.stats import paired, spread
 
-#: Start of the names of the table's records, and the scale of those that are compared.
-RECORDS, SCALE = "mlm-attention-hbit-", "medium"
+#: Start of the names of the table's records, the scale of those that are compared, and the table.
+RECORDS, SCALE, TABLE = "mlm-attention-hbit-", "medium", "bitnet_qdyt/norms"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs of one norm: its name, and the steps of its warm-up and start of settling, if any."""
+    """Runs of one norm.
+
+    Args:
+        norm: its name.
+        warm: steps in which α warms up, if it does.
+        settled: share of the steps from which the running mean is trained with, if ever.
+        rate: learning rate.
+    """
 
     norm: str
     warm: int | None
     settled: float | None
+    rate: float
 
     @property
     def title(self) -> str:
@@ -39,10 +49,11 @@ class Kind:
 def runs(
     pairs: Iterable[Pair],
 ) -> dict[Kind, dict[str, dict[int, float]]]:
-    """Validation perplexities by kind, rule of the mean and seed."""
+    """Validation perplexity by kind, rule of the mean and seed; without seeds that chose rates."""
+    choosing = {line.seed for line in lines_at(TABLE, SCALE)}
     found: dict[Kind, dict[str, dict[int, float]]] = {}
     for config, record in pairs:
-        if config["choices"]["scale"] != SCALE:
+        if config["choices"]["scale"] != SCALE or config["seed"] in choosing:
             continue
         for rule, value in perplexities(record).items():
             found.setdefault(kind(config), {}).setdefault(rule, {})[config["seed"]] = value
@@ -51,12 +62,12 @@ def runs(
 
 def kind(config: dict[str, Any]) -> Kind:
     """What a run's norm is."""
-    norm = config["norm"]
+    norm, rate = config["norm"], float(config["optim"]["lr"])
     schedule = (norm.get("callbacks") or {}).get("qdyt")
     if schedule is None:
-        return Kind(config["choices"]["norm"], None, None)
+        return Kind(config["choices"]["norm"], None, None, rate)
     warm = min(schedule["warmup_steps"], config["trainer"]["max_steps"] // 2)
-    return Kind(config["choices"]["norm"], warm, norm.get("running_from"))
+    return Kind(config["choices"]["norm"], warm, norm.get("running_from"), rate)
 
 
 def perplexities(record: dict[str, Any]) -> dict[str, float]:
@@ -67,26 +78,27 @@ def perplexities(record: dict[str, Any]) -> dict[str, float]:
 
 
 def qdyt() -> str:
-    """A line for each kind, with its difference to LayerNorm seed by seed."""
+    """A line for each kind, with its difference to LayerNorm at its best rate, seed by seed."""
     return page(records(RECORDS))
 
 
 def page(pairs: Iterable[Pair]) -> str:
     """The table of configurations with their records."""
     found = runs(pairs)
-    reference = next((v[""] for k, v in found.items() if k.norm == "layernorm"), {})
-    lines = [["norm", "mean at inference", "val/perplexity", "less LayerNorm's (95% interval)"]]
-    lines.append(["---"] * 4)
+    layernorm = [v[""] for k, v in found.items() if k.norm == "layernorm"]
+    reference = min(layernorm, key=lambda values: fmean(values.values()), default={})
+    head = ["norm", "rate", "mean at inference", "val/perplexity"]
+    lines = [[*head, "less LayerNorm's (95% interval)"], ["---"] * 5]
     rows = []
     for each, by_rule in found.items():
         for rule, values in by_rule.items():
             mean = spread(list(values.values()))
-            gap = None if each.norm == "layernorm" else paired(values, reference)
+            gap = None if values is reference else paired(values, reference)
             assert mean is not None
             apart = "" if gap is None else f"{digits.spread(gap, sign=True)}"
             if gap is not None and digits.interval(gap):
                 apart += f" ({digits.interval(gap)})"
-            shown = [each.title, rule or "–", digits.spread(mean), apart]
+            shown = [each.title, f"{each.rate:g}", rule or "–", digits.spread(mean), apart]
             rows.append((mean.mean, shown))
     lines += [shown for _, shown in sorted(rows, key=lambda row: row[0])]
     return grid(lines)

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
+from benchmarks import not_run
 from benchmarks.markdown import grid
 from chimera.config.arguments import read
-from chimera.config.rates import COLUMNS, SUFFIX, Tried, best, tried
-from chimera.config.tables import Table, load
+from chimera.config.rates import COLUMNS, SUFFIX, Tried, best, lines_at, tried
+from chimera.config.tables import Table, load, tables
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
 from chimera.report.cells import cells
@@ -74,6 +75,21 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     print(listing(table, lines))
     print(file)
     return {}
+
+
+def chosen_rates() -> str:
+    """docs/results.md: what each row of the language models' tables reached at each rate."""
+    said = []
+    for path in tables():
+        table = load(path)
+        lines = lines_at(path, not_run.SCALE)
+        if lines and table.metric == "val/perplexity":
+            seeds = ", ".join(map(str, sorted({line.seed for line in lines})))
+            head = (
+                f"`{path}`, {table.metric}, seed {seeds}; the rate of the bold value is the row's:"
+            )
+            said.append(f"{head}\n\n{listing(table, lines)}")
+    return "\n\n".join(said) + "\n"
 
 
 def listing(table: Table, lines: Sequence[Tried]) -> str:

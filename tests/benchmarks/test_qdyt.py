@@ -9,13 +9,14 @@ from benchmarks.stored import Pair
 from benchmarks import qdyt
 
 
-def record(norm: str, seed: int, values: list[float], warm: int = 0) -> Pair:
+def record(norm: str, seed: int, values: list[float], warm: int = 0, rate: float = 0.002) -> Pair:
     """A record with these perplexities: of the run, and of the other rule if there is one."""
     callbacks = {"callbacks": {"qdyt": {"warmup_steps": warm}}} if warm else {}
     config = {
         "choices": {"scale": "medium", "norm": norm},
         "norm": callbacks,
         "seed": seed,
+        "optim": {"lr": rate},
         "trainer": {"max_steps": 1800},
     }
     run: dict[str, Any] = {"metrics": {"val/perplexity": values[0]}}
@@ -30,14 +31,18 @@ def test_runs_are_kept_apart_by_warm_up_and_rule() -> None:
         pairs.append(record("qdyt", seed, [100.0 + seed, 88.0 + seed], warm=180))
         pairs.append(record("layernorm", seed, [90.0 + seed]))
         pairs.append(record("qdyt", seed, [190.0 + seed, 170.0 + seed], warm=2000))
+        pairs.append(record("layernorm", seed, [95.0 + seed], rate=0.004))
     lines = qdyt.page(pairs).splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == [
         "`qdyt`, α warm after 180 steps",
+        "`layernorm`",
         "`layernorm`",
         "`qdyt`, α warm after 180 steps",
         "`qdyt`, α warm after 900 steps",
         "`qdyt`, α warm after 900 steps",
     ]
-    assert lines[0].split(" | ")[1:3] == ["token", "88.50 ± 0.71"]
-    assert "-2" in lines[0].split(" | ")[3]
+    assert lines[0].split(" | ")[1:4] == ["0.002", "token", "88.50 ± 0.71"]
+    assert "-2" in lines[0].split(" | ")[4]
+    assert lines[2].split(" | ")[1:4] == ["0.004", "–", "95.50 ± 0.71"]
+    assert "+5" in lines[2].split(" | ")[4]
     assert "+100" in lines[-1]
