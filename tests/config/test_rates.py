@@ -47,6 +47,18 @@ def test_the_best_rate_is_the_rows_and_loses_to_the_command_line(
         assert rate("preset=bitnet_qdyt_base", "scale=smoke") == usual
 
 
+def test_a_users_rates_replace_ours_row_by_row(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = {line.row: line for line in tried(TABLE) if line.scale == "medium"}
+    assert ours.keys() >= {"qdyt", "layernorm"}
+    (folder / f"{TABLE}{SUFFIX}").write_text(LINES + "medium,qdyt,0.5,100,1\n")
+    usual = rate(f"+{TABLE}=layernorm", "scale=medium")
+    with folders(monkeypatch, folder):
+        assert rate(f"+{TABLE}=qdyt", "scale=medium") == 0.5
+        assert rate(f"+{TABLE}=layernorm", "scale=medium") == usual
+
+
 def test_equal_values_have_the_lowest_rate_and_higher_may_be_better() -> None:
     lines = [Tried("small", "a", r, 100, v) for r, v in ((0.4, 2.0), (0.1, 2.0), (0.2, 1.0))]
     assert best(lines, "higher") == {"a": 0.1}

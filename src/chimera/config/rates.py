@@ -11,6 +11,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
@@ -56,15 +57,23 @@ def apply(cfg: DictConfig, command_keys: Set[str]) -> None:
 
 
 def tried(table: str) -> list[Tried]:
-    """All lines of the file of `<paper>/<table>`; empty without one.
+    """All lines of the files of `<paper>/<table>`; empty without one.
+
+    What a user's folder says of a row at a scale replaces what Chimera's says of it.
 
     Raises:
         UserError: a line that cannot be read.
     """
-    files = [file for root in roots() if (file := root / f"{table}{SUFFIX}").is_file()]
-    if not files:
-        return []
-    file = files[0]
+    lines: list[Tried] = []
+    for root in roots():
+        if (file := root / f"{table}{SUFFIX}").is_file():
+            found = _read(file)
+            replaced = {(line.scale, line.row) for line in found}
+            lines = [line for line in lines if (line.scale, line.row) not in replaced] + found
+    return lines
+
+
+def _read(file: Path) -> list[Tried]:
     with file.open(encoding="utf-8", newline="") as opened:
         try:
             return [
