@@ -16,6 +16,7 @@ from benchmarks.card.stored import read as read_profiles
 from benchmarks.card.stored import read_longer
 from benchmarks.claims import all_claims, claims
 from benchmarks.cola import cola
+from benchmarks.edges import edges
 from benchmarks.equal_page import equalities
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
@@ -225,7 +226,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau),
-        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates),
+        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges),
     )
 }
 
