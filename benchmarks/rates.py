@@ -131,7 +131,7 @@ def _tried(table: Table, options: Options, overrides: Sequence[str]) -> list[Tri
     Raises:
         UserError: runs are missing that would decide.
     """
-    first, *others = options.seed
+    first, *others = dict.fromkeys(options.seed)
     lines, absent = _at(table, options, overrides, first)
     found = best(lines, table.better)
     needed = [pair for pair in absent if _decides(pair[1], found.get(pair[0]), options.rates)]
