@@ -31,6 +31,26 @@ def test_is_the_softmax_over_what_a_query_may_see(
     close(attend(q, k, v, mask=mask, bias=bias, causal=causal), want, 1e-12)
 
 
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_lone_key_head_gets_the_gradients_of_repeated_ones(
+    padded: bool, dtype: torch.dtype
+) -> None:
+    """A batch of one sample, whose key head all 4 query heads share."""
+    mask = torch.tensor([[True] * 5 + [False] * 2]) if padded else None
+    leaves = [torch.randn(1, n, 7, 5, dtype=dtype, requires_grad=True) for n in (4, 1, 1)]
+    out = torch.randn(1, 4, 7, 5, dtype=dtype)
+    got = torch.autograd.grad(attend(*leaves, mask=mask, causal=True), leaves, out)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    q, k, v = exact[0], exact[1].repeat(1, 4, 1, 1), exact[2].repeat(1, 4, 1, 1)
+    scores = (q @ k.mT / 5**0.5).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~(mask[:, None] | torch.eye(7).bool()), -torch.inf)
+    want = torch.autograd.grad(scores.softmax(-1) @ v, exact, out.double())
+    for mine, theirs in zip(got, want, strict=True):
+        close(mine.double(), theirs, 1e-12 if dtype == torch.float64 else 4e-2)
+
+
 def test_a_quarter_of_the_heads_but_one_at_least() -> None:
     counts = {h: Heads.of(h, "quarter").g for h in (1, 2, 4, 8, 16)}
     assert counts == {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}
