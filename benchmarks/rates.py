@@ -15,7 +15,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import not_run
@@ -153,7 +153,8 @@ def _at(
         words = [f"scale={options.scale}", *overrides, f"optim.lr={rate:g}"]
         for cell in cells(table, words, [seed], {}):
             if cell.state in ("done", "failed"):
-                lines.append(Tried(options.scale, cell.row, rate, seed, cell.value))
+                steps = int(cell.config["trainer"]["max_steps"])
+                lines.append(Tried(options.scale, cell.row, rate, seed, cell.value, steps))
             else:
                 absent.append((cell.row, rate))
     return lines, absent
@@ -199,6 +200,7 @@ def _text(lines: Sequence[Tried]) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for line in lines:
-        scale, row, rate, seed, value = astuple(line)
-        writer.writerow([scale, row, f"{rate:g}", seed, "" if value is None else repr(value)])
+        value = "" if line.value is None else repr(line.value)
+        words = line.scale, line.row, f"{line.rate:g}", line.seed, value
+        writer.writerow([*words, "" if line.steps is None else line.steps])
     return file.getvalue()

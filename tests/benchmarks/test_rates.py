@@ -72,8 +72,14 @@ def test_a_second_seed_tries_the_two_best_and_the_mean_decides(
         summary = summarise(TABLE, ["scale=smoke"], [0])
         assert {cell.config["optim"]["lr"] for cell in summary.cells} == {0.001}
         text = report(summary)
+        at_other_steps = ("scale=smoke", "trainer.max_steps=3")
+        make(TABLE, {(row, 0): 8.0 for row in VALUES[0.001]}, overrides=at_other_steps)
+        longer = report(summarise(TABLE, list(at_other_steps), [0]))
     assert "at which its seeds 100, 101, which are not among these, have the best mean" in text
     assert "the first seed tried the rates, the others its two best" in text
+    assert "They were chosen in runs of" not in text
+    steps = summary.cells[0].config["trainer"]["max_steps"]
+    assert f"They were chosen in runs of {steps} steps, and these rows take 3: the best" in longer
 
 
 def test_missing_runs_are_named_and_nothing_is_written(folder: Path) -> None:

@@ -21,7 +21,7 @@ from chimera.config.roots import roots
 from chimera.errors import UserError
 
 #: End of the file's name, and its columns.
-SUFFIX, COLUMNS = ".rates.csv", ("scale", "row", "rate", "seed", "value")
+SUFFIX, COLUMNS = ".rates.csv", ("scale", "row", "rate", "seed", "value", "steps")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Tried:
         rate: learning rate.
         seed: of the run; no seed of the table's report.
         value: of the table's metric; None if the run's numbers did not stay finite.
+        steps: of the run; None if the file, of an older version, does not say.
     """
 
     scale: str
@@ -40,6 +41,7 @@ class Tried:
     rate: float
     seed: int
     value: float | None
+    steps: int | None = None
 
 
 def apply(cfg: DictConfig, command_keys: Set[str]) -> None:
@@ -83,6 +85,7 @@ def _read(file: Path) -> list[Tried]:
                     float(line["rate"]),
                     int(line["seed"]),
                     float(line["value"]) if line["value"] else None,
+                    int(line["steps"]) if line.get("steps") else None,
                 )
                 for line in csv.DictReader(opened)
             ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from chimera.config.rates import SUFFIX, best, lines_at
+from collections.abc import Sequence
+
+from chimera.config.rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
 from chimera.report import digits
 from chimera.report.baselines import baselines, below
@@ -92,14 +94,32 @@ def rates(summary: Summary) -> str:
     seeds = sorted({line.seed for line in lines})
     metric, file = code(summary.table.metric), f"`{summary.table.name}{SUFFIX}`"
     if len(seeds) == 1:
-        return (
+        said = (
             f"Each row has the learning rate of {values} at which its seed {seeds[0]}, which is not"
             f" among these, has the best {metric} ({file})."
         )
+    else:
+        said = (
+            f"Each row has the learning rate of {values} at which its seeds"
+            f" {', '.join(map(str, seeds))}, which are not among these, have the best mean"
+            f" {metric}; the first seed tried the rates, the others its two best ({file})."
+        )
+    return said + _other_budget(summary, lines)
+
+
+def _other_budget(summary: Summary, lines: Sequence[Tried]) -> str:
+    """Sentence on rates that were chosen at another number of steps; empty if none were."""
+    tried = {(line.row, line.steps) for line in lines if line.steps is not None}
+    chosen_at = {row: {steps for of, steps in tried if of == row} for row, _ in tried}
+    steps = {cell.row: int(cell.config["trainer"]["max_steps"]) for cell in summary.cells}
+    apart = {row: at for row, at in chosen_at.items() if row in steps and at != {steps[row]}}
+    if not apart:
+        return ""
+    then = ", ".join(map(str, sorted(set().union(*apart.values()))))
+    now = ", ".join(map(str, sorted({steps[row] for row in apart})))
     return (
-        f"Each row has the learning rate of {values} at which its seeds"
-        f" {', '.join(map(str, seeds))}, which are not among these, have the best mean {metric};"
-        f" the first seed tried the rates, the others its two best ({file})."
+        f" They were chosen in runs of {then} steps, and these rows take {now}: the best rate there"
+        " may be another."
     )
 
 
