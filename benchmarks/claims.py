@@ -191,7 +191,8 @@ def _table(shown: list[Finding], up: str) -> str:
     ]
     lines = [head, ["---"] * len(head)]
     for one in shown:
-        runs = f"{one.found.scale}, {one.seeds} seeds" + (", own rates" * one.found.own_rates)
+        own = {one.claim.row, one.claim.than} <= one.found.own_rates
+        runs = f"{one.found.scale}, {one.seeds} seeds" + ", own rates" * own
         lines.append([
             f"{one.claim.words} ({one.found.table.source})",
             f"{one.published:.2f} ×" if one.published else "–",

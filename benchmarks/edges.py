@@ -15,8 +15,6 @@ from chimera.config.tables import load
 from chimera.report.digits import number
 
 TABLE, SCALE, STEPS = "saidl/hybrids", "medium", 3000
-#: Seeds of the table's report.
-SEEDS = (0, 1, 2)
 
 
 def edges() -> str:
@@ -32,15 +30,17 @@ def page(pairs: Iterable[Pair]) -> str:
         if about == (TABLE, SCALE, STEPS):
             found = values[config["table"]["row"]][float(config["optim"]["lr"])]
             found[config["seed"]] = float(record["metrics"]["val/perplexity"])
-    chosen = best(lines_at(TABLE, SCALE), "lower")
+    tried = lines_at(TABLE, SCALE)
+    choosing, chosen = {line.seed for line in tried}, best(tried, "lower")
     lines = [["row", "rate", "seeds that choose it", "the report's seeds"], ["---"] * 4]
     for row in (row.name for row in load(TABLE).rows):
-        rates = {r: found for r, found in values[row].items() if found.keys() & set(SEEDS)}
+        rates = {r: found for r, found in values[row].items() if found.keys() - choosing}
         if len(rates) < 2:
             continue
         for rate, found in sorted(rates.items()):
             named = f"**{rate:g}**" if rate == chosen.get(row) else f"{rate:g}"
-            ours = [number(found[seed], 4) for seed in SEEDS if seed in found]
-            others = [number(found[seed], 4) for seed in sorted(found) if seed not in SEEDS]
-            lines.append([f"`{row}`", named, ", ".join(others), ", ".join(ours)])
+            at = {seed: number(value, 4) for seed, value in sorted(found.items())}
+            others = ", ".join(at[seed] for seed in at if seed in choosing)
+            ours = ", ".join(at[seed] for seed in at if seed not in choosing)
+            lines.append([f"`{row}`", named, others, ours])
     return grid(lines)

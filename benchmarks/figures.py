@@ -27,6 +27,7 @@ from benchmarks.qdyt import qdyt
 from benchmarks.rates import chosen_rates
 from benchmarks.results_page import missing, results
 from benchmarks.seeds import seeds
+from benchmarks.speed import speed
 from benchmarks.titan import titan, titan_parts
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
@@ -226,7 +227,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau),
-        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges),
+        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, speed),
     )
 }
 

@@ -87,8 +87,8 @@ def page(pairs: Iterable[Pair]) -> str:
     found = runs(pairs)
     layernorm = [v[""] for k, v in found.items() if k.norm == "layernorm"]
     reference = min(layernorm, key=lambda values: fmean(values.values()), default={})
-    head = ["norm", "rate", "mean at inference", "val/perplexity"]
-    lines = [[*head, "less LayerNorm's (95% interval)"], ["---"] * 5]
+    head = ["norm", "rate", "mean at inference", "seeds", "val/perplexity"]
+    lines = [[*head, "less LayerNorm's (95% interval)"], ["---"] * 6]
     rows = []
     for each, by_rule in found.items():
         for rule, values in by_rule.items():
@@ -98,7 +98,8 @@ def page(pairs: Iterable[Pair]) -> str:
             apart = "" if gap is None else f"{digits.spread(gap, sign=True)}"
             if gap is not None and digits.interval(gap):
                 apart += f" ({digits.interval(gap)})"
-            shown = [each.title, f"{each.rate:g}", rule or "–", digits.spread(mean), apart]
+            about = [each.title, f"{each.rate:g}", rule or "–", str(len(values))]
+            shown = [*about, digits.spread(mean), apart]
             rows.append((mean.mean, shown))
     lines += [shown for _, shown in sorted(rows, key=lambda row: row[0])]
     return grid(lines)

@@ -31,7 +31,7 @@ from chimera.types import NonNegativeInt, PositiveFloat
 
 USAGE = (
     "python -m benchmarks rates table=<paper>/<table> scale=<scale> [rates=1e-3,2e-3,4e-3]"
-    " [seed=100,101] [key=value …]"
+    " [seed=100,101] [rows=<row>,<row>] [key=value …]"
 )
 
 
@@ -44,12 +44,14 @@ class Options:
         scale: at which.
         rates: that each row tries.
         seed: seeds of the runs that choose; reports have others.
+        rows: for which; none: for all. What is known of others stays.
     """
 
     table: str
     scale: str
     rates: list[PositiveFloat] = field(default_factory=lambda: [1e-3, 2e-3, 4e-3])
     seed: list[NonNegativeInt] = field(default_factory=lambda: [100])
+    rows: list[str] = field(default_factory=list)
 
 
 def main(words: Sequence[str] = ()) -> dict[str, Any]:
@@ -66,9 +68,16 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     table = load(options.table)
     if len(options.rates) < 2:
         raise UserError("rates= has a single rate, so there is nothing to choose; name several")
-    lines = _tried(table, options, overrides)
-    kept = [line for line in tried(table.path) if line.scale != options.scale]
     order = {row.name: i for i, row in enumerate(table.rows)}
+    if unknown := [row for row in options.rows if row not in order]:
+        raise UserError(f"{table.path} has no row {unknown[0]}; it has {', '.join(order)}")
+    lines = _tried(table, options, overrides)
+    chosen = {line.row for line in lines}
+    kept = [
+        line
+        for line in tried(table.path)
+        if line.scale != options.scale or (options.rows and line.row not in chosen)
+    ]
     lines.sort(key=lambda line: (order[line.row], line.rate, line.seed))
     file = EXPERIMENTS / f"{table.path}{SUFFIX}"
     write_atomic(file, _text([*kept, *lines]))
@@ -152,6 +161,8 @@ def _at(
     for rate in sorted(options.rates):
         words = [f"scale={options.scale}", *overrides, f"optim.lr={rate:g}"]
         for cell in cells(table, words, [seed], {}):
+            if options.rows and cell.row not in options.rows:
+                continue
             if cell.state in ("done", "failed"):
                 steps = int(cell.config["trainer"]["max_steps"])
                 lines.append(Tried(options.scale, cell.row, rate, seed, cell.value, steps))

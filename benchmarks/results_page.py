@@ -48,10 +48,18 @@ class Report:
         return f"../experiments/{self.table.path}/results/{self.scale}/report.md"
 
     @property
-    def own_rates(self) -> bool:
-        """Whether each row has a learning rate that was chosen for it on another seed."""
+    def own_rates(self) -> frozenset[str]:
+        """Rows with a learning rate that was chosen for them on another seed."""
         chosen = {line.row for line in rates.lines_at(self.table.path, self.scale)}
-        return all(row.name in chosen for row in self.table.rows)
+        return frozenset(row.name for row in self.table.rows if row.name in chosen)
+
+    @property
+    def shown_rates(self) -> str:
+        """How many of the rows that is."""
+        own, all_rows = len(self.own_rates), len(self.table.rows)
+        if not own:
+            return "one for all rows"
+        return "each row's own" if own == all_rows else f"{own} of {all_rows} rows their own"
 
     def values(self, row: Mapping[str, str]) -> dict[int, float]:
         """Values of a row by seed."""
@@ -100,7 +108,7 @@ def _line(found: Report) -> list[str]:
     about = [
         f"[{found.table.title}]({found.link}), {found.table.metric}",
         f"{found.scale}, {seeds}, {best.get('numerics', '1')}",
-        "each row's own" if found.own_rates else "one for all rows",
+        found.shown_rates,
     ]
     if found.table.path in TASKS:
         return [

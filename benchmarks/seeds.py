@@ -15,12 +15,12 @@ from typing import Any
 from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
 from chimera.report.digits import number
-from chimera.rundir.identity import flatten
+from chimera.rundir.identity import flatten, identity_settings
 
 #: Start of the names of records that are compared, and the fewest seeds of a line.
 RECORDS, FEWEST = "mlm-", 3
 #: Settings that differ from seed to seed of one line, besides those that take over the run's seed.
-OWN = ("seed", "data.seed", "run_dir", "name")
+OWN = ("seed", "data.seed")
 
 
 def seeds() -> str:
@@ -29,9 +29,11 @@ def seeds() -> str:
 
 
 def page(pairs: Iterable[Pair]) -> str:
-    """The table of configurations with their records."""
+    """The table of configurations with their records; runs that only measure time are left out."""
     lines: dict[tuple[tuple[str, str], ...], dict[int, tuple[float, dict[str, Any]]]] = {}
     for config, record in pairs:
+        if not (config.get("table") or {}).get("metric", "val/").startswith("val/"):
+            continue
         perplexity = float(record["metrics"]["val/perplexity"])
         lines.setdefault(_line(config), {})[config["seed"]] = perplexity, config
     rows = []
@@ -50,7 +52,7 @@ def page(pairs: Iterable[Pair]) -> str:
 def _line(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     kept = {
         key: str(value)
-        for key, value in flatten(config).items()
+        for key, value in flatten(identity_settings(config)).items()
         if key not in OWN and not (key.endswith(".seed") and value == config["seed"])
     }
     return tuple(sorted(kept.items()))

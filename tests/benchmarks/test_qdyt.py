@@ -41,8 +41,8 @@ def test_runs_are_kept_apart_by_warm_up_and_rule() -> None:
         "`qdyt`, α warm after 900 steps",
         "`qdyt`, α warm after 900 steps",
     ]
-    assert lines[0].split(" | ")[1:4] == ["0.002", "token", "88.50 ± 0.71"]
-    assert "-2" in lines[0].split(" | ")[4]
-    assert lines[2].split(" | ")[1:4] == ["0.004", "–", "95.50 ± 0.71"]
-    assert "+5" in lines[2].split(" | ")[4]
+    assert lines[0].split(" | ")[1:5] == ["0.002", "token", "2", "88.50 ± 0.71"]
+    assert "-2" in lines[0].split(" | ")[5]
+    assert lines[2].split(" | ")[1:5] == ["0.004", "–", "2", "95.50 ± 0.71"]
+    assert "+5" in lines[2].split(" | ")[5]
     assert "+100" in lines[-1]

@@ -79,6 +79,7 @@ def test_a_second_seed_tries_the_two_best_and_the_mean_decides(
     assert "the first seed tried the rates, the others its two best" in text
     assert "They were chosen in runs of" not in text
     steps = summary.cells[0].config["trainer"]["max_steps"]
+    assert "Each row has the learning rate of 0.0005, 0.001, 0.004 at which" in text
     assert f"They were chosen in runs of {steps} steps, and these rows take 3: the best" in longer
 
 
@@ -113,3 +114,25 @@ def test_the_reports_rows_have_the_chosen_rates(
         assert "| `optim.lr` | 0.004 | 0.004 | 0.001 |" in text
         fixed = report(summarise(TABLE, ["scale=smoke", "optim.lr=0.002"], [0]))
         assert "at which its seed" not in fixed
+
+
+def test_some_rows_can_be_chosen_for_and_the_report_names_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rate in VALUES:
+        make(TABLE, {("qdyt", 100): rate}, overrides=("scale=smoke", f"optim.lr={rate:g}"))
+    with pytest.raises(UserError, match="has no row qdit; it has layernorm"):
+        rates.main([*WORDS, "rows=qdit"])
+    rates.main([*WORDS, "rows=qdyt"])
+    assert "layernorm" not in capsys.readouterr().out
+    for rate in VALUES:
+        values = {("layernorm", 100): VALUES[rate]["layernorm"]}
+        make(TABLE, values, overrides=("scale=smoke", f"optim.lr={rate:g}"))
+    with folders(monkeypatch, folder):
+        rates.main([*WORDS, "rows=layernorm"])  # keeps qdyt's
+        make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
+        summary = summarise(TABLE, ["scale=smoke"], [0])
+        text = report(summary)
+    lr = {cell.row: cell.config["optim"]["lr"] for cell in summary.cells}
+    assert (lr["qdyt"], lr["layernorm"]) == (0.001, 0.004)
+    assert "Each row but `static_tanh`, whose rate was not chosen, has the learning rate" in text

@@ -10,14 +10,17 @@ from benchmarks.stored import Pair
 from benchmarks import seeds
 
 
-def record(seed: int, perplexity: float, mixer: str = "attention") -> Pair:
+def record(
+    seed: int, perplexity: float, mixer: str = "attention", metric: str = "val/perplexity"
+) -> Pair:
     """Configuration and record of a masked model."""
     choices = {
         "mixer": mixer, "quant": "none", "norm": "layernorm", "position": "rope", "scale": "none",
     }  # fmt: skip
     config = {
         "choices": choices, "seed": seed, "trainer": {"max_steps": 600},
-        "callbacks": {"randomness": {"seed": seed}},
+        "callbacks": {"randomness": {"seed": seed}}, "mixer": {"_target_": mixer},
+        "table": {"metric": metric, "note": f"Written with seed {seed}."},
     }  # fmt: skip
     return config, {"metrics": {"val/perplexity": perplexity}}
 
@@ -27,6 +30,7 @@ def test_lines_have_three_seeds_and_the_spread_of_the_loss() -> None:
     for seed, value in enumerate((100.0, 110.0, 90.0)):
         pairs.append(record(seed, value))
         pairs.append(record(seed, 50 + seed, mixer="retnet"))
+        pairs.append(record(seed, 30.0, mixer="gla", metric="tokens_per_second"))
     pairs.append(record(0, 70.0, mixer="mamba"))
     lines = seeds.page(pairs).splitlines()[2:]
     assert [line.split()[1] for line in lines] == ["`mixer=retnet", "`mixer=attention"]

@@ -85,22 +85,24 @@ def resolved(summary: Summary) -> str:
 
 def rates(summary: Summary) -> str:
     """Sentence on how the rows' learning rates were chosen; empty if they were not."""
-    chosen = best(lines_at(summary.table.path, summary.scale), summary.table.better)
-    rows = [c for c in summary.cells if c.config["optim"]["lr"] == chosen.get(c.row)]
-    if not rows or len(rows) < len(summary.cells):
-        return ""
     lines = lines_at(summary.table.path, summary.scale)
+    chosen = best(lines, summary.table.better)
+    own = [cell for cell in summary.cells if cell.row in chosen]
+    if not own or any(cell.config["optim"]["lr"] != chosen[cell.row] for cell in own):
+        return ""
+    others = dict.fromkeys(code(cell.row) for cell in summary.cells if cell.row not in chosen)
+    who = f"Each row but {', '.join(others)}, whose rate was not chosen," if others else "Each row"
     values = ", ".join(f"{rate:g}" for rate in sorted({line.rate for line in lines}))
     seeds = sorted({line.seed for line in lines})
     metric, file = code(summary.table.metric), f"`{summary.table.name}{SUFFIX}`"
     if len(seeds) == 1:
         said = (
-            f"Each row has the learning rate of {values} at which its seed {seeds[0]}, which is not"
+            f"{who} has the learning rate of {values} at which its seed {seeds[0]}, which is not"
             f" among these, has the best {metric} ({file})."
         )
     else:
         said = (
-            f"Each row has the learning rate of {values} at which its seeds"
+            f"{who} has the learning rate of {values} at which its seeds"
             f" {', '.join(map(str, seeds))}, which are not among these, have the best mean"
             f" {metric}; the first seed tried the rates, the others its two best ({file})."
         )
