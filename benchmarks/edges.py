@@ -1,4 +1,4 @@
-"""docs/results.md: one table's rows at several learning rates, on the report's seeds and others.
+"""docs/results.md: rows of tables at several learning rates, on the report's seeds and on others.
 
 A rate that is best on the seeds that choose it may be one at which another seed falls apart.
 """
@@ -14,26 +14,37 @@ from chimera.config.rates import best, lines_at
 from chimera.config.tables import load
 from chimera.report.digits import number
 
-TABLE, SCALE, STEPS = "saidl/hybrids", "medium", 3000
+SCALE = "medium"
+#: Tables with such rows, and the steps of their reports.
+STEPS = {"saidl/hybrids": 3000, "saidl/positions": 3000}
 
 
 def edges() -> str:
-    """A line for each row and rate that has runs of the report's seeds, of rows with two rates."""
-    return page(records("causal_lm-"))
+    """A table of lines for each of `STEPS` that has some."""
+    pairs = list(records("causal_lm-"))
+    shown = ((table, page(pairs, table)) for table in STEPS)
+    return "\n".join(
+        f"`{table}`, {load(table).metric}:\n\n{lines}" for table, lines in shown if lines
+    )
 
 
-def page(pairs: Iterable[Pair]) -> str:
-    """The table of these records; runs of other settings are left out."""
+def page(pairs: Iterable[Pair], table: str) -> str:
+    """A line for each row and rate that has runs of the report's seeds, of rows with two rates.
+
+    Empty without such a row. Runs of other settings are left out, and those recorded as another
+    table's rows.
+    """
+    about, metric = (table, SCALE, STEPS[table]), load(table).metric
     values = defaultdict[str, dict[float, dict[int, float]]](lambda: defaultdict(dict))
     for config, record in pairs:
-        about = config["table"]["name"], config["choices"]["scale"], config["trainer"]["max_steps"]
-        if about == (TABLE, SCALE, STEPS):
-            found = values[config["table"]["row"]][float(config["optim"]["lr"])]
-            found[config["seed"]] = float(record["metrics"]["val/perplexity"])
-    tried = lines_at(TABLE, SCALE)
-    choosing, chosen = {line.seed for line in tried}, best(tried, "lower")
-    lines = [["row", "rate", "seeds that choose it", "the report's seeds"], ["---"] * 4]
-    for row in (row.name for row in load(TABLE).rows):
+        of, steps = config.get("table") or {}, config["trainer"]["max_steps"]
+        if (of.get("name"), config["choices"]["scale"], steps) == about:
+            found = values[of["row"]][float(config["optim"]["lr"])]
+            found[config["seed"]] = float(record["metrics"][metric])
+    tried = lines_at(table, SCALE)
+    choosing, chosen = {line.seed for line in tried}, best(tried, load(table).better)
+    lines = []
+    for row in (row.name for row in load(table).rows):
         rates = {r: found for r, found in values[row].items() if found.keys() - choosing}
         if len(rates) < 2:
             continue
@@ -43,4 +54,5 @@ def page(pairs: Iterable[Pair]) -> str:
             others = ", ".join(at[seed] for seed in at if seed in choosing)
             ours = ", ".join(at[seed] for seed in at if seed not in choosing)
             lines.append([f"`{row}`", named, others, ours])
-    return grid(lines)
+    head = ["row", "rate", "seeds that choose it", "the report's seeds"]
+    return grid([head, ["---"] * len(head), *lines]) if lines else ""

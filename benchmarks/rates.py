@@ -92,7 +92,7 @@ def chosen_rates() -> str:
     for path in tables():
         table = load(path)
         lines = lines_at(path, not_run.SCALE)
-        if lines and table.metric == "val/perplexity":
+        if lines and table.metric in ("val/perplexity", "val/loss"):
             seeds = ", ".join(map(str, sorted({line.seed for line in lines})))
             head = (
                 f"`{path}`, {table.metric}, seed {seeds}; the rate of the bold value is the row's:"

@@ -31,9 +31,11 @@ def test_rows_with_two_rates_on_the_reports_seeds_are_listed() -> None:
         record("conv_plain", 100, 0.004, 12.0),
     ]
     lines = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in edges.page(pairs).splitlines()
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in edges.page(pairs, "saidl/hybrids").splitlines()
     ]
     assert lines[2:] == [
         ["`interleaved`", "0.002", "", "12.00"],
         ["`interleaved`", "**0.004**", "11.00, 13.00", "10.00, 20.00"],
     ]
+    assert edges.page(pairs, "saidl/positions") == ""
