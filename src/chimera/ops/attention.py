@@ -168,15 +168,9 @@ def attend(
         dropout: probability, applied to the attention weights.
         visible: `allowed` of these tokens, if it is known, or `within`.
     """
-    t, s = q.shape[2], k.shape[2]
-    if t > 1:
-        k, v = _not_alone(k, v, q.shape[1])
-    g = k.shape[1]
-    grouped = q.shape[1] != g
+    t, s, g = q.shape[2], k.shape[2], k.shape[1]
     if mask is None and bias is None and visible is None and t == s:
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=causal and t > 1, dropout_p=dropout, enable_gqa=grouped
-        )
+        return sdpa(q, k, v, causal=causal and t > 1, dropout=dropout)
     where = visible
     if where is None:
         where = allowed(t, s, mask, causal=causal, device=q.device)
@@ -184,27 +178,39 @@ def attend(
         where = bias.masked_fill(~where, float("-inf"))
     elif bias is not None:
         where = bias
-    if where is not None and where.is_floating_point():
-        where = where.to(q.dtype)
-    if grouped and t == 1:
+    if q.shape[1] != g and t == 1:
         # In a decoding step, all queries of a group share one read of their key head.
         if where is not None and where.shape[1] > 1:
             where = rearrange(where, "b (g r) 1 s -> b g r s", g=g)
         q = rearrange(q, "b (g r) 1 k -> b g r k", g=g)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=where, dropout_p=dropout)
+        y = sdpa(q, k, v, where, dropout=dropout)
         return rearrange(y, "b g r v -> b (g r) 1 v")
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=where, dropout_p=dropout, enable_gqa=grouped
-    )
+    return sdpa(q, k, v, where, dropout=dropout)
 
 
-def _not_alone(k: Tensor, v: Tensor, h: int) -> tuple[Tensor, Tensor]:
-    """Views for all h query heads, if a batch of one has a single key head on a CPU.
+def sdpa(
+    q: Float[Tensor, "b h t k"],
+    k: Float[Tensor, "b g s k"],
+    v: Float[Tensor, "b g s v"],
+    where: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b h t v"]:
+    """torch's fused attention, whose key heads may be shared by query heads.
 
-    torch's backward pass there is one task for each sample and key head. A single task does its
-    small products on all threads, which wait for each other at each of them: MQA's training step
-    takes 1.6 times GQA's in a sweep, whose threads do not spin, and far more beside other work.
+    Args:
+        q, k, v, dropout: as of `attend`.
+        where: True where a query may attend to a key, or a bias of the scores; None for all.
+        causal: exclude keys after the query; t is s, and `where` None.
     """
-    if k.is_cuda or k.shape[0] * k.shape[1] != 1 or h == 1:
-        return k, v
-    return k.expand(-1, h, -1, -1), v.expand(-1, h, -1, -1)
+    if where is not None and where.is_floating_point():
+        where = where.to(q.dtype)
+    h, g = q.shape[1], k.shape[1]
+    if h != g and k.device.type == "cpu" and k.shape[0] * g == 1:
+        # The backward pass there is one task for each sample and key head. A single task does its
+        # small products on all threads, which wait for each other at each of them.
+        k, v, g = k.expand(-1, h, -1, -1), v.expand(-1, h, -1, -1), h
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=where, is_causal=causal, dropout_p=dropout, enable_gqa=h != g
+    )

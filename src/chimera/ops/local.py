@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from chimera.contract import Ctx
-from chimera.ops.attention import KVCache
+from chimera.ops.attention import KVCache, sdpa
 
 #: (pos_q[… t 1], pos_k[… 1 s]) -> [… t s], True where the query may attend to the key.
 Rule = Callable[[Tensor, Tensor], Tensor]
@@ -163,7 +163,7 @@ def _dense(q: Tensor, keys: KVCache, pos: Tensor, rule: Rule, bias: Bias, dropou
     scores = bias(pos, keys.pos)
     if scores is not None:
         where = scores.masked_fill(~where, float("-inf"))
-    return _sdpa(q, keys.k, keys.v, where, dropout=dropout)
+    return sdpa(q, keys.k, keys.v, where, dropout=dropout)
 
 
 def _blocked(
@@ -194,9 +194,8 @@ def _blocked(
     pos_q = F.pad(pos, (0, fill)).expand(len(pos_k), -1).unflatten(1, (n, block))
     scores = bias(pos_q.flatten(0, 1), pos_k.flatten(0, 1))
     if scores is None and causal and back == 0:
-        y = _sdpa(
-            q, k, v, causal=True, dropout=dropout
-        )  # the causal mask hides padding, at the end
+        # the causal mask hides padding, at the end
+        y = sdpa(q, k, v, causal=True, dropout=dropout)
     else:
         diagonal = torch.eye(block, k.shape[2], dtype=torch.bool, device=q.device).roll(
             back * block, 1
@@ -206,22 +205,5 @@ def _blocked(
         if scores is not None:
             scores = scores.unflatten(0, (-1, n) if scores.shape[0] > 1 else (1, 1))
             where = scores.masked_fill(~where, float("-inf"))
-        y = _sdpa(q, k, v, where.expand(b, *where.shape[1:]).flatten(0, 1), dropout=dropout)
+        y = sdpa(q, k, v, where.expand(b, *where.shape[1:]).flatten(0, 1), dropout=dropout)
     return rearrange(y, "(b n) h c k -> b h (n c) k", n=n)[:, :, :t]
-
-
-def _sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    where: Tensor | None = None,
-    *,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Tensor:
-    if where is not None and where.is_floating_point():
-        where = where.to(q.dtype)
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=where, is_causal=causal, dropout_p=dropout, enable_gqa=grouped
-    )
