@@ -76,24 +76,31 @@ def main_job() -> str:
 
 
 def page(processors: Mapping[str, Any]) -> str:
-    """The sentences for the runs of each processor."""
-    lines = [_sentence(name, **processors[name]) for name in sorted(processors)]
+    """The sentences for the runs of each processor; the job itself is described in the first."""
+    lines = [
+        _sentence(name, **processors[name], told=number > 0)
+        for number, name in enumerate(sorted(processors))
+    ]
     return "\n".join(lines or ["No run yet."]) + "\n"
 
 
-def _sentence(processor: str, machine: dict[str, Any], runs: list[dict[str, Any]]) -> str:
+def _sentence(
+    processor: str, machine: dict[str, Any], runs: list[dict[str, Any]], told: bool
+) -> str:
     first = runs[0]
     found = spread([run["perplexity"] for run in runs])
     assert found is not None
     seconds = [run["seconds"] for run in runs]
     seeds = f"{len(runs)} seeds" if len(runs) > 1 else "one seed"
-    long, unigram = digits.clock(sum(seconds) / len(runs)), first["unigram"]
+    long, times = digits.clock(sum(seconds) / len(runs)), f"{first['unigram'] / found.mean:.2f}"
+    where, value = f"On {machine['cpus']} cores of {processor}", f"{digits.spread(found)} ({seeds})"
+    if told:
+        return f"{where} it takes {long} and ends with {value}, {times} times lower."
     return (
-        f"On {machine['cpus']} cores of {processor} the main job takes {long} from a cold cache"
+        f"{where} the main job takes {long} from a cold cache"
         f" ({first['steps']:,} steps, {first['tokens'] / 1e6:.1f} million tokens). It ends with a"
-        f" validation perplexity of {digits.spread(found)} ({seeds}), which is"
-        f" {unigram / found.mean:.2f} times lower than the {unigram:.1f} of a unigram"
-        " model on the same tokens."
+        f" validation perplexity of {value}, which is {times} times lower than the"
+        f" {first['unigram']:.1f} of a unigram model on the same tokens."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from chimera.config.rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
@@ -56,6 +56,34 @@ def flops(summary: Summary) -> str:
         " «FLOPs/token» are those of matrix products in a training step, «MFU» is the share of the"
         " rate of one large product on the same machine."
     )
+
+
+def processors(summary: Summary) -> str:
+    """Sentence on times that are of more than one processor; empty if all runs have the same."""
+    runs: dict[str, dict[str, set[int]]] = {}  # of each processor, the seeds of its rows
+    for cell in summary.cells:
+        if cell.state == "done" and (name := cell.environment.get("processor")):
+            runs.setdefault(name, {}).setdefault(cell.row, set()).add(cell.seed)
+    if len(runs) < 2:
+        return ""
+    rows = {row for by_row in runs.values() for row in by_row}
+    if all(len(by_row) == len(rows) and _alike(by_row.values()) for by_row in runs.values()):
+        listed = {name: _seeds(by_row.values()) for name, by_row in runs.items()}
+        of = "them, with the same seeds of every row"
+    else:
+        listed = {name: f"{sum(map(len, by_row.values()))} runs" for name, by_row in runs.items()}
+        of = "a row's runs, and do not compare where rows mix them differently"
+    names = "; ".join(f"{markdown(name)} ({listed[name]})" for name in sorted(listed))
+    return f"The runs are of {len(runs)} processors: {names}. Times and speeds are means over {of}."
+
+
+def _alike(seeds: Collection[set[int]]) -> bool:
+    return len({frozenset(each) for each in seeds}) == 1
+
+
+def _seeds(seeds: Collection[set[int]]) -> str:
+    found = sorted(set().union(*seeds))
+    return f"seed{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
 
 
 def resolved(summary: Summary) -> str:

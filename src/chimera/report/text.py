@@ -31,6 +31,7 @@ def report(summary: Summary) -> str:
         f"{notes.statistics(summary)} «size» counts ternary weights packed five to a byte"
         f" with their scales, and all other weights as stored in training."
         f"{notes.flops(summary)}",
+        notes.processors(summary),
         notes.beaten(summary),
         "![published and ours](report.png)",
         "![loss of every row](curves.png)",

@@ -1,0 +1,35 @@
+"""Sentences that explain a report's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chimera.report import notes
+from chimera.report.summary import summarise
+from chimera.report.write import write
+from tests.report.runs import ENVIRONMENT, make
+
+TABLE, OVERRIDES = "bitnet_qdyt/norms", ["scale=smoke"]
+ROWS = ("layernorm", "static_tanh", "qdyt")
+
+
+def test_times_of_two_processors_are_said_to_be_means_over_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    other = {**ENVIRONMENT, "processor": "Other CPU"}
+    make(TABLE, {(row, 0): 9.0 for row in ROWS})
+    assert not notes.processors(summarise(TABLE, OVERRIDES, [0]))
+
+    make(TABLE, {(row, 1): 8.0 for row in ROWS[:2]}, environment=other)
+    said = notes.processors(summarise(TABLE, OVERRIDES, [0, 1]))
+    assert "Other CPU (2 runs); Test CPU (3 runs)" in said
+    assert "do not compare" in said
+
+    make(TABLE, {(ROWS[2], 1): 8.0}, environment=other)
+    write(TABLE, OVERRIDES, [0, 1], tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    assert "The runs are of 2 processors: Other CPU (seed 1); Test CPU (seed 0)." in text
+    assert "do not compare" not in text
