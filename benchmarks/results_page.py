@@ -55,7 +55,9 @@ class Report:
 
     @property
     def shown_rates(self) -> str:
-        """How many of the rows that is."""
+        """How many of the rows that is; a dash where the metric is a speed: no rate changes it."""
+        if "tokens_per_second" in self.table.metric:
+            return "–"
         own, all_rows = len(self.own_rates), len(self.table.rows)
         if not own:
             return "one for all rows"
@@ -100,8 +102,11 @@ def _line(found: Report) -> list[str]:
     best = found.done[0]
     reference = next((r for r in found.done if r["row"] == found.table.reference), None)
     seeds = max((len(found.values(row)) for row in found.done), default=0)
-    difference = ""
-    if reference is not None and reference is not best:
+    compared, difference = "", ""
+    if reference is best:
+        compared = "the best row"
+    elif reference is not None:
+        compared = f"`{reference['row']}` {_value(found, reference)}"
         gap = paired(found.values(best), found.values(reference))
         difference = _difference(gap) if gap else ""
     shown = f"`{best['row']}` {_value(found, best)}" + ("" if best["published"] else " (ours)")
@@ -121,7 +126,7 @@ def _line(found: Report) -> list[str]:
     return [
         *about,
         shown,
-        f"`{reference['row']}` {_value(found, reference)}" if reference is not None else "",
+        compared,
         difference,
         order(found),
     ]

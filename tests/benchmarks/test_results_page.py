@@ -56,3 +56,15 @@ def test_commands_have_their_data(table: str) -> None:
     command = not_run.command(table)
     assert f"+{table.replace('/', '=')} scale=medium seed=0,1,2 workers=2" in command
     assert command.startswith("CHIMERA_ENGLISH=") == (table == "ours/multilingual")
+
+
+def test_a_reference_that_is_the_best_row_is_printed_once(tmp_path: Path) -> None:
+    folder = tmp_path / "titan/efficiency/results/small"
+    folder.mkdir(parents=True)
+    rows = ["full,whole,,20,0;1,29.0;31.0,done;done", "fp16,FP16,,10,0;1,9.0;11.0,done;done"]
+    (folder / "report.csv").write_text("\n".join([HEAD, *rows]))
+    found = results_page.report("titan/efficiency", tmp_path)
+    assert found is not None
+    line = results_page._line(found)
+    assert line[2] == "–"  # of a speed
+    assert line[3:6] == ["`full` 30.0 ± 1.4 (ours)", "the best row", ""]
