@@ -71,6 +71,9 @@ CLAIMS = (
         "linear",
     ),
     Claim(
+        "sparse blocks in place of linear attention", "saidl/attention", "sparse_block", "linear"
+    ),
+    Claim(
         "rotary positions in place of sinusoidal ones, embeddings as they are",
         "saidl/positions",
         "rope",

@@ -16,7 +16,7 @@ from chimera.report.digits import number
 
 SCALE = "medium"
 #: Tables with such rows, and the steps of their reports.
-STEPS = {"saidl/hybrids": 3000, "saidl/positions": 3000}
+STEPS = {"saidl/attention": 1000, "saidl/hybrids": 3000, "saidl/positions": 3000}
 
 
 def edges() -> str:

@@ -87,21 +87,22 @@ def write(
     machines = sorted({cost.machine for cost in costs.values() if cost.machine})
     seeds = f" of seed {', '.join(map(str, timed))}" if timed else ""
     lines = list(_lines(found, costs))
+    scheduled = {row: cost.seconds for row, cost in costs.items() if cost.seconds}
     write_atomic(folder / "equal.csv", _csv(lines))
     parts = [
         f"# {table.title} at equal steps, FLOPs and seconds",
         f"Written by `{command}` from finished runs. A row at a budget is a run of its own, whose"
         " schedule ends there. FLOPs are those of matrix products in training. A step takes the"
         f" median time of the row's runs at the table's own steps{seeds}, validations left out"
-        f" ({', '.join(machines)}).",
+        f" ({', '.join(machines)}), in the pictures too.",
         text.grid(*together(lines)),
     ]
     for at in found:
         parts += [f"## {at.title}", text.table(at.summary), notes.statistics(at.summary)]
-        parts.append(notes.beaten(at.summary))
+        parts += [notes.processors(at.summary), notes.beaten(at.summary)]
         if at.equality != "steps" and known(at.summary):  # that of steps is the report's budget.png
             name = f"{at.equality.lower()}.png"
-            save(draw(at.summary), folder / name, ("png",))
+            save(draw(at.summary, scheduled), folder / name, ("png",))
             parts.append(f"![loss against FLOPs and time]({name})")
     write_atomic(folder / "equal.md", "\n\n".join(filter(None, parts)) + "\n")
 

@@ -42,5 +42,8 @@ def test_every_step_costs_the_same(table: Summary) -> None:
     assert sorted(ends.values()) == pytest.approx([1e6 * tokens * last, 3e6 * tokens * last])
     times = [line.get_xdata()[-1] for line in seconds.lines]
     assert times == pytest.approx([last * tokens / 12345.6] * 2)
+    _, scheduled = budget(table, {"qdyt": 2.0}).axes  # of one machine, whatever trained the runs
+    times = [line.get_xdata()[-1] for line in scheduled.lines]
+    assert sorted(times) == pytest.approx([last * tokens / 12345.6, last * 2.0])
     assert len(flops.collections) == 2  # a band for each row
     assert "](budget.png)" in text.report(table)

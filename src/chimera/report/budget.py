@@ -6,7 +6,7 @@ products of the training step by the model's count, and the time of a step witho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chimera.report import style
@@ -49,13 +49,18 @@ def known(summary: Summary) -> bool:
     return sum(of_rows) > 1
 
 
-def budget(summary: Summary) -> Figure:
-    """Loss of every row against what it cost."""
+def budget(summary: Summary, seconds: Mapping[str, float] | None = None) -> Figure:
+    """Loss of every row against what it cost.
+
+    Args:
+        summary: of the table.
+        seconds: of a step, by row; else each run's own, on its machine.
+    """
     figure = empty(11.2, 4.6 + 0.1 * len(summary.trained))
     axes = figure.subplots(1, 2, sharey=True)
     for panel, title in zip(axes, (FLOPS, SECONDS), strict=True):
         for number, line in enumerate(summary.trained):
-            _line(panel, line, number, title)
+            _line(panel, line, number, title, (seconds or {}) if title == SECONDS else {})
         panel.set_xscale("log")
         panel.set_xlabel(title)
         style.tidy(panel)
@@ -66,12 +71,13 @@ def budget(summary: Summary) -> Figure:
     return figure
 
 
-def _line(axis: Any, line: Line, number: int, title: str) -> None:
+def _line(axis: Any, line: Line, number: int, title: str, step_costs: Mapping[str, float]) -> None:
     """Draw the mean of a row's runs and the band of its seeds."""
     runs = [
         (cost, log)
         for cell in line.cells
-        if (cost := costs(cell).get(title)) and (log := losses_of(cell.directory / "steps.csv"))[0]
+        if (cost := step_costs.get(line.name, costs(cell).get(title)))
+        and (log := losses_of(cell.directory / "steps.csv"))[0]
     ]
     if not runs:
         return
