@@ -76,11 +76,12 @@ def main_job() -> str:
 
 
 def page(processors: Mapping[str, Any]) -> str:
-    """The sentences for the runs of each processor; the job itself is described in the first."""
-    lines = [
-        _sentence(name, **processors[name], told=number > 0)
-        for number, name in enumerate(sorted(processors))
-    ]
+    """The sentences for the runs of each processor; a job that was just described is not again."""
+    lines, told = list[str](), None
+    for name in sorted(processors):
+        job = [processors[name]["runs"][0][key] for key in ("steps", "tokens", "unigram")]
+        lines.append(_sentence(name, **processors[name], told=job == told))
+        told = job
     return "\n".join(lines or ["No run yet."]) + "\n"
 
 

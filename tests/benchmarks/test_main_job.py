@@ -13,18 +13,20 @@ def test_each_processor_has_a_sentence_with_its_spread() -> None:
     text = main_job.page(
         {
             "B": {"machine": {"cpus": 4}, "runs": [run | {"seed": 0, "perplexity": 200.0}]},
+            "C": {"machine": {"cpus": 8}, "runs": [run | {"steps": 900, "perplexity": 200.0}]},
             "A": {
                 "machine": {"cpus": 2},
                 "runs": [run | {"seed": s, "perplexity": 148.0 + 2 * s} for s in range(3)],
             },
         }
     )
-    first, second = text.splitlines()
+    first, second, third = text.splitlines()
     assert first.startswith("On 2 cores of A the main job takes 4:10 from a cold cache (1,800 s")
     assert "3.7 million tokens). It ends with a validation perplexity of 150.0 ± 2.0 (3 s" in first
     assert "4.00 times lower than the 600.0 of a unigram model" in first
     said = "On 4 cores of B it takes 4:10 and ends with 200.0 (one seed), 3.00 times lower."
     assert second == said
+    assert "takes 4:10 from a cold cache (900 steps" in third  # another job is described anew
 
 
 def test_the_job_is_that_of_make_train() -> None:
