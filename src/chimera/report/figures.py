@@ -50,6 +50,8 @@ def bars(summary: Summary) -> Figure:
         style.tidy(axis)
         axis.grid(visible=False, axis="y")
         axis.margins(x=0.28)
+        if axis.dataLim.x0 > 0 > axis.get_xlim()[0]:  # the margin is no value
+            axis.set_xlim(left=0)
     figure.suptitle(escaped(summary.table.title), fontsize=11)
     return figure
 
