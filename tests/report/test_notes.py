@@ -23,10 +23,15 @@ def test_times_of_two_processors_are_said_to_be_means_over_both(
     make(TABLE, {(row, 0): 9.0 for row in ROWS})
     assert not notes.processors(summarise(TABLE, OVERRIDES, [0]))
 
-    make(TABLE, {(row, 1): 8.0 for row in ROWS[:2]}, environment=other)
+    make(TABLE, {(ROWS[0], 1): 8.0}, environment=other)
+    said = notes.processors(summarise(TABLE, OVERRIDES, [0, 1]))
+    assert "Other CPU (1 run of `layernorm`); Test CPU (3 runs)" in said
+
+    make(TABLE, {(ROWS[1], 1): 8.0}, environment=other)
     said = notes.processors(summarise(TABLE, OVERRIDES, [0, 1]))
     assert "Other CPU (2 runs); Test CPU (3 runs)" in said
     assert "do not compare" in said
+    assert "the seed in common, and not the rounding" in said
 
     make(TABLE, {(ROWS[2], 1): 8.0}, environment=other)
     write(TABLE, OVERRIDES, [0, 1], tmp_path / "out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from chimera.config.rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
@@ -59,7 +59,7 @@ def flops(summary: Summary) -> str:
 
 
 def processors(summary: Summary) -> str:
-    """Sentence on times that are of more than one processor; empty if all runs have the same."""
+    """Sentence on runs of more than one processor; empty if all are of the same."""
     runs: dict[str, dict[str, set[int]]] = {}  # of each processor, the seeds of its rows
     for cell in summary.cells:
         if cell.state == "done" and (name := cell.environment.get("processor")):
@@ -71,10 +71,20 @@ def processors(summary: Summary) -> str:
         listed = {name: _seeds(by_row.values()) for name, by_row in runs.items()}
         of = "them, with the same seeds of every row"
     else:
-        listed = {name: f"{sum(map(len, by_row.values()))} runs" for name, by_row in runs.items()}
-        of = "a row's runs, and do not compare where rows mix them differently"
+        listed = {name: _share(by_row) for name, by_row in runs.items()}
+        of = (
+            "a row's runs, and do not compare where rows mix them differently; two rows whose runs"
+            " of a seed are of different processors have the seed in common, and not the rounding"
+        )
     names = "; ".join(f"{markdown(name)} ({listed[name]})" for name in sorted(listed))
     return f"The runs are of {len(runs)} processors: {names}. Times and speeds are means over {of}."
+
+
+def _share(by_row: Mapping[str, set[int]]) -> str:
+    """How many runs of a processor there are, and of which row if of one."""
+    runs = sum(map(len, by_row.values()))
+    of = f" of {code(next(iter(by_row)))}" if len(by_row) == 1 else ""
+    return f"{runs} run{'s' * (runs > 1)}{of}"
 
 
 def _alike(seeds: Collection[set[int]]) -> bool:
