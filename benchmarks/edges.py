@@ -16,13 +16,20 @@ from chimera.report.digits import number
 
 SCALE = "medium"
 #: Tables with such rows, and the steps of their reports.
-STEPS = {"saidl/attention": 1000, "saidl/hybrids": 3000, "saidl/positions": 3000}
+STEPS = {
+    "saidl/attention": 1000,
+    "saidl/hybrids": 3000,
+    "saidl/positions": 3000,
+    "titan/ablations": 1000,
+}
+#: Seeds that no report has, of tables whose rows have no rates of their own yet.
+OTHERS = frozenset({100, 101})
 
 
 def edges() -> str:
-    """A table of lines for each of `STEPS` that has some."""
+    """A table of lines for each of `STEPS` whose rows have rates of their own."""
     pairs = list(records("causal_lm-"))
-    shown = ((table, page(pairs, table)) for table in STEPS)
+    shown = ((table, page(pairs, table)) for table in STEPS if lines_at(table, SCALE))
     return "\n".join(
         f"`{table}`, {load(table).metric}:\n\n{lines}" for table, lines in shown if lines
     )
@@ -31,8 +38,9 @@ def edges() -> str:
 def page(pairs: Iterable[Pair], table: str) -> str:
     """A line for each row and rate that has runs of the report's seeds, of rows with two rates.
 
-    Empty without such a row. Runs of other settings are left out, and those recorded as another
-    table's rows.
+    Where the rows of a table share a rate, every rate of a row has a line, and none is bold. Empty
+    without such a row. Runs of other settings are left out, and those recorded as another table's
+    rows.
     """
     about, metric = (table, SCALE, STEPS[table]), load(table).metric
     values = defaultdict[str, dict[float, dict[int, float]]](lambda: defaultdict(dict))
@@ -42,10 +50,14 @@ def page(pairs: Iterable[Pair], table: str) -> str:
             found = values[of["row"]][float(config["optim"]["lr"])]
             found[config["seed"]] = float(record["metrics"][metric])
     tried = lines_at(table, SCALE)
-    choosing, chosen = {line.seed for line in tried}, best(tried, load(table).better)
+    choosing, chosen = {line.seed for line in tried} or OTHERS, best(tried, load(table).better)
     lines = []
     for row in (row.name for row in load(table).rows):
-        rates = {r: found for r, found in values[row].items() if found.keys() - choosing}
+        rates = {
+            rate: found
+            for rate, found in values[row].items()
+            if not tried or found.keys() - choosing
+        }
         if len(rates) < 2:
             continue
         for rate, found in sorted(rates.items()):
@@ -54,5 +66,6 @@ def page(pairs: Iterable[Pair], table: str) -> str:
             others = ", ".join(at[seed] for seed in at if seed in choosing)
             ours = ", ".join(at[seed] for seed in at if seed not in choosing)
             lines.append([f"`{row}`", named, others, ours])
-    head = ["row", "rate", "seeds that choose it", "the report's seeds"]
+    of_others = "seeds that choose it" if tried else "other seeds"
+    head = ["row", "rate", of_others, "the report's seeds"]
     return grid([head, ["---"] * len(head), *lines]) if lines else ""

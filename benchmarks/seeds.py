@@ -43,7 +43,8 @@ def page(pairs: Iterable[Pair]) -> str:
             config = by_seed[min(by_seed)][1]
             rows.append((stdev(map(math.log, values)), _shown(config, values)))
     rows.sort(key=lambda row: row[0])
-    head = ["parts", "scale", "steps", "validation perplexity of each seed", "loss, s. d."]
+    seed = "validation perplexity of each seed"
+    head = ["row of a table, or parts", "scale", "rate", "steps", seed, "loss, s. d."]
     body = [[*shown, f"{spread:.3f}"] for spread, shown in rows]
     table = [head, ["---"] * len(head), *body]
     return grid(table)
@@ -59,10 +60,12 @@ def _line(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _shown(config: dict[str, Any], values: list[float]) -> list[str]:
-    choices = config["choices"]
-    parts = [f"{group}={choices[group]}" for group in ("mixer", "quant", "norm", "position")]
+    table, choices = config.get("table") or {}, config["choices"]
+    parts = (f"{group}={choices[group]}" for group in ("mixer", "quant", "norm", "position"))
+    name = f"`{table['name']}` `{table['row']}`" if table.get("row") else f"`{' '.join(parts)}`"
     warm = flatten(config).get("norm.callbacks.qdyt.warmup_steps")
     if warm is not None:
-        parts.append(f"norm.callbacks.qdyt.warmup_steps={warm}")
+        name += f", α warm after {warm} steps"
     shown = ", ".join(number(value, 3) for value in values)
-    return [f"`{' '.join(parts)}`", choices["scale"], str(config["trainer"]["max_steps"]), shown]
+    steps = str(config["trainer"]["max_steps"])
+    return [name, choices["scale"], f"{config['optim']['lr']:g}", steps, shown]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks import edges
 from benchmarks.claims import FAILS, HOLDS, Claim, Finding, finding
 from benchmarks.markdown import grid
 from benchmarks.results_page import Report, report
@@ -26,13 +27,13 @@ PARTS = {
     "non_recursive": ("two passes through the layers", "one"),
     "fp16": ("ternary weights", "full precision"),
 }
-#: Start of the names of the whole model's records, and the seed whose learning rates are compared.
-RECORDS, SEED = "mlm-titan6-bitnet158-dyt-", 0
+#: Start of the names of the rows' records.
+RECORDS = "mlm-titan6-"
 VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
 
 
 def titan() -> str:
-    """docs/results.md: the table of parts, and what the learning rate does to the whole model."""
+    """docs/results.md: the table of parts, and what the learning rate does to each row."""
     return page(EXPERIMENTS) + rates(records(RECORDS))
 
 
@@ -70,16 +71,9 @@ def page(folder: Path) -> str:
 
 
 def rates(pairs: Iterable[Pair]) -> str:
-    """The whole model's perplexity by learning rate, of one seed; empty for a single rate."""
-    found = {
-        float(config["optim"]["lr"]): float(record["metrics"]["val/perplexity"])
-        for config, record in pairs
-        if (config["table"]["name"], config["table"]["row"], config["seed"]) == (TABLE, WHOLE, SEED)
-    }
-    if len(found) < 2:
-        return ""
-    shown = ", ".join(f"{digits.number(found[rate], 4)} at {rate:g}" for rate in sorted(found))
-    return f"\nThe whole model by learning rate, seed {SEED}: {shown}.\n"
+    """Each row at each learning rate that was tried; empty where no row has two."""
+    lines = edges.page(pairs, TABLE)
+    return f"\nPerplexity by learning rate:\n\n{lines}" if lines else ""
 
 
 def sentence(folder: Path) -> str:
@@ -88,13 +82,14 @@ def sentence(folder: Path) -> str:
     if found is None or not findings:
         return ""
     seeds = min(one.seeds for one in findings.values())
+    rate = "own rates" if {WHOLE, *findings} <= found.own_rates else "one learning rate"
     parts = [
         f"{PARTS[name][0]} in place of {PARTS[name][1]} {one.shown}"
         for name, one in sorted(findings.items(), key=lambda item: -item[1].ratio)
     ]
     return (
         "TITAN's paper plans to measure its parts and does not. Here, perplexity of its whole model"
-        f" divided by that without the part ([{found.scale}, {seeds} seeds]"
+        f" divided by that without the part ([{found.scale}, {seeds} seeds, {rate}]"
         f"(docs/results.md#what-titans-parts-give)): {'; '.join(parts)}.\n"
     )
 

@@ -11,7 +11,11 @@ from benchmarks import seeds
 
 
 def record(
-    seed: int, perplexity: float, mixer: str = "attention", metric: str = "val/perplexity"
+    seed: int,
+    perplexity: float,
+    mixer: str = "attention",
+    metric: str = "val/perplexity",
+    **table: str,
 ) -> Pair:
     """Configuration and record of a masked model."""
     choices = {
@@ -20,7 +24,8 @@ def record(
     config = {
         "choices": choices, "seed": seed, "trainer": {"max_steps": 600},
         "callbacks": {"randomness": {"seed": seed}}, "mixer": {"_target_": mixer},
-        "table": {"metric": metric, "note": f"Written with seed {seed}."},
+        "table": {"metric": metric, "note": f"Written with seed {seed}.", **table},
+        "optim": {"lr": 0.002},
     }  # fmt: skip
     return config, {"metrics": {"val/perplexity": perplexity}}
 
@@ -36,3 +41,12 @@ def test_lines_have_three_seeds_and_the_spread_of_the_loss() -> None:
     assert [line.split()[1] for line in lines] == ["`mixer=retnet", "`mixer=attention"]
     assert "100, 110, 90.0" in lines[1]
     assert lines[1].endswith(f"| {stdev(map(math.log, (100, 110, 90))):.3f} |")
+
+
+def test_a_row_of_a_table_is_named_and_other_runs_by_their_parts() -> None:
+    row = {"name": "titan/ablations", "row": "full"}
+    pairs = [record(seed, 50.0 + seed, "titan6", **row) for seed in range(3)]
+    pairs += [record(seed, 70.0 + seed) for seed in range(3)]
+    parts, named = seeds.page(pairs).splitlines()[2:]
+    assert "| `titan/ablations` `full` | none | 0.002 | 600 |" in named
+    assert "| `mixer=attention quant=none norm=layernorm position=rope` | none | 0.002 |" in parts

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from benchmarks.stored import Pair
 
-from benchmarks import titan
+from benchmarks import edges, titan
 from tests.benchmarks.kit import report
 
 
@@ -30,22 +31,34 @@ def test_a_part_lowers_perplexity_raises_it_or_is_open(tmp_path: Path) -> None:
     assert "| open | 0.2 ×" in next(li for li in text.splitlines() if lines["dense_ffn"] in li)
     assert lines["non_recursive"] not in text
     said = titan.sentence(tmp_path)
-    assert "[medium, 3 seeds]" in said
+    assert "[medium, 3 seeds, " in said
     assert said.index("ternary weights") < said.index("four experts") < said.index("six mixers")
     assert "ternary weights in place of full precision 1.99 × (1.97 to 2.02);" in said
 
 
-def test_rates_are_of_one_seed_of_the_whole_model() -> None:
+def test_rates_are_those_of_every_row_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edges, "lines_at", lambda table, scale: [])
+
     def record(row: str, seed: int, rate: float, perplexity: float) -> Pair:
-        table = {"name": titan.TABLE, "row": row}
-        config = {"table": table, "seed": seed, "optim": {"lr": rate}}
+        config = {
+            "choices": {"scale": "medium"},
+            "table": {"name": titan.TABLE, "row": row},
+            "trainer": {"max_steps": 1000},
+            "optim": {"lr": rate},
+            "seed": seed,
+        }
         return config, {"metrics": {"val/perplexity": perplexity}}
 
-    pairs = [record("full", 0, 2e-3, 241.23), record("full", 1, 1e-3, 1.0)]
+    pairs = [record("full", 0, 2e-3, 241.23), record("fp16", 0, 4e-3, 1.0)]
     assert titan.rates(pairs) == ""
-    pairs += [record("fp16", 0, 4e-3, 1.0), record("full", 0, 1e-3, 250.0)]
-    text = "The whole model by learning rate, seed 0: 250.0 at 0.001, 241.2 at 0.002."
-    assert titan.rates(pairs).strip() == text
+    pairs += [record("full", 100, 1e-3, 250.0), record("full", 1, 2e-3, 251.0)]
+    lines = titan.rates(pairs).splitlines()
+    assert lines[1] == "Perplexity by learning rate:"
+    assert lines[3] == "| row | rate | other seeds | the report's seeds |"
+    assert lines[5:] == [
+        "| `full` | 0.001 | 250.0 |  |",
+        "| `full` | 0.002 |  | 241.2, 251.0 |",
+    ]
 
 
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
