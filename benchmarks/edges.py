@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from benchmarks.markdown import grid
+from benchmarks.results_page import report
 from benchmarks.stored import Pair, records
 from chimera.config.rates import best, lines_at
 from chimera.config.tables import load
@@ -22,8 +23,6 @@ STEPS = {
     "saidl/positions": 3000,
     "titan/ablations": 1000,
 }
-#: Seeds that no report has, of tables whose rows have no rates of their own yet.
-OTHERS = frozenset({100, 101})
 
 
 def edges() -> str:
@@ -49,22 +48,24 @@ def page(pairs: Iterable[Pair], table: str) -> str:
         if (of.get("name"), config["choices"]["scale"], steps) == about:
             found = values[of["row"]][float(config["optim"]["lr"])]
             found[config["seed"]] = float(record["metrics"][metric])
-    tried = lines_at(table, SCALE)
-    choosing, chosen = {line.seed for line in tried} or OTHERS, best(tried, load(table).better)
+    tried, committed = lines_at(table, SCALE), report(table)
+    assert committed is not None, f"{table} has no committed report"
+    reported = {seed for row in committed.done for seed in committed.values(row)}
+    chosen = best(tried, load(table).better)
     lines = []
     for row in (row.name for row in load(table).rows):
         rates = {
             rate: found
             for rate, found in values[row].items()
-            if not tried or found.keys() - choosing
+            if not tried or found.keys() & reported
         }
         if len(rates) < 2:
             continue
         for rate, found in sorted(rates.items()):
             named = f"**{rate:g}**" if rate == chosen.get(row) else f"{rate:g}"
             at = {seed: number(value, 4) for seed, value in sorted(found.items())}
-            others = ", ".join(at[seed] for seed in at if seed in choosing)
-            ours = ", ".join(at[seed] for seed in at if seed not in choosing)
+            others = ", ".join(at[seed] for seed in at if seed not in reported)
+            ours = ", ".join(at[seed] for seed in at if seed in reported)
             lines.append([f"`{row}`", named, others, ours])
     of_others = "seeds that choose it" if tried else "other seeds"
     head = ["row", "rate", of_others, "the report's seeds"]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from benchmarks.results_page import Report
 from benchmarks.stored import Pair
 
 from benchmarks import edges, titan
 from tests.benchmarks.kit import report
 
 
-def test_a_part_lowers_perplexity_raises_it_or_is_open(tmp_path: Path) -> None:
+def test_a_part_lowers_perplexity_raises_it_or_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = {
         "full": [100.0, 102.0, 101.0],
         "single_mixer": [200.0, 205.0, 201.0],
@@ -30,8 +33,11 @@ def test_a_part_lowers_perplexity_raises_it_or_is_open(tmp_path: Path) -> None:
     assert f"{lines['fp16']}{fp16}" in text
     assert "| open | 0.2 ×" in next(li for li in text.splitlines() if lines["dense_ffn"] in li)
     assert lines["non_recursive"] not in text
+    monkeypatch.setattr(Report, "own_rates", frozenset(rows))
+    assert "[medium, 3 seeds, own rates]" in titan.sentence(tmp_path)
+    monkeypatch.setattr(Report, "own_rates", frozenset(rows) - {"fp16"})
     said = titan.sentence(tmp_path)
-    assert "[medium, 3 seeds, " in said
+    assert "[medium, 3 seeds, one learning rate]" in said
     assert said.index("ternary weights") < said.index("four experts") < said.index("six mixers")
     assert "ternary weights in place of full precision 1.99 × (1.97 to 2.02);" in said
 
