@@ -26,20 +26,19 @@ STEPS = {
 
 
 def edges() -> str:
-    """A table of lines for each of `STEPS` whose rows have rates of their own."""
-    pairs = list(records("causal_lm-"))
-    shown = ((table, page(pairs, table)) for table in STEPS if lines_at(table, SCALE))
+    """A table of lines for each of `STEPS` that has one."""
+    pairs = list(records("causal_lm-")) + list(records("mlm-"))
+    shown = ((table, page(pairs, table)) for table in STEPS)
     return "\n".join(
         f"`{table}`, {load(table).metric}:\n\n{lines}" for table, lines in shown if lines
     )
 
 
 def page(pairs: Iterable[Pair], table: str) -> str:
-    """A line for each row and rate that has runs of the report's seeds, of rows with two rates.
+    """A line for each row and rate that has runs of the report's seeds, of rows with two such.
 
-    Where the rows of a table share a rate, every rate of a row has a line, and none is bold. Empty
-    without such a row. Runs of other settings are left out, and those recorded as another table's
-    rows.
+    Empty without such a row. Runs of other settings are left out, and those recorded as another
+    table's rows.
     """
     about, metric = (table, SCALE, STEPS[table]), load(table).metric
     values = defaultdict[str, dict[float, dict[int, float]]](lambda: defaultdict(dict))
@@ -48,17 +47,13 @@ def page(pairs: Iterable[Pair], table: str) -> str:
         if (of.get("name"), config["choices"]["scale"], steps) == about:
             found = values[of["row"]][float(config["optim"]["lr"])]
             found[config["seed"]] = float(record["metrics"][metric])
-    tried, committed = lines_at(table, SCALE), report(table)
+    committed = report(table)
     assert committed is not None, f"{table} has no committed report"
     reported = {seed for row in committed.done for seed in committed.values(row)}
-    chosen = best(tried, load(table).better)
+    chosen = best(lines_at(table, SCALE), load(table).better)
     lines = []
     for row in (row.name for row in load(table).rows):
-        rates = {
-            rate: found
-            for rate, found in values[row].items()
-            if not tried or found.keys() & reported
-        }
+        rates = {rate: found for rate, found in values[row].items() if found.keys() & reported}
         if len(rates) < 2:
             continue
         for rate, found in sorted(rates.items()):
@@ -67,6 +62,5 @@ def page(pairs: Iterable[Pair], table: str) -> str:
             others = ", ".join(at[seed] for seed in at if seed not in reported)
             ours = ", ".join(at[seed] for seed in at if seed in reported)
             lines.append([f"`{row}`", named, others, ours])
-    of_others = "seeds that choose it" if tried else "other seeds"
-    head = ["row", "rate", of_others, "the report's seeds"]
+    head = ["row", "rate", "seeds that choose it", "the report's seeds"]
     return grid([head, ["---"] * len(head), *lines]) if lines else ""

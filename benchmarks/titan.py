@@ -1,4 +1,4 @@
-"""What each part of TITAN gives, from the committed report and the records of `titan/ablations`.
+"""What each part of TITAN gives, from the committed report of `titan/ablations`.
 
 The paper plans these rows and prints no result, so nothing holds or fails: a part lowers perplexity
 here if the whole 95 % interval of (with the part ÷ without it) is below one, raises it if the whole
@@ -7,14 +7,11 @@ interval is above, and is open otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks import edges
 from benchmarks.claims import FAILS, HOLDS, Claim, Finding, finding
 from benchmarks.markdown import grid
 from benchmarks.results_page import Report, report
-from benchmarks.stored import Pair, records
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
 from chimera.report.stats import spread
@@ -27,14 +24,12 @@ PARTS = {
     "non_recursive": ("two passes through the layers", "one"),
     "fp16": ("ternary weights", "full precision"),
 }
-#: Start of the names of the rows' records.
-RECORDS = "mlm-titan6-"
 VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
 
 
 def titan() -> str:
-    """docs/results.md: the table of parts, and what the learning rate does to each row."""
-    return page(EXPERIMENTS) + rates(records(RECORDS))
+    """docs/results.md: the table of parts."""
+    return page(EXPERIMENTS)
 
 
 def titan_parts() -> str:
@@ -49,11 +44,11 @@ def page(folder: Path) -> str:
         return ""
     rows = {row["row"]: row for row in found.done}
     whole = rows[WHOLE]
-    head = ["part", "perplexity without it", "with it, 95 % interval", "", "time with it"]
+    head = ["part", "perplexity without it", "with it, 95 % interval", "", "FLOPs with it"]
     lines = [head, ["---"] * len(head)]
     for name, one in _findings(folder).items():
         part, instead = PARTS[name]
-        times = float(whole["seconds"]) / float(rows[name]["seconds"])
+        times = float(whole["flops"]) / float(rows[name]["flops"])
         lines.append([
             f"{part}, instead of {instead}",
             f"`{name}` {_value(found, name)}",
@@ -68,12 +63,6 @@ def page(folder: Path) -> str:
         f" ({len(found.values(whole))} seeds), a unigram model with {unigram:.1f}"
         f" ([{found.scale}]({found.link})).\n\n{table}"
     )
-
-
-def rates(pairs: Iterable[Pair]) -> str:
-    """Each row at each learning rate that was tried; empty where no row has two."""
-    lines = edges.page(pairs, TABLE)
-    return f"\nPerplexity by learning rate:\n\n{lines}" if lines else ""
 
 
 def sentence(folder: Path) -> str:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-COLUMNS = ("row", "title", "published", "mean", "seeds", "values", "state", "seconds")
+COLUMNS = ("row", "title", "published", "mean", "seeds", "values", "state", "flops")
 
 
 def report(
@@ -17,7 +17,7 @@ def report(
     Args:
         folder: in place of experiments/.
         table: its path.
-        rows: results of each row, by seed from 0. Each took a second longer than the row before.
+        rows: results of each row, by seed from 0. Each has a FLOP more than the row before.
         baselines: trivial predictors.
     """
     place = folder / table / "results" / "medium"
@@ -25,10 +25,10 @@ def report(
     with (place / "report.csv").open("w", encoding="utf-8", newline="") as opened:
         writer = csv.writer(opened)
         writer.writerow(COLUMNS)
-        for seconds, (row, values) in enumerate(rows.items(), 1):
+        for flops, (row, values) in enumerate(rows.items(), 1):
             seeds, states = map(str, range(len(values))), ["done"] * len(values)
             shown = [";".join(seeds), ";".join(map(str, values)), ";".join(states)]
-            writer.writerow([row, row, "", sum(values) / len(values), *shown, seconds])
+            writer.writerow([row, row, "", sum(values) / len(values), *shown, flops])
         for row, value in baselines.items():
             writer.writerow([row, row, "", value, "", "", "baseline", ""])
     return folder

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.results_page import Report
-from benchmarks.stored import Pair
 
-from benchmarks import edges, titan
+from benchmarks import titan
 from tests.benchmarks.kit import report
 
 
@@ -40,31 +39,6 @@ def test_a_part_lowers_perplexity_raises_it_or_is_open(
     assert "[medium, 3 seeds, one learning rate]" in said
     assert said.index("ternary weights") < said.index("four experts") < said.index("six mixers")
     assert "ternary weights in place of full precision 1.99 × (1.97 to 2.02);" in said
-
-
-def test_rates_are_those_of_every_row_with_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edges, "lines_at", lambda table, scale: [])
-
-    def record(row: str, seed: int, rate: float, perplexity: float) -> Pair:
-        config = {
-            "choices": {"scale": "medium"},
-            "table": {"name": titan.TABLE, "row": row},
-            "trainer": {"max_steps": 1000},
-            "optim": {"lr": rate},
-            "seed": seed,
-        }
-        return config, {"metrics": {"val/perplexity": perplexity}}
-
-    pairs = [record("full", 0, 2e-3, 241.23), record("fp16", 0, 4e-3, 1.0)]
-    assert titan.rates(pairs) == ""
-    pairs += [record("full", 100, 1e-3, 250.0), record("full", 1, 2e-3, 251.0)]
-    lines = titan.rates(pairs).splitlines()
-    assert lines[1] == "Perplexity by learning rate:"
-    assert lines[3] == "| row | rate | other seeds | the report's seeds |"
-    assert lines[5:] == [
-        "| `full` | 0.001 | 250.0 |  |",
-        "| `full` | 0.002 |  | 241.2, 251.0 |",
-    ]
 
 
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
