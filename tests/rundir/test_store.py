@@ -240,7 +240,7 @@ def test_checks_are_kept_until_a_file_changes(store: Path, tmp_path: Path) -> No
 
 def test_a_record_is_no_model(store: Path, tmp_path: Path) -> None:
     record, _ = add(a_run(tmp_path / "runs"))
-    with pytest.raises(UserError, match=r"holds no weights; train it again: .* mixer=retnet"):
+    with pytest.raises(UserError, match=r"not a run; train it again: .* mixer=retnet"):
         recorded(RunDir(record))
     with pytest.raises(UserError, match="a record of a store already"):
         add(record)

@@ -10,7 +10,10 @@ from chimera.cli.errors import exit_code
 from chimera.cli.flags import HELP
 from chimera.errors import UserError, nearest
 
-USAGE = "chimera store add [<run or folder of runs> …] [overwrite=true], chimera store check"
+USAGE = (
+    "chimera store add [<run or folder of runs> …] [overwrite=true] [weights=true],"
+    " chimera store check"
+)
 #: What can be done with a store.
 ACTIONS = ("add", "check")
 
@@ -20,15 +23,18 @@ class Options:
     """Options besides the runs, by default those in ./runs.
 
     `add` writes the records of finished runs into ./store (CHIMERA_STORE names another folder):
-    run.json, the configuration, a thinned step log, machine and commit; no weights, no path of this
-    machine. They count as finished runs of sweeps and tables wherever the folder is. `check` names
-    the records that do not count.
+    run.json, the configuration, a thinned step log, machine and commit; weights only if asked for,
+    no path of this machine. They count as finished runs of sweeps and tables wherever the folder
+    is. `check` names the records that do not count.
 
     Args:
         overwrite: replace a record of the same run with other numbers.
+        weights: keep the best weights and the tokenizer of the runs named, so that others start
+            from them where the runs are not (`init_from=`).
     """
 
     overwrite: bool = False
+    weights: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,7 +58,7 @@ def _command(arguments: list[str]) -> int:
             raise UserError(f"cannot read '{text}'; write {USAGE}")
     if action == "add":
         return _add([Path(text).expanduser() for text in remaining], options)
-    if remaining or options.overwrite:
+    if remaining or options != Options():
         raise UserError(f"store check takes no more words; write {USAGE}")
     return _check()
 
@@ -66,9 +72,11 @@ def _add(places: Sequence[Path], options: Options) -> int:
 
     added, same, left, total = 0, 0, list[str](), 0
     named = {place for place in places if is_run(place)}
+    if options.weights and (not places or named != set(places)):
+        raise UserError(f"weights=true is for runs that are named one by one; write {USAGE}")
     for run in directories(list(places) or [runs_root()]):
         try:
-            record, new = add(run, replace=options.overwrite)
+            record, new = add(run, replace=options.overwrite, weights=options.weights)
         except UserError as error:
             if run in named:
                 raise
@@ -76,7 +84,7 @@ def _add(places: Sequence[Path], options: Options) -> int:
             continue
         added, same = added + new, same + (not new)
         if new:
-            bytes_ = sum(file.stat().st_size for file in record.iterdir())
+            bytes_ = sum(f.stat().st_size for f in record.rglob("*") if f.is_file())
             total += bytes_
             print(f"{record}: {size(bytes_)}")
     for line in left:

@@ -74,8 +74,8 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
     if is_stored(directory):
         words = " ".join(words_of(directory.path))
         raise UserError(
-            f"run={directory.path} is a record of the run store, which holds no weights; train it"
-            f" again: {spelt('train')} {one_line(words)}"
+            f"run={directory.path} is a record of the run store, not a run; train it again:"
+            f" {spelt('train')} {one_line(words)}"
         )
     check_links(directory.path, "checkpoints", "tokenizer")
     return checked(directory.config(), f"run={directory.path}", training=training)

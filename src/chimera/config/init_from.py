@@ -7,7 +7,8 @@ set all parts of the model that the command line does not set; whether the weigh
 when they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the
 run of that row at the same scale, which a sweep trains first (`config.compose.source_of`). A run
 that is gone, but whose record is in the run store, still names the runs that started from it, so
-that reports find them; nothing can be trained from it. Imports torch only for `hf:`.
+that reports find them; others start from it if the record has its weights. Imports torch only for
+`hf:`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from chimera.rundir.checkpoint_hf import digest
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import identity
 from chimera.rundir.keep import words_of
+from chimera.rundir.kept_weights import weights_of
 from chimera.rundir.plain import read_json
-from chimera.rundir.store import record_of
+from chimera.rundir.store import check, is_stored, record_of
 
 #: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
@@ -101,6 +103,10 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
                 f"init_from={init_from} is a file outside a run's checkpoints/; give {_TAKES}"
             )
         return _of_run(RunDir(folder), path.resolve(), trust)
+    if record := _record_of(path):
+        config, weights = checked(record.config(), f"init_from={init_from}"), weights_of(record)
+        run, best = (record, weights) if weights else (RunDir(path), path / "checkpoints/best.ckpt")
+        return _of_config(config, run, best, identity(record.config()), trust)
     if (path / "config.yaml").is_file():
         run = RunDir(path)
         state = run.status().get("state", "not started")
@@ -128,10 +134,6 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
             )
         config = about["chimera"] | {"model": trusted_model(about["chimera"], path, where)}
         return Source(config, path / "model.safetensors", path / "tokenizer", _digest(path))
-    if record := _record_of(path):
-        config = checked(record.config(), f"init_from={init_from}")
-        best = path / "checkpoints" / "best.ckpt"
-        return _of_config(config, RunDir(path), best, identity(record.config()), trust)
     of_runs = path.absolute().parent == runs_root().absolute()
     if path.exists() or of_runs or not hub.is_id(init_from):
         raise UserError(f"init_from={init_from} is not a model; give {_TAKES}")
@@ -147,11 +149,12 @@ def _digest(folder: Path) -> str:
 
 
 def only_record(config: Mapping[str, Any]) -> RunDir | None:
-    """The record of the run that `init_from` names, if nothing else of it is here."""
+    """The record of the run that `init_from` names, if it is without weights and all there is."""
     init_from = config.get("init_from")
     if not init_from or str(init_from).startswith((_ROW, from_hf.PREFIX)):
         return None
-    return _record_of(Path(init_from).expanduser())
+    record = _record_of(Path(init_from).expanduser())
+    return record if record and not weights_of(record) else None
 
 
 def check_present(config: Mapping[str, Any]) -> None:
@@ -163,14 +166,16 @@ def check_present(config: Mapping[str, Any]) -> None:
     if record := only_record(config):
         words = shlex.join(words_of(record.path))
         raise UserError(
-            f"init_from={config['init_from']} is not here, only its record, {record.path}, which"
-            f" holds no weights; train it first: {spelt('train')} {words}"
+            f"of init_from={config['init_from']} only the record is here, {record.path}, without"
+            f" weights; train it first: {spelt('train')} {words}"
         )
 
 
 def _record_of(path: Path) -> RunDir | None:
-    """The record in the run store of a run's directory that is gone; None without one."""
-    return None if path.exists() else record_of(path.name)
+    """The record of a run store that a path is, or of a run's directory that is gone."""
+    if not path.exists():
+        return record_of(path.name)
+    return check(path) if is_stored(RunDir(path)) else None
 
 
 def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:

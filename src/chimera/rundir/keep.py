@@ -20,6 +20,7 @@ from chimera.paths import store_root
 from chimera.rundir.atomic import make_folder
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, flatten, identity, numerics_of
+from chimera.rundir.kept_weights import SUMS, write
 from chimera.rundir.steps import read
 from chimera.rundir.store import FILES, STATUS, STORED, digest, is_stored
 
@@ -44,7 +45,12 @@ def portable(text: str) -> str:
 
 
 def add(
-    run: Path, root: Path | None = None, *, replace: bool = False, rows: int = ROWS
+    run: Path,
+    root: Path | None = None,
+    *,
+    replace: bool = False,
+    weights: bool = False,
+    rows: int = ROWS,
 ) -> tuple[Path, bool]:
     """Store the record of a finished run.
 
@@ -52,6 +58,7 @@ def add(
         run: its directory.
         root: of the store; None: that of this process.
         replace: a record of the same run with other numbers.
+        weights: keep the weights and the tokenizer, too (`rundir.kept_weights`).
         rows: of the step log, at most.
 
     Returns:
@@ -59,7 +66,8 @@ def add(
 
     Raises:
         UserError: the run is not finished, is of other numerics, depends on a path of this machine,
-            has a secret in its settings, or another record of it is there.
+            has a secret in its settings, has no weights that a store keeps, or another record of it
+            is there.
     """
     directory = RunDir(run)
     if is_stored(directory):
@@ -81,11 +89,14 @@ def add(
     place = (root or store_root()) / f"{whole['name']}-{identity(whole)}"
     if (place / STATUS).is_file():
         there = {name: _text(place / name) for name in FILES}
-        if there == texts:
+        has = SUMS in RunDir(place).status().get(STORED, {})
+        if there == texts and (has or not weights):
             return place, False
-        if not replace:
+        if there != texts and not replace:
             raise UserError(f"{place} has another record of this run; overwrite=true replaces it")
-    _write(place, texts)
+        if has and not weights:
+            raise UserError(f"{place} has weights; weights=true replaces them, too")
+    _write(place, texts, directory if weights else None)
     return place, True
 
 
@@ -171,8 +182,8 @@ def _record(record: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _write(place: Path, texts: Mapping[str, str]) -> None:
-    """Write a record beside its place, then put it there."""
+def _write(place: Path, texts: Mapping[str, str], weights: RunDir | None) -> None:
+    """Write a record, with the weights of that run, beside its place, then put it there."""
     writing = place.with_name(f".{place.name}.{os.getpid()}")
     shutil.rmtree(writing, ignore_errors=True)
     make_folder(writing, of=place.parent, key="CHIMERA_STORE")
@@ -180,7 +191,10 @@ def _write(place: Path, texts: Mapping[str, str]) -> None:
         for name, text in texts.items():
             (writing / name).write_text(text, encoding="utf-8", newline="\n")
         sums = {name: digest(writing / name) for name in texts}
-        status = _json({"state": "DONE", STORED: {"sha256": sums}})
+        stored: dict[str, Any] = {"sha256": sums}
+        if weights is not None:
+            stored[SUMS] = write(weights, writing)
+        status = _json({"state": "DONE", STORED: stored})
         (writing / STATUS).write_text(status, encoding="utf-8", newline="\n")
         if place.is_dir():
             shutil.rmtree(place)

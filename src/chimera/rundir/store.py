@@ -8,9 +8,10 @@ store/<name>-<identity>/
   steps.csv         means over equal stretches of the training
   status.json       DONE, and a checksum of each file above
 
-Tables, sweeps, comparisons and `ch.runs` read it beside `runs/`. It holds no weights. Its files may
-be a stranger's: they are read as plain values, a class that they name is never imported, and a
-record that does not fit its checksums, its name or this version's numerics does not count.
+Tables, sweeps, comparisons and `ch.runs` read it beside `runs/`. It has weights only where they
+were asked for (`kept_weights`). Its files may be a stranger's: they are read as plain values, a
+class that they name is never imported, and a record that does not fit its checksums, its name or
+this version's numerics does not count.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _told: set[str] = set()
 
 
 def is_stored(directory: RunDir) -> bool:
-    """Whether a directory is a record of a store, without weights."""
+    """Whether a directory is a record of a store."""
     return STORED in directory.status()
 
 
