@@ -176,6 +176,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         whole = ["model.head_transform=false", "tokenizer=sentencepiece"]
         for name in ("name", "a", "b"):
             run = [f"run_dir=runs/{name}", "tokenizer.vocab_size=300", f"seed={ord(name[0])}"]
+            run.append("trainer.val_check_interval=1")  # which makes a best checkpoint
             assert main(["train", *small, *parts, *whole, *run]) == 0
         kept = ("data", "trainer", "task", "logger")  # the parts are those of the checkpoint
         begun = [word for word in small if word.startswith(kept)]
