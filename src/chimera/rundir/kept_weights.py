@@ -32,7 +32,7 @@ def write(run: RunDir, folder: Path) -> dict[str, str]:
     Raises:
         UserError: the run has no best checkpoint, an adapter, or the body of another library.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     from chimera.rundir.checkpoint_io import load
 
@@ -50,7 +50,7 @@ def write(run: RunDir, folder: Path) -> dict[str, str]:
         for name, tensor in saved.items()
         if name.startswith("model.")
     }
-    save_file(tensors, folder / WEIGHTS)
+    (folder / WEIGHTS).write_bytes(save(tensors))
     (folder / TOKENIZER).mkdir()
     for source in sorted(run.tokenizer.iterdir()) if run.tokenizer.is_dir() else ():
         (folder / TOKENIZER / source.name).write_bytes(source.read_bytes())
