@@ -9,6 +9,7 @@ that has to be fetched, or read from another folder, takes `trust=true` on the c
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -72,7 +73,7 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
         run = above.parent if above.name == "checkpoints" else above
         raise UserError(f"run={directory.path} is a file; name the run's directory, run={run}")
     if is_stored(directory):
-        words = " ".join(words_of(directory.path))
+        words = shlex.join(words_of(directory.path))
         raise UserError(
             f"run={directory.path} is a record of the run store, not a run; train it again:"
             f" {spelt('train')} {one_line(words)}"
