@@ -67,7 +67,9 @@ def r6(folder: Path) -> tuple[int, int]:
     second = sweep(folder, arguments)
     with (ROOT / "reports" / TABLE / "smoke" / "report.csv").open() as file:
         lines = list(csv.DictReader(file))
-    rows = {line["row"] for line in lines if line["state"] != "baseline"}
+    # A run with QDyT has a second row, evaluated with the token's own mean.
+    trained = [line["row"] for line in lines if line["state"] != "baseline"]
+    rows = {row.removesuffix("_token_mean") for row in trained}
     checks = {
         "3 of 6 done": (done, len(states(folder))) == (3, 6),
         "exit code 1": first.returncode == 1,
