@@ -175,7 +175,8 @@ def _record_of(path: Path) -> RunDir | None:
     """The record of a run store that a path is, or of a run's directory that is gone."""
     if not path.exists():
         return record_of(path.name)
-    return check(path) if is_stored(RunDir(path)) else None
+    ours = (path / "config.yaml").is_file()  # another library's status.json is not read
+    return check(path) if ours and is_stored(RunDir(path)) else None
 
 
 def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:

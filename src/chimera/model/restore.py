@@ -18,7 +18,7 @@ from chimera.config.init_from import source
 from chimera.errors import UserError
 from chimera.model.from_hf import converted
 from chimera.rundir.atomic import write_json
-from chimera.rundir.checkpoint_io import load
+from chimera.rundir.checkpoint_io import model_tensors
 from chimera.rundir.tensors import load_tensors
 
 
@@ -26,8 +26,7 @@ def read(file: Path) -> dict[str, Tensor]:
     """Read the model's tensors by name, from a checkpoint or a safetensors file."""
     if file.suffix == ".safetensors":
         return load_tensors(file)
-    saved: dict[str, Any] = load(file)["state_dict"]
-    return {k.removeprefix("model."): v for k, v in saved.items() if k.startswith("model.")}
+    return model_tensors(file)
 
 
 def restore(model: nn.Module, file: Path, *, tied: Mapping[str, str] | None = None) -> None:

@@ -92,6 +92,16 @@ def load(path: Path, map_location: Any = "cpu") -> dict[str, Any]:
     return checkpoint
 
 
+def model_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint's model by their names in it, without those of the task.
+
+    Raises:
+        UserError: as `load`.
+    """
+    saved: dict[str, torch.Tensor] = load(path)["state_dict"]
+    return {k.removeprefix("model."): v for k, v in saved.items() if k.startswith("model.")}
+
+
 def _import_tensor_classes(refusal: str) -> bool:
     """Import the package whose tensor class torch refused; whether it was one of `TENSOR_CLASSES`.
 

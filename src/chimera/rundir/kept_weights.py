@@ -8,6 +8,7 @@ store/<name>-<identity>/
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from chimera.errors import UserError
@@ -34,7 +35,7 @@ def write(run: RunDir, folder: Path) -> dict[str, str]:
     """
     from safetensors.torch import save
 
-    from chimera.rundir.checkpoint_io import load
+    from chimera.rundir.checkpoint_io import model_tensors
 
     if run.config()["choices"]["adapter"] != "none" or (run.path / "body").is_dir():
         raise UserError(
@@ -44,16 +45,10 @@ def write(run: RunDir, folder: Path) -> dict[str, str]:
     best = run.checkpoints / "best.ckpt"
     if not best.exists():
         raise UserError(f"{run.path} has no best checkpoint, so its weights cannot be stored")
-    saved = load(best)["state_dict"]
-    tensors = {
-        name.removeprefix("model."): tensor.contiguous().clone()
-        for name, tensor in saved.items()
-        if name.startswith("model.")
-    }
+    # Tied tensors share their memory, which the format does not have.
+    tensors = {name: tensor.contiguous().clone() for name, tensor in model_tensors(best).items()}
     (folder / WEIGHTS).write_bytes(save(tensors))
-    (folder / TOKENIZER).mkdir()
-    for source in sorted(run.tokenizer.iterdir()) if run.tokenizer.is_dir() else ():
-        (folder / TOKENIZER / source.name).write_bytes(source.read_bytes())
+    shutil.copytree(run.tokenizer, folder / TOKENIZER)
     files = [folder / WEIGHTS, *sorted((folder / TOKENIZER).iterdir())]
     return {file.relative_to(folder).as_posix(): digest(file) for file in files}
 
