@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.directory import RunDir, open_run
-from chimera.rundir.environment import environment
+from chimera.rundir.environment import environment, processor
 from chimera.rundir.identity import flatten, identity
 from tests import forks
 
@@ -112,6 +113,26 @@ def test_environment_has_packages_and_processor() -> None:
     assert found["packages"]["torch"]
     assert found["processor"]
     json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        (
+            "cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n\nmodel\t\t: 2\n",
+            "AMD EPYC (family 25, model 1)",
+        ),
+        ("model name\t: Another\n", "Another"),
+        ("processor\t: 0\nBogoMIPS\t: 243.75\n", platform.processor()),  # as on ARM
+    ],
+)
+def test_a_processor_is_named_with_its_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str, expected: str
+) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(cpuinfo)
+    monkeypatch.setattr("chimera.rundir.environment._CPU", file)
+    assert processor() == expected
 
 
 def test_flat_keys() -> None:

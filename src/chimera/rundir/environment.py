@@ -13,6 +13,8 @@ from typing import Any
 from chimera.paths import CHECKOUT
 from chimera.program import DISTRIBUTION, VERSION
 
+_CPU = Path("/proc/cpuinfo")
+
 
 def environment() -> dict[str, Any]:
     """Describe Python, machine, processor, GPU, git commit and versions of all packages."""
@@ -66,8 +68,21 @@ def _installed_commit() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Name of the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    """Name of the processor, with the family and model by which x86 tells generations apart.
+
+    A virtual machine may name only the maker and the series («AMD EPYC»), for processors of
+    different instruction sets, which round and compute at different speeds.
+    """
+    facts = _first_core()
+    if "model name" not in facts:
+        return platform.processor()
+    kind = ", ".join(f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts)
+    return f"{facts['model name']} ({kind.removeprefix('cpu ')})" if kind else facts["model name"]
+
+
+def _first_core() -> dict[str, str]:
+    """What Linux says of the first core; empty elsewhere."""
+    if not _CPU.exists():
+        return {}
+    lines = _CPU.read_text().partition("\n\n")[0].splitlines()
+    return {key.strip(): value.strip() for key, _, value in (li.partition(":") for li in lines)}
