@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from chimera.adapter.shared.low_rank import adapted
 from chimera.config.from_hf import ASKED, checkpoint_config, configuration
 from chimera.data.tokenizer.own import Own
@@ -28,6 +26,7 @@ from chimera.rundir.atomic import make_folder
 from chimera.rundir.checkpoint_hf import CONFIG, WEIGHTS, read_config, tensors
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten
+from chimera.rundir.tensors import save_tensors
 from chimera.train.restore import restore
 
 #: Settings of the model on which its function depends and config.json has no word of ours.
@@ -71,7 +70,7 @@ def export(run: RunDir, to: Path, like: Path, *, trust: bool = False) -> int:
         raise UserError(f"{where}: the adapter of {left[0]} cannot be merged exactly")
     weights = original(model, settings, tensors(like), where)
     make_folder(to, of=to, key="to")
-    save_file(weights, to / WEIGHTS, {"format": "pt"})
+    save_tensors(weights, to / WEIGHTS, {"format": "pt"})
     about = {k: v for k, v in read_config(like).items() if k != "auto_map"}  # names programs
     (to / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     for name in BESIDE:

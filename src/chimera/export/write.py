@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra.utils import instantiate
-from safetensors.torch import save_file
 from torch import nn
 
 from chimera.adapter.shared import files as adapters
@@ -30,6 +29,7 @@ from chimera.model.restore import save_body
 from chimera.quant.shared.packing import byte_report, packed
 from chimera.rundir.atomic import make_folder
 from chimera.rundir.directory import RunDir
+from chimera.rundir.tensors import save_tensors
 from chimera.train.restore import restore
 
 #: Builder of the models whose code an exported folder holds.
@@ -76,7 +76,7 @@ def export(
     if pack:
         model = packed(model)
     weights, about["tied"] = distinct(bare(model))
-    save_file(weights, to / "model.safetensors", {"format": "pt"})
+    save_tensors(weights, to / "model.safetensors", {"format": "pt"})
     about["bytes"] = (to / "model.safetensors").stat().st_size
     save_body(model, to)
     tokenizer.save(to / "tokenizer")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import torch
-from safetensors.torch import load_model, save_file, save_model
+from safetensors.torch import load_model, save_model
 from torch import nn
 
 from chimera.adapter.graft.attach import attach
@@ -29,7 +29,7 @@ from chimera.config.schema import check_value
 from chimera.errors import UserError, one_line
 from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
 from chimera.rundir.plain import read_json
-from chimera.rundir.tensors import load_tensors
+from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
 
 SETTINGS, NEW, WHOLE = "liza.json", "liza.safetensors", "model.safetensors"
 
@@ -126,7 +126,8 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     if whole:
         model.config.save_pretrained(folder)
-        save_model(model, str(folder / WHOLE))
+        with usual_mode(folder / WHOLE):
+            save_model(model, str(folder / WHOLE))
         return
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     new = {
@@ -134,7 +135,7 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
         for name, tensor in model.state_dict().items()
         if name in trained or ".liza." in name or ".update." in name
     }
-    save_file(new, folder / NEW)
+    save_tensors(new, folder / NEW)
 
 
 def load(folder: str | Path, base: str | Path | None = None) -> Any:

@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chimera.adapter.shared.draws import connect
@@ -25,7 +24,7 @@ from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
 from chimera.ops.shards import whole
 from chimera.rundir.plain import read_json
-from chimera.rundir.tensors import load_tensors
+from chimera.rundir.tensors import load_tensors, save_tensors
 
 CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
 
@@ -57,7 +56,7 @@ def save(model: nn.Module, folder: str | Path, *, write: bool = True) -> None:
     if not write:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / TENSORS)
+    save_tensors(tensors, folder / TENSORS)
     config = _config(layers) | {"modules_to_save": sorted(extra) or None}
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
