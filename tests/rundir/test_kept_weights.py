@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import chimera as ch
+from chimera.cli.eval import main as evaluate
+from chimera.cli.export import main as export
 from chimera.cli.store import main as store_main
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
@@ -20,6 +23,7 @@ from chimera.rundir.identity import identity
 from chimera.rundir.keep import add
 from chimera.rundir.kept_weights import TOKENIZER, WEIGHTS, weights_of
 from chimera.rundir.store import STATUS, check
+from chimera.train.restore import restore
 from tests.rundir.test_store import a_run
 
 SMALL = [
@@ -72,6 +76,40 @@ def test_others_start_from_it_as_from_the_run(place: Path) -> None:
     assert train([*start, "logger=none", "trainer.max_steps=1", "name=next"]) == 0
     (following,) = Path("runs").glob("next-*")
     assert RunDir(following).status()["state"] == "DONE"
+
+
+def test_it_is_exported_and_loaded_like_a_run(place: Path) -> None:
+    best = read(place / "checkpoints" / "best.ckpt")
+    record, _ = add(place, weights=True)
+    before = {file: file.read_bytes() for file in record.rglob("*") if file.is_file()}
+    shutil.rmtree(place)
+    assert export([f"run={record}", "to=exported"]) == 0
+    for there in (record, Path("exported")):
+        model = ch.load(there).model.state_dict()
+        assert all(torch.equal(model[name], best[name]) for name in best), there
+    assert {file: file.read_bytes() for file in record.rglob("*") if file.is_file()} == before
+
+
+def test_what_it_cannot_serve_is_said(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, _ = add(place, weights=True)
+    assert evaluate([f"run={record}"]) == 2
+    assert "its weights serve init_from=, generate and export" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"best weights only, not last; say checkpoint=best"):
+        restore(RunDir(record), "last")
+    (record / WEIGHTS).write_bytes(b"damaged")
+    assert export([f"run={record}", f"to={tmp_path / 'exported'}"]) == 2
+    assert "is not what was stored" in capsys.readouterr().err
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_record_without_weights_is_not_exported(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, _ = add(place)
+    assert export([f"run={record}", "to=exported"]) == 2
+    assert "not a run; train it again" in capsys.readouterr().err
 
 
 def test_without_weights_the_line_says_what_trains_it(place: Path) -> None:

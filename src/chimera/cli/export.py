@@ -74,7 +74,7 @@ def _command(arguments: list[str]) -> int:
     from chimera.rundir.directory import RunDir
 
     run = RunDir(options.run)
-    recorded(run)
+    recorded(run, weights=True)
     if options.to.suffix == ".gguf":
         return _gguf(run, options)
     if options.type is not None:

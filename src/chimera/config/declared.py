@@ -26,9 +26,10 @@ from chimera.program import spelt
 from chimera.rundir.class_table import MOVED, current
 from chimera.rundir.directory import RunDir
 from chimera.rundir.keep import words_of
+from chimera.rundir.kept_weights import weights_of
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json
-from chimera.rundir.store import is_stored
+from chimera.rundir.store import check, is_stored
 from chimera.types import NAME, NonNegativeInt, PositiveInt
 
 #: Top-level nodes that are built when a configuration is read back.
@@ -58,12 +59,13 @@ EXPORTED: dict[str, Any] = {
 }
 
 
-def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
+def recorded(directory: RunDir, *, training: bool = False, weights: bool = False) -> dict[str, Any]:
     """The configuration of a run's directory, checked; nodes that are not built are left out.
 
     Args:
         directory: of a run, whoever made it.
         training: keep the optimiser and the schedule, to repeat a step of training.
+        weights: a record of a run store will do, if it has weights.
 
     Raises:
         UserError: no run, or a configuration that is more than data.
@@ -73,11 +75,14 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
         run = above.parent if above.name == "checkpoints" else above
         raise UserError(f"run={directory.path} is a file; name the run's directory, run={run}")
     if is_stored(directory):
-        words = shlex.join(words_of(directory.path))
-        raise UserError(
-            f"run={directory.path} is a record of the run store, not a run; train it again:"
-            f" {spelt('train')} {one_line(words)}"
-        )
+        there = weights_of(check(directory.path)) is not None
+        if not (there and weights):
+            words = shlex.join(words_of(directory.path))
+            serve = " (its weights serve init_from=, generate and export)" if there else ""
+            raise UserError(
+                f"run={directory.path} is a record of the run store, not a run{serve}; train it"
+                f" again: {spelt('train')} {one_line(words)}"
+            )
     check_links(directory.path, "checkpoints", "tokenizer")
     return checked(directory.config(), f"run={directory.path}", training=training)
 

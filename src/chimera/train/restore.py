@@ -19,6 +19,9 @@ from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir
+from chimera.rundir.kept_weights import weights_of
+from chimera.rundir.store import is_stored
+from chimera.rundir.tensors import load_tensors
 from chimera.task.base import Task
 from chimera.train.build import make_task
 from chimera.train.console import quiet, say
@@ -73,7 +76,7 @@ def restore(
             that are more than data.
     """
     quiet()
-    config = recorded(directory, training=training)
+    config = recorded(directory, training=training, weights=not training and which is not None)
     config["model"] = trusted_model(config, directory.path, f"run={directory.path}", trust=trust)
     path = None if which is None else checkpoint(directory, config, which)
     settings = trainer_settings(config)
@@ -82,7 +85,8 @@ def restore(
         task = make_task(config, tokenizer.vocab_size)
     step = 0
     if path is not None:
-        saved = load(path)
+        stored = is_stored(directory)
+        saved = _stored(directory, path) if stored else load(path)
         try:
             task.load_state_dict(saved["state_dict"])
         except RuntimeError as error:  # torch lists every tensor, a line each
@@ -100,6 +104,8 @@ def checkpoint(directory: RunDir, config: dict[str, Any], which: Which | Path) -
     """
     if isinstance(which, Path):
         return which
+    if is_stored(directory):
+        return _kept(directory, config, which)
     best = directory.checkpoints / "best.ckpt"
     if which == "tested":
         final = get_object(config["task"]["_target_"]).final
@@ -115,6 +121,26 @@ def checkpoint(directory: RunDir, config: dict[str, Any], which: Which | Path) -
     if not link.exists():
         raise UserError(f"run={directory.path} has no checkpoint yet ({link} is missing)")
     return link
+
+
+def _kept(directory: RunDir, config: dict[str, Any], which: Which) -> Path:
+    """The weights of a record of the run store, which are the best of its run."""
+    kept = weights_of(directory)
+    if kept is None or which not in ("best", "tested"):
+        raise UserError(
+            f"run={directory.path} is a record of the run store, which has the best weights only,"
+            f" not {which}; say checkpoint=best"
+        )
+    if get_object(config["task"]["_target_"]).final != "best":
+        say(f"{directory.path}: the weights of the best validation; its metrics are of the last")
+    return kept
+
+
+def _stored(directory: RunDir, path: Path) -> dict[str, Any]:
+    """A record's weights in the form of a checkpoint."""
+    tensors = {f"model.{name}": tensor for name, tensor in load_tensors(path).items()}
+    steps = directory.record().get("steps")
+    return {"state_dict": tensors, "global_step": steps if isinstance(steps, int) else 0}
 
 
 def starting_point(
