@@ -9,6 +9,7 @@ import pytest
 from chimera.config import precision
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
+from chimera.rundir import environment
 from chimera.rundir.identity import identity
 
 CPUS = {
@@ -23,7 +24,7 @@ CPUS = {
 @pytest.fixture
 def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "cpuinfo"
-    monkeypatch.setattr(precision, "_CPU", file)
+    monkeypatch.setattr(environment, "CPU", file)
     monkeypatch.setattr(precision, "_GPUS", ())
     return file
 

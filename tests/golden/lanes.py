@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from chimera.rundir.environment import first_core
 from tests.golden import inputs
 from tests.golden.combinations import ROOT, Combination, sources
 
@@ -32,10 +33,7 @@ def machine() -> dict[str, str]:
     """What the last bit of a number depends on."""
     import torch
 
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
-    facts: dict[str, str] = {}
-    for key, _, value in (line.partition(":") for line in lines):
-        facts.setdefault(key.strip(), value.strip())
+    facts = first_core()
     family = "-".join(facts.get(key, "?") for key in ("cpu family", "model", "stepping"))
     kinds = sorted(flag for flag in facts.get("flags", "").split() if flag.startswith(KINDS))
     return {

@@ -131,7 +131,7 @@ def test_a_processor_is_named_with_its_generation(
 ) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text(cpuinfo)
-    monkeypatch.setattr("chimera.rundir.environment._CPU", file)
+    monkeypatch.setattr("chimera.rundir.environment.CPU", file)
     assert processor() == expected
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from chimera.errors import UserError
+from chimera.rundir.environment import first_core
 
 #: Instructions of a CPU that multiply matrices in bf16, as Linux names them, and on ARM.
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
-_CPU = Path("/proc/cpuinfo")
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 
@@ -60,11 +60,8 @@ def announcement(config: dict[str, Any], overrides: list[str]) -> list[str]:
 
 def instructions() -> set[str]:
     """Instruction sets of this machine's CPU; empty where Linux does not tell."""
-    if not _CPU.exists():
-        return set()
-    lines = _CPU.read_text(encoding="utf-8", errors="replace").splitlines()
-    named = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
-    return set(next(named, "").split())
+    facts = first_core()
+    return set(facts.get("flags", facts.get("Features", "")).split())
 
 
 def _capability() -> tuple[int, int] | None:

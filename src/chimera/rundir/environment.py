@@ -13,7 +13,8 @@ from typing import Any
 from chimera.paths import CHECKOUT
 from chimera.program import DISTRIBUTION, VERSION
 
-_CPU = Path("/proc/cpuinfo")
+#: Where Linux tells of the cores.
+CPU = Path("/proc/cpuinfo")
 
 
 def environment() -> dict[str, Any]:
@@ -73,16 +74,17 @@ def processor() -> str:
     A virtual machine may name only the maker and the series («AMD EPYC»), for processors of
     different instruction sets, which round and compute at different speeds.
     """
-    facts = _first_core()
+    facts = first_core()
     if "model name" not in facts:
         return platform.processor()
     kind = ", ".join(f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts)
     return f"{facts['model name']} ({kind.removeprefix('cpu ')})" if kind else facts["model name"]
 
 
-def _first_core() -> dict[str, str]:
-    """What Linux says of the first core; empty elsewhere."""
-    if not _CPU.exists():
+def first_core() -> dict[str, str]:
+    """What Linux says of the first core, by its keys; empty elsewhere."""
+    if not CPU.exists():
         return {}
-    lines = _CPU.read_text().partition("\n\n")[0].splitlines()
-    return {key.strip(): value.strip() for key, _, value in (li.partition(":") for li in lines)}
+    first = CPU.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    parts = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in parts}

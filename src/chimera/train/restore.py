@@ -85,8 +85,7 @@ def restore(
         task = make_task(config, tokenizer.vocab_size)
     step = 0
     if path is not None:
-        stored = is_stored(directory)
-        saved = _stored(directory, path) if stored else load(path)
+        saved = _stored(directory, path) if is_stored(directory) else load(path)
         try:
             task.load_state_dict(saved["state_dict"])
         except RuntimeError as error:  # torch lists every tensor, a line each
@@ -125,14 +124,15 @@ def checkpoint(directory: RunDir, config: dict[str, Any], which: Which | Path) -
 
 def _kept(directory: RunDir, config: dict[str, Any], which: Which) -> Path:
     """The weights of a record of the run store, which are the best of its run."""
-    kept = weights_of(directory)
-    if kept is None or which not in ("best", "tested"):
+    if which not in ("best", "tested"):
         raise UserError(
             f"run={directory.path} is a record of the run store, which has the best weights only,"
             f" not {which}; say checkpoint=best"
         )
     if get_object(config["task"]["_target_"]).final != "best":
         say(f"{directory.path}: the weights of the best validation; its metrics are of the last")
+    kept = weights_of(directory)
+    assert kept is not None  # else `recorded` has refused the record
     return kept
 
 
