@@ -5,9 +5,10 @@ The paper prints curves and no number of this table, so the row without a memory
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.markdown import table
 from benchmarks.results_page import report
 from benchmarks.stored import Pair, records
 from chimera.paths import EXPERIMENTS
@@ -18,13 +19,16 @@ from chimera.report.stats import Difference, corrected, paired, spread
 TABLE, UNTRAINED = "tptt/variants", {"base": "the start model", "unigram": "a unigram model"}
 #: Start of the names of the table's records.
 RECORDS = "instruct-stories260k-"
+#: Learning rate of all rows of the report, and the seed whose runs were trained at others, too.
+RATE, RATES_SEED = 5e-4, 4
 #: Scores of a constant answer: a letter has a fourth of the questions; PQEM adds those of gold «A».
 LETTER, LETTER_PQEM = 0.25, 0.5
 
 
 def grafts() -> str:
     """Sentences on the variants."""
-    return page(EXPERIMENTS) + answers(records(RECORDS))
+    runs = list(records(RECORDS))
+    return page(EXPERIMENTS) + by_rate(runs) + answers(runs)
 
 
 def page(folder: Path) -> str:
@@ -60,12 +64,38 @@ def page(folder: Path) -> str:
     )
 
 
+def by_rate(pairs: Sequence[Pair]) -> str:
+    """A line for each row that was trained at several rates, a column for each; one seed."""
+    tried: dict[str, dict[float, float]] = {}
+    for config, record in pairs:
+        if config["seed"] == RATES_SEED:
+            line = tried.setdefault(config["table"]["row"], {})
+            line[float(config["optim"]["lr"])] = float(record["metrics"]["val/loss"])
+    losses = {row: line for row, line in tried.items() if len(line) > 1}
+    if not losses:
+        return ""
+    rates = sorted({rate for line in losses.values() for rate in line})
+    head = ["row", *(f"rate {rate:g}" for rate in rates)]
+    body = [
+        [
+            f"`{row}`",
+            *(digits.number(line[rate], 4) if rate in line else "–" for rate in rates),
+        ]
+        for row, line in sorted(losses.items(), key=lambda item: min(item[1].values()))
+    ]
+    return "\nLoss by learning rate, on one seed that the report does not have:\n\n" + table(
+        head, body
+    )
+
+
 def answers(pairs: Iterable[Pair]) -> str:
     """Sentences on the table's questions, from the configuration and run.json of its runs."""
     alone: list[float] = []
     with_memory: list[float] = []
     kept: list[float] = []
     for config, record in pairs:
+        if float(config["optim"]["lr"]) != RATE:
+            continue
         metrics, adapter = record["metrics"], config["adapter"]
         (with_memory if adapter["mag_weight"] else alone).append(metrics["mmlu/pqem"])
         kept.append(metrics["mmlu/pqem_articles_kept"])

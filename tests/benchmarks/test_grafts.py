@@ -39,13 +39,39 @@ def test_without_seeds_nothing_is_said(tmp_path: Path) -> None:
 def test_answers_stand_beside_a_constant_letter() -> None:
     pairs = [
         (
-            {"adapter": {"mag_weight": weight}},
+            {"adapter": {"mag_weight": weight}, "optim": {"lr": rate}},
             {"metrics": {"mmlu/pqem": pqem, "mmlu/pqem_articles_kept": kept}},
         )
-        for weight, pqem, kept in ((0.0, 0.25, 0.1), (0.5, 0.5, 0.27), (0.125, 0.3, 0.0))
+        for weight, rate, pqem, kept in (
+            (0.0, grafts.RATE, 0.25, 0.1),
+            (0.5, grafts.RATE, 0.5, 0.27),
+            (0.125, grafts.RATE, 0.3, 0.0),
+            (0.125, 2 * grafts.RATE, 0.9, 0.9),
+        )
     ]
     text = grafts.answers(pairs)
     assert "PQEM is 0.25 to 0.25 with LoRA alone and 0.30 to 0.50 with a memory" in text
     assert "always «B» has 0.50" in text
     assert "the highest of 3 runs has 0.27 and a constant letter 0.25" in text
     assert not grafts.answers([])
+
+
+def test_rows_are_shown_at_every_rate_of_the_seed_that_tried_several() -> None:
+    pairs = [
+        (
+            {"table": {"row": row}, "seed": seed, "optim": {"lr": rate}},
+            {"metrics": {"val/loss": loss}},
+        )
+        for row, seed, rate, loss in (
+            ("derivative_n2", grafts.RATES_SEED, 5e-4, 3.3),
+            ("lora_only", grafts.RATES_SEED, 5e-4, 3.02),
+            ("lora_only", grafts.RATES_SEED, 1e-3, 2.95),
+            ("derivative_n2", grafts.RATES_SEED, 2e-3, 3.25),
+            ("lora_only", 0, 2e-3, 1.0),
+            ("k_n1", grafts.RATES_SEED, 5e-4, 3.1),
+        )
+    ]
+    *_, first, second = grafts.by_rate(pairs).strip().splitlines()
+    assert first.split("|")[1:-1] == [" `lora_only` ", " 3.020 ", " 2.950 ", " – "]
+    assert second.split("|")[1:-1] == [" `derivative_n2` ", " 3.300 ", " – ", " 3.250 "]
+    assert not grafts.by_rate(pairs[4:])

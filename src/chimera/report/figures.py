@@ -40,10 +40,10 @@ def bars(summary: Summary) -> Figure:
         _published(axes[0], lines)
         axes[0].set_title("published", fontsize=10)
     _measured(axes[-1], lines)
-    _baselines(axes[-1], summary)
+    names = _baselines(axes[-1], summary)
     axes[-1].set_title(escaped(style.with_scale("ours", summary.scale)), fontsize=10)
     axes[0].set_yticks(range(len(lines)), [escaped(line.title) for line in lines])
-    axes[0].set_ylim(len(lines) - 0.5, -0.5)
+    axes[0].set_ylim(len(lines) - 0.5 + names, -0.5)  # a line of names below the rows
     metric = f"{style.words(summary.table.metric)}\n({summary.table.better} is better)"
     for axis in axes:
         axis.set_xlabel(escaped(metric), fontsize=9)
@@ -127,9 +127,10 @@ def _measured(axis: Any, lines: Sequence[Line]) -> None:
         _note(axis, right, y, digits.spread(line.ours) + part)
 
 
-def _baselines(axis: Any, summary: Summary) -> None:
-    """Dotted lines at trivial predictors that are not far from the rows."""
+def _baselines(axis: Any, summary: Summary) -> int:
+    """Dotted lines at trivial predictors that are not far from the rows; 1 if there are any."""
     low, high = axis.get_xlim()
+    drawn = 0
     for baseline in baselines(summary):
         value = baseline.value.mean
         if low - (high - low) <= value <= high + (high - low):
@@ -137,10 +138,14 @@ def _baselines(axis: Any, summary: Summary) -> None:
             bottom = axis.get_xaxis_transform()
             look = {"color": "0.4", "rotation": 90, "ha": "right", "va": "bottom", "fontsize": 8}
             axis.text(value, 0.02, baseline.name, transform=bottom, **look)
+            drawn = 1
+    return drawn
 
 
 def _note(axis: Any, x: float, y: int, text: str) -> None:
-    axis.annotate(text, (x, y), (7, 0), textcoords="offset points", va="center", fontsize=9)
+    look = {"va": "center", "fontsize": 9, "textcoords": "offset points"}
+    # White behind the digits, so that no baseline's line runs through them.
+    axis.annotate(text, (x, y), (7, 0), bbox={"fc": "white", "ec": "none", "pad": 0.5}, **look)
 
 
 def _curve(axis: Any, number: int, line: Line) -> list[float]:
