@@ -26,6 +26,7 @@ from benchmarks.plateau import plateau
 from benchmarks.qdyt import qdyt
 from benchmarks.rates import chosen_rates
 from benchmarks.results_page import missing, results
+from benchmarks.rise import rise
 from benchmarks.seeds import seeds
 from benchmarks.speed import speed
 from benchmarks.titan import titan, titan_parts
@@ -227,7 +228,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau),
-        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, speed),
+        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, speed, rise),
     )
 }
 

@@ -12,7 +12,7 @@ import pytest
 from chimera.cli.estimate import duration, main, size
 from chimera.config.compose import compose, plain
 from chimera.rundir.keep import add
-from chimera.sweep.cost import checkpoints_kept, makespan, size_of, validations
+from chimera.sweep.cost import checkpoints_kept, makespan, passes, size_of, validations
 from chimera.sweep.known import likeness
 from tests.train import tiny
 
@@ -130,6 +130,8 @@ def test_validations_and_checkpoints_are_those_of_the_schedules() -> None:
     assert validations(config(val_check_interval="epoch"), 1800) == 0  # nobody knows the epoch
     by_two = config(check_val_every_n_epoch=2, accumulate_grad_batches=2)
     assert validations(by_two, 1800, epoch=100) == 18
+    lengths = plain(compose(["task=causal_lm", "task.longer=[2,4,8]"]))
+    assert passes(lengths, 0) == 1 + 3  # at the end, and at each length
     # rolling 1000, 1500, 1800; the last validations 1500 and 1800 share their files
     assert checkpoints_kept(config(val_check_interval=300), 1800, None) == 3
     # best 1600 and 1800, and the ends of epochs 900 and 1800

@@ -49,10 +49,10 @@ def of_measured(job: Job, found: Measured) -> Estimate:
     total = found.total or trainer["max_steps"] or 0
     valid = found.valid or trainer["limit_val_batches"] or 0
     test = found.test_batches or trainer["limit_test_batches"] or 0
-    passes = validations(config, total, found.epoch) + 1  # and one at the end
     saves = total // trainer["checkpoint_every_n_steps"] + 1
     seconds = found.start + found.end + found.step * total
-    seconds += found.validation * (passes * valid + test) + found.save * saves
+    seconds += found.validation * (passes(config, total, found.epoch) * valid + test)
+    seconds += found.save * saves
     wandb = "wandb" in str(config["logger"]).lower()
     seconds += WANDB_START * found.start * wandb
     kept = checkpoints_kept(config, total, found.epoch)
@@ -62,12 +62,23 @@ def of_measured(job: Job, found: Measured) -> Estimate:
         notes.append("so does the test")
     if not total:
         notes.append("the number of steps is known when the data are prepared")
-    if any(config["task"].get(key) for key in ("cost_at", "longer", "mmlu")):
+    if any(config["task"].get(key) for key in ("cost_at", "mmlu")):
         notes.append("without the task's further measurements at the end")
     rate = found.tokens / found.step
     how = f"measured, {found.steps} steps"
     memory = found.memory + WANDB_MEMORY * wandb
     return Estimate(job.label, how, total, rate, seconds, memory, disk, "; ".join(notes))
+
+
+def passes(config: dict[str, Any], steps: int, epoch: int | None = None) -> int:
+    """Number of passes through the validation part: during training, at the end, at longer lengths.
+
+    The passes at longer lengths have as many tokens as the others.
+
+    Args:
+        config, steps, epoch: as in `validations`.
+    """
+    return validations(config, steps, epoch) + 1 + len(config["task"].get("longer") or ())
 
 
 def validations(config: dict[str, Any], steps: int, epoch: int | None = None) -> int:

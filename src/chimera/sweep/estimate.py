@@ -34,8 +34,8 @@ from chimera.sweep.cost import (
     checkpoints_kept,
     free_memory,
     of_measured,
+    passes,
     size_of,
-    validations,
 )
 from chimera.sweep.known import Known, KnownRuns, likeness
 from chimera.sweep.local import environment_of
@@ -183,7 +183,7 @@ class Estimator:
             notes.append("FLOPs cannot be counted, so the time is unknown")
         share = f"{self._share:.0%} of {self._rate(config) / 1e9:,.0f} GFLOP/s"
         rate = _tokens(config) / step if step else None
-        batches = validations(config, total) * (config["trainer"]["limit_val_batches"] or 0)
+        batches = passes(config, total) * (config["trainer"]["limit_val_batches"] or 0)
         batches += config["trainer"]["limit_test_batches"] or 0
         parts = config["trainer"]["accumulate_grad_batches"]
         seconds = self._start + (step or 0.0) * (total + FORWARD * batches / parts)
