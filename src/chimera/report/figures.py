@@ -101,7 +101,7 @@ def lengths(summary: Summary) -> Figure | None:
     for axis, family in zip(axes, families, strict=True):
         printed |= _panel(axis, family, summary)
     style.legend(figure, figure.axes[0])
-    source = f"; hollow: {summary.table.source}" if printed else ""
+    source = "; hollow: published" if printed else ""
     figure.suptitle(escaped(f"{summary.table.title}{source}"), fontsize=10)
     return figure
 
