@@ -71,7 +71,8 @@ def test_rows_are_shown_at_every_rate_of_the_seed_that_tried_several() -> None:
             ("k_n1", grafts.RATES_SEED, 5e-4, 3.1),
         )
     ]
-    *_, first, second = grafts.by_rate(pairs).strip().splitlines()
+    said, *_, first, second = grafts.by_rate(pairs).strip().splitlines()
+    assert said == f"Loss by learning rate, on seed {grafts.RATES_SEED} of the report:"
     assert first.split("|")[1:-1] == [" `lora_only` ", " 3.020 ", " 2.950 ", " – "]
     assert second.split("|")[1:-1] == [" `derivative_n2` ", " 3.300 ", " – ", " 3.250 "]
     assert not grafts.by_rate(pairs[4:])
