@@ -38,7 +38,7 @@ def page(pairs: Iterable[Pair]) -> str:
         pairs: configuration and run.json of runs; those of other tables are left out.
     """
     found: dict[str, dict[int, dict[int, float]]] = defaultdict(dict)
-    length = 0
+    length, unigrams = 0, set[str]()
     for config, record in pairs:
         if _counts(config):
             metrics = record["metrics"]
@@ -46,6 +46,7 @@ def page(pairs: Iterable[Pair]) -> str:
                 factor: float(metrics[f"val/perplexity{end}"]) for factor, end in FACTORS.items()
             }
             length = int(config["data"]["seq_len"])
+            unigrams.add(digits.number(float(metrics["val/unigram_perplexity"])))
     rises = {row: _rise(seeds) for row, seeds in found.items()}
     rises = {row: value for row, value in rises.items() if value.interval}
     if not rises:
@@ -65,7 +66,8 @@ def page(pairs: Iterable[Pair]) -> str:
         f"{table(['row', *(f'{one} tokens' for one in tokens), ends], lines)}\n"
         f"By the caption of the paper's figure perplexity rises by {low} to {high} % over the same"
         f" factor. Of its {len(theirs)} variants {less} rise here by less, with the whole interval,"
-        f" and {more} by more ({seeds} seeds).\n"
+        f" and {more} by more ({seeds} seeds). A unigram model has"
+        f" {' or '.join(sorted(unigrams))} at {tokens[0]} tokens.\n"
     )
 
 

@@ -18,7 +18,7 @@ def run(row: str, seed: int, *values: float, lr: float = rise.RATE, name: str = 
     }
     ends = rise.FACTORS.values()
     metrics = {f"val/perplexity{end}": value for end, value in zip(ends, values, strict=True)}
-    return config, {"metrics": metrics}
+    return config, {"metrics": {**metrics, "val/unigram_perplexity": 600.0}}
 
 
 def test_a_rise_is_a_quotient_of_one_seed_s_perplexities() -> None:
@@ -42,7 +42,7 @@ def test_a_rise_is_a_quotient_of_one_seed_s_perplexities() -> None:
     said = rise.page(pairs)
     assert "rises by 15 to 17 %" in said
     assert "Of its 2 variants 1 rise here by less, with the whole interval, and 0 by more" in said
-    assert "(2 seeds)" in said
+    assert "(2 seeds). A unigram model has 600.0 at 128 tokens." in said
 
 
 def test_without_two_seeds_nothing_is_said() -> None:
