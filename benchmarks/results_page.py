@@ -107,7 +107,9 @@ def _line(found: Report) -> list[str]:
         compared = "the best row"
     elif reference is not None:
         compared = f"`{reference['row']}` {_value(found, reference)}"
-        gap = paired(found.values(best), found.values(reference))
+        others = [found.values(row) for row in found.done if row is not reference]
+        # The best row is the first of those that are done.
+        gap, *_ = corrected([paired(values, found.values(reference)) for values in others])
         difference = _difference(gap) if gap else ""
     shown = f"`{best['row']}` {_value(found, best)}" + ("" if best["published"] else " (ours)")
     about = [

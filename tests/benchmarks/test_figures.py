@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import pytest
 
 from benchmarks import figures
 from chimera.paths import ROOT
+
+WRITERS = dict(figures.WRITERS)
+
+
+@cache
+def block(name: str) -> str:
+    """A block, written once for all tests of a process: some read hundreds of records."""
+    return WRITERS[name]()
+
+
+@pytest.fixture(autouse=True)
+def _blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in WRITERS:
+        monkeypatch.setitem(figures.WRITERS, name, partial(block, name))
 
 
 @pytest.mark.parametrize("name", figures.FILES)

@@ -14,9 +14,10 @@ def run(row: str, seed: int, *values: float, lr: float = rise.RATE, name: str = 
         "choices": {"scale": rise.SCALE},
         "optim": {"lr": lr},
         "data": {"seq_len": 128},
+        "task": {"longer": [2, 4, 8]},
         "seed": seed,
     }
-    ends = rise.FACTORS.values()
+    ends = ("", "_2x", "_4x", "_8x")
     metrics = {f"val/perplexity{end}": value for end, value in zip(ends, values, strict=True)}
     return config, {"metrics": {**metrics, "val/unigram_perplexity": 600.0}}
 
