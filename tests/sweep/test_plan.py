@@ -131,6 +131,15 @@ def test_hydra_chooses_the_jobs(
     assert composed == batches[:1]  # the first job is composed once, before Hydra starts
 
 
+@pytest.mark.parametrize("row", ["standard", "standard,linear"])
+def test_rows_beside_their_whole_table_are_refused(row: str) -> None:
+    rows = f"+saidl/attention_length={row}"
+    with pytest.raises(UserError) as raised:
+        sweep([rows, "+saidl=attention_length", "scale=smoke"])
+    assert str(raised.value).startswith(f"{rows} chooses rows of a table")
+    assert "+saidl=attention_length takes all; leave one of them out" in str(raised.value)
+
+
 def test_a_key_that_only_the_rows_have_reaches_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[list[str]] = []
 

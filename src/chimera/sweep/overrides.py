@@ -45,7 +45,13 @@ def check_sweep(parsed: Sequence[Override], *, searched: bool = False) -> None:
         UserError: an override does; the message names the override to use instead.
     """
     searched |= any(override.key_or_group == "hydra/sweeper" for override in parsed)
+    tables = {f"{override.key_or_group}/{override.value()}": override for override in parsed}
     for override in parsed:
+        if table := tables.get(override.key_or_group):
+            raise UserError(
+                f"{override.input_line} chooses rows of a table, of which {table.input_line} takes"
+                " all; leave one of them out"
+            )
         if isinstance(override.value(), IntervalSweep) and not searched:
             raise UserError(
                 f"{override.input_line} is a range to search; add search.trials=<number>, or list"
