@@ -164,8 +164,8 @@ def test_data_without_answers_is_refused(records: Path, tmp_path: Path) -> None:
 
 def test_the_fifteen_variants_have_the_settings_of_table_1() -> None:
     table = load("tptt/variants")
-    alone, *variants = table.rows
-    assert alone.name == "lora_only"
+    alone, *variants, projections = table.rows
+    assert (alone.name, projections.name) == ("lora_only", "projections_only")
     assert len(variants) == 15
     published = {(p.row, p.column): p.value for p in table.published}
     default = yaml.safe_load((CONF / "adapter/liza.yaml").read_text(encoding="utf-8"))
@@ -185,6 +185,15 @@ def test_the_fifteen_variants_have_the_settings_of_table_1() -> None:
         assert ("⊙" in row.title) == (adapter["mag"] == "cross_gate")
         assert ("LoRA-" in row.title) == (adapter["train"] == "projections")
         assert ("GELU" in row.title) == (adapter["nonlinearity"] == "gelu")
+
+
+def test_the_controls_of_the_variants_train_what_they_train_without_a_memory() -> None:
+    alone, projections, usual, kept = (
+        plain(compose([f"+tptt/variants={row}", "+tptt=variants", "scale=smoke"]))["adapter"]
+        for row in ("lora_only", "projections_only", "derivative_n2", "derivative_n2_projections")
+    )
+    assert alone == {**usual, "mag_weight": 0.0}
+    assert projections == {**kept, "mag_weight": 0.0}
 
 
 def test_greedy_answers_equal_those_of_generate() -> None:
