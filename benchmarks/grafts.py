@@ -1,11 +1,11 @@
-"""docs/results.md: what TPTT's fifteen variants give beside LoRA alone, from the committed report.
+"""docs/results.md: what TPTT's fifteen variants give beside their controls, from the report.
 
-The paper prints curves and no number of this table, so the row without a memory is the measure.
+The paper prints curves and no number of this table, so the rows without a memory are the measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.markdown import table
@@ -17,6 +17,8 @@ from chimera.report.stats import Difference, corrected, paired, spread
 
 #: The table, and its titles of the rows that no run of it trains.
 TABLE, UNTRAINED = "tptt/variants", {"base": "the start model", "unigram": "a unigram model"}
+#: The row that trains the projections in place of LoRA, and the same without its memory.
+KEPT, KEPT_ALONE = "derivative_n2_projections", "projections_only"
 #: Start of the names of the table's records.
 RECORDS = "instruct-stories260k-"
 #: Learning rate of all rows of the report, and the seed whose runs were trained at others, too.
@@ -38,7 +40,7 @@ def page(folder: Path) -> str:
         return "No report yet.\n"
     assert found.table.reference is not None
     rows = {row["row"]: found.values(row) for row in found.done}
-    alone = rows.pop(found.table.reference, {})
+    alone, projections = (rows.pop(name, {}) for name in (found.table.reference, KEPT_ALONE))
     gaps = {name: paired(values, alone) for name, values in rows.items()}
     tested = dict(zip(gaps, corrected(list(gaps.values())), strict=True))
     known = {name: gap for name, gap in tested.items() if gap is not None and gap.interval}
@@ -61,6 +63,19 @@ def page(folder: Path) -> str:
         f" end significantly below it and {above} significantly above ({reference.n} seeds, paired,"
         f" Holm's correction). The lowest is `{first}`, {_gap(known[first])}, the highest"
         f" `{last}`, {_gap(known[last])} ([report]({found.link})).\n"
+        + _kept(rows.get(KEPT, {}), projections)
+    )
+
+
+def _kept(values: Mapping[int, float], alone: Mapping[int, float]) -> str:
+    """A sentence on the row LoRA- and its control, from their losses by seed."""
+    gap, control = paired(values, alone), spread(list(alone.values()))
+    if gap is None or control is None or gap.interval is None:
+        return ""
+    return (
+        f"\nThe projections trained without a memory (`{KEPT_ALONE}`) end at"
+        f" {digits.spread(control)}; the memory of `{KEPT}` adds {_gap(gap)} to that, by the"
+        " interval of this pair alone.\n"
     )
 
 
@@ -101,8 +116,8 @@ def answers(pairs: Iterable[Pair]) -> str:
         return ""
     return (
         f"\nOf the questions that the runs answer at the end, PQEM is {min(alone):.2f} to"
-        f" {max(alone):.2f} with LoRA alone and {min(with_memory):.2f} to {max(with_memory):.2f}"
-        " with a memory. But PQEM drops articles, and so counts each question whose answer is «A»"
+        f" {max(alone):.2f} without a memory and {min(with_memory):.2f} to {max(with_memory):.2f}"
+        " with one. But PQEM drops articles, and so counts each question whose answer is «A»"
         f" as right whatever was said: always «B» has {LETTER_PQEM:.2f}. Where «A» stays a letter,"
         f" the highest of {len(kept)} runs has {max(kept):.2f}"
         f" and a constant letter {LETTER:.2f}.\n"

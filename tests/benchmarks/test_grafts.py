@@ -30,6 +30,20 @@ def test_variants_are_counted_by_what_their_intervals_show(tmp_path: Path) -> No
     assert "the highest `derivative_n2`, +0.30" in text
 
 
+def test_the_row_that_trains_the_projections_stands_beside_its_own_control(tmp_path: Path) -> None:
+    rows = {
+        "lora_only": [3.00, 3.02, 3.01],
+        "derivative_n2_projections": [3.02, 3.05, 3.04],
+        "projections_only": [2.90, 2.93, 2.91],
+    }
+    text = grafts.page(made(tmp_path, **rows))
+    assert "Of 1 variants with a memory 0 end" in text
+    assert "without a memory (`projections_only`) end at 2.913 ± 0.015; the memory of" in text
+    assert "adds +0.1233 ± 0.0058 (+0.1090 to +0.1377) to that" in text
+    del rows["projections_only"]
+    assert "projections_only" not in grafts.page(made(tmp_path / "one", **rows))
+
+
 def test_without_seeds_nothing_is_said(tmp_path: Path) -> None:
     assert grafts.page(tmp_path / "empty") == "No report yet.\n"
     one = made(tmp_path, lora_only=[3.0], k_n1=[2.9])
@@ -50,7 +64,7 @@ def test_answers_stand_beside_a_constant_letter() -> None:
         )
     ]
     text = grafts.answers(pairs)
-    assert "PQEM is 0.25 to 0.25 with LoRA alone and 0.30 to 0.50 with a memory" in text
+    assert "PQEM is 0.25 to 0.25 without a memory and 0.30 to 0.50 with one" in text
     assert "always «B» has 0.50" in text
     assert "the highest of 3 runs has 0.27 and a constant letter 0.25" in text
     assert not grafts.answers([])
