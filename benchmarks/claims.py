@@ -98,6 +98,13 @@ CLAIMS = (
         "sparse blocks in place of full attention", "saidl/attention", "sparse_block", "standard"
     ),
     Claim("the Hadamard rotation before every projection", "bitnet_qdyt/hadamard", "all", "none"),
+    Claim("SwiGLU in place of ReLU²", "bitnet_qdyt/ffn", "swiglu", "relu2"),
+    Claim(
+        "the LSQ-style gradient rule in place of the plain one",
+        "bitnet_qdyt/ste",
+        "lsq",
+        "standard",
+    ),
 )
 #: Claims of each verdict in README.
 SHOWN = 3
