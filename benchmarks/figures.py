@@ -18,6 +18,7 @@ from benchmarks.claims import all_claims, claims
 from benchmarks.cola import cola
 from benchmarks.edges import edges
 from benchmarks.equal_page import equalities
+from benchmarks.gradient_rules import gradient_rules
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
 from benchmarks.markdown import table
@@ -227,7 +228,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     for function in (
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
-        *(results, cola, missing, claims, all_claims, qdyt, grafts, plateau),
+        *(results, cola, missing, claims, all_claims, qdyt, gradient_rules, grafts, plateau),
         *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, speed, rise),
     )
 }

@@ -20,6 +20,9 @@ from chimera.report.stats import paired, spread
 #: Start of the names of the table's records, the scale of those that are compared, and the table.
 RECORDS, SCALE, TABLE = "mlm-attention-hbit-", "medium", "bitnet_qdyt/norms"
 
+#: Gradient rule of the weights and feed-forward layer of its rows.
+ENCODER = ("lsq", "swiglu")
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -55,6 +58,8 @@ def runs(
     for config, record in pairs:
         if config["choices"]["scale"] != SCALE or config["seed"] in choosing:
             continue
+        if (config["quant"]["ste"], config["choices"]["ffn"]) != ENCODER:
+            continue  # of the tables of gradient rules and of feed-forward layers
         for rule, value in perplexities(record).items():
             found.setdefault(kind(config), {}).setdefault(rule, {})[config["seed"]] = value
     return found

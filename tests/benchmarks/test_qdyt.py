@@ -9,11 +9,20 @@ from benchmarks.stored import Pair
 from benchmarks import qdyt
 
 
-def record(norm: str, seed: int, values: list[float], warm: int = 0, rate: float = 0.002) -> Pair:
+def record(
+    norm: str,
+    seed: int,
+    values: list[float],
+    warm: int = 0,
+    rate: float = 0.002,
+    ste: str = "lsq",
+    ffn: str = "swiglu",
+) -> Pair:
     """A record with these perplexities: of the run, and of the other rule if there is one."""
     callbacks = {"callbacks": {"qdyt": {"warmup_steps": warm}}} if warm else {}
     config = {
-        "choices": {"scale": "medium", "norm": norm},
+        "choices": {"scale": "medium", "norm": norm, "ffn": ffn},
+        "quant": {"ste": ste},
         "norm": callbacks,
         "seed": seed,
         "optim": {"lr": rate},
@@ -32,6 +41,8 @@ def test_runs_are_kept_apart_by_warm_up_and_rule() -> None:
         pairs.append(record("layernorm", seed, [90.0 + seed]))
         pairs.append(record("qdyt", seed, [190.0 + seed, 170.0 + seed], warm=2000))
         pairs.append(record("layernorm", seed, [95.0 + seed], rate=0.004))
+        pairs.append(record("qdyt", seed, [1.0, 1.0], warm=180, ste="standard"))
+        pairs.append(record("qdyt", seed, [1.0, 1.0], warm=180, ffn="relu2"))
     lines = qdyt.page(pairs).splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == [
         "`qdyt`, α warm after 180 steps",

@@ -1,0 +1,46 @@
+"""The lines on rules of the gradient are read off records and their thinned steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import gradient_rules
+
+
+def run(ste: str, seed: int, values: tuple[float, float], norms: list[float], **more: Any) -> Any:
+    """A record of a rule with these perplexities, and its mean norms."""
+    config = {
+        "choices": {"scale": "medium", "norm": "qdyt", "ffn": more.get("ffn", "swiglu")},
+        "norm": {
+            "callbacks": {"qdyt": {"warmup_steps": more.get("warm", 180)}},
+            "running_from": more.get("settled"),
+        },
+        "quant": {"ste": ste},
+        "seed": seed,
+        "optim": {"lr": more.get("rate", 0.004)},
+        "trainer": {"max_steps": 1800, "gradient_clip_val": 1.0},
+    }
+    metrics = {"val/perplexity": values[0]}
+    other = {"token_mean": {"val/perplexity": values[1]}}
+    return config, {"metrics": metrics, "other_rules": other}, norms
+
+
+def test_rules_are_compared_at_their_rates_with_the_share_of_clipped_stretches() -> None:
+    found = [
+        run("standard", 0, (110.0, 100.0), [0.5, 1.0, 1.0, 1.0]),
+        run("standard", 1, (112.0, 104.0), [0.5, 0.9, 1.0, 1.0]),
+        run("lsq", 0, (84.0, 76.0), [1.0, 1.0]),
+        run("lsq", 1, (86.0, 78.0), [1.0, 1.0]),
+        run("lsq", 0, (99.0, 90.0), [0.2, 1.0], rate=0.002),
+        run("lsq", 100, (1.0, 1.0), [1.0]),  # chose a rate
+        run("lsq", 2, (1.0, 1.0), [1.0], ffn="relu2"),
+        run("lsq", 2, (1.0, 1.0), [1.0], warm=2000),
+        run("lsq", 2, (1.0, 1.0), [1.0], settled=0.8),
+    ]
+    _, _, *lines = gradient_rules.page(found).splitlines()
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines] == [
+        ["`lsq`", "0.004", "2", "85.0 ± 1.4", "77.0 ± 1.4", "100%"],
+        ["`lsq`", "0.002", "1", "99.00", "90.00", "50%"],
+        ["`standard`", "0.004", "2", "111.0 ± 1.4", "102.0 ± 2.8", "50% to 75%"],
+    ]
+    assert gradient_rules.page([]) == "No records yet.\n"
