@@ -56,7 +56,7 @@ ROWS = {
     "titan/spanish": 15,
     "tptt/mmlu": 3,
     "tptt/training": 7,
-    "tptt/variants": 16,
+    "tptt/variants": 17,
 }
 
 
