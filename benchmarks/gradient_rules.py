@@ -15,20 +15,22 @@ from typing import Any
 
 from benchmarks.markdown import table
 from benchmarks.qdyt import RECORDS, SCALE, perplexities
-from chimera.config.rates import lines_at
+from chimera.config.rates import chosen, lines_at
 from chimera.paths import ROOT
 from chimera.report import digits
-from chimera.report.stats import spread
+from chimera.report.stats import paired, spread
 from chimera.rundir.store import check, paths
 
 #: The table, the feed-forward layer of its rows, and the norm in the names of their records.
 TABLE, FFN, NORM = "bitnet_qdyt/ste", "swiglu", "qdyt"
+#: The rule that the others are compared with; rows have the names of their rules.
+REFERENCE = "lsq"
 #: A run's configuration, run.json and, by stretch, the mean norm of its gradients after clipping.
 Run = tuple[dict[str, Any], dict[str, Any], list[float]]
 
 
 def gradient_rules() -> str:
-    """A line for each rule and learning rate, the lowest perplexity first."""
+    """A line for each rule, the lowest perplexity first."""
     return page(runs(ROOT / "store"))
 
 
@@ -43,28 +45,37 @@ def runs(root: Path) -> Iterator[Run]:
 
 
 def page(found: Iterable[Run]) -> str:
-    """The table of these runs, without the seeds that chose the rates."""
-    choosing = {line.seed for line in lines_at(TABLE, SCALE)}
-    groups: dict[tuple[str, float], list[Run]] = {}
+    """The table of these runs: each rule at its own rate, on the seeds that all rules have."""
+    by_rule: dict[str, dict[int, Run]] = {}
     for run in found:
         config = run[0]
-        if _is_compared(config) and config["seed"] not in choosing:
-            key = config["quant"]["ste"], float(config["optim"]["lr"])
-            groups.setdefault(key, []).append(run)
-    lines = []
-    for (rule, rate), group in groups.items():
-        by_mean = [perplexities(record) for _, record, _ in group]
-        running, token = ([one[mean] for one in by_mean] for mean in ("running", "token"))
-        clipped = [
-            fmean(norm >= config["trainer"]["gradient_clip_val"] for norm in norms)
-            for config, _, norms in group
-        ]
-        shown = [_spread(running), _spread(token), _range(clipped)]
-        lines.append((fmean(running), [f"`{rule}`", f"{rate:g}", str(len(group)), *shown]))
-    if not lines:
+        rule = config["quant"]["ste"]
+        own = chosen(TABLE, rule, SCALE)
+        if _is_compared(config) and float(config["optim"]["lr"]) == own:
+            by_rule.setdefault(rule, {})[config["seed"]] = run
+    choosing = {line.seed for line in lines_at(TABLE, SCALE)}
+    seeds = set[int].intersection(*map(set, by_rule.values())) - choosing if by_rule else set()
+    if not seeds or REFERENCE not in by_rule:
         return "No records yet.\n"
-    head = ["rule", "rate", "seeds", "val/perplexity", "by the token's mean", "every step clipped"]
-    return table(head, [line for _, line in sorted(lines)])
+    lines = []
+    for rule, runs_of in by_rule.items():
+        norms = [(runs_of[seed][0], runs_of[seed][2]) for seed in seeds]
+        clipped = [
+            fmean(norm >= config["trainer"]["gradient_clip_val"] for norm in of_run)
+            for config, of_run in norms
+        ]
+        shown = [f"`{rule}`", f"{norms[0][0]['optim']['lr']:g}", str(len(seeds))]
+        for mean in ("running", "token"):
+            ours, theirs = (
+                {seed: perplexities(of[seed][1])[mean] for seed in seeds}
+                for of in (runs_of, by_rule[REFERENCE])
+            )
+            shown += [_spread(ours), "" if rule == REFERENCE else _gap(ours, theirs)]
+        first = fmean(perplexities(runs_of[seed][1])["running"] for seed in seeds)
+        lines.append((first, [*shown, _range(clipped)]))
+    less = f"less `{REFERENCE}`'s (95% interval)"
+    head = ["rule", "rate", "seeds", "running mean", less, "token's mean", less]
+    return table([*head, "every step clipped"], [line for _, line in sorted(lines)])
 
 
 def _is_compared(config: dict[str, Any]) -> bool:
@@ -77,10 +88,16 @@ def _is_compared(config: dict[str, Any]) -> bool:
     )
 
 
-def _spread(values: list[float]) -> str:
-    found = spread(values)
+def _spread(values: dict[int, float]) -> str:
+    found = spread(list(values.values()))
     assert found is not None
     return digits.spread(found)
+
+
+def _gap(values: dict[int, float], others: dict[int, float]) -> str:
+    gap = paired(values, others)
+    assert gap is not None
+    return f"{digits.spread(gap, sign=True)} ({digits.interval(gap)})"
 
 
 def _range(shares: list[float]) -> str:

@@ -25,22 +25,25 @@ def run(ste: str, seed: int, values: tuple[float, float], norms: list[float], **
     return config, {"metrics": metrics, "other_rules": other}, norms
 
 
-def test_rules_are_compared_at_their_rates_with_the_share_of_clipped_stretches() -> None:
+def test_rules_are_compared_at_their_rates_on_the_seeds_of_all() -> None:
     found = [
         run("standard", 0, (110.0, 100.0), [0.5, 1.0, 1.0, 1.0]),
         run("standard", 1, (112.0, 104.0), [0.5, 0.9, 1.0, 1.0]),
         run("lsq", 0, (84.0, 76.0), [1.0, 1.0]),
-        run("lsq", 1, (86.0, 78.0), [1.0, 1.0]),
-        run("lsq", 0, (99.0, 90.0), [0.2, 1.0], rate=0.002),
-        run("lsq", 100, (1.0, 1.0), [1.0]),  # chose a rate
-        run("lsq", 2, (1.0, 1.0), [1.0], ffn="relu2"),
-        run("lsq", 2, (1.0, 1.0), [1.0], warm=2000),
-        run("lsq", 2, (1.0, 1.0), [1.0], settled=0.8),
+        run("lsq", 1, (85.0, 78.0), [1.0, 1.0]),
+        run("lsq", 2, (1.0, 1.0), [0.0]),  # the other has no such seed
+        run("lsq", 0, (99.0, 90.0), [0.2, 1.0], rate=0.002),  # not its own rate
+        run("lsq", 100, (1.0, 1.0), [1.0]),  # chose a rate, as the next
+        run("standard", 100, (1.0, 1.0), [1.0]),
+        run("lsq", 1, (1.0, 1.0), [1.0], ffn="relu2"),
+        run("lsq", 1, (1.0, 1.0), [1.0], warm=2000),
+        run("lsq", 1, (1.0, 1.0), [1.0], settled=0.8),
     ]
     _, _, *lines = gradient_rules.page(found).splitlines()
-    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines] == [
-        ["`lsq`", "0.004", "2", "85.0 ± 1.4", "77.0 ± 1.4", "100%"],
-        ["`lsq`", "0.002", "1", "99.00", "90.00", "50%"],
-        ["`standard`", "0.004", "2", "111.0 ± 1.4", "102.0 ± 2.8", "50% to 75%"],
-    ]
+    lsq, standard = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    assert lsq == ["`lsq`", "0.004", "2", "84.50 ± 0.71", "", "77.0 ± 1.4", "", "100%"]
+    assert standard[:4] == ["`standard`", "0.004", "2", "111.0 ± 1.4"]
+    assert standard[4].startswith("+26.50 ± 0.71 (+20.1")
+    assert standard[6].startswith("+25.0 ± 1.4 (+12.3")
+    assert standard[7] == "50% to 75%"
     assert gradient_rules.page([]) == "No records yet.\n"
