@@ -105,6 +105,25 @@ CLAIMS = (
         "lsq",
         "standard",
     ),
+    Claim(
+        "BitNet-QDyT-Large in place of BERT-Base",
+        "bitnet_qdyt/main",
+        "bitnet_qdyt_large",
+        "bert_base",
+    ),
+    Claim(
+        "BitNet-QDyT-Base in place of TernaryBERT",
+        "bitnet_qdyt/main",
+        "bitnet_qdyt_base",
+        "ternary_bert",
+    ),
+    Claim("BitNet-QDyT-Base in place of Q-BERT", "bitnet_qdyt/main", "bitnet_qdyt_base", "q_bert"),
+    Claim(
+        "BitNet-QDyT-Large in place of Base",
+        "bitnet_qdyt/main",
+        "bitnet_qdyt_large",
+        "bitnet_qdyt_base",
+    ),
 )
 #: Claims of each verdict in README.
 SHOWN = 3
