@@ -30,9 +30,9 @@ def cola() -> str:
 
 
 def page(folder: Path) -> str:
-    """Sentences from the reports below a folder; none without them."""
-    adapters, gates = report("saidl/adapters", folder), report("saidl/lambda", folder)
-    if adapters is None or gates is None:
+    """Sentences from the report below a folder; none without it."""
+    adapters = report("saidl/adapters", folder)
+    if adapters is None:
         return ""
     rows = {row["row"]: row for row in adapters.done}
     scores = [
@@ -43,17 +43,11 @@ def page(folder: Path) -> str:
         and (value := spread(values))
     ]
     chance = 1 / math.sqrt(COLA)
-    ranks = [
-        f"{float(row['mean']):.2g} at {row['title'].rpartition(', ')[2]}"
-        for row in gates.rows
-        if row["row"].startswith("lr_lambda_") and row["values"]
-    ]
     return (
         f"{', '.join(scores)} over {COLA} sentences at `{adapters.scale}`;"
         f" the standard deviation of chance is {chance:.3f} (1/√{COLA}), and the expected best of"
         f" five epochs of chance, chosen on the same sentences, {BEST_OF_FIVE * chance:.3f}."
-        " A model that always says «acceptable», the majority class, has an MCC of 0. Of eight"
-        f" gates of SoRA not zero under the threshold λη: {', '.join(ranks)}.\n"
+        " A model that always says «acceptable», the majority class, has an MCC of 0.\n"
     )
 
 

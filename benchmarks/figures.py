@@ -18,6 +18,7 @@ from benchmarks.claims import all_claims, claims
 from benchmarks.cola import cola
 from benchmarks.edges import edges
 from benchmarks.equal_page import equalities
+from benchmarks.gates import gates
 from benchmarks.gradient_rules import gradient_rules
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
@@ -26,10 +27,10 @@ from benchmarks.overtaking import overtaking
 from benchmarks.plateau import plateau
 from benchmarks.qdyt import qdyt
 from benchmarks.rates import chosen_rates
+from benchmarks.ratios import encoders, speed
 from benchmarks.results_page import missing, results
 from benchmarks.rise import rise
 from benchmarks.seeds import seeds
-from benchmarks.speed import speed
 from benchmarks.titan import titan, titan_parts
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
@@ -229,7 +230,8 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(readme, main_job, convolution, train_step, profile_step, compiled, heap),
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, gradient_rules, grafts, plateau),
-        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, speed, rise),
+        *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, rise),
+        *(encoders, gates, speed),
     )
 }
 

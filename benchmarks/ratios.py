@@ -1,7 +1,7 @@
-"""docs/results.md: training speed of attention variants and of TITAN's parts, as ratios.
+"""docs/results.md: tables whose rows are read as ratios to one of them, beside the paper's ratios.
 
-Tokens a second of a row, divided by those of the table's reference row, from the committed reports.
-The unit of a paper's number is its machine's, so only ratios can stand beside each other.
+A row's value is divided by the reference row's of the same seed, from the committed reports. So
+stand tokens a second, whose unit is a paper's machine, and perplexities, whose size is a corpus's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from benchmarks.results_page import report
 from chimera.paths import EXPERIMENTS
 from chimera.report.stats import paired
 
-#: Tables whose metric is tokens a second.
-TABLES = ("saidl/hardware", "titan/efficiency")
+#: Tables whose metric is tokens a second, and QDYT's main one, whose metric is a perplexity.
+SPEED, ENCODERS = ("saidl/hardware", "titan/efficiency"), "bitnet_qdyt/main"
 
 
 def speed() -> str:
-    """A table for each of `TABLES` that has a report."""
-    return "\n".join(text for table in TABLES if (text := page(table, EXPERIMENTS)))
+    """A table for each of `SPEED` that has a report."""
+    return "\n".join(text for table in SPEED if (text := page(table, EXPERIMENTS)))
+
+
+def encoders() -> str:
+    """The table of ternary encoders beside full precision; «No report yet.» without one."""
+    return page(ENCODERS, EXPERIMENTS) or "No report yet.\n"
 
 
 def page(table: str, folder: Path) -> str:
@@ -42,9 +47,14 @@ def page(table: str, folder: Path) -> str:
             continue
         low, high = (math.exp(end) for end in gap.interval)
         shown = f"{math.exp(gap.mean):.2f} × ({low:.2f} to {high:.2f})"
-        published = row["published"] and f"{float(row['published']) / float(printed):.1f} ×"
+        published = row["published"] and _times(float(row["published"]) / float(printed))
         lines.append([f"`{name}`", *([published or "–"] if printed else []), shown])
     return (
         f"[{found.table.title}]({found.link}), {found.table.metric}, divided by that of"
         f" `{found.table.reference}`:\n\n{grid(lines)}"
     )
+
+
+def _times(ratio: float) -> str:
+    """Three digits, as far as a paper's own numbers have them."""
+    return f"{ratio:.{1 if ratio >= 10 else 2}f} ×"
