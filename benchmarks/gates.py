@@ -76,14 +76,15 @@ def page(pairs: Iterable[Pair]) -> str:
             STARTS[line.start],
             f"{SIGNS[line.threshold]} = {line.value:g}",
             f"{printed[line.row]:g}" if line.row in printed else "–",
-            f"{line.taken:.2g}",
+            f"{line.taken:.3g}",
             f"{line.kept:.1f}",
+            str(len(alive[line])),
             _spread(alive[line]),
             _spread(scores[line]),
         ]
         for line in sorted(alive)
     ]
-    return table([*head, "here", "MCC"], body)
+    return table([*head, "seeds", "here", "MCC"], body)
 
 
 def line_of(config: dict[str, Any], steps: int) -> Line:

@@ -72,5 +72,5 @@ def test_the_papers_counts_stand_beside_ours() -> None:
         ["N(0, 1)", "η·λ, λ = 0.2", "0"],
         ["N(0, 1)", "ξ = 0.001", "–"],
     ]
-    assert lines[0][5] == "0.50 ± 0.71"
+    assert lines[0][5:7] == ["2", "0.50 ± 0.71"]
     assert gates.page([]) == "No runs yet.\n"
