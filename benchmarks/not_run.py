@@ -124,11 +124,12 @@ def estimates(chosen: list[str]) -> dict[str, Any]:
                 seeded = any(text.startswith("seed=") for text in jobs[table][at].overrides)
                 runs += [each] * (len(SEEDS) if seeded else 1)
         sums = totals(runs, WORKERS)
+        unknown = any(each.how != "done" and not each.tokens_per_second for each in runs)
         ways = [each.how.partition(",")[0].partition(" ")[0] for each in runs]
         found[table] = {
             "runs": sums["runs"],
             "steps": sums["steps"],
-            "seconds": sums["seconds"] if all(each.tokens_per_second for each in runs) else None,
+            "seconds": None if unknown else sums["seconds"],
             "from": {way: ways.count(way) for way in dict.fromkeys(ways)},
         }
         print(f"{table:24} {found[table]}", file=sys.stderr, flush=True)
