@@ -63,6 +63,14 @@ def test_lengths_in_tokens_are_drawn_with_the_published_values() -> None:
     assert canvas.png(figure).startswith(b"\x89PNG")
 
 
+def test_a_rank_of_zero_is_drawn() -> None:
+    ranks = {"val/rank": 1.0, "rank/layer_0": 2.0, "rank/layer_1": -1.0}
+    figure = figures.lengths(summary("saidl/lambda", {"xi_001": ranks}))  # a mean of -1 and 1
+    assert figure is not None
+    (line,) = figure.axes[0].lines
+    assert list(line.get_ydata()) == [3.0, 0.0]
+
+
 def test_a_table_without_lengths_has_no_section_by_length() -> None:
     table = summary("saidl/hybrids", {"baseline": {"val/perplexity": 9.0, "val/loss": 2.0}})
     assert measured.grids(table) == []

@@ -290,7 +290,7 @@ def _panel(axis: Any, family: Family, summary: Summary) -> bool:
 
 def _line(axis: Any, points: Mapping[int, float | None], number: int, label: str | None) -> bool:
     """Draw the points that have a value; return whether there is one."""
-    drawn = [(n, value) for n, value in points.items() if value]
+    drawn = [(n, value) for n, value in points.items() if value is not None]
     if drawn:
         look = style.line(number)
         if label is None:  # published: thin and hollow; one printed length has no line at all
