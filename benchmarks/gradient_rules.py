@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.markdown import table
-from benchmarks.qdyt import RECORDS, SCALE, perplexities
+from benchmarks.qdyt import PRESET, RECORDS, SCALE, perplexities
 from chimera.config.rates import chosen, lines_at
 from chimera.paths import ROOT
 from chimera.report import digits
@@ -52,7 +52,9 @@ def page(found: Iterable[Run]) -> str:
         rule = config["quant"]["ste"]
         own = chosen(TABLE, rule, SCALE)
         if _is_compared(config) and float(config["optim"]["lr"]) == own:
-            by_rule.setdefault(rule, {})[config["seed"]] = run
+            of_rule = by_rule.setdefault(rule, {})
+            assert config["seed"] not in of_rule, f"two runs of {rule}, seed {config['seed']}"
+            of_rule[config["seed"]] = run
     choosing = {line.seed for line in lines_at(TABLE, SCALE)}
     seeds = set[int].intersection(*map(set, by_rule.values())) - choosing if by_rule else set()
     if not seeds or REFERENCE not in by_rule:
@@ -82,7 +84,8 @@ def _is_compared(config: dict[str, Any]) -> bool:
     """Whether a run has the settings of the table's rows: α warm after a tenth of its steps."""
     choices, norm, steps = config["choices"], config["norm"], config["trainer"]["max_steps"]
     return bool(
-        (choices["scale"], choices["norm"], choices["ffn"]) == (SCALE, NORM, FFN)
+        (choices["preset"], choices["scale"]) == (PRESET, SCALE)
+        and (choices["norm"], choices["ffn"]) == (NORM, FFN)
         and norm["callbacks"]["qdyt"]["warmup_steps"] * 10 == steps
         and not norm.get("running_from")
     )

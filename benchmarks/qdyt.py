@@ -20,8 +20,8 @@ from chimera.report.stats import paired, spread
 #: Start of the names of the table's records, the scale of those that are compared, and the table.
 RECORDS, SCALE, TABLE = "mlm-attention-hbit-", "medium", "bitnet_qdyt/norms"
 
-#: Gradient rule of the weights and feed-forward layer of its rows.
-ENCODER = ("lsq", "swiglu")
+#: Preset, gradient rule of the weights and feed-forward layer of its rows.
+PRESET, ENCODER = "bitnet_qdyt_base", ("lsq", "swiglu")
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,17 @@ def runs(
     choosing = {line.seed for line in lines_at(TABLE, SCALE)}
     found: dict[Kind, dict[str, dict[int, float]]] = {}
     for config, record in pairs:
-        if config["choices"]["scale"] != SCALE or config["seed"] in choosing:
-            continue
-        if (config["quant"]["ste"], config["choices"]["ffn"]) != ENCODER:
+        choices = config["choices"]
+        if (choices["preset"], choices["scale"]) != (PRESET, SCALE) or config["seed"] in choosing:
+            continue  # of a larger encoder, or of another scale
+        if (config["quant"]["ste"], choices["ffn"]) != ENCODER:
             continue  # of the tables of gradient rules and of feed-forward layers
         for rule, value in perplexities(record).items():
-            found.setdefault(kind(config), {}).setdefault(rule, {})[config["seed"]] = value
+            values = found.setdefault(kind(config), {}).setdefault(rule, {})
+            assert config["seed"] not in values, (
+                f"two runs of {kind(config)}, seed {config['seed']}"
+            )
+            values[config["seed"]] = value
     return found
 
 

@@ -56,5 +56,5 @@ def page(table: str, folder: Path) -> str:
 
 
 def _times(ratio: float) -> str:
-    """Three digits, as far as a paper's own numbers have them."""
+    """With one decimal from ten on, below with two."""
     return f"{ratio:.{1 if ratio >= 10 else 2}f} ×"

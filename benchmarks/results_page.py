@@ -145,13 +145,14 @@ def order(found: Report) -> str:
         worse = {seed: sign * value for seed, value in found.values(second).items()}
         if gap:
             tested.append(paired(better, worse))
-    pairs = [pair for pair in corrected(tested) if pair is not None]
+    counts = found.table.counts
+    pairs = [pair for pair in corrected(tested, test=not counts) if pair is not None]
     if not pairs:
         return "no pair of rows is ranked"
     agree = [pair for pair in pairs if pair.mean > 0]
     against = [pair for pair in pairs if pair.mean <= 0]
     shown = f"{len(agree)} of {len(pairs)} pairs"
-    if all(pair.equal for pair in pairs):  # one seed, or counts
+    if counts or all(pair.equal for pair in pairs):  # or one seed
         return shown
     firm = [sum(pair.significant for pair in part) for part in (agree, against)]
     return f"{shown} ({firm[0]} significantly); {len(against)} against it ({firm[1]} significantly)"

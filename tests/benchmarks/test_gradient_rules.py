@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.qdyt import PRESET
+
 from benchmarks import gradient_rules
 
 
 def run(ste: str, seed: int, values: tuple[float, float], norms: list[float], **more: Any) -> Any:
     """A record of a rule with these perplexities, and its mean norms."""
     config = {
-        "choices": {"scale": "medium", "norm": "qdyt", "ffn": more.get("ffn", "swiglu")},
+        "choices": {
+            "preset": more.get("preset", PRESET),
+            "scale": "medium",
+            "norm": "qdyt",
+            "ffn": more.get("ffn", "swiglu"),
+        },
         "norm": {
             "callbacks": {"qdyt": {"warmup_steps": more.get("warm", 180)}},
             "running_from": more.get("settled"),
@@ -36,6 +43,7 @@ def test_rules_are_compared_at_their_rates_on_the_seeds_of_all() -> None:
         run("lsq", 100, (1.0, 1.0), [1.0]),  # chose a rate, as the next
         run("standard", 100, (1.0, 1.0), [1.0]),
         run("lsq", 1, (1.0, 1.0), [1.0], ffn="relu2"),
+        run("lsq", 1, (1.0, 1.0), [1.0], preset="bitnet_qdyt_large"),
         run("lsq", 1, (1.0, 1.0), [1.0], warm=2000),
         run("lsq", 1, (1.0, 1.0), [1.0], settled=0.8),
     ]

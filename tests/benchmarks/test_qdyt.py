@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from benchmarks.stored import Pair
 
 from benchmarks import qdyt
@@ -17,11 +18,12 @@ def record(
     rate: float = 0.002,
     ste: str = "lsq",
     ffn: str = "swiglu",
+    preset: str = qdyt.PRESET,
 ) -> Pair:
     """A record with these perplexities: of the run, and of the other rule if there is one."""
     callbacks = {"callbacks": {"qdyt": {"warmup_steps": warm}}} if warm else {}
     config = {
-        "choices": {"scale": "medium", "norm": norm, "ffn": ffn},
+        "choices": {"preset": preset, "scale": "medium", "norm": norm, "ffn": ffn},
         "quant": {"ste": ste},
         "norm": callbacks,
         "seed": seed,
@@ -43,6 +45,7 @@ def test_runs_are_kept_apart_by_warm_up_and_rule() -> None:
         pairs.append(record("layernorm", seed, [95.0 + seed], rate=0.004))
         pairs.append(record("qdyt", seed, [1.0, 1.0], warm=180, ste="standard"))
         pairs.append(record("qdyt", seed, [1.0, 1.0], warm=180, ffn="relu2"))
+        pairs.append(record("qdyt", seed, [1.0, 1.0], warm=180, preset="bitnet_qdyt_large"))
     lines = qdyt.page(pairs).splitlines()[2:]
     assert [line.split(" | ")[0].strip("| ") for line in lines] == [
         "`qdyt`, α warm after 180 steps",
@@ -57,3 +60,8 @@ def test_runs_are_kept_apart_by_warm_up_and_rule() -> None:
     assert lines[2].split(" | ")[1:5] == ["0.004", "–", "2", "95.50 ± 0.71"]
     assert "+5" in lines[2].split(" | ")[5]
     assert "+100" in lines[-1]
+
+
+def test_two_runs_of_one_seed_are_an_error() -> None:
+    with pytest.raises(AssertionError, match="two runs of"):
+        qdyt.page([record("layernorm", 0, [90.0]), record("layernorm", 0, [91.0])])
