@@ -2,36 +2,135 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import scaling
-from chimera.report.cells import Cell
+
+#: FLOPs of a run by size.
+FLOPS = {1: 1e11, 2: 1e12, 3: 1e13, 4: 1e14}
 
 
-def cell(row: str, seed: int, per_token: float, loss: float | None) -> Cell:
+def runs(
+    mixer: str, by_seed: dict[int, float], sizes: tuple[int, ...] = (1, 2, 3, 4)
+) -> list[scaling.Run]:
+    """Runs that follow a law with these exponents."""
+    return [
+        scaling.Run(mixer, size, seed, FLOPS[size], 40.0 * FLOPS[size] ** -b, math.log(600))
+        for seed, b in by_seed.items()
+        for size in sizes
+    ]
+
+
+def record(row: str, rate: float, seed: int, loss: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Configuration and run.json of a run of 10 steps of 32 tokens."""
     config = {
+        "table": {"name": scaling.TABLE, "row": row},
+        "choices": {"scale": scaling.SCALE},
+        "optim": {"lr": rate},
+        "seed": seed,
         "data": {"batch_size": 2, "seq_len": 8},
         "trainer": {"accumulate_grad_batches": 2},
     }
-    record = {"flops": {"training": per_token}, "steps": 10}
-    return Cell(row, seed, "done", "", loss, Path(), config, record, {})
+    metrics = {"val/loss": loss, "val/unigram_perplexity": 600.0}
+    return config, {
+        "flops": {"training": 5.0 * 10 ** int(row[-1])},
+        "steps": 10,
+        "metrics": metrics,
+    }
 
 
-def test_the_exponent_is_found_and_incomplete_seeds_are_left_out() -> None:
-    assert scaling.flops(cell("x_1", 0, 5.0, 1.0)) == 5.0 * 10 * 4 * 8
-    cells = []
-    for seed, b in enumerate((0.10, 0.12)):
-        for size, per_token in enumerate((1e3, 1e4, 1e5, 1e6), 1):
-            loss = 9.0 * (per_token * 320) ** -b
-            cells.append(cell(f"gated_delta_{size}", seed, per_token, loss))
-    cells += [cell("mamba2_1", 0, 1e3, 5.0), cell("mamba2_2", 0, 1e4, None)]
-    found = scaling.exponents(cells)
-    assert set(found) == {"gated_delta"}
-    of = found["gated_delta"]
-    assert of["b"] == pytest.approx(0.11)
-    assert of["a"] == pytest.approx(9.0)
-    low, high = of["interval"]
-    assert low == pytest.approx(0.11 - 12.706 * 0.01, abs=1e-4)
-    assert high == pytest.approx(0.11 + 12.706 * 0.01, abs=1e-4)
+def test_flops_are_those_of_all_steps() -> None:
+    one = scaling.run(*record("gated_delta_2", 1e-3, 7, 5.0))
+    assert (one.mixer, one.size, one.seed) == ("gated_delta", 2, 7)
+    assert one.flops == 5.0 * 100 * 10 * 2 * 2 * 8
+    assert one.unigram == pytest.approx(math.log(600))
+
+
+def test_the_exponent_is_found_over_the_sizes_that_all_seeds_have() -> None:
+    found = scaling.fitted(
+        [
+            *runs("gated_delta", {0: 0.10, 1: 0.12}),
+            *runs("mamba2", {0: 0.10}),
+            *runs("mamba2", {1: 0.11}, (1, 2, 3)),
+            *runs("retnet", {0: 0.1}, (1,)),
+        ]
+    )
+    assert set(found) == {"gated_delta", "mamba2"}
+    assert found["gated_delta"].b == pytest.approx({0: 0.10, 1: 0.12})
+    assert found["gated_delta"].fits[0][0] == pytest.approx(40.0)
+    assert found["mamba2"].sizes == (1, 2, 3)
+    assert set(found["mamba2"].losses[4]) == {0}
+    # The law of both seeds is their geometric mean.
+    assert found["gated_delta"].at(1e14) == pytest.approx(40.0 * 1e14**-0.11)
+
+
+def test_the_page_has_intervals_and_the_largest_size_as_the_smaller_ones_predict_it() -> None:
+    found = [
+        *runs("attention", {0: 0.05, 1: 0.06, 2: 0.07}),
+        *runs("mamba2", {0: 0.06, 1: 0.07, 2: 0.08}),
+    ]
+    # One mixer falls off the line at its largest size, by a tenth.
+    off = [
+        scaling.Run(r.mixer, r.size, r.seed, r.flops, 1.1 * r.loss, r.unigram)
+        if (r.mixer, r.size) == ("mamba2", 4)
+        else r
+        for r in found
+    ]
+    straight, bent = scaling.page(found), scaling.page(off)
+    half = 4.303 * 0.01 / math.sqrt(3)
+    assert f"0.0600 ({0.06 - half:.4f} to {0.06 + half:.4f})" in straight
+    attention = next(line for line in straight.splitlines() if line.startswith("| `attention`"))
+    assert attention.endswith(("| +0.0% |", "| -0.0% |"))
+    mamba2 = next(line for line in bent.splitlines() if line.startswith("| `mamba2`"))
+    by_law = 40.0 * math.exp(-0.07 * math.log(1e14))
+    assert f"| {by_law:.3f} | " in mamba2
+    assert mamba2.endswith("| +10.0% |")
+    assert straight.index("`mamba2`") < straight.index("| `attention`"), "largest exponent first"
+
+
+def test_an_exponent_is_paired_with_that_of_the_reference() -> None:
+    text = scaling.page(
+        [
+            *runs("attention", {0: 0.05, 1: 0.08, 2: 0.06}),
+            *runs("mamba2", {0: 0.061, 1: 0.09, 2: 0.0705}),
+        ]
+    )
+    line = next(line for line in text.splitlines() if line.startswith("| `mamba2`"))
+    assert "+0.0105" in line
+    assert "p <0.001" in line, "the seeds' spread is far larger than that of the differences"
+
+
+def test_without_two_seeds_of_the_reference_there_is_no_page() -> None:
+    assert scaling.page(runs("attention", {0: 0.1})) == "No runs yet.\n"
+    assert scaling.page(runs("mamba2", {0: 0.1, 1: 0.1})) == "No runs yet.\n"
+
+
+def test_the_block_has_each_row_at_its_own_rate_on_other_seeds_than_those_that_chose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = {f"attention_{size}": 1e-3 for size in FLOPS}
+    kept = [record(row, 1e-3, seed, 5.0 - int(row[-1]) / 9) for row in rates for seed in (0, 1)]
+    others = ((2e-3, 0), (1e-3, 100))
+    more = [record(row, rate, seed, 9.0) for row in rates for rate, seed in others]
+    other = record("attention_1", 1e-3, 0, 9.0)
+    other[0]["table"]["name"] = "saidl/attention"
+    monkeypatch.setattr(scaling, "chosen", lambda _table, row, _scale: rates[row])
+    line = type("Line", (), {"seed": 100})
+    monkeypatch.setattr(scaling, "lines_at", lambda _table, _scale: [line])
+    monkeypatch.setattr(scaling, "records", lambda _start: iter([*more, *kept, other]))
+    assert scaling.law() == scaling.page([scaling.run(*pair) for pair in kept])
+    monkeypatch.setattr(scaling, "records", lambda _start: iter([*kept, kept[0]]))
+    with pytest.raises(AssertionError, match="two runs"):
+        scaling.law()
+
+
+def test_the_picture_stands_beside_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling, "EXPERIMENTS", tmp_path)
+    scaling.draw(scaling.fitted(runs("attention", {0: 0.05, 1: 0.06})), "medium")
+    assert (tmp_path / scaling.TABLE / "results" / "medium" / "scaling.png").stat().st_size > 1000
