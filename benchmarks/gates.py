@@ -17,7 +17,6 @@ from benchmarks.stored import Pair, records
 from chimera.config.tables import load
 from chimera.optim.schedule import warmup_cosine
 from chimera.report import digits
-from chimera.report.stats import spread
 
 #: The table, of which of its runs, and start of the names of their records.
 TABLE, SCALE, DATA, RECORDS = "saidl/lambda", "medium", "glue", "cola-attention-"
@@ -79,8 +78,8 @@ def page(pairs: Iterable[Pair]) -> str:
             f"{line.taken:.3g}",
             f"{line.kept:.1f}",
             str(len(alive[line])),
-            _spread(alive[line]),
-            _spread(scores[line]),
+            digits.values(alive[line]),
+            digits.values(scores[line]),
         ]
         for line in sorted(alive)
     ]
@@ -106,9 +105,3 @@ def line_of(config: dict[str, Any], steps: int) -> Line:
     start, threshold = adapter["gates"], adapter["threshold"]
     row = config["table"]["row"]
     return Line(start, threshold, value, row, float(f"{taken:.6g}"), adapter["r"])
-
-
-def _spread(values: list[float]) -> str:
-    found = spread(values)
-    assert found is not None
-    return digits.spread(found)

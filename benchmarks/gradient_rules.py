@@ -18,7 +18,7 @@ from benchmarks.qdyt import PRESET, RECORDS, SCALE, perplexities
 from chimera.config.rates import chosen, lines_at
 from chimera.paths import ROOT
 from chimera.report import digits
-from chimera.report.stats import paired, spread
+from chimera.report.stats import paired
 from chimera.rundir.store import check, paths
 
 #: The table, the feed-forward layer of its rows, and the norm in the names of their records.
@@ -72,7 +72,7 @@ def page(found: Iterable[Run]) -> str:
                 {seed: perplexities(of[seed][1])[mean] for seed in seeds}
                 for of in (runs_of, by_rule[REFERENCE])
             )
-            shown += [_spread(ours), "" if rule == REFERENCE else _gap(ours, theirs)]
+            shown += [digits.values(ours.values()), "" if rule == REFERENCE else _gap(ours, theirs)]
         first = fmean(perplexities(runs_of[seed][1])["running"] for seed in seeds)
         lines.append((first, [*shown, _range(clipped)]))
     less = f"less `{REFERENCE}`'s (95% interval)"
@@ -89,12 +89,6 @@ def _is_compared(config: dict[str, Any]) -> bool:
         and norm["callbacks"]["qdyt"]["warmup_steps"] * 10 == steps
         and not norm.get("running_from")
     )
-
-
-def _spread(values: dict[int, float]) -> str:
-    found = spread(list(values.values()))
-    assert found is not None
-    return digits.spread(found)
 
 
 def _gap(values: dict[int, float], others: dict[int, float]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from chimera.errors import UserError, one_line
 from chimera.paths import ROOT
 
 if TYPE_CHECKING:
+    from chimera.sweep.cost import Estimate
     from chimera.sweep.plan import Job
 
 RESULTS = ROOT / "benchmarks" / "results" / "not_run.json"
@@ -123,17 +125,25 @@ def estimates(chosen: list[str]) -> dict[str, Any]:
             if name == table:
                 seeded = any(text.startswith("seed=") for text in jobs[table][at].overrides)
                 runs += [each] * (len(SEEDS) if seeded else 1)
-        sums = totals(runs, WORKERS)
-        unknown = any(each.how != "done" and not each.tokens_per_second for each in runs)
-        ways = [each.how.partition(",")[0].partition(" ")[0] for each in runs]
-        found[table] = {
-            "runs": sums["runs"],
-            "steps": sums["steps"],
-            "seconds": None if unknown else sums["seconds"],
-            "from": {way: ways.count(way) for way in dict.fromkeys(ways)},
-        }
+        found[table] = summed(runs)
         print(f"{table:24} {found[table]}", file=sys.stderr, flush=True)
     return found
+
+
+def summed(runs: Sequence[Estimate]) -> dict[str, Any]:
+    """Runs of a table, and steps and seconds of those that are not done.
+
+    Seconds are None if those of a run that is not done are unknown.
+    """
+    sums = totals(runs, WORKERS)
+    unknown = any(each.how != "done" and not each.tokens_per_second for each in runs)
+    ways = [each.how.partition(",")[0].partition(" ")[0] for each in runs]
+    return {
+        "runs": sums["runs"],
+        "steps": sums["steps"],
+        "seconds": None if unknown else sums["seconds"],
+        "from": {way: ways.count(way) for way in dict.fromkeys(ways)},
+    }
 
 
 def main() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from chimera.config import rates
 from chimera.config.tables import Table, load, tables
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
-from chimera.report.stats import Difference, corrected, paired, spread
+from chimera.report.stats import Difference, corrected, paired
 
 #: Scales of committed reports; the first that a table has is shown.
 SCALES = ("paper", "medium", "small")
@@ -159,9 +159,7 @@ def order(found: Report) -> str:
 
 
 def _value(found: Report, row: Mapping[str, str]) -> str:
-    values = spread(list(found.values(row).values()))
-    assert values is not None
-    return digits.spread(values)
+    return digits.values(found.values(row).values())
 
 
 def _difference(gap: Difference) -> str:

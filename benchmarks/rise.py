@@ -14,7 +14,7 @@ from benchmarks.markdown import table
 from benchmarks.stored import Pair, records
 from chimera.config.tables import load
 from chimera.report import digits
-from chimera.report.stats import Difference, paired, spread
+from chimera.report.stats import Difference, paired
 
 #: The table, and of which of its runs: a seed's runs at other rates would count twice.
 TABLE, SCALE, RATE = "saidl/attention_length", "medium", 2e-3
@@ -93,9 +93,7 @@ def _rise(seeds: Mapping[int, Lengths]) -> Difference:
 
 
 def _mean(seeds: Mapping[int, Lengths], tokens: int) -> str:
-    value = spread([one[tokens] for one in seeds.values()])
-    assert value is not None
-    return digits.spread(value)
+    return digits.values(one[tokens] for one in seeds.values())
 
 
 def _shown(gap: Difference) -> str:

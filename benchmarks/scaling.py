@@ -194,7 +194,7 @@ def page(runs: Sequence[Run]) -> str:
             there = [f"{by_law:.3f}", f"{here / by_law - 1:+.1%}"]
         lines.append([
             f"`{mixer}`", _exponent(of.b), _gap(less.get(mixer)),
-            *(_loss(of.losses.get(size, {})) for size in sizes), *there,
+            *(digits.values(of.losses.get(size, {}).values()) for size in sizes), *there,
         ])  # fmt: skip
     head = ["mixer", "b (95 % interval)", f"less that of `{REFERENCE}`; p after Holm"]
     head += [*(f"loss at size {size}" for size in sizes), f"size {sizes[-1]} by the smaller ones"]
@@ -240,11 +240,6 @@ def _gap(gap: Difference | None) -> str:
     low, high = gap.interval
     p = digits.p_value(gap)
     return f"{gap.mean:+.4f} ({low:+.4f} to {high:+.4f}); p {'' if p[0] == '<' else '= '}{p}"
-
-
-def _loss(by_seed: Mapping[int, float]) -> str:
-    value = spread(list(by_seed.values()))
-    return digits.spread(value) if value else ""
 
 
 def draw(laws: Mapping[str, Law], scale: str) -> None:

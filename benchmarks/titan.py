@@ -14,7 +14,6 @@ from benchmarks.markdown import grid
 from benchmarks.results_page import Report, report
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
-from chimera.report.stats import spread
 
 TABLE, WHOLE = "titan/ablations", "full"
 #: Rows of the table that lack one part, with the part and what they have in its place.
@@ -93,6 +92,4 @@ def _findings(folder: Path) -> dict[str, Finding]:
 
 def _value(found: Report, name: str) -> str:
     row = next(row for row in found.done if row["row"] == name)
-    value = spread(list(found.values(row).values()))
-    assert value is not None
-    return digits.spread(value)
+    return digits.values(found.values(row).values())

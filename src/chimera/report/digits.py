@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
+from chimera.report import stats
 from chimera.report.stats import Difference, Spread
 
 
@@ -30,6 +32,12 @@ def spread(value: Spread, *, sign: bool = False) -> str:
         return plus + number(value.mean) + ("" if value.std is None else " ± 0")
     decimals = min(8, max(0, 1 - math.floor(math.log10(value.std))))
     return f"{plus}{value.mean:,.{decimals}f} ± {value.std:,.{decimals}f}"
+
+
+def values(found: Iterable[float]) -> str:
+    """Mean and standard deviation of values, as `spread` has them; empty without any."""
+    value = stats.spread(list(found))
+    return spread(value) if value else ""
 
 
 def p_value(difference: Difference) -> str:
