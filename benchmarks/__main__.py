@@ -46,7 +46,11 @@ def main(arguments: list[str]) -> int:
     machine = {k: v for k, v in environment().items() if k != "packages"}
     for name in chosen or names():
         print(f"== {name}", flush=True)
-        result = importlib.import_module(f"benchmarks.{name}").main()
+        try:
+            result = importlib.import_module(f"benchmarks.{name}").main()
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         if not result:  # an input is missing, and the benchmark printed which; keep old results
             continue
         RESULTS.mkdir(exist_ok=True)

@@ -1,4 +1,7 @@
-"""Scaling of five mixers: `python -m benchmarks scaling` fits the finished runs of `ours/scaling`.
+"""Fit loss against compute of five mixers, from the finished runs of `ours/scaling`.
+
+    python -m benchmarks scaling
+    python -m benchmarks scaling scale=medium seed=0,1,2 out=<folder>
 
     log loss = log a − b · log FLOPs        least squares, for each mixer and seed over its sizes
 
@@ -8,33 +11,33 @@ interval of Student's distribution. A seed is fitted over the sizes that all of 
 have. The largest size is predicted from the smaller ones, too: a law that only describes the points
 it was fitted to says nothing.
 
-The runs are those of `SCALE` (default medium) and SEEDS. docs/results.md has the same fits from the
-records in `store/` (`law`). The picture stands beside the table's report.
+docs/results.md has the same fits from the records in `store/` (`law`).
 """
 
 from __future__ import annotations
 
 import math
-import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-import numpy as np
-
+from benchmarks.laws import Law, Run, draw, fitted
 from benchmarks.markdown import table
 from benchmarks.stored import records
+from chimera.config.arguments import read
 from chimera.config.rates import chosen, lines_at
 from chimera.paths import EXPERIMENTS
-from chimera.report import digits, style
+from chimera.report import digits
 from chimera.report.budget import tokens_per_step
-from chimera.report.canvas import empty, save
 from chimera.report.stats import Difference, corrected, paired, spread
 from chimera.report.summary import summarise
+from chimera.rundir.atomic import make_folder
+from chimera.types import NonNegativeInt
 
-TABLE, SCALE, SEEDS = "ours/scaling", "medium", (0, 1, 2)
+USAGE = "python -m benchmarks scaling [scale=medium] [seed=0,1,2] [out=<folder>] [key=value …]"
+TABLE, SCALE = "ours/scaling", "medium"
 #: The mixer that the others' exponents are compared with.
 REFERENCE = "attention"
 #: Start of the names of the table's records.
@@ -42,64 +45,41 @@ RECORDS = "causal_lm-"
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run.
+class Options:
+    """Which runs are fitted.
 
     Args:
-        mixer, size: of its row, `<mixer>_<size>`.
-        seed: of the run.
-        flops: of all its steps.
-        loss: of validation.
-        unigram: loss of a unigram model on the same tokens.
+        scale: of the runs.
+        seed: seeds of the runs.
+        out: folder of the picture; None: that of the table's report at this scale.
     """
 
-    mixer: str
-    size: int
-    seed: int
-    flops: float
-    loss: float
-    unigram: float
+    scale: str = SCALE
+    seed: list[NonNegativeInt] = field(default_factory=lambda: [0, 1, 2])
+    out: Path | None = None
 
 
-@dataclass(frozen=True)
-class Law:
-    """What the runs of a mixer say.
+def main(words: Sequence[str] = ()) -> dict[str, Any]:
+    """Print the fits of the finished runs and draw them; no results file is written.
 
-    Args:
-        sizes: over which each seed was fitted.
-        fits: a and b of each seed.
-        losses: of the runs by size and seed.
-        flops: of a run by size.
+    Raises:
+        UserError: an unknown key or scale.
     """
-
-    sizes: tuple[int, ...]
-    fits: Mapping[int, tuple[float, float]]
-    losses: Mapping[int, Mapping[int, float]]
-    flops: Mapping[int, float]
-
-    @property
-    def b(self) -> dict[int, float]:
-        """Exponents by seed."""
-        return {seed: b for seed, (_, b) in self.fits.items()}
-
-    def at(self, flops: float) -> float:
-        """Loss by the law: the geometric mean of the seeds'."""
-        return math.exp(fmean(math.log(a) - b * math.log(flops) for a, b in self.fits.values()))
-
-
-def main() -> dict[str, Any]:
-    """Print the fits of the finished runs, draw them; return the results, empty without runs."""
-    scale = os.environ.get("SCALE", SCALE)
-    cells = summarise(TABLE, [f"scale={scale}"], list(SEEDS)).cells
+    overrides: list[str] = []
+    options = read(Options, words, USAGE, unread=overrides)
+    overrides = [f"scale={options.scale}", *overrides]
+    cells = summarise(TABLE, overrides, options.seed).cells
     runs = [run(cell.config, cell.record) for cell in cells if cell.value is not None]
     laws = fitted(runs)
     if not laws:
         paper, _, name = TABLE.partition("/")
-        print(f"no seed has two sizes; run: python train.py -m +{paper}={name} scale={scale}")
+        print(f"no seed has two sizes; run: python train.py -m +{paper}={name} {overrides[0]}")
         return {}
     print(page(runs))
-    draw(laws, scale)
-    return {"scale": scale, "runs": [asdict(one) for one in runs]}
+    out = options.out or EXPERIMENTS / TABLE / "results" / options.scale
+    make_folder(out, of=out, key="out")
+    draw(laws, out / "scaling.png")
+    return {}
 
 
 def law() -> str:
@@ -128,49 +108,6 @@ def run(config: Mapping[str, Any], record: Mapping[str, Any]) -> Run:
         loss=metrics["val/loss"],
         unigram=math.log(metrics["val/unigram_perplexity"]),
     )  # fmt: skip
-
-
-def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares of log loss on log FLOPs.
-
-    Args:
-        points: (FLOPs, loss), at least two.
-
-    Returns:
-        a and b of loss = a · FLOPs^(−b).
-    """
-    flops, losses = np.log(np.array(points)).T
-    slope, offset = np.polyfit(flops, losses, 1)
-    return float(np.exp(offset)), float(-slope)
-
-
-def fitted(runs: Iterable[Run], most: int | None = None) -> dict[str, Law]:
-    """The law of each mixer whose seeds have two sizes in common.
-
-    Args:
-        runs: in any order.
-        most: largest size to fit; None: all.
-    """
-    by_mixer: dict[str, dict[int, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
-    for one in runs:
-        by_mixer[one.mixer][one.seed][one.size] = one
-    found = {}
-    for mixer, seeds in by_mixer.items():
-        shared = set[int].intersection(*(set(of) for of in seeds.values()))
-        sizes = tuple(sorted(size for size in shared if most is None or size <= most))
-        if len(sizes) < 2:
-            continue
-        fits = {
-            seed: fit([(of[size].flops, of[size].loss) for size in sizes])
-            for seed, of in sorted(seeds.items())
-        }
-        losses: dict[int, dict[int, float]] = defaultdict(dict)
-        flops = {}
-        for seed, of in sorted(seeds.items()):
-            for size, one in sorted(of.items()):
-                losses[size][seed], flops[size] = one.loss, one.flops
-        found[mixer] = Law(sizes, fits, dict(sorted(losses.items())), dict(sorted(flops.items())))
-    return found
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -240,34 +177,3 @@ def _gap(gap: Difference | None) -> str:
     low, high = gap.interval
     p = digits.p_value(gap)
     return f"{gap.mean:+.4f} ({low:+.4f} to {high:+.4f}); p {'' if p[0] == '<' else '= '}{p}"
-
-
-def draw(laws: Mapping[str, Law], scale: str) -> None:
-    """Losses against FLOPs with the fitted laws, beside the table's report."""
-    figure = empty(8, 5)
-    axis = figure.subplots()
-    for number, (mixer, of) in enumerate(sorted(laws.items())):
-        look = style.line(number)
-        ends = [min(of.flops.values()), max(of.flops.values())]
-        axis.plot(ends, [of.at(one) for one in ends], color=look["color"], linewidth=1)
-        points = [(of.flops[size], loss) for size in of.losses for loss in of.losses[size].values()]
-        label = f"{mixer}: b = {fmean(of.b.values()):.4f}"
-        axis.plot(
-            *zip(*points, strict=True), look["marker"], color=look["color"], label=label,
-            markersize=5, markeredgecolor="white", markeredgewidth=0.6,
-        )  # fmt: skip
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlabel("training FLOPs (matrix products)")
-    axis.set_ylabel("validation loss, nats per token")
-    axis.yaxis.set_major_formatter("{x:.1f}")
-    axis.yaxis.set_minor_formatter("{x:.1f}")
-    over = sorted({size for of in laws.values() for size in of.sizes})
-    axis.set_title(
-        f"Points: a run each; lines: fits over sizes {over[0]} to {over[-1]}", fontsize=10
-    )
-    style.tidy(axis)
-    style.legend(figure, axis)
-    folder = EXPERIMENTS / TABLE / "results" / scale
-    folder.mkdir(parents=True, exist_ok=True)
-    save(figure, folder / "scaling.png", ("png", "pdf"))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import scaling
+from benchmarks import laws, scaling
+from chimera.report.cells import Cell
 
 #: FLOPs of a run by size.
 FLOPS = {1: 1e11, 2: 1e12, 3: 1e13, 4: 1e14}
@@ -16,10 +18,10 @@ FLOPS = {1: 1e11, 2: 1e12, 3: 1e13, 4: 1e14}
 
 def runs(
     mixer: str, by_seed: dict[int, float], sizes: tuple[int, ...] = (1, 2, 3, 4)
-) -> list[scaling.Run]:
+) -> list[laws.Run]:
     """Runs that follow a law with these exponents."""
     return [
-        scaling.Run(mixer, size, seed, FLOPS[size], 40.0 * FLOPS[size] ** -b, math.log(600))
+        laws.Run(mixer, size, seed, FLOPS[size], 40.0 * FLOPS[size] ** -b, math.log(600))
         for seed, b in by_seed.items()
         for size in sizes
     ]
@@ -51,7 +53,7 @@ def test_flops_are_those_of_all_steps() -> None:
 
 
 def test_the_exponent_is_found_over_the_sizes_that_all_seeds_have() -> None:
-    found = scaling.fitted(
+    found = laws.fitted(
         [
             *runs("gated_delta", {0: 0.10, 1: 0.12}),
             *runs("mamba2", {0: 0.10}),
@@ -75,7 +77,7 @@ def test_the_page_has_intervals_and_the_largest_size_as_the_smaller_ones_predict
     ]
     # One mixer falls off the line at its largest size, by a tenth.
     off = [
-        scaling.Run(r.mixer, r.size, r.seed, r.flops, 1.1 * r.loss, r.unigram)
+        laws.Run(r.mixer, r.size, r.seed, r.flops, 1.1 * r.loss, r.unigram)
         if (r.mixer, r.size) == ("mamba2", 4)
         else r
         for r in found
@@ -128,9 +130,31 @@ def test_the_block_has_each_row_at_its_own_rate_on_other_seeds_than_those_that_c
         scaling.law()
 
 
-def test_the_picture_stands_beside_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_finished_runs_are_fitted_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scaling, "EXPERIMENTS", tmp_path)
-    scaling.draw(scaling.fitted(runs("attention", {0: 0.05, 1: 0.06})), "medium")
-    assert (tmp_path / scaling.TABLE / "results" / "medium" / "scaling.png").stat().st_size > 1000
+    asked = []
+
+    def summary(table: str, overrides: list[str], seeds: list[int]) -> Any:
+        asked.append((table, overrides, seeds))
+        pairs = [record(f"attention_{n}", 1e-3, seed, 6 - n) for n in FLOPS for seed in seeds]
+        cells = [
+            Cell(c["table"]["row"], c["seed"], "done", "", 1.0, Path(), c, r, {}) for c, r in pairs
+        ]
+        missing = Cell("mamba2_1", 0, "missing", "", None, Path(), {}, {}, {})
+        return SimpleNamespace(cells=[*cells, missing])
+
+    monkeypatch.setattr(scaling, "summarise", summary)
+    out = tmp_path / "new"
+    assert scaling.main(["scale=small", "seed=3,4", "data=mad", f"out={out}"]) == {}
+    assert asked == [(scaling.TABLE, ["scale=small", "data=mad"], [3, 4])]
+    assert (out / "scaling.png").stat().st_size > 1000
+    assert "| `attention` |" in capsys.readouterr().out
+
+
+def test_without_runs_the_command_that_trains_them_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "summarise", lambda *_: SimpleNamespace(cells=[]))
+    assert scaling.main() == {}
+    assert "run: python train.py -m +ours=scaling scale=medium" in capsys.readouterr().out

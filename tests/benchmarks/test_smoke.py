@@ -11,6 +11,7 @@ from benchmarks.__main__ import main, names
 from benchmarks.timing import turns
 
 from benchmarks import data_size, decoding, mqar, overhead, profile_step, train_step
+from chimera.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +38,25 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert "mixer is no benchmark; choose of cards, compiled, data_size" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["cards", "effects", "equal", "longer", "profile", "rates"])
+@pytest.mark.parametrize(
+    "name", ["cards", "effects", "equal", "longer", "profile", "rates", "scaling"]
+)
 def test_help_lists_the_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"python -m benchmarks {name} ")
     assert len(said.splitlines()) > 2
+
+
+def test_a_mistake_without_words_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise UserError("there is no such data")
+
+    monkeypatch.setattr(overhead, "main", refuse)
+    assert main(["overhead"]) == 2
+    assert capsys.readouterr().err == "error: there is no such data\n"
 
 
 def test_help_of_all_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
