@@ -11,7 +11,7 @@ interval of Student's distribution. A seed is fitted over the sizes that all of 
 have. The largest size is predicted from the smaller ones, too: a law that only describes the points
 it was fitted to says nothing.
 
-docs/results.md has the same fits from the records in `store/` (`law`).
+docs/results.md has the same fits from the records in `store/` (`scaling_law`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     return {}
 
 
-def law() -> str:
+def scaling_law() -> str:
     """The block of docs/results.md."""
     choosing = {line.seed for line in lines_at(TABLE, SCALE)}
     found = dict[tuple[str, int], Run]()
@@ -111,56 +111,68 @@ def run(config: Mapping[str, Any], record: Mapping[str, Any]) -> Run:
 
 
 def page(runs: Sequence[Run]) -> str:
-    """A line for each mixer, the largest exponent first; «No runs yet.» without two seeds."""
-    laws = {mixer: of for mixer, of in fitted(runs).items() if len(of.fits) > 1}
-    if REFERENCE not in laws:
+    """A line for each mixer, the largest exponent first; «No runs yet.» without two sizes.
+
+    Exponents over other sizes than the reference's are not compared with it.
+    """
+    laws = fitted(runs)
+    if not laws:
         return "No runs yet.\n"
     sizes = sorted({one.size for one in runs})
     smaller = fitted(runs, most=sizes[-1] - 1)
     order = sorted(laws, key=lambda mixer: -fmean(laws[mixer].b.values()))
+    reference = laws.get(REFERENCE)
     others = [mixer for mixer in order if mixer != REFERENCE]
-    gaps = corrected([paired(laws[mixer].b, laws[REFERENCE].b) for mixer in others])
+    gaps = corrected(
+        [
+            paired(laws[mixer].b, reference.b)
+            if reference and laws[mixer].sizes == reference.sizes
+            else None
+            for mixer in others
+        ]
+    )
     less = dict(zip(others, gaps, strict=True))
-    lines = []
-    for mixer in order:
-        of, before = laws[mixer], smaller[mixer]
-        flops, last = of.flops.get(sizes[-1]), of.losses.get(sizes[-1], {})
-        there = ["", ""]
-        if flops is not None:
-            by_law, here = before.at(flops), geometric_mean(last.values())
-            there = [f"{by_law:.3f}", f"{here / by_law - 1:+.1%}"]
-        lines.append([
-            f"`{mixer}`", _exponent(of.b), _gap(less.get(mixer)),
-            *(digits.values(of.losses.get(size, {}).values()) for size in sizes), *there,
-        ])  # fmt: skip
-    head = ["mixer", "b (95 % interval)", f"less that of `{REFERENCE}`; p after Holm"]
+    lines = [
+        [
+            f"`{mixer}`",
+            str(len(laws[mixer].fits)),
+            ", ".join(map(str, laws[mixer].sizes)),
+            _exponent(laws[mixer].b),
+            _gap(less.get(mixer)),
+            *(digits.values(laws[mixer].losses.get(size, {}).values()) for size in sizes),
+            *_predicted(laws[mixer], smaller.get(mixer), sizes[-1]),
+        ]
+        for mixer in order
+    ]
+    head = ["mixer", "seeds", "sizes", "b (95 % interval)", f"less that of `{REFERENCE}`"]
     head += [*(f"loss at size {size}" for size in sizes), f"size {sizes[-1]} by the smaller ones"]
     head += ["measured less that"]
-    return f"{table(head, lines)}\n{_sentence(runs, laws, sizes)}"
+    return f"{table(head, lines)}\n{_sentence(runs, sizes)}"
 
 
-def _sentence(runs: Sequence[Run], laws: Mapping[str, Law], sizes: Sequence[int]) -> str:
-    over = {of.sizes for of in laws.values()}
-    assert len(over) == 1, "the mixers were fitted over other sizes"
-    seeds = {
-        size: {len({r.seed for r in runs if (r.mixer, r.size) == (m, size)}) for m in laws}
-        for size in sizes
-    }
-    counts = ", ".join(
-        f"{'to '.join(f'{n} ' for n in sorted(of)).strip()} at size {size}"
-        for size, of in seeds.items()
-    )
-    first, last = (
-        digits.count(fmean(of.flops[size] for of in laws.values() if size in of.flops))
+def _predicted(of: Law, smaller: Law | None, size: int) -> list[str]:
+    """Loss of a size by the law of the smaller ones, and how far the measured one is from it."""
+    if smaller is None or size not in of.losses:
+        return ["", ""]
+    by_law = smaller.at(of.flops[size])
+    measured = geometric_mean(of.losses[size].values())
+    return [f"{by_law:.3f}", f"{measured / by_law - 1:+.1%}"]
+
+
+def _sentence(runs: Sequence[Run], sizes: Sequence[int]) -> str:
+    costs = [
+        " to ".join(
+            f"{digits.count(choose(one.flops for one in runs if one.size == size))}FLOPs"
+            for choose in (min, max)
+        )
         for size in (sizes[0], sizes[-1])
-    )
+    ]
     unigram = " to ".join(
-        dict.fromkeys(f"{choose(r.unigram for r in runs):.2f}" for choose in (min, max))
+        dict.fromkeys(f"{choose(one.unigram for one in runs):.2f}" for choose in (min, max))
     )
     return (
-        f"b is fitted over sizes {', '.join(map(str, next(iter(over))))}. Seeds: {counts}."
-        f" A run takes {first}FLOPs at size {sizes[0]} and {last}FLOPs at size {sizes[-1]}, in the"
-        f" mean of the mixers. A unigram model has a loss of {unigram}.\n"
+        f"Of the mixers, a run takes {costs[0]} at size {sizes[0]} and {costs[1]} at size"
+        f" {sizes[-1]}. p is after Holm. A unigram model has a loss of {unigram}.\n"
     )
 
 

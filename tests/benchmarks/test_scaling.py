@@ -106,9 +106,21 @@ def test_an_exponent_is_paired_with_that_of_the_reference() -> None:
     assert "p <0.001" in line, "the seeds' spread is far larger than that of the differences"
 
 
-def test_without_two_seeds_of_the_reference_there_is_no_page() -> None:
-    assert scaling.page(runs("attention", {0: 0.1})) == "No runs yet.\n"
-    assert scaling.page(runs("mamba2", {0: 0.1, 1: 0.1})) == "No runs yet.\n"
+def test_what_cannot_be_compared_is_left_empty() -> None:
+    """One seed has no interval, other sizes no difference, two sizes nothing to predict from."""
+    assert scaling.page(runs("attention", {0: 0.1}, (1,))) == "No runs yet.\n"
+    text = scaling.page(
+        [
+            *runs("attention", {0: 0.05, 1: 0.06}, (1, 2)),
+            *runs("mamba2", {0: 0.06, 1: 0.07}),
+            *runs("retnet", {0: 0.04}, (1, 2)),
+        ]
+    )
+    lines = {line.split("`")[1]: line.split(" | ")[1:] for line in text.splitlines() if "`" in line}
+    assert lines["mamba2"][:2] == ["2", "1, 2, 3, 4"]
+    assert lines["mamba2"][3] == ""
+    assert lines["retnet"][:4] == ["1", "1, 2", "0.0400", ""]
+    assert lines["attention"][-2:] == ["", " |"]
 
 
 def test_the_block_has_each_row_at_its_own_rate_on_other_seeds_than_those_that_chose(
@@ -124,10 +136,10 @@ def test_the_block_has_each_row_at_its_own_rate_on_other_seeds_than_those_that_c
     line = type("Line", (), {"seed": 100})
     monkeypatch.setattr(scaling, "lines_at", lambda _table, _scale: [line])
     monkeypatch.setattr(scaling, "records", lambda _start: iter([*more, *kept, other]))
-    assert scaling.law() == scaling.page([scaling.run(*pair) for pair in kept])
+    assert scaling.scaling_law() == scaling.page([scaling.run(*pair) for pair in kept])
     monkeypatch.setattr(scaling, "records", lambda _start: iter([*kept, kept[0]]))
     with pytest.raises(AssertionError, match="two runs"):
-        scaling.law()
+        scaling.scaling_law()
 
 
 def test_finished_runs_are_fitted_and_drawn(
