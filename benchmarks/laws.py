@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, geometric_mean
 
 import numpy as np
 
@@ -56,9 +55,13 @@ class Law:
         """Exponents by seed."""
         return {seed: b for seed, (_, b) in self.fits.items()}
 
+    def by_seed(self, flops: float) -> dict[int, float]:
+        """Loss by each seed's law."""
+        return {seed: a * flops**-b for seed, (a, b) in self.fits.items()}
+
     def at(self, flops: float) -> float:
         """Loss by the law: the geometric mean of the seeds'."""
-        return math.exp(fmean(math.log(a) - b * math.log(flops) for a, b in self.fits.values()))
+        return geometric_mean(self.by_seed(flops).values())
 
 
 def fit(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -111,43 +111,63 @@ def run(config: Mapping[str, Any], record: Mapping[str, Any]) -> Run:
 
 
 def page(runs: Sequence[Run]) -> str:
-    """A line for each mixer, the largest exponent first; «No runs yet.» without two sizes.
+    """Losses by size, and laws, a line for each mixer; «No runs yet.» without two sizes.
 
-    Exponents over other sizes than the reference's are not compared with it.
+    The laws are compared with the reference's if they are over the same sizes: exponents, and
+    losses at FLOPs in the middle of all runs.
     """
     laws = fitted(runs)
     if not laws:
         return "No runs yet.\n"
     sizes = sorted({one.size for one in runs})
     smaller = fitted(runs, most=sizes[-1] - 1)
+    middle = geometric_mean(of.flops[size] for of in laws.values() for size in of.sizes)
+    losses = [
+        [
+            f"`{mixer}`",
+            *(digits.values(of.losses.get(size, {}).values()) for size in sizes),
+            *_predicted(of, smaller.get(mixer), sizes[-1]),
+        ]
+        for mixer, of in sorted(laws.items(), key=lambda item: item[1].at(middle))
+    ]
+    head = ["mixer", *(f"loss at size {size}" for size in sizes)]
+    head += [f"size {sizes[-1]} by the smaller ones", "measured less that"]
+    return (
+        f"{table(head, losses)}\n{_costs(runs, sizes)}\n{_exponents(laws, middle)}\n"
+        f"p is after Holm for {len(laws) - 1} mixers.\n"
+    )
+
+
+def _exponents(laws: Mapping[str, Law], flops: float) -> str:
+    """b and the loss at these FLOPs, the largest b first, beside the reference's."""
     order = sorted(laws, key=lambda mixer: -fmean(laws[mixer].b.values()))
     reference = laws.get(REFERENCE)
-    others = [mixer for mixer in order if mixer != REFERENCE]
-    gaps = corrected(
-        [
-            paired(laws[mixer].b, reference.b)
-            if reference and laws[mixer].sizes == reference.sizes
-            else None
-            for mixer in others
+    compared = [
+        mixer
+        for mixer in order
+        if reference and mixer != REFERENCE and laws[mixer].sizes == reference.sizes
+    ]
+    columns = []
+    for values in (lambda of: of.b, lambda of: of.by_seed(flops)):
+        gaps = [paired(values(laws[mixer]), values(laws[REFERENCE])) for mixer in compared]
+        less = dict(zip(compared, corrected(gaps), strict=True))
+        columns += [
+            {mixer: _interval(values(of)) for mixer, of in laws.items()},
+            {mixer: _gap(less.get(mixer)) for mixer in laws},
         ]
-    )
-    less = dict(zip(others, gaps, strict=True))
     lines = [
         [
             f"`{mixer}`",
             str(len(laws[mixer].fits)),
             ", ".join(map(str, laws[mixer].sizes)),
-            _exponent(laws[mixer].b),
-            _gap(less.get(mixer)),
-            *(digits.values(laws[mixer].losses.get(size, {}).values()) for size in sizes),
-            *_predicted(laws[mixer], smaller.get(mixer), sizes[-1]),
+            *(column[mixer] for column in columns),
         ]
         for mixer in order
     ]
-    head = ["mixer", "seeds", "sizes", "b (95 % interval)", f"less that of `{REFERENCE}`"]
-    head += [*(f"loss at size {size}" for size in sizes), f"size {sizes[-1]} by the smaller ones"]
-    head += ["measured less that"]
-    return f"{table(head, lines)}\n{_sentence(runs, sizes)}"
+    gap = f"less that of `{REFERENCE}`"
+    head = ["mixer", "seeds", "sizes", "b (95 % interval)", gap]
+    head += [f"loss at {digits.count(flops)}FLOPs by the law", gap]
+    return table(head, lines)
 
 
 def _predicted(of: Law, smaller: Law | None, size: int) -> list[str]:
@@ -159,7 +179,7 @@ def _predicted(of: Law, smaller: Law | None, size: int) -> list[str]:
     return [f"{by_law:.3f}", f"{measured / by_law - 1:+.1%}"]
 
 
-def _sentence(runs: Sequence[Run], sizes: Sequence[int]) -> str:
+def _costs(runs: Sequence[Run], sizes: Sequence[int]) -> str:
     costs = [
         " to ".join(
             f"{digits.count(choose(one.flops for one in runs if one.size == size))}FLOPs"
@@ -171,13 +191,13 @@ def _sentence(runs: Sequence[Run], sizes: Sequence[int]) -> str:
         dict.fromkeys(f"{choose(one.unigram for one in runs):.2f}" for choose in (min, max))
     )
     return (
-        f"Of the mixers, a run takes {costs[0]} at size {sizes[0]} and {costs[1]} at size"
-        f" {sizes[-1]}. p is after Holm. A unigram model has a loss of {unigram}.\n"
+        f"By the mixer, a run takes {costs[0]} at size {sizes[0]} and {costs[1]} at size"
+        f" {sizes[-1]}. A unigram model has a loss of {unigram}.\n"
     )
 
 
-def _exponent(b: Mapping[int, float]) -> str:
-    value = spread(list(b.values()))
+def _interval(values: Mapping[int, float]) -> str:
+    value = spread(list(values.values()))
     assert value is not None
     ends = Difference(value.mean, value.std, value.n, None).interval
     return f"{value.mean:.4f}" + (f" ({ends[0]:.4f} to {ends[1]:.4f})" if ends else "")

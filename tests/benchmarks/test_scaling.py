@@ -45,6 +45,13 @@ def record(row: str, rate: float, seed: int, loss: float) -> tuple[dict[str, Any
     }
 
 
+def lines_of(text: str, part: int) -> dict[str, list[str]]:
+    """Cells by mixer of the first or second table of a page."""
+    lines = text.split("| mixer |")[part + 1].splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| `" in line]
+    return {first.strip("`"): rest for first, *rest in cells}
+
+
 def test_flops_are_those_of_all_steps() -> None:
     one = scaling.run(*record("gated_delta_2", 1e-3, 7, 5.0))
     assert (one.mixer, one.size, one.seed) == ("gated_delta", 2, 7)
@@ -85,25 +92,30 @@ def test_the_page_has_intervals_and_the_largest_size_as_the_smaller_ones_predict
     straight, bent = scaling.page(found), scaling.page(off)
     half = 4.303 * 0.01 / math.sqrt(3)
     assert f"0.0600 ({0.06 - half:.4f} to {0.06 + half:.4f})" in straight
-    attention = next(line for line in straight.splitlines() if line.startswith("| `attention`"))
-    assert attention.endswith(("| +0.0% |", "| -0.0% |"))
-    mamba2 = next(line for line in bent.splitlines() if line.startswith("| `mamba2`"))
+    losses, exponents = (lines_of(straight, part) for part in (0, 1))
+    assert losses["attention"][-1] in {"+0.0%", "-0.0%"}
+    assert list(losses) == list(exponents) == ["mamba2", "attention"], "the best and largest first"
     by_law = 40.0 * math.exp(-0.07 * math.log(1e14))
-    assert f"| {by_law:.3f} | " in mamba2
-    assert mamba2.endswith("| +10.0% |")
-    assert straight.index("`mamba2`") < straight.index("| `attention`"), "largest exponent first"
+    assert lines_of(bent, 0)["mamba2"][-2:] == [f"{by_law:.3f}", "+10.0%"]
 
 
-def test_an_exponent_is_paired_with_that_of_the_reference() -> None:
+def test_a_law_is_paired_with_that_of_the_reference() -> None:
+    """In the middle of all runs, too, where the laws have losses of their own."""
     text = scaling.page(
         [
             *runs("attention", {0: 0.05, 1: 0.08, 2: 0.06}),
             *runs("mamba2", {0: 0.061, 1: 0.09, 2: 0.0705}),
         ]
     )
-    line = next(line for line in text.splitlines() if line.startswith("| `mamba2`"))
-    assert "+0.0105" in line
-    assert "p <0.001" in line, "the seeds' spread is far larger than that of the differences"
+    assert "loss at 3.16 TFLOPs by the law" in text
+    _, _, _, exponent, _, loss = lines_of(text, 1)["mamba2"]
+    # The seeds' spread is far larger than that of the differences.
+    assert exponent.startswith("+0.0105 (")
+    assert exponent.endswith("p <0.001")
+    middle = math.sqrt(1e12 * 1e13)
+    pairs = ((0.061, 0.05), (0.09, 0.08), (0.0705, 0.06))
+    gaps = [40.0 * (middle**-b - middle**-a) for b, a in pairs]
+    assert loss.startswith(f"{sum(gaps) / 3:+.4f} (")
 
 
 def test_what_cannot_be_compared_is_left_empty() -> None:
@@ -116,11 +128,11 @@ def test_what_cannot_be_compared_is_left_empty() -> None:
             *runs("retnet", {0: 0.04}, (1, 2)),
         ]
     )
-    lines = {line.split("`")[1]: line.split(" | ")[1:] for line in text.splitlines() if "`" in line}
+    lines = lines_of(text, 1)
     assert lines["mamba2"][:2] == ["2", "1, 2, 3, 4"]
-    assert lines["mamba2"][3] == ""
+    assert lines["mamba2"][3] == lines["mamba2"][5] == ""
     assert lines["retnet"][:4] == ["1", "1, 2", "0.0400", ""]
-    assert lines["attention"][-2:] == ["", " |"]
+    assert lines_of(text, 0)["attention"][-2:] == ["", ""]
 
 
 def test_the_block_has_each_row_at_its_own_rate_on_other_seeds_than_those_that_chose(
