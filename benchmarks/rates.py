@@ -78,9 +78,12 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         for line in tried(table.path)
         if line.scale != options.scale or (options.rows and line.row not in chosen)
     ]
+    last = len(order)  # a row that the table does not have any more
     lines.sort(key=lambda line: (order[line.row], line.rate, line.seed))
+    all_lines = [*kept, *lines]
+    all_lines.sort(key=lambda line: (line.scale, order.get(line.row, last), line.rate, line.seed))
     file = EXPERIMENTS / f"{table.path}{SUFFIX}"
-    write_atomic(file, _text([*kept, *lines]))
+    write_atomic(file, _text(all_lines))
     print(listing(table, lines))
     print(file)
     return {}

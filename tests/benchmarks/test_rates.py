@@ -130,6 +130,8 @@ def test_some_rows_can_be_chosen_for_and_the_report_names_the_others(
         make(TABLE, values, overrides=("scale=smoke", f"optim.lr={rate:g}"))
     with folders(monkeypatch, folder):
         rates.main([*WORDS, "rows=layernorm"])  # keeps qdyt's
+        rows = [line.row for line in rates.tried(TABLE) if line.scale == "smoke"]
+        assert list(dict.fromkeys(rows)) == ["layernorm", "qdyt"], "in the table's order"
         make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
         summary = summarise(TABLE, ["scale=smoke"], [0])
         text = report(summary)
