@@ -30,6 +30,7 @@ from benchmarks.rates import chosen_rates
 from benchmarks.ratios import encoders, speed
 from benchmarks.results_page import missing, results
 from benchmarks.rise import rise
+from benchmarks.scaling import scaling_law
 from benchmarks.seeds import seeds
 from benchmarks.titan import titan, titan_parts
 from benchmarks.train_step import MAIN, THEIRS
@@ -231,7 +232,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, gradient_rules, grafts, plateau),
         *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, rise),
-        *(encoders, gates, speed),
+        *(encoders, gates, speed, scaling_law),
     )
 }
 

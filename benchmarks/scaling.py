@@ -174,9 +174,15 @@ def _predicted(of: Law, smaller: Law | None, size: int) -> list[str]:
     """Loss of a size by the law of the smaller ones, and how far the measured one is from it."""
     if smaller is None or size not in of.losses:
         return ["", ""]
-    by_law = smaller.at(of.flops[size])
-    measured = geometric_mean(of.losses[size].values())
-    return [f"{by_law:.3f}", f"{measured / by_law - 1:+.1%}"]
+    by_law, measured = smaller.by_seed(of.flops[size]), of.losses[size]
+    gap = paired(
+        {seed: math.log(loss) for seed, loss in measured.items()},
+        {seed: math.log(loss) for seed, loss in by_law.items()},
+    )
+    assert gap is not None  # a seed with a size is fitted
+    ends = gap.interval and " to ".join(f"{math.expm1(end):+.1%}" for end in gap.interval)
+    shown = f"{math.expm1(gap.mean):+.1%}" + (f" ({ends})" if ends else "")
+    return [f"{geometric_mean(by_law[seed] for seed in measured):.3f}", shown]
 
 
 def _costs(runs: Sequence[Run], sizes: Sequence[int]) -> str:
