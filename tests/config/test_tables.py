@@ -114,6 +114,12 @@ def test_published_numbers_parse(name: str) -> None:
 SCALES = ("smoke", "small", "medium", "paper")
 
 
+def validated(config: dict[str, Any]) -> tuple[object, ...]:
+    """What decides of which tokens a loss is: rows that are compared must agree in it."""
+    data, trainer = config["data"], config["trainer"]
+    return trainer["limit_val_batches"], data["batch_size"], data.get("seq_len"), data["max_bytes"]
+
+
 #: A table of each paper at the smallest scale.
 FEW = list({name.split("/")[0]: name for name in tables()}.values())
 
@@ -148,6 +154,8 @@ def test_rows_compose_check_and_build(
     # Every row is a run of its own.
     assert len({identity(config) for config in configs.values()}) == len(configs)
     assert not every or len(configs) == len(table.rows)
+    if table.metric in ("val/perplexity", "val/loss"):
+        assert len({validated(config) for config in configs.values()}) == 1
 
 
 def test_equal_rows_of_several_tables_are_one_run() -> None:
