@@ -132,10 +132,8 @@ def page(runs: Sequence[Run]) -> str:
     ]
     head = ["mixer", *(f"loss at size {size}" for size in sizes)]
     head += [f"size {sizes[-1]} by the smaller ones", "measured less that"]
-    return (
-        f"{table(head, losses)}\n{_costs(runs, sizes)}\n{_exponents(laws, middle)}\n"
-        f"p is after Holm for {len(laws) - 1} mixers.\n"
-    )
+    corrections = f"\np is after Holm for {len(laws) - 1} mixers.\n" if len(laws) > 1 else ""
+    return f"{table(head, losses)}\n{_costs(runs, sizes)}\n{_exponents(laws, middle)}{corrections}"
 
 
 def _exponents(laws: Mapping[str, Law], flops: float) -> str:
@@ -188,8 +186,10 @@ def _predicted(of: Law, smaller: Law | None, size: int) -> list[str]:
 def _costs(runs: Sequence[Run], sizes: Sequence[int]) -> str:
     costs = [
         " to ".join(
-            f"{digits.count(choose(one.flops for one in runs if one.size == size))}FLOPs"
-            for choose in (min, max)
+            dict.fromkeys(
+                f"{digits.count(choose(one.flops for one in runs if one.size == size))}FLOPs"
+                for choose in (min, max)
+            )
         )
         for size in (sizes[0], sizes[-1])
     ]
