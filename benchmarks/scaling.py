@@ -28,11 +28,11 @@ from benchmarks.markdown import table
 from benchmarks.stored import records
 from chimera.config.arguments import read
 from chimera.config.rates import chosen, lines_at
-from chimera.paths import EXPERIMENTS
 from chimera.report import digits
 from chimera.report.budget import tokens_per_step
 from chimera.report.stats import Difference, corrected, paired, spread
 from chimera.report.summary import summarise
+from chimera.report.write import report_folder
 from chimera.rundir.atomic import make_folder
 from chimera.types import NonNegativeInt
 
@@ -51,7 +51,7 @@ class Options:
     Args:
         scale: of the runs.
         seed: seeds of the runs.
-        out: folder of the picture; None: that of the table's report at this scale.
+        out: folder of the picture; None: that of the user's report of the table.
     """
 
     scale: str = SCALE
@@ -68,17 +68,18 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     overrides: list[str] = []
     options = read(Options, words, USAGE, unread=overrides)
     overrides = [f"scale={options.scale}", *overrides]
-    cells = summarise(TABLE, overrides, options.seed).cells
-    runs = [run(cell.config, cell.record) for cell in cells if cell.value is not None]
+    summary = summarise(TABLE, overrides, options.seed)
+    runs = [run(cell.config, cell.record) for cell in summary.cells if cell.value is not None]
     laws = fitted(runs)
     if not laws:
         paper, _, name = TABLE.partition("/")
         print(f"no seed has two sizes; run: python train.py -m +{paper}={name} {overrides[0]}")
         return {}
     print(page(runs))
-    out = options.out or EXPERIMENTS / TABLE / "results" / options.scale
+    out = options.out or report_folder(summary)
     make_folder(out, of=out, key="out")
     draw(laws, out / "scaling.png")
+    print(out / "scaling.png")
     return {}
 
 
