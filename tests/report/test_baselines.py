@@ -12,7 +12,7 @@ import pytest
 
 from chimera.config.tables import load
 from chimera.report import notes, text
-from chimera.report.baselines import CONSTANT, baselines, below
+from chimera.report.baselines import CONSTANT, OVERLAP, baselines, below
 from chimera.report.export import comma_separated
 from chimera.report.summary import Summary, summarise
 from tests.report.runs import make
@@ -66,6 +66,15 @@ def test_a_constant_prediction_is_read_from_the_record_or_known() -> None:
     found = summary("saidl/tasks", {"mrpc": [0.8]}, metrics=nothing, **recorded)
     assert [(b.name, b.value.mean) for b in baselines(found)] == [("constant", 0.84)]
     assert below(baselines(found)[0], found) == ["mrpc"]
+
+
+def test_the_overlap_of_pairs_is_read_from_the_record() -> None:
+    recorded = {CONSTANT: {"val/score": 0.0}, OVERLAP: {"val/score": 0.61, "val/pearson": 0.6}}
+    nothing = {"val/unigram_perplexity": None}
+    found = summary("titan/spanish", {"transformer_stsb": [0.2]}, metrics=nothing, **recorded)
+    values = {b.name: b.value.mean for b in baselines(found)}
+    assert values == {"constant": 0.0, "overlap": 0.61}
+    assert [below(b, found) for b in baselines(found)] == [[], ["transformer_stsb"]]
 
 
 def test_counts_are_not_tested() -> None:

@@ -2,6 +2,7 @@
 
     unigram     token frequencies of train (perplexity, and its logarithm as loss)
     constant    the most frequent class of train, or the mean score of train
+    overlap     the tokens that the two texts of an example have in common
     base        the start model before training, where the task measures it
     guess       the answer drawn at random from those that the data allow
 
@@ -19,8 +20,8 @@ from chimera.report.cells import metric
 from chimera.report.stats import Spread, spread
 from chimera.report.summary import Summary
 
-#: Key of run.json with the metrics of a constant prediction, of runs that record them.
-CONSTANT = "constant_prediction"
+#: Keys of run.json with the metrics of predictions without a network, of runs that record them.
+CONSTANT, OVERLAP = "constant_prediction", "overlap_prediction"
 Record = dict[str, Any]
 
 
@@ -75,6 +76,11 @@ def _constant(record: Record, key: str) -> float | None:
     return share if key.endswith("/accuracy") else 0.0 if key == "val/mcc" else None
 
 
+def _overlap(record: Record, key: str) -> float | None:
+    recorded = record.get(OVERLAP)
+    return metric({"metrics": recorded}, key) if isinstance(recorded, Mapping) else None
+
+
 def _base(record: Record, key: str) -> float | None:
     group, slash, name = key.partition("/")
     return metric(record, f"{group}_base/{name}") if slash else None
@@ -88,6 +94,7 @@ def _guess(record: Record, key: str) -> float | None:
 PREDICTORS: dict[str, tuple[str, Callable[[Record, str], float | None]]] = {
     "unigram": ("Unigram model, no network", _unigram),
     "constant": ("Constant prediction, no network", _constant),
+    "overlap": ("Tokens in common, no network", _overlap),
     "guess": ("Guess among the possible answers, no network", _guess),
     "base": ("Start model, untouched", _base),
 }

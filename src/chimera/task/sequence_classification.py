@@ -8,11 +8,12 @@ score.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.ops import reduce
+from chimera.task import overlap
 from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of
 from chimera.types import NonNegativeFloat, ProperFraction
@@ -140,19 +142,40 @@ class SequenceClassification(Task):
 
         Called between evaluations: it uses the metrics of validation, which are empty then.
         """
-        data = cast(LabelledDataModule, data)
-        train = data.prepared.splits["train"]
+        train = cast(LabelledDataModule, data).prepared.splits["train"]
         counts = class_counts(train, self.classes) if self.classes else None
-        constant = np.nanmean(train.labels) if counts is None else counts.argmax()
-        for part, examples in data.parts("valid").items():
-            labels = torch.from_numpy(examples.labels)
-            targets = targets_of(labels[labelled(labels)], self.classes).to(self.device)
-            scores = self.scores[f"val-{part}"]
+        constant = float(np.nanmean(train.labels) if counts is None else counts.argmax())
+        return self._scored(data, lambda part: np.full(len(part), constant))
+
+    def overlap_prediction(self, data: DataModule) -> dict[str, float]:
+        """Metrics of predicting from the tokens that the two texts of an example have in common.
+
+        Empty unless all examples are pairs. Called between evaluations.
+        """
+        prepared = cast(LabelledDataModule, data).prepared
+        train, template = prepared.splits["train"], prepared.tokenizer.template
+        return self._scored(
+            data, lambda part: overlap.predictions(part, train, template, self.classes)
+        )
+
+    def _scored(
+        self, data: DataModule, predict: Callable[[Encoded], npt.NDArray[np.float64] | None]
+    ) -> dict[str, float]:
+        """Metrics of predictions without a network; empty where a part has none."""
+        parts = cast(LabelledDataModule, data).parts("valid")
+        predicted = {name: predict(part) for name, part in parts.items()}
+        if any(values is None for values in predicted.values()):
+            return {}
+        for name, values in predicted.items():
+            labels = torch.from_numpy(parts[name].labels)
+            has_label = labelled(labels)
+            targets = targets_of(labels[has_label], self.classes).to(self.device)
+            said = torch.from_numpy(values)[has_label].to(targets)
+            scores = self.scores[f"val-{name}"]
             assert isinstance(scores, Scores)
-            same = torch.full_like(targets, float(constant))
-            scores.update(torch.zeros((), device=self.device), same, targets)
-        values = self.compute_metrics("val")
-        return {f"val/{name}": v for name, v in values.items() if not name.startswith("loss")}
+            scores.update(torch.zeros((), device=self.device), said, targets)
+        found = self.compute_metrics("val")
+        return {f"val/{name}": v for name, v in found.items() if not name.startswith("loss")}
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         draws = batch.get("draws")

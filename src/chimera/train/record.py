@@ -59,9 +59,10 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
 
 
 def trivial(task: Task, data: DataModule) -> dict[str, Any]:
-    """Metrics of a constant prediction, for the rows of baselines in reports; empty without."""
-    predict = getattr(task, "constant_prediction", None)  # tasks with labels have it
-    return {"constant_prediction": predict(data)} if predict else {}
+    """Metrics of predictions without a network, for reports' baselines; only those there are."""
+    names = ("constant_prediction", "overlap_prediction")  # tasks with labels have them
+    found = {name: getattr(task, name)(data) for name in names if hasattr(task, name)}
+    return {name: metrics for name, metrics in found.items() if metrics}
 
 
 def after(trainer: pl.Trainer, directory: RunDir, metrics: dict[str, float]) -> dict[str, Any]:
