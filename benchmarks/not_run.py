@@ -40,6 +40,7 @@ _SPANISH = (
     f"data.path={SHOWN}/es_text/literature_train.txt",
     f"data.valid_path={SHOWN}/es_text/literature_valid.txt",
 )
+_BODIES = ",".join(word.replace("=", ":", 1) for word in _SPANISH)
 _ALPACA = f"data.path={SHOWN}/instruct/alpaca_2000.json"
 #: Overrides of tables whose stand-in data are not the paper's kind.
 MORE: dict[str, tuple[str, ...]] = {
@@ -47,7 +48,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "saidl/tasks": _COLA[1:],
     "bitnet_qdyt/glue": _COLA[1:],
     **dict.fromkeys(("titan/ablations", "titan/pattern", "titan/baselines"), _SPANISH),
-    "titan/spanish": (f"data.path={SHOWN}/es_glue",),
+    "titan/spanish": (f"data.path={SHOWN}/es_glue", f"init_row={{{_BODIES}}}"),
     "tptt/variants": (
         f"model.name={SHOWN}/models/stories260k",
         "model.pretrained=true",
@@ -82,8 +83,14 @@ def overrides(table: str) -> list[str]:
 def command(table: str) -> str:
     """The command that trains a table, as one types it."""
     before = [f"{key}={value}" for key, value in ENVIRONMENT.get(table, {}).items()]
-    words = [f"'{text}'" if "(" in text else text for text in overrides(table)]
+    words = [_typed(text) for text in overrides(table)]
     return " ".join([*before, "python train.py -m", *words])
+
+
+def _typed(text: str) -> str:
+    """An override as a shell takes it; a variable stays one in double quotes."""
+    quote = "'" if "(" in text else '"' if "{" in text else ""
+    return f"{quote}{text}{quote}"
 
 
 def planned(table: str) -> list[Job]:

@@ -41,6 +41,7 @@ from chimera.config.overrides import (
     is_choice,
     one_each,
 )
+from chimera.config.rows_before import check_row_settings, row_overrides, teacher_overrides
 from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
 from chimera.config.search_path import one_line
 from chimera.errors import UserError
@@ -48,11 +49,6 @@ from chimera.paths import CONF
 from chimera.program import spelt
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
-
-#: Prefixes of the overrides that the row named by `init_from` shares with the run.
-SHARED = ("scale=", "logger", "launcher", "trainer.progress=", "data.cache_dir=")
-#: Prefixes of the student's overrides that its teacher does not share.
-STUDENT_ONLY = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil")
 
 
 def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
@@ -122,7 +118,8 @@ def source_of(start_model: str, overrides: Iterable[str] = ()) -> init_from.Sour
 
     Args:
         start_model: value of `init_from`.
-        overrides: of the run; a row named by `init_from` shares some of them.
+        overrides: of the run; a row named by `init_from` shares some of them, and has those of
+            `init_row`.
 
     Raises:
         UserError: no such model, or a run that has not finished.
@@ -130,44 +127,12 @@ def source_of(start_model: str, overrides: Iterable[str] = ()) -> init_from.Sour
     if not start_model.startswith(tables.ROW):
         trust = any(override.startswith("model.name=") for override in overrides)
         return init_from.source(start_model, trust=trust)
-    config = _row(tuple(row_overrides(start_model, overrides)))
+    try:
+        config = _row(tuple(row_overrides(start_model, overrides)))
+    except UserError as error:
+        raise UserError(f"init_from={start_model}: {error}") from error
     run = RunDir.of(config)
     return init_from.Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
-
-
-def row_overrides(row: str, overrides: Iterable[str]) -> list[str]:
-    """Overrides that train the row named by `init_from`.
-
-    Args:
-        row: `row:<paper>/<table>/<row>`.
-        overrides: of the run that starts from the row.
-
-    Raises:
-        UserError: no such row.
-    """
-    chosen = tables.row_override(row, "init_from")
-    return [chosen, *(o for o in overrides if o.startswith(SHARED))]
-
-
-def teacher_overrides(teacher: str, overrides: Iterable[str]) -> list[str]:
-    """Overrides that train the teacher of a run.
-
-    Args:
-        teacher: `row:<paper>/<table>/<row>`.
-        overrides: of the student.
-
-    Raises:
-        UserError: no such row.
-    """
-    chosen = tables.row_override(teacher, "task.teacher")
-    papers = tables.papers()
-    shared = [
-        override
-        for override in overrides
-        if override.lstrip("+").partition("=")[0].partition("/")[0] not in papers
-        and not override.lstrip("+").startswith(STUDENT_ONLY)
-    ]
-    return [chosen, *shared]
 
 
 def teacher_identity(teacher: str, overrides: Iterable[str]) -> str:
@@ -214,6 +179,7 @@ def _choices(
     """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
     choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
     start_model = scratch.start_model(select(tuple(choices), conf), choices, settings)
+    check_row_settings(start_model, settings)
     source = source_of(start_model, overrides) if start_model else None
     choices = [*init_from.source_choices(source, start_model, settings), *choices]
     chosen = (*scale_choices(select(tuple(choices), conf), choices), *choices)
@@ -269,7 +235,7 @@ def _set(cfg: DictConfig, override: Override) -> None:
 
 def _refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
     for key in sorted(set(keys_of(cfg)) - known_keys):
-        if not key.startswith(("table.", "mixer.members", "callbacks.", *OPEN)):
+        if not key.startswith(("table.", "init_row.", "mixer.members", "callbacks.", *OPEN)):
             raise UserError(
                 f"an experiment or preset sets {key}, which no chosen part has"
                 f"{hint(key, known_keys)}"

@@ -1,25 +1,31 @@
-"""Rows whose model has random weights in the paper: `init_from=` of their table is not for them.
+"""Rows that start from no model, or no row: `init_from=`, `init_row=` of a table is not theirs.
 
 A preset or a row says so by `init_from: scratch`. Some of SAIDL's rows fine-tune a body and others
 are frozen random layers; one `init_from=` gives the whole table another body, and the random ones
-stay what they are.
+stay what they are. So do rows that start from a model of Hugging Face, if `init_row=` gives other
+data to the rows that their neighbours start from.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from chimera.config.choices import UNSET, Selection, init_from_of, select
 from chimera.config.overrides import check_choices, is_choice
+from chimera.config.rows_before import PREFIX
+from chimera.config.tables import ROW
 from chimera.errors import UserError
 from chimera.paths import CONF
 
 #: Value of `init_from` in such a preset or row; the run's own is null.
 SCRATCH = "scratch"
 _KEY = "init_from="
+#: Overrides that some rows of a table have no use for, and why.
+_NOT_FOR = {_KEY: "trained from scratch", PREFIX: "starts from no other row"}
 
 
 def start_model(
@@ -47,23 +53,23 @@ def start_model(
 
 
 def applicable(batch: Sequence[Sequence[str]], *, tell: bool = True) -> list[list[str]]:
-    """Overrides of a table's jobs, without an `init_from=` for rows that train from scratch.
+    """Overrides of a table's jobs, without those about a start model that a row does not have.
 
     Args:
         batch: the overrides of each job.
         tell: name these rows on stderr.
     """
-    kept, without = [], []
+    kept, without = [], defaultdict[tuple[str, str], list[str]](list)
     for overrides in batch:
-        given = [text for text in overrides if text.startswith(_KEY)]
         rest = list(overrides)
-        if given and _from_scratch(overrides):
-            rest = [text for text in overrides if text not in given]
-            without.append((given[-1], _row(overrides)))
+        for key, why in _NOT_FOR.items():
+            given = [text for text in rest if text.startswith(key)]
+            if given and _has_no(key, rest):
+                rest = [text for text in rest if text not in given]
+                without[given[-1], why].append(_row(overrides))
         kept.append(rest)
-    for model in dict.fromkeys(text for text, _ in without) if tell else ():
-        rows = ", ".join(dict.fromkeys(row for text, row in without if text == model))
-        _say(f"{model} is not for {rows}: trained from scratch")
+    for (text, why), rows in without.items() if tell else ():
+        _say(f"{text} is not for {', '.join(dict.fromkeys(rows))}: {why}")
     return kept
 
 
@@ -73,10 +79,16 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _from_scratch(overrides: Sequence[str]) -> bool:
+def _has_no(key: str, overrides: Sequence[str]) -> bool:
+    """Whether the run has no start model that the key could change, or no row as such."""
     parsed = check_choices(list(overrides))
     choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
-    return init_from_of(select(tuple(choices), CONF), choices) == SCRATCH
+    chosen = select(tuple(choices), CONF)
+    if key == _KEY:
+        return init_from_of(chosen, choices) == SCRATCH
+    settings = {o.key_or_group: o.value() for o in parsed}
+    is_row = any("/" in choice.partition("=")[0] for choice in choices)
+    return is_row and not (start_model(chosen, choices, settings) or "").startswith(ROW)
 
 
 def _row(choices: Sequence[str]) -> str:

@@ -57,6 +57,8 @@ class Run:
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
             model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`). `scratch` in a
             preset keeps its rows at random weights, whatever their table starts from.
+        init_row: settings of the row that `init_from=row:…` names, by key, beside the run's scale:
+            `{data:text,data.path:<file>}`.
         init_run: identity of the model that `init_from` names; set by the composition.
         measured: what `quant.compute=auto` became and the seconds of each arithmetic; set by the
             run (`chimera.rundir.measured`).
@@ -73,6 +75,7 @@ class Run:
     ckpt_path: str | None = None
     ckpt_sha256: str | None = None
     init_from: str | None = None
+    init_row: dict[str, Any] | None = None
     init_run: str | None = None
     measured: dict[str, Any] | None = None
 

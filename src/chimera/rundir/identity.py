@@ -32,6 +32,7 @@ NOT_IDENTITY = (
     "measured",
     "task.teacher",
     "init_from",
+    "init_row",
     "data.cache_dir",
     "data.num_workers",
     "data.processes",

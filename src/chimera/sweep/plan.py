@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chimera.config.compose import compose, plain, row_overrides
+from chimera.config.compose import compose, plain
 from chimera.config.init_from import pending
 from chimera.config.roots import roots
+from chimera.config.rows_before import row_overrides
 from chimera.config.scratch import applicable
 from chimera.config.tables import metric_of
 from chimera.errors import UserError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chimera.config import init_from
-from chimera.config.compose import row_overrides, teacher_overrides
+from chimera.config.rows_before import row_overrides, teacher_overrides
 from chimera.config.tables import ROW
 from chimera.errors import UserError
 from chimera.program import spelt
