@@ -83,6 +83,22 @@ def test_a_second_seed_tries_the_two_best_and_the_mean_decides(
     assert f"They were chosen in runs of {steps} steps, and these rows take 3: the best" in longer
 
 
+def test_rows_with_more_seeds_than_others_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rate, values in VALUES.items():
+        held_out(rate)
+        second = {("qdyt", 101): values["qdyt"]}
+        make(TABLE, second, overrides=("scale=smoke", f"optim.lr={rate:g}"))
+    with folders(monkeypatch, folder):
+        rates.main(WORDS)
+        rates.main([*WORDS, "seed=100,101", "rows=qdyt"])
+        make(TABLE, {(row, 0): value for row, value in VALUES[0.001].items()})
+        text = report(summarise(TABLE, ["scale=smoke"], [0]))
+    assert "at which its seed 100, which is not among these, has the best `val/perplexity`" in text
+    assert "For `qdyt` its two best were tried on 101, too, and the mean decides." in text
+
+
 def test_missing_runs_are_named_and_nothing_is_written(folder: Path) -> None:
     with pytest.raises(UserError, match=r"optim.lr=0.001,0.004 seed=100"):
         rates.main(WORDS)

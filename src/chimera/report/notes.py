@@ -133,17 +133,24 @@ def rates(summary: Summary) -> str:
     values = ", ".join(f"{rate:g}" for rate in sorted({line.rate for line in lines}))
     seeds = sorted({line.seed for line in lines})
     metric, file = code(summary.table.metric), f"`{summary.table.name}{SUFFIX}`"
-    if len(seeds) == 1:
-        said = (
-            f"{who} has the learning rate of {values} at which its seed {seeds[0]}, which is not"
-            f" among these, has the best {metric} ({file})."
-        )
-    else:
+    first, *more = seeds
+    further = {line.row for line in lines if line.seed != first}
+    if further >= {cell.row for cell in own}:
         said = (
             f"{who} has the learning rate of {values} at which its seeds"
             f" {', '.join(map(str, seeds))}, which are not among these, have the best mean"
             f" {metric}; the first seed tried the rates, the others its two best ({file})."
         )
+    else:
+        said = (
+            f"{who} has the learning rate of {values} at which its seed {first}, which is not"
+            f" among these, has the best {metric} ({file})."
+        )
+        if rows := ", ".join(dict.fromkeys(code(c.row) for c in own if c.row in further)):
+            said += (
+                f" For {rows} its two best were tried on {', '.join(map(str, more))}, too, and the"
+                " mean decides."
+            )
     return said + _other_budget(summary, lines)
 
 
