@@ -8,6 +8,7 @@ of losses.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from statistics import stdev
 from typing import Any
@@ -36,12 +37,17 @@ def page(pairs: Iterable[Pair]) -> str:
             continue
         perplexity = float(record["metrics"]["val/perplexity"])
         lines.setdefault(_line(config), {})[config["seed"]] = perplexity, config
-    rows = []
+    rows, batches = [], []
     for by_seed in lines.values():
         if len(by_seed) >= FEWEST:
             values = [by_seed[seed][0] for seed in sorted(by_seed)]
             config = by_seed[min(by_seed)][1]
             rows.append((stdev(map(math.log, values)), _shown(config, values)))
+            batches.append(config["trainer"]["limit_val_batches"])
+    settings = Counter(tuple(shown[:-1]) for _, shown in rows)
+    for (_, shown), validated in zip(rows, batches, strict=True):
+        if settings[tuple(shown[:-1])] > 1:
+            shown[0] += f", validated on {validated} batches"
     rows.sort(key=lambda row: row[0])
     seed = "validation perplexity of each seed"
     head = ["row of a table, or parts", "scale", "rate", "steps", seed, "loss, s. d."]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from chimera.paths import ROOT
-from chimera.rundir.store import check, paths
+from chimera.rundir.store import FILES, check, paths
 
 #: A record's configuration and run.json.
 Pair = tuple[dict[str, Any], dict[str, Any]]
@@ -25,5 +26,12 @@ def records(start: str = "", root: Path | None = None, *, end: str = "") -> Iter
     """
     for path in sorted(paths(root or ROOT / "store")):
         if path.name.startswith(start) and path.name.endswith(end):
-            directory = check(path)
-            yield directory.config(), directory.record()
+            files = [file for name in FILES if (file := path / name).exists()]
+            yield _read(path, tuple(file.stat().st_mtime_ns for file in files))
+
+
+@cache  # a dozen blocks read the same records
+def _read(path: Path, times: tuple[int, ...]) -> Pair:
+    """A record; `times` are when its files were written. Nobody changes what it returns."""
+    directory = check(path)
+    return directory.config(), directory.record()

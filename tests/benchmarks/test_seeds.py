@@ -15,6 +15,7 @@ def record(
     perplexity: float,
     mixer: str = "attention",
     metric: str = "val/perplexity",
+    batches: int = 40,
     **table: str,
 ) -> Pair:
     """Configuration and record of a masked model."""
@@ -22,7 +23,8 @@ def record(
         "mixer": mixer, "quant": "none", "norm": "layernorm", "position": "rope", "scale": "none",
     }  # fmt: skip
     config = {
-        "choices": choices, "seed": seed, "trainer": {"max_steps": 600},
+        "choices": choices, "seed": seed,
+        "trainer": {"max_steps": 600, "limit_val_batches": batches},
         "callbacks": {"randomness": {"seed": seed}}, "mixer": {"_target_": mixer},
         "table": {"metric": metric, "note": f"Written with seed {seed}.", **table},
         "optim": {"lr": 0.002},
@@ -50,3 +52,14 @@ def test_a_row_of_a_table_is_named_and_other_runs_by_their_parts() -> None:
     parts, named = seeds.page(pairs).splitlines()[2:]
     assert "| `titan/ablations` `full` | none | 0.002 | 600 |" in named
     assert "| `mixer=attention quant=none norm=layernorm position=rope` | none | 0.002 |" in parts
+
+
+def test_lines_that_look_the_same_say_on_what_they_were_validated() -> None:
+    row = {"name": "titan/baselines", "row": "transformer"}
+    pairs = [record(seed, 50.0 + seed, "gqa", **row) for seed in range(3)]
+    pairs += [record(seed, 80.0 + seed, "gqa", batches=20, **row) for seed in range(3)]
+    pairs += [record(seed, 30.0 + seed) for seed in range(3)]
+    text = seeds.page(pairs)
+    assert "`transformer`, validated on 40 batches | none | 0.002 | 600 | 50.0, 51.0" in text
+    assert "`transformer`, validated on 20 batches | none | 0.002 | 600 | 80.0, 81.0" in text
+    assert text.count("validated on") == 2
