@@ -73,3 +73,13 @@ def test_undefined_metrics_are_0() -> None:
     assert scored(("mcc",), 2, y, np.ones(4, dtype=np.int64))["mcc"] == 0.0
     assert scored(("pearson",), 0, y.astype(float), np.full(4, 2.5))["score"] == 0.0
     assert Scores(("mcc",), 2).compute_and_reset() == {}
+
+
+@pytest.mark.parametrize("constant", [0.1, 2.7001391546356766, 5.0])
+def test_a_score_that_is_always_the_same_has_no_correlation(constant: float) -> None:
+    scores = Scores(("pearson", "spearman"), 0)
+    targets = torch.linspace(0, 5, 1500, dtype=torch.float64)
+    for part in targets.split(700):
+        scores.update(torch.zeros(()), torch.full_like(part, constant), part)
+    found = scores.compute_and_reset()
+    assert (found["pearson"], found["spearman"], found["score"]) == (0.0, 0.0, 0.0)

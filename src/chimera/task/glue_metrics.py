@@ -38,12 +38,37 @@ class Matthews(MulticlassMatthewsCorrCoef):
         return super().compute()
 
 
+class Pearson(PearsonCorrCoef):
+    """Pearson's correlation that is 0 if all predictions, or all labels, are one number.
+
+    Running means of equal numbers differ from them by rounding, so that torchmetrics correlates it.
+    """
+
+    least: Tensor
+    most: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("least", torch.full((2,), math.inf), dist_reduce_fx="min")
+        self.add_state("most", torch.full((2,), -math.inf), dist_reduce_fx="max")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        super().update(preds, target)
+        both = torch.stack([preds, target]).to(self.least)
+        self.least = torch.minimum(self.least, both.amin(1))
+        self.most = torch.maximum(self.most, both.amax(1))
+
+    def compute(self) -> Tensor:
+        value = super().compute()
+        return torch.zeros_like(value) if bool((self.least == self.most).any()) else value
+
+
 #: Name of a metric to a function that makes it from the number of classes.
 METRICS: dict[str, Callable[[int], Metric]] = {
     "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro", validate_args=False),
     "f1": lambda classes: BinaryF1Score(validate_args=False),
     "mcc": lambda classes: Matthews(classes, validate_args=False),
-    "pearson": lambda classes: PearsonCorrCoef(),
+    "pearson": lambda classes: Pearson(),
     "spearman": lambda classes: SpearmanCorrCoef(),
 }
 
