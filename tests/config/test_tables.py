@@ -49,7 +49,7 @@ ROWS = {
     "saidl/targets": 5,
     "saidl/tasks": 10,
     "titan/ablations": 5,
-    "titan/baselines": 5,
+    "titan/baselines": 6,
     "titan/config": 3,
     "titan/efficiency": 8,
     "titan/parameters": 2,
