@@ -8,7 +8,7 @@ import pytest
 
 from chimera.config import scratch
 from chimera.config.compose import compose, plain
-from chimera.config.rows_before import row_overrides
+from chimera.config.rows_before import row_overrides, teacher_overrides
 from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.report import cells
@@ -66,6 +66,26 @@ def test_rows_that_start_from_no_row_do_not_get_it(capsys: pytest.CaptureFixture
     assert line.startswith(OWN)
     assert all(row in line for row in without)
     assert "transformer_stsb" not in line
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ('"it\'s"', r"data.path='it\'s'"),
+        ("[a,b]", "data.path=['a','b']"),
+        ("null", "data.path=null"),
+        ("1.5", "data.path=1.5"),
+        ("a/b-c.txt", "data.path=a/b-c.txt"),
+    ],
+)
+def test_values_are_written_as_the_command_line_takes_them(value: str, word: str) -> None:
+    words = row_overrides(f"row:{BODY}/transformer", [f"init_row={{data.path:{value}}}"])
+    assert words == [f"+{BODY}=transformer", word]
+
+
+def test_a_teacher_has_no_part_in_the_row_that_its_student_starts_from() -> None:
+    words = teacher_overrides("row:bitnet_qdyt/main/bert_base", ["seed=1", OWN])
+    assert words == ["+bitnet_qdyt/main=bert_base", "seed=1"]
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,21 @@ run are a task's, those of the row a language's. Does not import torch.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chimera.config import tables
+from chimera.config.notation import text
 from chimera.config.overrides import check_choices
 from chimera.errors import UserError
 
 #: Prefixes of the overrides that the row named by `init_from` shares with the run.
 SHARED = ("scale=", "logger", "launcher", "trainer.progress=", "data.cache_dir=")
 #: Prefixes of the student's overrides that its teacher does not share.
-STUDENT_ONLY = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil")
+STUDENT_ONLY = (
+    "run_dir", "overwrite", "name", "table", "task.teacher", "task.distil", "init_row",
+)  # fmt: skip
 #: Key of the row's own settings, and as it begins an override.
 ROW_SETTINGS = "init_row"
 PREFIX = f"{ROW_SETTINGS}="
@@ -37,7 +39,7 @@ def row_overrides(row: str, overrides: Iterable[str]) -> list[str]:
     """
     chosen = tables.row_override(row, "init_from")
     overrides = list(overrides)
-    given = [text for text in overrides if text.startswith(PREFIX)]
+    given = [word for word in overrides if word.startswith(PREFIX)]
     own = _settings(check_choices(given[-1:])[0].value()) if given else {}
     shared = [
         text for text in overrides if text.startswith(SHARED) and text.partition("=")[0] not in own
@@ -72,10 +74,9 @@ def _settings(value: object) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """A value as an override takes it."""
-    text = json.dumps(value, ensure_ascii=False)
-    plain = isinstance(value, str) and re.fullmatch(r"[\w./+:-]+", value)
-    return str(value) if plain else text
+    """A value as an override takes it, without quotes where a choice or a path needs none."""
+    plain = isinstance(value, str) and re.fullmatch(r"[\w./+-]+", value)
+    return str(value) if plain else text(value)
 
 
 def teacher_overrides(teacher: str, overrides: Iterable[str]) -> list[str]:
