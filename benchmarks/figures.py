@@ -32,7 +32,8 @@ from benchmarks.results_page import missing, results
 from benchmarks.rise import rise
 from benchmarks.scaling import scaling_law
 from benchmarks.seeds import seeds
-from benchmarks.titan import titan, titan_parts
+from benchmarks.spanish import spanish
+from benchmarks.titan import titan, titan_baselines, titan_parts
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
 
@@ -232,7 +233,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, gradient_rules, grafts, plateau),
         *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, rise),
-        *(encoders, gates, speed, scaling_law),
+        *(encoders, gates, speed, scaling_law, titan_baselines, spanish),
     )
 }
 

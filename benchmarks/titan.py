@@ -1,4 +1,4 @@
-"""What each part of TITAN gives, from the committed report of `titan/ablations`.
+"""What each part of TITAN gives, and TITAN beside other encoders, from the committed reports.
 
 The paper plans these rows and prints no result, so nothing holds or fails: a part lowers perplexity
 here if the whole 95 % interval of (with the part ÷ without it) is below one, raises it if the whole
@@ -16,6 +16,8 @@ from chimera.paths import EXPERIMENTS
 from chimera.report import digits
 
 TABLE, WHOLE = "titan/ablations", "full"
+#: Table of other encoders, and the whole model's name there.
+OTHERS, TITAN = "titan/baselines", "titan_bert_ultra"
 #: Rows of the table that lack one part, with the part and what they have in its place.
 PARTS = {
     "dense_ffn": ("four experts (two active)", "one"),
@@ -24,6 +26,7 @@ PARTS = {
     "fp16": ("ternary weights", "full precision"),
 }
 VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
+BESIDE = {HOLDS: "TITAN's is lower", FAILS: "**TITAN's is higher**"}
 
 
 def titan() -> str:
@@ -34,6 +37,11 @@ def titan() -> str:
 def titan_parts() -> str:
     """README: the parts in one sentence."""
     return sentence(EXPERIMENTS)
+
+
+def titan_baselines() -> str:
+    """docs/results.md: TITAN beside other encoders."""
+    return beside(EXPERIMENTS) or "No report yet.\n"
 
 
 def page(folder: Path) -> str:
@@ -61,6 +69,27 @@ def page(folder: Path) -> str:
         f"The whole model ends with a validation perplexity of {_value(found, WHOLE)}"
         f" ({len(found.values(whole))} seeds), a unigram model with {unigram:.1f}"
         f" ([{found.scale}]({found.link})).\n\n{table}"
+    )
+
+
+def beside(folder: Path) -> str:
+    """A line for each encoder of the report below a folder; empty without one."""
+    found = report(OTHERS, folder)
+    if found is None:
+        return ""
+    flops = {row["row"]: float(row["flops"]) for row in found.done}
+    head = ["encoder", "perplexity", "TITAN's ÷ its, 95 % interval", "", "TITAN's FLOPs ÷ its"]
+    lines = [head, ["---"] * len(head)]
+    for row in found.done:
+        name = row["row"]
+        if (one := finding(Claim(row["title"], OTHERS, TITAN, name), folder)) and name != TITAN:
+            lines.append([
+                f"{row['title']} (`{name}`)", _value(found, name), one.shown,
+                BESIDE.get(one.verdict, "open"), f"{flops[TITAN] / flops[name]:.1f} ×",
+            ])  # fmt: skip
+    return (
+        f"TITAN ends with a validation perplexity of {_value(found, TITAN)}"
+        f" ([{found.scale}]({found.link})).\n\n{grid(lines)}"
     )
 
 

@@ -41,5 +41,21 @@ def test_a_part_lowers_perplexity_raises_it_or_is_open(
     assert "ternary weights in place of full precision 1.99 × (1.97 to 2.02);" in said
 
 
+def test_titan_stands_beside_other_encoders(tmp_path: Path) -> None:
+    rows = {
+        titan.TITAN: [100.0, 102.0, 101.0],
+        "transformer": [200.0, 205.0, 201.0],
+        "transformer_rope": [50.0, 51.5, 50.5],
+        "openelm_like": [90.0, 115.0, 101.0],
+    }
+    text = titan.beside(report(tmp_path, titan.OTHERS, rows, {"unigram": 500.0}))
+    assert text.startswith("TITAN ends with a validation perplexity of 101.0 ± 1.0 ([medium](")
+    lines = {line.split("`")[1]: line for line in text.splitlines() if "`" in line}
+    assert list(lines) == ["transformer_rope", "openelm_like", "transformer"]
+    assert "| 0.50 × (0.49 to 0.51) | TITAN's is lower |" in lines["transformer"]
+    assert "| 1.99 × (1.97 to 2.02) | **TITAN's is higher** |" in lines["transformer_rope"]
+    assert "| open |" in lines["openelm_like"]
+
+
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
-    assert titan.page(tmp_path) == titan.sentence(tmp_path) == ""
+    assert titan.page(tmp_path) == titan.sentence(tmp_path) == titan.beside(tmp_path) == ""
