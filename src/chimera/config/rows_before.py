@@ -42,7 +42,7 @@ def row_overrides(row: str, overrides: Iterable[str]) -> list[str]:
     given = [word for word in overrides if word.startswith(PREFIX)]
     own = _settings(check_choices(given[-1:])[0].value()) if given else {}
     shared = [
-        text for text in overrides if text.startswith(SHARED) and text.partition("=")[0] not in own
+        word for word in overrides if word.startswith(SHARED) and word.partition("=")[0] not in own
     ]
     return [chosen, *shared, *(f"{key}={_text(value)}" for key, value in own.items())]
 
