@@ -183,4 +183,5 @@ def past_scale(summary: Summary) -> str:
     for setting, names in rows.items():
         where = ", ".join(map(code, dict.fromkeys(names)))
         settings.append(setting if every <= set(names) else f"{setting} in {where}")
-    return f"Past the bounds of this scale, by the command line: {'; '.join(settings)}."
+    how = "by the command line or the start model"
+    return f"Past the bounds of this scale, {how}: {'; '.join(settings)}."
