@@ -18,6 +18,8 @@ from chimera.report import digits
 TABLE, WHOLE = "titan/ablations", "full"
 #: Table of other encoders, and the whole model's name there.
 OTHERS, TITAN = "titan/baselines", "titan_bert_ultra"
+#: The encoder of that table that has TITAN's kind of positions and none of its parts.
+PLAIN = "transformer_rope"
 #: Rows of the table that lack one part, with the part and what they have in its place.
 PARTS = {
     "dense_ffn": ("four experts (two active)", "one"),
@@ -107,7 +109,20 @@ def sentence(folder: Path) -> str:
     return (
         "TITAN's paper plans to measure its parts and does not. Here, perplexity of its whole model"
         f" divided by that without the part ([{found.scale}, {seeds} seeds, {rate}]"
-        f"(docs/results.md#what-titans-parts-give)): {'; '.join(parts)}.\n"
+        f"(docs/results.md#what-titans-parts-give)): {'; '.join(parts)}.{_plain(folder)}\n"
+    )
+
+
+def _plain(folder: Path) -> str:
+    """README: the whole model beside a Transformer that shares its kind of positions."""
+    one = finding(Claim("a plain Transformer", OTHERS, TITAN, PLAIN), folder)
+    if one is None:
+        return ""
+    flops = {row["row"]: float(row["flops"]) for row in one.found.done}
+    return (
+        f" The whole model's ÷ that of a Transformer with rotated positions: {one.shown}, for"
+        f" {flops[TITAN] / flops[PLAIN]:.1f} times the FLOPs"
+        " ([report](docs/results.md#beside-other-encoders))."
     )
 
 

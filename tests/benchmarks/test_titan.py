@@ -55,6 +55,10 @@ def test_titan_stands_beside_other_encoders(tmp_path: Path) -> None:
     assert "| 0.50 × (0.49 to 0.51) | TITAN's is lower |" in lines["transformer"]
     assert "| 1.99 × (1.97 to 2.02) | **TITAN's is higher** |" in lines["transformer_rope"]
     assert "| open |" in lines["openelm_like"]
+    assert titan.sentence(tmp_path) == ""  # of the parts there is no report
+    report(tmp_path, titan.TABLE, {"full": rows[titan.TITAN], "fp16": rows["transformer_rope"]}, {})
+    said = titan.sentence(tmp_path)
+    assert "with rotated positions: 1.99 × (1.97 to 2.02), for 0.3 times the FLOPs" in said
 
 
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
