@@ -12,7 +12,7 @@ from scipy import stats
 
 from chimera.data.encode.examples import Encoded, frame
 from chimera.data.tokenizer.base import Template
-from chimera.task.overlap import Shares, predictions, shares
+from chimera.task.overlap import Shares, predictor, shares
 from tests.data.glue import cola, mnli, stsb
 from tests.task.test_constant_prediction import labels, made
 
@@ -40,12 +40,11 @@ def test_the_share_is_of_the_texts_alone(
     pairs: list[tuple[list[int], list[int], int]], template: Template
 ) -> None:
     found = shares(encoded(list(pairs), template), template)
-    for share, (a, b, _) in zip(found, pairs, strict=True):
-        both, all_ids = set(a) & set(b), set(a) | set(b)
-        if b or template.end:  # without an end an empty second text leaves no trace
-            assert share == len(both) / max(1, len(all_ids))
-        else:
-            assert np.isnan(share)
+    if not template.end and any(not b for _, b, _ in pairs):
+        assert found is None  # without an end an empty second text leaves no trace
+    else:
+        ids = [(set(a) & set(b), set(a) | set(b)) for a, b, _ in pairs]
+        assert _of(found) == [len(both) / max(1, len(either)) for both, either in ids]
 
 
 @given(PAIRS, PAIRS)
@@ -54,9 +53,9 @@ def test_no_threshold_is_right_more_often_on_train(
 ) -> None:
     template = TEMPLATES[0]
     of_train, of_valid = (encoded(list(rows), template) for rows in (train, valid))
-    values, classes = shares(of_train, template), of_train.labels.astype(int)
-    fitted = predictions(of_train, of_train, template, 3)
-    assert fitted is not None
+    values, classes = np.array(_of(shares(of_train, template))), of_train.labels.astype(int)
+    predict = predictor(of_train, template, 3)
+    fitted = np.array(_of(predict(of_train)))
     best = max(
         sum(
             np.bincount(classes[side], minlength=3).max()
@@ -65,21 +64,20 @@ def test_no_threshold_is_right_more_often_on_train(
         for limit in (*values, np.inf)
     )
     assert (fitted == classes).sum() == best
-    said = predictions(of_valid, of_train, template, 3)
-    assert said is not None
-    assert set(said) <= set(fitted) | {float(np.bincount(classes).argmax()), 0.0}
-    order = np.argsort(shares(of_valid, template))
+    said = np.array(_of(predict(of_valid)))
+    order = np.argsort(_of(shares(of_valid, template)))
     assert (np.diff(said[order]) != 0).sum() <= 1  # one threshold
 
 
 def test_a_score_is_the_share_and_single_texts_have_none() -> None:
     template = TEMPLATES[0]
     pairs = encoded([([3, 4], [4, 5], 1), ([3], [3], 4)], template)
-    assert _of(predictions(pairs, pairs, template, 0)) == [1 / 3, 1.0]
+    assert _of(predictor(pairs, template, 0)(pairs)) == [1 / 3, 1.0]
     mixed = encoded([([3, 4], [4, 5], 1), ([3], None, 4)], template)
-    assert predictions(mixed, mixed, template, 0) is None
+    assert predictor(mixed, template, 0)(mixed) is None
     single = encoded([([3], None, 1)], template)
-    assert predictions(pairs, single, template, 2) is None
+    assert predictor(single, template, 2)(pairs) is None
+    assert predictor(pairs, template, 5)(single) is None
 
 
 def test_the_task_scores_it_on_validation(tmp_path: Path) -> None:
@@ -101,12 +99,24 @@ def test_every_part_of_a_task_of_pairs_has_it_and_single_texts_do_not(tmp_path: 
     task, data = made("mnli", tmp_path)
     task.configure_for(data, "fit")
     found = task.overlap_prediction(data)
-    assert {key for key in found if "accuracy" in key}
-    assert found["val/score"] >= 0
+    template, train = data.prepared.tokenizer.template, data.prepared.splits["train"]
+    predict = predictor(train, template, len(task.labels or ()))
+    right = [(_of(predict(part)) == part.labels).mean() for part in data.parts("valid").values()]
+    assert len(right) == 2
+    assert sorted(v for k, v in found.items() if "accuracy" in k) == pytest.approx(sorted(right))
+    assert found["val/score"] == pytest.approx(np.mean(right))
     task, data = made("cola", tmp_path)
     task.configure_for(data, "fit")
     assert task.overlap_prediction(data) == {}
     assert task.constant_prediction(data) != {}
+
+
+def test_a_part_without_labels_is_left_out(tmp_path: Path) -> None:
+    stsb(tmp_path / "glue")
+    task, data = made("stsb", tmp_path)
+    task.configure_for(data, "fit")
+    data.parts("valid")["valid"].labels[:] = np.nan
+    assert task.overlap_prediction(data) == task.constant_prediction(data) == {}
 
 
 def _of(found: Shares | None) -> list[float]:

@@ -8,6 +8,8 @@ Does not import torch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,46 +17,44 @@ from chimera.data.encode.examples import Encoded
 from chimera.data.tokenizer.base import Template
 
 Shares = npt.NDArray[np.float64]
+#: A prediction for each example of a part [n]; None unless all of them are pairs.
+Predict = Callable[[Encoded], Shares | None]
 
 
-def shares(part: Encoded, template: Template) -> Shares:
+def shares(part: Encoded, template: Template) -> Shares | None:
     """The share of common tokens of each example, without the special ones of the template [n].
 
-    NaN for an example with a single text.
+    None unless all examples are pairs.
     """
+    if (part.seconds <= 0).any():
+        return None
     start, middle, end = (len(ids) for ids in (template.start, template.middle, template.end))
-    found = np.full(len(part), np.nan)
+    found = np.empty(len(part))
     for i, second in enumerate(part.seconds):
         row = part.row(i)
-        if second > 0:
-            b = set(row[len(row) - second : len(row) - end])
-            a = set(row[start : len(row) - second - middle])
-            found[i] = len(a & b) / max(1, len(a | b))
+        b = set(row[len(row) - second : len(row) - end])
+        a = set(row[start : len(row) - second - middle])
+        found[i] = len(a & b) / max(1, len(a | b))
     return found
 
 
-def predictions(part: Encoded, train: Encoded, template: Template, classes: int) -> Shares | None:
-    """A prediction for each example of a part [n]; None unless all are pairs.
+def predictor(train: Encoded, template: Template, classes: int) -> Predict:
+    """What predicts from the shares.
 
     A score is the share itself: correlations do not change with its unit. A class is the most
     frequent one of train on the example's side of a threshold, the one that is right most often on
     train (a decision stump; of equal ones the lowest).
 
     Args:
-        part: to predict.
         train: with labels; unused for scores.
-        template: of the tokenizer that encoded both.
+        template: of the tokenizer that encoded train and parts.
         classes: number of classes; 0 for scores.
     """
-    of_part = shares(part, template)
-    if np.isnan(of_part).any():
-        return None
     if not classes:
-        return of_part
-    of_train = shares(train, template)
-    known = ~np.isnan(train.labels) & ~np.isnan(of_train)
-    if not known.any():
-        return None
+        return lambda part: shares(part, template)
+    of_train, known = shares(train, template), ~np.isnan(train.labels)
+    if of_train is None or not known.any():
+        return lambda part: None
     values, labels = of_train[known], train.labels[known].astype(np.int64)
     order = np.argsort(values, kind="stable")
     values, one_hot = values[order], np.eye(classes, dtype=np.int64)[labels[order]]
@@ -62,7 +62,12 @@ def predictions(part: Encoded, train: Encoded, template: Template, classes: int)
     above = below[-1] - below
     # Equal shares are on one side: a threshold lies before the first of them.
     first = np.concatenate([[True], values[1:] > values[:-1], [True]])
-    right = np.where(first, below.max(axis=1) + above.max(axis=1), -1)
-    at = int(right.argmax())
+    at = int(np.where(first, below.max(axis=1) + above.max(axis=1), -1).argmax())
     limit = values[at] if at < len(values) else np.inf
-    return np.where(of_part < limit, below[at].argmax(), above[at].argmax()).astype(np.float64)
+    classes_of_sides = float(below[at].argmax()), float(above[at].argmax())
+
+    def predict(part: Encoded) -> Shares | None:
+        found = shares(part, template)
+        return None if found is None else np.where(found < limit, *classes_of_sides)
+
+    return predict

@@ -8,12 +8,11 @@ score.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -154,13 +153,9 @@ class SequenceClassification(Task):
         """
         prepared = cast(LabelledDataModule, data).prepared
         train, template = prepared.splits["train"], prepared.tokenizer.template
-        return self._scored(
-            data, lambda part: overlap.predictions(part, train, template, self.classes)
-        )
+        return self._scored(data, overlap.predictor(train, template, self.classes))
 
-    def _scored(
-        self, data: DataModule, predict: Callable[[Encoded], npt.NDArray[np.float64] | None]
-    ) -> dict[str, float]:
+    def _scored(self, data: DataModule, predict: overlap.Predict) -> dict[str, float]:
         """Metrics of predictions without a network; empty where a part has none."""
         parts = cast(LabelledDataModule, data).parts("valid")
         predicted = {name: predict(part) for name, part in parts.items()}
@@ -169,6 +164,8 @@ class SequenceClassification(Task):
         for name, values in predicted.items():
             labels = torch.from_numpy(parts[name].labels)
             has_label = labelled(labels)
+            if not has_label.any():
+                continue
             targets = targets_of(labels[has_label], self.classes).to(self.device)
             said = torch.from_numpy(values)[has_label].to(targets)
             scores = self.scores[f"val-{name}"]
