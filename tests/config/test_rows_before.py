@@ -93,6 +93,7 @@ def test_a_teacher_has_no_part_in_the_row_that_its_student_starts_from() -> None
     [
         ([f"+{TABLE}=beto_stsb", OWN], r"starts? from none; leave it out"),
         (["mixer=retnet", "init_row={data:text}"], r"init_row= \(data\).*starts? from none"),
+        ([f"init_from=row:{BODY}/nope"], rf"^the row of init_from=row:{BODY}/nope.* is not known"),
         ([ROW, "init_row=text"], r"init_row=text has no keys with values; write 'init_row={data:"),
         ([ROW, "init_row={data:txet}"], rf"row:{BODY}/transformer: data=txet.*did you mean 'text'"),
         ([ROW, "init_row={dta.path:a}"], rf"row:{BODY}/transformer: dta\.path.*'data\.path'"),

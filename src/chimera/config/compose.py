@@ -127,8 +127,9 @@ def source_of(start_model: str, overrides: Iterable[str] = ()) -> init_from.Sour
     if not start_model.startswith(tables.ROW):
         trust = any(override.startswith("model.name=") for override in overrides)
         return init_from.source(start_model, trust=trust)
+    of_row = tuple(row_overrides(start_model, overrides))
     try:
-        config = _row(tuple(row_overrides(start_model, overrides)))
+        config = _row(of_row)
     except UserError as error:
         raise UserError(f"init_from={start_model}: {error}") from error
     run = RunDir.of(config)
