@@ -69,9 +69,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     if len(options.rates) < 2:
         raise UserError("rates= has a single rate, so there is nothing to choose; name several")
     order = {row.name: i for i, row in enumerate(table.rows)}
-    if unknown := [row for row in options.rows if row not in order]:
-        raise UserError(f"{table.path} has no row {unknown[0]}; it has {', '.join(order)}")
-    lines = _tried(table, options, overrides)
+    lines = _tried(table.only(options.rows), options, overrides)
     chosen = {line.row for line in lines}
     kept = [
         line
@@ -164,8 +162,6 @@ def _at(
     for rate in sorted(options.rates):
         words = [f"scale={options.scale}", *overrides, f"optim.lr={rate:g}"]
         for cell in cells(table, words, [seed], {}):
-            if options.rows and cell.row not in options.rows:
-                continue
             if cell.state in ("done", "failed"):
                 steps = int(cell.config["trainer"]["max_steps"])
                 lines.append(Tried(options.scale, cell.row, rate, seed, cell.value, steps))

@@ -165,8 +165,7 @@ def _value(found: Report, row: Mapping[str, str]) -> str:
 def _difference(gap: Difference) -> str:
     if gap.p is None or gap.equal:
         return digits.spread(gap, sign=True)
-    p = digits.p_value(gap)
-    return f"{digits.spread(gap, sign=True)}, p {p if p.startswith('<') else f'= {p}'}"
+    return f"{digits.spread(gap, sign=True)}, {digits.p_equals(gap)}"
 
 
 def missing() -> str:
@@ -202,5 +201,7 @@ def _complete(path: str, scale: str) -> bool:
     if not file.is_file():
         return False
     with file.open(encoding="utf-8", newline="") as opened:
-        states = {state for row in csv.DictReader(opened) for state in row["state"].split(";")}
-    return states <= {"done", "baseline"}
+        lines = list(csv.DictReader(opened))
+    states = {state for line in lines for state in line["state"].split(";")}
+    shown = {line["row"] for line in lines}
+    return states <= {"done", "baseline"} and {row.name for row in load(path).rows} <= shown

@@ -214,5 +214,4 @@ def _gap(gap: Difference | None) -> str:
     if gap is None or gap.interval is None:
         return ""
     low, high = gap.interval
-    p = digits.p_value(gap)
-    return f"{gap.mean:+.4f} ({low:+.4f} to {high:+.4f}); p {'' if p[0] == '<' else '= '}{p}"
+    return f"{gap.mean:+.4f} ({low:+.4f} to {high:+.4f}); {digits.p_equals(gap)}"

@@ -1,4 +1,4 @@
-"""docs/results.md: scores on TITAN's Spanish tasks, beside what needs no network, by the report."""
+"""docs/results.md: scores on a Spanish task, beside what needs no network, by the report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from benchmarks.markdown import grid
 from benchmarks.results_page import report
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
+from chimera.report.stats import corrected, paired
 
-TABLE = "titan/spanish"
+TABLE, REFERENCE = "titan/spanish", "transformer_stsb"
 
 
 def spanish() -> str:
@@ -22,11 +23,21 @@ def page(folder: Path) -> str:
     found = report(TABLE, folder)
     if found is None:
         return ""
-    lines = [["row", found.table.metric, "seeds"], ["---", "---:", "---:"]]
+    scores = {row["row"]: found.values(row) for row in found.done}
+    head = ["row", found.table.metric, "seeds", f"less `{REFERENCE}`'s (95 % interval)"]
+    lines = [head, ["---", "---:", "---:", "---:"]]
+    reference = scores.pop(REFERENCE, {})
+    tested = corrected([paired(values, reference) for values in scores.values()])
+    gaps = dict(zip(scores, tested, strict=True))
     for row in found.done:
-        values = list(found.values(row).values())
-        lines.append([f"{row['title']} (`{row['row']}`)", digits.values(values), str(len(values))])
+        values, gap = found.values(row).values(), gaps.get(row["row"])
+        less = ""
+        if gap and digits.interval(gap):
+            less = f"{digits.spread(gap, sign=True)} ({digits.interval(gap)})"
+            less += f", {digits.p_equals(gap)}"
+        name = f"{row['title']} (`{row['row']}`)"
+        lines.append([name, digits.values(values), str(len(values)), less])
     trivial = [row for row in found.rows if row["state"] == "baseline"]
     for row in sorted(trivial, key=lambda row: -float(row["mean"])):
-        lines.append([f"*{row['title']}*", digits.number(float(row["mean"]), 3), ""])
+        lines.append([f"*{row['title']}*", digits.number(float(row["mean"]), 3), "", ""])
     return f"[{found.table.title}]({found.link}), {found.scale}:\n\n{grid(lines)}"

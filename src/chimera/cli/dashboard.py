@@ -20,7 +20,8 @@ def _command(arguments: list[str]) -> int:
     if set(arguments) & HELP:
         from chimera.config.arguments import describe
 
-        print(describe(Options, "chimera dashboard <paper>/<table> [seed=0,1,2] [out=<folder>]"))
+        usage = "chimera dashboard <paper>/<table> [seed=0,1,2] [rows=<row>,<row>] [out=<folder>]"
+        print(describe(Options, usage))
         return 0
     parse(arguments)  # a mistake is told before W&B is imported
     try:

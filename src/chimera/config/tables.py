@@ -11,7 +11,8 @@ Does not import torch.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Literal
@@ -63,6 +64,8 @@ class Table:
         published: the paper's numbers.
         also: further metrics to show, which the paper does not print.
         counts: the metric is a count, such as a number of gates: no difference is tested.
+        left_out: names of rows of the table that were not chosen (`only`).
+        own_reference: the table's reference where that row was not chosen; empty otherwise.
     """
 
     paper: str
@@ -77,11 +80,37 @@ class Table:
     published: tuple[Published, ...]
     also: tuple[str, ...] = ()
     counts: bool = False
+    left_out: tuple[str, ...] = ()
+    own_reference: str = ""
 
     @property
     def path(self) -> str:
         """`<paper>/<table>`, which is also the configuration group of the rows."""
         return f"{self.paper}/{self.name}"
+
+    def only(self, rows: Sequence[str]) -> Table:
+        """The table with some of its rows, in its order; with all of them for none named.
+
+        Where its reference is not among them, the first one named is.
+
+        Raises:
+            UserError: it has no such row.
+        """
+        names = [row.name for row in self.rows]
+        for row in rows:
+            if row not in names:
+                raise unknown("rows", row, names)
+        if not rows or set(rows) == set(names):
+            return self
+        there = self.reference in rows
+        return replace(
+            self,
+            rows=tuple(row for row in self.rows if row.name in rows),
+            published=tuple(p for p in self.published if p.row in rows),
+            reference=self.reference if there else rows[0],
+            left_out=tuple(name for name in names if name not in rows),
+            own_reference="" if there else self.reference,
+        )
 
 
 @dataclass(frozen=True)

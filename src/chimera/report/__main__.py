@@ -1,4 +1,4 @@
-"""Write the report of a table: `chimera report <paper>/<table> [seed=0,1,2] …`."""
+"""Write the report of a table: `chimera report <paper>/<table> [seed=0,1,2] [rows=a,b] …`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from chimera.config.arguments import describe, read
-from chimera.config.tables import tables
+from chimera.config.tables import Table, load, tables
 from chimera.errors import UserError, one_line
 from chimera.types import NonNegativeInt
 
 USAGE = (
-    "chimera report <paper>/<table> [seed=0,1,2] [out=<folder>] [forms=png,svg,pdf]"
-    " [group=choice ...] [key=value ...]"
+    "chimera report <paper>/<table> [seed=0,1,2] [rows=<row>,<row>] [out=<folder>]"
+    " [forms=png,svg,pdf] [group=choice ...] [key=value ...]"
 )
 
 
@@ -25,11 +25,14 @@ class Options:
 
     Args:
         seed: seeds of the runs, such as 0,1,2.
+        rows: which of the table's rows; none: all. Without its reference, the first one is compared
+            with.
         out: folder for the files; default reports/<paper>/<table>/<scale>.
         forms: of the figures.
     """
 
     seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
+    rows: list[str] = field(default_factory=list)
     out: Path | None = None
     forms: list[Literal["png", "svg", "pdf"]] = field(default_factory=lambda: ["png", "svg", "pdf"])
 
@@ -39,12 +42,12 @@ class Options:
         return list(dict.fromkeys(self.seed))
 
 
-def parse(arguments: Sequence[str]) -> tuple[str, list[str], Options]:
-    """Read the command line: name of the table, overrides of its jobs, options.
+def parse(arguments: Sequence[str]) -> tuple[Table, list[str], Options]:
+    """Read the command line: the table, overrides of its jobs, options.
 
     Raises:
-        UserError: no table or several tables are named, a seed is not a number, or a word is for
-            training only.
+        UserError: no table or several tables are named, it does not exist or has no such row, a
+            seed is not a number, or a word is for training only.
     """
     remaining: list[str] = []
     options = read(Options, arguments, USAGE, unread=remaining)
@@ -60,7 +63,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, list[str], Options]:
                 f"{argument} is for training, and a report reads runs; leave it out"
                 " (files of an earlier report are replaced)"
             )
-    return names[0], [argument for argument in remaining if "=" in argument], options
+    table = load(names[0]).only(options.rows)
+    return table, [argument for argument in remaining if "=" in argument], options
 
 
 def main(arguments: Sequence[str]) -> int:

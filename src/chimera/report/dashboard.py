@@ -3,7 +3,7 @@
 Building them needs no network. With a login to W&B they are saved there; without a login the JSON
 that W&B would receive is written to the report's folder.
 
-    python -m chimera.report.dashboard <paper>/<table> scale=<scale> seed=0,1,2 [out=<folder>]
+    python -m chimera.report.dashboard <paper>/<table> scale=<scale> seed=0,1,2 [rows=a,b] [out=…]
 """
 
 from __future__ import annotations

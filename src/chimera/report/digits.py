@@ -48,6 +48,12 @@ def p_value(difference: Difference) -> str:
     return "<0.001" if p < 0.001 else f"{p:.2g}"
 
 
+def p_equals(difference: Difference) -> str:
+    """`p_value` with its sign, as in `p = 0.013` or `p <0.001`; empty for one seed."""
+    p = p_value(difference)
+    return f"p {p}" if p.startswith("<") else f"p = {p}" if p else ""
+
+
 def interval(difference: Difference) -> str:
     """Format the confidence interval with the decimals of `spread`; empty for one seed."""
     if difference.interval is None or not difference.std or difference.equal:

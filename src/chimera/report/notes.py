@@ -37,6 +37,24 @@ def seeds(summary: Summary) -> str:
     return f" Finished here: {ends} seed{plural} a row."
 
 
+def left_out(summary: Summary) -> str:
+    """Sentence on the rows of the table that were not chosen; empty if all were."""
+    table = summary.table
+    if not table.left_out:
+        return ""
+    said = (
+        f"{len(table.rows)} of the table's {len(table.rows) + len(table.left_out)} rows, chosen by"
+        " `rows=`, and p corrected for these; not shown:"
+        f" {', '.join(map(code, table.left_out))}."
+    )
+    if table.own_reference:
+        said += (
+            f" The table's reference, {code(table.own_reference)}, is not shown either; here"
+            f" {code(table.reference)} is the reference."
+        )
+    return said
+
+
 def beaten(summary: Summary) -> str:
     """Sentence on the rows that are not better than a trivial predictor; empty if all are."""
     sentences = []
@@ -123,7 +141,8 @@ def resolved(summary: Summary) -> str:
 
 def rates(summary: Summary) -> str:
     """Sentence on how the rows' learning rates were chosen; empty if they were not."""
-    lines = lines_at(summary.table.path, summary.scale)
+    rows = {cell.row for cell in summary.cells}
+    lines = [line for line in lines_at(summary.table.path, summary.scale) if line.row in rows]
     chosen = best(lines, summary.table.better)
     own = [cell for cell in summary.cells if cell.row in chosen]
     if not own or any(cell.config["optim"]["lr"] != chosen[cell.row] for cell in own):
@@ -146,9 +165,9 @@ def rates(summary: Summary) -> str:
             f"{who} has the learning rate of {values} at which its seed {first}, which is not"
             f" among these, has the best {metric} ({file})."
         )
-        if rows := ", ".join(dict.fromkeys(code(c.row) for c in own if c.row in further)):
+        if names := ", ".join(dict.fromkeys(code(c.row) for c in own if c.row in further)):
             said += (
-                f" For {rows} its two best were tried on {', '.join(map(str, more))}, too, and the"
+                f" For {names} its two best were tried on {', '.join(map(str, more))}, too, and the"
                 " mean decides."
             )
     return said + _other_budget(summary, lines)

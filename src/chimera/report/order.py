@@ -44,9 +44,7 @@ def _against(pair: Pair) -> str:
         worse = digits.spread(pair.difference).removeprefix("-")
         n = pair.difference.n
         result = f"{code(first.name)} is worse by {worse} over {n} common seed{'s' * (n != 1)}"
-    p = digits.p_value(pair.difference)
-    if p:
-        p = f"p {p}" if p.startswith("<") else f"p = {p}"
+    p = digits.p_equals(pair.difference)
     values = f"{digits.spread(first.ours)} against {digits.spread(second.ours)}"
     verdict = "significant" if pair.difference.significant else "not significant"
     if not p:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from chimera.config.tables import ROW
+from chimera.config.tables import ROW, Table
 from chimera.program import spelt
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
@@ -55,8 +55,11 @@ def commands(summary: Summary) -> list[str]:
 
 def train_command(summary: Summary) -> str:
     """Command line that trains the missing runs of the table."""
-    table = f"+{summary.table.paper}={summary.table.name}"
-    words = (*spelt("train").split(), "-m", table, *map(portable, summary.overrides))
+    table = summary.table
+    chosen = f"+{table.paper}={table.name}"
+    if table.left_out:
+        chosen = f"+{table.path}={_rows(table)}"
+    words = (*spelt("train").split(), "-m", chosen, *map(portable, summary.overrides))
     return shlex.join((*words, _seeds(summary)))
 
 
@@ -82,8 +85,15 @@ def start_commands(summary: Summary) -> list[str]:
 
 def report_command(summary: Summary) -> str:
     """Command line that writes the report of the finished runs."""
-    command = ("python", "-m", "chimera.report", summary.table.path)
+    command = ["python", "-m", "chimera.report", summary.table.path]
+    if summary.table.left_out:
+        command.append(f"rows={_rows(summary.table)}")
     return shlex.join((*command, *map(portable, summary.overrides), _seeds(summary)))
+
+
+def _rows(table: Table) -> str:
+    """The chosen rows, the reference first."""
+    return ",".join(sorted((row.name for row in table.rows), key=lambda r: r != table.reference))
 
 
 def _seeds(summary: Summary) -> str:

@@ -25,6 +25,7 @@ def report(summary: Summary) -> str:
         _about(summary),
         _sentence(title_of(CONF / "scale" / f"{summary.scale}.yaml")),
         notes.past_scale(summary),
+        notes.left_out(summary),
         notes.rates(summary),
         _sentence(summary.table.note),
         table(summary),

@@ -1,0 +1,104 @@
+"""A report of some rows of a table (`rows=`)."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+from pathlib import Path
+
+import pytest
+
+from benchmarks import results_page
+from chimera.config.tables import load
+from chimera.report import origin, text
+from chimera.report.__main__ import guarded, main, parse
+from chimera.report.summary import summarise
+from tests.report.runs import make
+
+TABLE = "bitnet_qdyt/norms"
+VALUES = {("layernorm", 90.0), ("static_tanh", 300.0), ("qdyt", 80.0)}
+
+
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    make(TABLE, {(row, seed): value + seed for row, value in VALUES for seed in (0, 1, 2)})
+
+
+def test_the_report_has_these_rows_and_says_which_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["scale=smoke", "seed=0,1,2", "rows=static_tanh,layernorm"]
+    assert main([TABLE, *words, f"out={tmp_path / 'out'}"]) == 0
+    shown = capsys.readouterr().out
+    assert "static_tanh" in shown
+    with (tmp_path / "out/report.csv").open(encoding="utf-8", newline="") as opened:
+        rows = {line["row"] for line in csv.DictReader(opened)}
+    assert {"layernorm", "static_tanh"} == {row for row in rows if row != "unigram"}
+    report = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    others = len(load(TABLE).rows)
+    assert f"2 of the table's {others} rows, chosen by `rows=`" in report
+    assert "not shown: `qdyt`" in report
+    assert "Missing runs" not in report
+
+
+def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> None:
+    table = load(TABLE)
+    in_order = [row.name for row in table.rows if row.name in dict(VALUES)]
+    chosen = [row for row in reversed(in_order) if row != table.reference]
+    found = summarise(table.only(chosen), ["scale=smoke"], [0, 1, 2])
+    second, first = found.lines  # in the table's order
+    assert [first.name, second.name] == chosen
+    assert first.difference is None
+    assert second.difference is not None
+    assert second.difference.mean == dict(VALUES)[second.name] - dict(VALUES)[first.name]
+    said = f"The table's reference, `{table.reference}`, is not shown either; here `{first.name}`"
+    assert said in text.report(found)
+    assert f"rows={','.join(chosen)}" in origin.report_command(found)
+
+    with_its_own = table.only([chosen[0], table.reference])
+    assert with_its_own.reference == table.reference
+    assert "is the reference" not in text.report(summarise(with_its_own, ["scale=smoke"], [0]))
+
+
+def test_its_commands_repeat_these_rows_only() -> None:
+    chosen = load(TABLE).only(["static_tanh", "layernorm"])
+    found = summarise(chosen, ["scale=smoke"], [0, 1])
+    again, overrides, options = parse(shlex.split(origin.report_command(found))[3:])
+    assert (again, overrides, options.seeds) == (chosen, ["scale=smoke"], [0, 1])
+    (word,) = [word for word in shlex.split(origin.train_command(found)) if TABLE in word]
+    assert set(word.partition("=")[2].split(",")) == {"static_tanh", "layernorm"}
+    whole = summarise(load(TABLE), ["scale=smoke"], [0])
+    assert "+bitnet_qdyt=norms" in origin.train_command(whole)
+    assert "rows=" not in origin.report_command(whole)
+
+
+def test_all_rows_in_any_order_are_the_table() -> None:
+    table = load(TABLE)
+    assert table.only([]) is table
+    assert table.only([row.name for row in reversed(table.rows)]) is table
+
+
+def test_a_row_misspelt_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert guarded(main, [TABLE, "scale=smoke", "rows=layernom", f"out={out}"]) == 2
+    said = capsys.readouterr().err
+    assert "rows=layernom is not known; choose one of" in said
+    assert "did you mean 'layernorm'?" in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_table_with_a_report_of_some_rows_stays_in_the_list_of_what_was_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_page, "EXPERIMENTS", tmp_path)
+    folder = tmp_path / TABLE / "results" / "medium"
+
+    def listed(*words: str) -> bool:
+        assert main([TABLE, "scale=smoke", "seed=0", f"out={folder}", "forms=svg", *words]) == 0
+        return f"`{TABLE}`" in results_page.missing()
+
+    make(TABLE, {(row.name, 0): 1.0 for row in load(TABLE).rows if row.name not in dict(VALUES)})
+    assert not listed()
+    assert listed("rows=layernorm,static_tanh")
