@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.report.figures import bars
+from chimera.report.bars import bars
 from chimera.report.summary import summarise
 from tests.report.runs import make
 
@@ -24,3 +24,23 @@ def test_a_margin_does_not_reach_below_zero(
     low, high = map(float, axis.get_xlim())
     assert (low == 0) is at_zero
     assert low <= values[0] < values[1] < high
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((600.0, 640.0), "unigram"),
+        ((60.0, 61.0), "unigram 622.2 →"),
+        ((9e3, 9.1e3), "← unigram 622.2"),
+    ],
+)
+def test_a_trivial_predictor_far_from_the_rows_is_named_at_the_edge(
+    values: tuple[float, float], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+    # The unigram predictor of these invented runs has a perplexity of 622.2.
+    make("bitnet_qdyt/norms", {("qdyt", 0): values[0], ("layernorm", 0): values[1]})
+    axis = bars(summarise("bitnet_qdyt/norms", ["scale=smoke"], [0])).axes[-1]
+    assert shown in [text.get_text() for text in axis.texts]
+    low, high = map(float, axis.get_xlim())
+    assert (low <= 622.2 <= high) is (shown == "unigram")

@@ -4,7 +4,8 @@ cells     run directory, state and value of every (row, seed) of a table
 summary   lines of the table: mean and spread, difference to the reference, order of rows
 text      writes report.md
 export    writes report.csv and report.tex
-figures   draws the PNG, SVG and PDF files
+bars      draws published and measured values
+figures   draws the losses, and metrics by length
 budget    draws loss against FLOPs and time
 baselines trivial predictors, the last rows of a table
 escape    escapes text from outside for each of these formats

@@ -12,6 +12,7 @@ from rich.text import Text
 from chimera.config.tables import Table
 from chimera.paths import home
 from chimera.report import budget, export, figures, text
+from chimera.report.bars import bars
 from chimera.report.baselines import baselines
 from chimera.report.canvas import save
 from chimera.report.cells import Configs
@@ -55,7 +56,7 @@ def write(
     write_atomic(folder / "report.md", text.report(summary))
     write_atomic(folder / "report.csv", export.comma_separated(summary))
     write_atomic(folder / "report.tex", export.booktabs(summary))
-    save(figures.bars(summary), folder / "report.png", forms)
+    save(bars(summary), folder / "report.png", forms)
     save(figures.curves(summary), folder / "curves.png", forms)
     if budget.known(summary):
         save(budget.budget(summary), folder / "budget.png", forms)
