@@ -13,7 +13,7 @@ from chimera.report.canvas import empty
 from chimera.report.escape import figure as escaped
 from chimera.report.measured import Family
 from chimera.report.summary import Line, Summary
-from chimera.rundir.steps import column, smooth
+from chimera.rundir.steps import column, smooth, validated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,8 +167,8 @@ def together(
 
 def _validations(line: Line) -> list[tuple[float, float]]:
     """(step, mean validation loss) at every step at which a finished seed was validated."""
-    logs = [dict(c.record["validations"]) for c in line.cells if c.record.get("validations")]
-    points = []
+    logs = [dict(found) for cell in line.cells if (found := validated(cell.record))]
+    points: list[tuple[float, float]] = []
     for step in sorted({step for log in logs for step in log}):
         losses = [log[step] for log in logs if step in log]
         points.append((step, sum(losses) / len(losses)))

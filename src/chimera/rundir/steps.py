@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -50,6 +51,22 @@ def _centred(values: list[float], half: int) -> list[float]:
         count = counts[end] - counts[first]
         out.append((sums[end] - sums[first]) / count if count else math.nan)
     return out
+
+
+def validated(record: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """(step, loss) of a finished run's validations on the way and of the one at its end.
+
+    The one at the end is left out where the run records that of its best epoch.
+
+    Args:
+        record: contents of run.json.
+    """
+    found = [(int(step), float(loss)) for step, loss in record.get("validations") or []]
+    end, loss = record.get("steps"), (record.get("metrics") or {}).get("val/loss")
+    scored = any("score" in epoch for epoch in (record.get("epochs") or {}).values())
+    if end and loss is not None and not scored and (not found or found[-1][0] < int(end)):
+        found.append((int(end), float(loss)))
+    return found
 
 
 def epochs(

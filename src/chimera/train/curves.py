@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from chimera.report import style
-from chimera.rundir.steps import read, smooth
+from chimera.rundir.steps import read, smooth, validated
 
 log = logging.getLogger("chimera")
 
 
-def curves(
-    steps: Path, validations: list[tuple[int, float]], to: Path, title: str, unit: str = ""
-) -> None:
+def curves(steps: Path, record: Mapping[str, Any], to: Path, title: str, unit: str = "") -> None:
     """Draw loss and learning rate against optimiser steps, as PNG.
 
     Args:
         steps: the step log.
-        validations: (step, loss) pairs.
+        record: contents of run.json, which has the validations.
         to: file of the picture.
         title: of the picture.
         unit: of the loss, such as `nats per token`.
@@ -39,7 +39,7 @@ def curves(
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     top.plot(x, loss, color="0.8", linewidth=0.7, label="training, each step")
     top.plot(x, smoothed, color=style.COLOURS[0], linewidth=1.6, label="training, smoothed")
-    if validations:
+    if validations := validated(record):
         dots = {"markersize": 5 if len(validations) <= 25 else 3, "linewidth": 1.0}
         step, last = validations[-1]
         label = f"validation ({last:.3f} at step {step:,})"

@@ -137,7 +137,7 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
         if ranks.first:
             write_json(directory.path / "run.json", facts)
             unit = f"nats per {task.predicts}"
-            curves(directory.steps, facts["validations"], directory.curves, config["name"], unit)
+            curves(directory.steps, facts, directory.curves, config["name"], unit)
     report(facts, directory)
     return facts
 

@@ -159,7 +159,7 @@ def measure(config: dict[str, Any], seconds: float, began: float, folder: Path) 
     if prepared:
         data.prepared.tokenizer.save(directory.tokenizer)
     ended = time.perf_counter()
-    curves(directory.steps, [], directory.curves, config["name"])
+    curves(directory.steps, {}, directory.curves, config["name"])
     end = time.perf_counter() - ended
     saved = max(directory.checkpoints.glob("*.ckpt"), key=lambda file: file.stat().st_size)
     known = known_lengths(settings, data) if prepared else {}

@@ -16,6 +16,7 @@ from typing import Any
 from chimera.errors import UserError, nearest, one_line
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten, identity_settings
+from chimera.rundir.steps import validated
 from chimera.rundir.store import intact, is_stored
 from chimera.rundir.summaries import Summaries
 from chimera.rundir.text import Text, text_of
@@ -143,7 +144,7 @@ def read(path: Path) -> Run:
         settings_of(config),
         numbers(record.get("metrics") or {}),
         numbers({name: facts.get(key) for name, key in FACTS.items()}),
-        [(float(step), float(loss)) for step, loss in record.get("validations") or []],
+        [(float(step), loss) for step, loss in validated(record)],
         str(config.get("seed")),
         str(table.get("name")) if isinstance(table, dict) else "",
         float(length * batch * (trainer.get("accumulate_grad_batches") or 1))
