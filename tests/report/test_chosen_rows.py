@@ -39,6 +39,8 @@ def test_the_report_has_these_rows_and_says_which_it_leaves_out(
     others = len(load(TABLE).rows)
     assert f"2 of the table's {others} rows, chosen by `rows=`" in report
     assert "not shown: `qdyt`" in report
+    latex = (tmp_path / "out/report.tex").read_text(encoding="utf-8")
+    assert f" 2 of the table's {others} rows.}}" in latex
     assert "Missing runs" not in report
 
 
