@@ -33,7 +33,7 @@ from benchmarks.rise import rise
 from benchmarks.scaling import scaling_law
 from benchmarks.seeds import seeds
 from benchmarks.spanish import spanish
-from benchmarks.titan import titan, titan_baselines, titan_parts
+from benchmarks.titan import titan, titan_baselines, titan_parts, titan_pattern
 from benchmarks.train_step import MAIN, THEIRS
 from chimera.paths import ROOT
 
@@ -233,7 +233,7 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, gradient_rules, grafts, plateau),
         *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, rise),
-        *(encoders, gates, speed, scaling_law, titan_baselines, spanish),
+        *(encoders, gates, speed, scaling_law, titan_baselines, titan_pattern, spanish),
     )
 }
 

@@ -1,4 +1,4 @@
-"""What each part of TITAN gives, and TITAN beside other encoders, from the committed reports.
+"""What each part of TITAN gives, and TITAN beside others, from the committed reports.
 
 The paper plans these rows and prints no result, so nothing holds or fails: a part lowers perplexity
 here if the whole 95 % interval of (with the part ÷ without it) is below one, raises it if the whole
@@ -20,6 +20,8 @@ TABLE, WHOLE = "titan/ablations", "full"
 OTHERS, TITAN = "titan/baselines", "titan_bert_ultra"
 #: The encoder of that table that has TITAN's kind of positions and none of its parts.
 PLAIN = "transformer_rope"
+#: Table of other mixers in TITAN's layers, and the row of its own.
+PATTERN, STABLE = "titan/pattern", "stable"
 #: Rows of the table that lack one part, with the part and what they have in its place.
 PARTS = {
     "dense_ffn": ("four experts (two active)", "one"),
@@ -28,6 +30,7 @@ PARTS = {
     "fp16": ("ternary weights", "full precision"),
 }
 VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
+#: What stands beside the ratio of TITAN's perplexity to another.
 BESIDE = {HOLDS: "TITAN's is lower", FAILS: "**TITAN's is higher**"}
 
 
@@ -43,7 +46,12 @@ def titan_parts() -> str:
 
 def titan_baselines() -> str:
     """docs/results.md: TITAN beside other encoders."""
-    return beside(EXPERIMENTS) or "No report yet.\n"
+    return beside(EXPERIMENTS, OTHERS, TITAN) or "No report yet.\n"
+
+
+def titan_pattern() -> str:
+    """docs/results.md: TITAN's six mixers beside other ones in its layers."""
+    return beside(EXPERIMENTS, PATTERN, STABLE) or "No report yet.\n"
 
 
 def page(folder: Path) -> str:
@@ -74,23 +82,29 @@ def page(folder: Path) -> str:
     )
 
 
-def beside(folder: Path) -> str:
-    """A line for each encoder of the report below a folder; empty without one."""
-    found = report(OTHERS, folder)
+def beside(folder: Path, table: str, whole: str) -> str:
+    """A line for each row beside TITAN's in a report below a folder; empty without one.
+
+    Args:
+        folder: with the reports.
+        table: that the report is of.
+        whole: name of TITAN's row in it.
+    """
+    found = report(table, folder)
     if found is None:
         return ""
     flops = {row["row"]: float(row["flops"]) for row in found.done}
-    head = ["encoder", "perplexity", "TITAN's ÷ its, 95 % interval", "", "TITAN's FLOPs ÷ its"]
+    head = ["row", "perplexity", "TITAN's ÷ its, 95 % interval", "", "TITAN's FLOPs ÷ its"]
     lines = [head, ["---"] * len(head)]
     for row in found.done:
         name = row["row"]
-        if (one := finding(Claim(row["title"], OTHERS, TITAN, name), folder)) and name != TITAN:
+        if (one := finding(Claim(row["title"], table, whole, name), folder)) and name != whole:
             lines.append([
                 f"{row['title']} (`{name}`)", _value(found, name), one.shown,
-                BESIDE.get(one.verdict, "open"), f"{flops[TITAN] / flops[name]:.1f} ×",
+                BESIDE.get(one.verdict, "open"), f"{flops[whole] / flops[name]:.1f} ×",
             ])  # fmt: skip
     return (
-        f"TITAN ends with a validation perplexity of {_value(found, TITAN)}"
+        f"TITAN ends with a validation perplexity of {_value(found, whole)}"
         f" ([{found.scale}]({found.link})).\n\n{grid(lines)}"
     )
 

@@ -48,7 +48,8 @@ def test_titan_stands_beside_other_encoders(tmp_path: Path) -> None:
         "transformer_rope": [50.0, 51.5, 50.5],
         "openelm_like": [90.0, 115.0, 101.0],
     }
-    text = titan.beside(report(tmp_path, titan.OTHERS, rows, {"unigram": 500.0}))
+    folder = report(tmp_path, titan.OTHERS, rows, {"unigram": 500.0})
+    text = titan.beside(folder, titan.OTHERS, titan.TITAN)
     assert text.startswith("TITAN ends with a validation perplexity of 101.0 ± 1.0 ([medium](")
     lines = {line.split("`")[1]: line for line in text.splitlines() if "`" in line}
     assert list(lines) == ["transformer_rope", "openelm_like", "transformer"]
@@ -62,4 +63,5 @@ def test_titan_stands_beside_other_encoders(tmp_path: Path) -> None:
 
 
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
-    assert titan.page(tmp_path) == titan.sentence(tmp_path) == titan.beside(tmp_path) == ""
+    assert titan.page(tmp_path) == titan.sentence(tmp_path) == ""
+    assert titan.beside(tmp_path, titan.PATTERN, titan.STABLE) == ""
