@@ -94,7 +94,7 @@ def _is_compared(config: dict[str, Any]) -> bool:
 def _gap(values: dict[int, float], others: dict[int, float]) -> str:
     gap = paired(values, others)
     assert gap is not None
-    return f"{digits.spread(gap, sign=True)} ({digits.interval(gap)})"
+    return digits.difference(gap)
 
 
 def _range(shares: list[float]) -> str:

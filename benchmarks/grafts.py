@@ -13,7 +13,7 @@ from benchmarks.results_page import report
 from benchmarks.stored import Pair, records
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
-from chimera.report.stats import Difference, corrected, paired, spread
+from chimera.report.stats import corrected, paired, spread
 
 #: The table, and its titles of the rows that no run of it trains.
 TABLE, UNTRAINED = "tptt/variants", {"base": "the start model", "unigram": "a unigram model"}
@@ -61,8 +61,8 @@ def page(folder: Path) -> str:
         f"At `{found.scale}` LoRA alone ends at {digits.spread(reference)} nats a token"
         f" ({', '.join(beside) or 'no baseline'}). Of {len(known)} variants with a memory {below}"
         f" end significantly below it and {above} significantly above ({reference.n} seeds, paired,"
-        f" Holm's correction). The lowest is `{first}`, {_gap(known[first])}, the highest"
-        f" `{last}`, {_gap(known[last])} ([report]({found.link})).\n"
+        f" Holm's correction). The lowest is `{first}`, {digits.difference(known[first])}, the"
+        f" highest `{last}`, {digits.difference(known[last])} ([report]({found.link})).\n"
         + _kept(rows.get(KEPT, {}), projections)
     )
 
@@ -74,8 +74,8 @@ def _kept(values: Mapping[int, float], alone: Mapping[int, float]) -> str:
         return ""
     return (
         f"\nThe projections trained without a memory (`{KEPT_ALONE}`) end at"
-        f" {digits.spread(control)}; the memory of `{KEPT}` adds {_gap(gap)} to that, by the"
-        " interval of this pair alone.\n"
+        f" {digits.spread(control)}; the memory of `{KEPT}` adds {digits.difference(gap)} to that,"
+        " by the interval of this pair alone.\n"
     )
 
 
@@ -122,7 +122,3 @@ def answers(pairs: Iterable[Pair]) -> str:
         f" the highest of {len(kept)} runs has {max(kept):.2f}"
         f" and a constant letter {LETTER:.2f}.\n"
     )
-
-
-def _gap(gap: Difference) -> str:
-    return f"{digits.spread(gap, sign=True)} ({digits.interval(gap)})"

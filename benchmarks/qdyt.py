@@ -105,9 +105,7 @@ def page(pairs: Iterable[Pair]) -> str:
             mean = spread(list(values.values()))
             gap = None if values is reference else paired(values, reference)
             assert mean is not None
-            apart = "" if gap is None else f"{digits.spread(gap, sign=True)}"
-            if gap is not None and digits.interval(gap):
-                apart += f" ({digits.interval(gap)})"
+            apart = "" if gap is None else digits.difference(gap)
             about = [each.title, f"{each.rate:g}", rule or "–", str(len(values))]
             shown = [*about, digits.spread(mean), apart]
             rows.append((mean.mean, shown))

@@ -51,14 +51,19 @@ class Report:
     def own_rates(self) -> frozenset[str]:
         """Rows with a learning rate that was chosen for them on another seed."""
         chosen = {line.row for line in rates.lines_at(self.table.path, self.scale)}
-        return frozenset(row.name for row in self.table.rows if row.name in chosen)
+        return self.shown & chosen
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """Rows of the table that the report has: all, unless it was written with `rows=`."""
+        return frozenset(row.name for row in self.table.rows) & {line["row"] for line in self.rows}
 
     @property
     def shown_rates(self) -> str:
         """How many of the rows that is; a dash where the metric is a speed: no rate changes it."""
         if "tokens_per_second" in self.table.metric:
             return "–"
-        own, all_rows = len(self.own_rates), len(self.table.rows)
+        own, all_rows = len(self.own_rates), len(self.shown)
         if not own:
             return "one for all rows"
         return "each row's own" if own == all_rows else f"{own} of {all_rows} rows their own"
@@ -111,9 +116,11 @@ def _line(found: Report) -> list[str]:
         # The best row is the first of those that are done.
         gap, *_ = corrected([paired(values, found.values(reference)) for values in others])
         difference = _difference(gap) if gap else ""
+    rows, shown_rows = len(found.table.rows), len(found.shown)
+    part = "" if shown_rows == rows else f", {shown_rows} of its {rows} rows"
     shown = f"`{best['row']}` {_value(found, best)}" + ("" if best["published"] else " (ours)")
     about = [
-        f"[{found.table.title}]({found.link}), {found.table.metric}",
+        f"[{found.table.title}]({found.link}), {found.table.metric}{part}",
         f"{found.scale}, {seeds}, {best.get('numerics', '1')}",
         found.shown_rates,
     ]

@@ -31,10 +31,7 @@ def page(folder: Path) -> str:
     gaps = dict(zip(scores, tested, strict=True))
     for row in found.done:
         values, gap = found.values(row).values(), gaps.get(row["row"])
-        less = ""
-        if gap and digits.interval(gap):
-            less = f"{digits.spread(gap, sign=True)} ({digits.interval(gap)})"
-            less += f", {digits.p_equals(gap)}"
+        less = f"{digits.difference(gap)}, {digits.p_equals(gap)}" if gap else ""
         name = f"{row['title']} (`{row['row']}`)"
         lines.append([name, digits.values(values), str(len(values)), less])
     trivial = [row for row in found.rows if row["state"] == "baseline"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,17 +12,26 @@ from chimera.report.summary import summarise
 from tests.report.runs import make
 
 
+@pytest.fixture(autouse=True)
+def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+
+
+def measured(table: str, values: dict[str, float]) -> tuple[Any, float, float]:
+    """The side of the measured values of rows with one seed each; the ends of its axis."""
+    make(table, {(row, 0): value for row, value in values.items()})
+    axis = bars(summarise(table, ["scale=smoke"], [0])).axes[-1]
+    low, high = map(float, axis.get_xlim())
+    return axis, low, high
+
+
 @pytest.mark.parametrize(
     ("values", "at_zero"),
     [((700.0, 11_500.0), True), ((190.0, 200.0), False), ((-0.1, 0.2), False)],
 )
-def test_a_margin_does_not_reach_below_zero(
-    values: tuple[float, float], at_zero: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
-    make("titan/efficiency", {("full", 0): values[0], ("transformer", 0): values[1]})
-    axis = bars(summarise("titan/efficiency", ["scale=smoke"], [0])).axes[-1]
-    low, high = map(float, axis.get_xlim())
+def test_a_margin_does_not_reach_below_zero(values: tuple[float, float], at_zero: bool) -> None:
+    rows = {"full": values[0], "transformer": values[1]}
+    _, low, high = measured("titan/efficiency", rows)
     assert (low == 0) is at_zero
     assert low <= values[0] < values[1] < high
 
@@ -35,12 +45,10 @@ def test_a_margin_does_not_reach_below_zero(
     ],
 )
 def test_a_trivial_predictor_far_from_the_rows_is_named_at_the_edge(
-    values: tuple[float, float], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    values: tuple[float, float], shown: str
 ) -> None:
-    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
-    # The unigram predictor of these invented runs has a perplexity of 622.2.
-    make("bitnet_qdyt/norms", {("qdyt", 0): values[0], ("layernorm", 0): values[1]})
-    axis = bars(summarise("bitnet_qdyt/norms", ["scale=smoke"], [0])).axes[-1]
+    """The unigram predictor of these invented runs has a perplexity of 622.2."""
+    rows = {"qdyt": values[0], "layernorm": values[1]}
+    axis, low, high = measured("bitnet_qdyt/norms", rows)
     assert shown in [text.get_text() for text in axis.texts]
-    low, high = map(float, axis.get_xlim())
     assert (low <= 622.2 <= high) is (shown == "unigram")

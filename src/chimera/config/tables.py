@@ -64,8 +64,7 @@ class Table:
         published: the paper's numbers.
         also: further metrics to show, which the paper does not print.
         counts: the metric is a count, such as a number of gates: no difference is tested.
-        left_out: names of rows of the table that were not chosen (`only`).
-        own_reference: the table's reference where that row was not chosen; empty otherwise.
+        whole: the table of which this has some rows (`only`); None for a whole one.
     """
 
     paper: str
@@ -80,13 +79,18 @@ class Table:
     published: tuple[Published, ...]
     also: tuple[str, ...] = ()
     counts: bool = False
-    left_out: tuple[str, ...] = ()
-    own_reference: str = ""
+    whole: Table | None = None
 
     @property
     def path(self) -> str:
         """`<paper>/<table>`, which is also the configuration group of the rows."""
         return f"{self.paper}/{self.name}"
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names of the rows of the whole table that this one has not."""
+        all_rows = self.whole.rows if self.whole else ()
+        return tuple(row.name for row in all_rows if row not in self.rows)
 
     def only(self, rows: Sequence[str]) -> Table:
         """The table with some of its rows, in its order; with all of them for none named.
@@ -102,14 +106,12 @@ class Table:
                 raise unknown("rows", row, names)
         if not rows or set(rows) == set(names):
             return self
-        there = self.reference in rows
         return replace(
             self,
             rows=tuple(row for row in self.rows if row.name in rows),
             published=tuple(p for p in self.published if p.row in rows),
-            reference=self.reference if there else rows[0],
-            left_out=tuple(name for name in names if name not in rows),
-            own_reference="" if there else self.reference,
+            reference=self.reference if self.reference in rows else rows[0],
+            whole=self,
         )
 
 

@@ -62,6 +62,12 @@ def interval(difference: Difference) -> str:
     return " to ".join(f"{end:+,.{decimals}f}" for end in difference.interval)
 
 
+def difference(value: Difference) -> str:
+    """Mean, standard deviation and interval, as in `+0.086 ± 0.019 (+0.038 to +0.134)`."""
+    ends = interval(value)
+    return spread(value, sign=True) + (f" ({ends})" if ends else "")
+
+
 def count(value: float) -> str:
     """Format a large number with a unit, as in `12.8 M`."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

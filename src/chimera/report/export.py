@@ -67,8 +67,8 @@ def booktabs(summary: Summary) -> str:
     head, body = text.rows(summary)
     table = summary.table
     tested = "" if table.counts else " with a paired t-test, p corrected by Holm's method"
-    all_rows = len(table.rows) + len(table.left_out)
-    part = f" {len(table.rows)} of the table's {all_rows} rows." if table.left_out else ""
+    whole = table.whole
+    part = f" {len(table.rows)} of the table's {len(whole.rows)} rows." if whole else ""
     caption = (
         f"{table.title}. Ours at scale {summary.scale}, mean and standard deviation over"
         f" {len(summary.seeds)} seeds; {table.metric}, {table.better} is better; differences to"

@@ -40,16 +40,16 @@ def seeds(summary: Summary) -> str:
 def left_out(summary: Summary) -> str:
     """Sentence on the rows of the table that were not chosen; empty if all were."""
     table = summary.table
-    if not table.left_out:
+    if not table.whole:
         return ""
     said = (
-        f"{len(table.rows)} of the table's {len(table.rows) + len(table.left_out)} rows, chosen by"
+        f"{len(table.rows)} of the table's {len(table.whole.rows)} rows, chosen by"
         " `rows=`, and p corrected for these; not shown:"
         f" {', '.join(map(code, table.left_out))}."
     )
-    if table.own_reference:
+    if table.reference != table.whole.reference:
         said += (
-            f" The table's reference, {code(table.own_reference)}, is not shown either; here"
+            f" The table's reference, {code(table.whole.reference)}, is not shown either; here"
             f" {code(table.reference)} is the reference."
         )
     return said

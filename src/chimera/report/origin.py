@@ -57,7 +57,7 @@ def train_command(summary: Summary) -> str:
     """Command line that trains the missing runs of the table."""
     table = summary.table
     chosen = f"+{table.paper}={table.name}"
-    if table.left_out:
+    if table.whole:
         chosen = f"+{table.path}={_rows(table)}"
     words = (*spelt("train").split(), "-m", chosen, *map(portable, summary.overrides))
     return shlex.join((*words, _seeds(summary)))
@@ -86,7 +86,7 @@ def start_commands(summary: Summary) -> list[str]:
 def report_command(summary: Summary) -> str:
     """Command line that writes the report of the finished runs."""
     command = ["python", "-m", "chimera.report", summary.table.path]
-    if summary.table.left_out:
+    if summary.table.whole:
         command.append(f"rows={_rows(summary.table)}")
     return shlex.join((*command, *map(portable, summary.overrides), _seeds(summary)))
 
