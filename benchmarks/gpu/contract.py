@@ -9,10 +9,11 @@ parameter: sums in another order.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import TimeoutError, get_context
 from typing import Any
 
 import torch
@@ -35,18 +36,16 @@ def main(setting: Setting) -> dict[str, Any]:
     )
     variants = [True, False] if find_spec("fla") and setting.device == "cuda" else [False]
     rows: list[dict[str, Any]] = []
-    refused, unfinished = [], 0
+    refused, unfinished = [], len(cases)
+    one = partial(case_rows, device=setting.device, variants=variants)
     workers = 1 if setting.tiny else max(1, min(12, (os.cpu_count() or 2) - 2))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(case_rows, case, setting.device, variants): case for case in cases}
-        try:
-            for job in as_completed(jobs, timeout=max(1.0, setting.left)):
-                found, refusal = job.result()
-                rows += found
-                refused += [refusal] if refusal else []
-        except TimeoutError:
-            unfinished = sum(not job.done() for job in jobs)
-            pool.shutdown(wait=False, cancel_futures=True)
+    with get_context("spawn").Pool(workers) as pool, suppress(TimeoutError):
+        results = pool.imap_unordered(one, cases)
+        while unfinished:  # the processes end with the block, whatever they are at
+            found, refusal = results.next(timeout=max(0.0, setting.left))
+            unfinished -= 1
+            rows += found
+            refused += [refusal] if refusal else []
     outside = [row for row in rows if not row["error"] <= row["bound"]]
     print(f"{len(rows)} passes, {len(outside)} outside their bound, {unfinished} cases not run")
     for row in outside:

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
-from chimera.ops.flops import _ADDED
+from chimera.ops.flops import _OURS
 from chimera.task.base import Task
 from chimera.task.causal_lm import CausalLM
 from chimera.task.flops import Flops, count, example, on_meta
@@ -51,7 +51,7 @@ def test_torch_counts_the_same_on_real_numbers(group: str, name: str) -> None:
             part.solver = part.solver._replace(steps=2)
     found = count(made, LENGTH)
     assert found is not None
-    theirs = {op: lambda *a, out_val=None, f=f, **k: f(*a, **k) for op, f in _ADDED.items()}
+    theirs = {op: lambda *a, out_val=None, f=f, **k: f(*a, **k) for op, f in _OURS.items()}
     for of in theirs.values():
         of._get_raw = True  # type: ignore[attr-defined]
     given = example(made, LENGTH, torch.device("cpu"))

@@ -36,11 +36,11 @@ def _attention(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> in
     return 2 * b * h * t * k[-2] * (width + v[-1])
 
 
-def _of_cpu(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
+def _fused(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
     return _attention(q.shape, k.shape, v.shape)
 
 
-def _of_cpu_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
+def _fused_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
     return 2 * _attention(q.shape, k.shape, v.shape)
 
 
@@ -48,10 +48,13 @@ def _int_mm(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
     return _product(tuple(a.shape), tuple(b.shape))
 
 
-#: Operations that torch's own table lacks.
-_ADDED: Mapping[Any, Callable[..., int]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu: _of_cpu,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _of_cpu_backward,
+#: torch's fused attention on the CPU, and its three kinds on a GPU.
+_FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+#: Operations that torch's own table lacks, or counts otherwise: it takes what the backward pass of
+#: attention computes again for work, and torch 2.11 refuses key heads that several queries share.
+_OURS: Mapping[Any, Callable[..., int]] = {
+    **{getattr(aten, f"_scaled_dot_product_{name}"): _fused for name in _FUSED},
+    **{getattr(aten, f"_scaled_dot_product_{name}_backward"): _fused_backward for name in _FUSED},
     aten._int_mm: _int_mm,
 }
 
@@ -91,8 +94,8 @@ class Count(TorchDispatchMode):
 
     def _add(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         packet = func._overloadpacket
-        if packet in _ADDED:
-            flops = _ADDED[packet](*args, **kwargs)
+        if packet in _OURS:
+            flops = _OURS[packet](*args, **kwargs)
         elif packet in flop_registry:
             flops = flop_registry[packet](*args, **kwargs, out_val=out)
         else:
