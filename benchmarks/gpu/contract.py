@@ -36,30 +36,31 @@ def main(setting: Setting) -> dict[str, Any]:
     )
     variants = [True, False] if find_spec("fla") and setting.device == "cuda" else [False]
     rows: list[dict[str, Any]] = []
-    refused, unfinished = [], len(cases)
+    refused, failed, unfinished = [], [], len(cases)
     one = partial(case_rows, device=setting.device, variants=variants)
     workers = 1 if setting.tiny else max(1, min(12, (os.cpu_count() or 2) - 2))
     with get_context("spawn").Pool(workers) as pool, suppress(TimeoutError):
         results = pool.imap_unordered(one, cases)
         while unfinished:  # the processes end with the block, whatever they are at
-            found, refusal = results.next(timeout=max(0.0, setting.left))
+            found, refusal, failure = results.next(timeout=max(0.0, setting.left))
             unfinished -= 1
             rows += found
             refused += [refusal] if refusal else []
+            failed += [failure] if failure else []
     outside = [row for row in rows if not row["error"] <= row["bound"]]
     print(f"{len(rows)} passes, {len(outside)} outside their bound, {unfinished} cases not run")
-    for row in outside:
-        print("outside:", row)
+    for line in (*(f"outside: {row}" for row in outside), *(f"failed: {x}" for x in failed)):
+        print(line)
     return {
         "passes": len(rows), "outside": outside, "cases": len(cases), "not_run": unfinished,
-        "refused": refused, "kernels": variants, "rows": rows,
+        "refused": refused, "failed": failed, "kernels": variants, "rows": rows,
     }  # fmt: skip
 
 
 def case_rows(
     case: precision.Case, device: str, variants: list[bool]
-) -> tuple[list[dict[str, Any]], str]:
-    """Rows of one case, and the words of a refusal."""
+) -> tuple[list[dict[str, Any]], str, str]:
+    """Rows of one case, the words of a refusal, and those of a failure."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     rows = []
@@ -70,5 +71,8 @@ def case_rows(
                     flat = asdict(row)
                     rows.append({**flat.pop("case"), **flat, "kernels": on})
     except UserError as refusal:
-        return rows, str(refusal)
-    return rows, ""
+        return rows, str(refusal), ""
+    except Exception as error:  # noqa: BLE001 - a case that fails says so, and the others go on
+        line = str(error).partition("\n")[0]
+        return rows, "", f"{case.group}={case.name} {type(error).__name__}: {line}"
+    return rows, "", ""

@@ -32,8 +32,8 @@ def test_without_a_gpu_one_line_says_so(
 
 def test_fp32_on_the_device_is_compared_too() -> None:
     case = precision.Case("mixer", "linear", True, 8, "both", dim=64)
-    rows, refusal = contract.case_rows(case, "cpu", [False])
-    assert refusal == ""
+    rows, refusal, failure = contract.case_rows(case, "cpu", [False])
+    assert refusal == failure == ""
     assert {row["half"] for row in rows} == {"fp32", "bf16", "fp16"}
     assert all(row["error"] <= row["bound"] for row in rows)
     assert {row["error"] for row in rows if row["half"] == "fp32"} == {0.0}  # the same device

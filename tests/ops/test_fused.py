@@ -71,7 +71,7 @@ def test_decayed(t: int, kind: str, with_state: bool) -> None:
         "token": (-torch.rand(1, 2, t, device=DEVICE).double()).requires_grad_(),
     }[kind]
     state = leaf(1, 2, WIDTH, WIDTH) if with_state else None
-    assert fused.suits(q.half(), v.half())
+    assert fused.suits(q.half(), v.half(), g)
     got = fused.decayed(q.half(), k.half(), v.half(), g, state)
     before = torch.zeros(1, 2, WIDTH, WIDTH, device=DEVICE).double() if state is None else state
     want = recurrence(q, k, v, g, before)
@@ -101,6 +101,6 @@ def test_fp16_has_no_room_for_sums_over_tokens() -> None:
 
 def test_what_the_kernels_do_not_have_stays_with_torch() -> None:
     wide = torch.zeros(1, 2, 8, WIDTH, device=DEVICE)
-    assert not fused.suits(wide, wide)  # only torch computes float32 exactly
-    assert not fused.suits(wide.half(), wide[..., :8].half())
-    assert fused.suits(wide.half(), wide.half())
+    assert not fused.suits(wide, wide, None)  # only torch computes float32 exactly
+    assert not fused.suits(wide.half(), wide[..., :8].half(), None)
+    assert fused.suits(wide.half(), wide.half(), None)

@@ -81,7 +81,7 @@ def chunkwise(
     """
     if state is not None and not causal:
         raise ValueError("causal=False takes no state: pass state=None, or causal=True")
-    if causal and v.dtype == torch.bfloat16 and fused.suits(q, v):
+    if causal and v.dtype == torch.bfloat16 and fused.suits(q, v, g):
         return fused.decayed(q, k, v, g, state)
     tokens = q.shape[2]
     q, k, v, g, state = _widen(q, k, v, g, state)

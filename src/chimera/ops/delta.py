@@ -84,7 +84,7 @@ def chunkwise(
         o, and the state after the last token (None if `state` is None).
     """
     simple = between is None and beta.shape[-1] == 1 and q.shape[1] == k.shape[1]
-    if simple and fused.suits(q, v):
+    if simple and fused.suits(q, v, decay):
         return fused.delta(q, k, v, beta, decay, state)
     tokens, dtype = q.shape[2], wide(q, v)
     shape = (k.shape[0], k.shape[1], k.shape[-1], v.shape[-1])

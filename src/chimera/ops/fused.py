@@ -17,25 +17,51 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 HALF = (torch.bfloat16, torch.float16)
 #: Smallest and largest head width that the kernels support.
 NARROWEST, WIDEST = 16, 256
+#: Versions of Triton, the last excluded, that compute gradients of decays of tokens wrongly on
+#: Hopper. The library refuses them there (its issue 640), in the backward pass.
+WRONG_ON_HOPPER = "3.4.0", "3.7.1"
+HOPPER = 9
 
 State = Float[Tensor, "b h k v"]
 
 
-def suits(q: Float[Tensor, "*n k"], v: Float[Tensor, "*m v"]) -> bool:
-    """True if the kernels support these inputs: half precision, GPU, library, head widths."""
+def suits(q: Float[Tensor, "*n k"], v: Float[Tensor, "*m v"], decay: Tensor | None) -> bool:
+    """True if the kernels support these inputs: half precision, GPU, library, head widths, decay.
+
+    Args:
+        q, v: queries and values.
+        decay: log-decay of heads [h] or of tokens [b h t]; None for no decay.
+    """
     narrow, wide = sorted((q.shape[-1], v.shape[-1]))
     fits = v.dtype in HALF and narrow >= NARROWEST and wide <= WIDEST
-    return fits and (v.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") and _installed()
+    serves = v.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return fits and serves and _installed() and not (_of_tokens(decay) and wrong(v.device))
+
+
+def _of_tokens(decay: Tensor | None) -> bool:
+    """Whether the kernels take a decay of each token: one of heads has no gradient there."""
+    return decay is not None and (decay.ndim > 1 or decay.requires_grad)
+
+
+@cache
+def wrong(device: torch.device) -> bool:
+    """Whether Triton computes gradients of decays of tokens wrongly on this device."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != HOPPER:
+        return False
+    first, mended = WRONG_ON_HOPPER
+    return first <= TorchVersion(version("triton")) < mended
 
 
 def decayed(
@@ -49,7 +75,7 @@ def decayed(
     from fla.ops.simple_gla import chunk_simple_gla
 
     rates = None
-    if g is not None and (g.ndim > 1 or g.requires_grad):  # g_gamma gets no gradient
+    if g is not None and _of_tokens(g):
         per_token = g[None, :, None] if g.ndim == 1 else g
         rates = rearrange(per_token.expand(*v.shape[:3]), "b h t -> b t h").float().contiguous()
     o, last = chunk_simple_gla(
