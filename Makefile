@@ -86,5 +86,5 @@ wheel-test: ## builds wheel and sdist, installs the wheel into a bare environmen
 bench: setup ## speed and memory against peers, as ratios within one run
 	$(BIN)/python -m benchmarks $(ARGS)
 
-gpu: ## what this machine's GPU gives, in nine minutes, with PYTHON=<a Python that has torch>
+gpu: ## what this machine's GPU gives, in a quarter of an hour, with PYTHON=<a Python that has torch>
 	PYTHON=$(PYTHON) tools/gpu.sh $(ARGS)

@@ -36,9 +36,8 @@ def main() -> dict[str, Any]:
     for seed in SEEDS:
         runs.append(measure(JOB, seed))
         print(runs[-1], flush=True)
-    known = _known()
-    known[machine["processor"]] = {"machine": machine, "runs": runs}
-    return {"processors": dict(sorted(known.items()))}
+    found = known() | {machine["processor"]: {"machine": machine, "runs": runs}}
+    return {"processors": dict(sorted(found.items()))}
 
 
 def measure(job: tuple[str, ...], seed: int) -> dict[str, float]:
@@ -72,7 +71,7 @@ def measure(job: tuple[str, ...], seed: int) -> dict[str, float]:
 
 def main_job() -> str:
     """The README's sentences, one paragraph for all processors."""
-    return page(_known())
+    return page(known())
 
 
 def page(processors: Mapping[str, Any]) -> str:
@@ -105,7 +104,7 @@ def _sentence(
     )
 
 
-def _known() -> dict[str, Any]:
+def known() -> dict[str, Any]:
     """Processors of the results file."""
     file = RESULTS / "main_job.json"
     if not file.exists():

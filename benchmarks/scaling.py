@@ -91,6 +91,8 @@ def scaling_law() -> str:
         named = config.get("table") or {}
         if named.get("name") != TABLE or config["choices"]["scale"] != SCALE:
             continue
+        if config["data"].get("documents") is not None:  # see benchmarks.two_machines
+            continue
         own = float(config["optim"]["lr"]) == chosen(TABLE, named["row"], SCALE)
         if own and config["seed"] not in choosing:
             key = (named["row"], config["seed"])

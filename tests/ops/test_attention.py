@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chimera.ops.attention import Heads, attend
+from chimera.ops.attention import Heads, attend, of_each_query, sdpa
 from tests.kit import close, ragged
 
 
@@ -49,6 +49,13 @@ def test_a_lone_key_head_gets_the_gradients_of_repeated_ones(
     want = torch.autograd.grad(scores.softmax(-1) @ v, exact, out.double())
     for mine, theirs in zip(got, want, strict=True):
         close(mine.double(), theirs, 1e-12 if dtype == torch.float64 else 4e-2)
+
+
+@pytest.mark.parametrize("g", [1, 2, 4])
+def test_heads_repeated_for_each_query_are_those_shared(g: int) -> None:
+    q, k, v = (torch.randn(2, h, 7, 5).double() for h in (4, g, g))
+    want = sdpa(q, k, v, causal=True)
+    close(sdpa(q, of_each_query(k, 4), of_each_query(v, 4), causal=True), want, 1e-12)
 
 
 def test_a_quarter_of_the_heads_but_one_at_least() -> None:

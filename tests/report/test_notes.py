@@ -38,3 +38,19 @@ def test_times_of_two_processors_are_said_to_be_means_over_both(
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert "The runs are of 2 processors: Other CPU (seed 1); Test CPU (seed 0)." in text
     assert "do not compare" not in text
+
+
+def test_a_run_on_a_gpu_is_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    make(TABLE, {(row, 0): 9.0 for row in ROWS}, environment={**ENVIRONMENT, "gpu": "Card"})
+    make(TABLE, {(row, 1): 9.0 for row in ROWS})
+    said = notes.processors(summarise(TABLE, OVERRIDES, [0, 1]))
+    assert "Card (seed 0); Test CPU (seed 1)" in said
+
+    idle = (*OVERRIDES, "trainer.accelerator=cpu")
+    with_card = {**ENVIRONMENT, "gpu": "Card"}
+    make(TABLE, {(row, 0): 9.0 for row in ROWS}, overrides=idle, environment=with_card)
+    make(TABLE, {(row, 1): 9.0 for row in ROWS}, overrides=idle)
+    summary = summarise(TABLE, list(idle), [0, 1])
+    assert all(cell.state == "done" for cell in summary.cells)
+    assert not notes.processors(summary)

@@ -188,6 +188,11 @@ def attend(
     return sdpa(q, k, v, where, dropout=dropout)
 
 
+def of_each_query(x: Float[Tensor, "b g s k"], heads: int) -> Float[Tensor, "b h s k"]:
+    """Keys or values of `heads` query heads, of which h / g in succession share one."""
+    return x.repeat_interleave(heads // x.shape[1], 1)
+
+
 def sdpa(
     q: Float[Tensor, "b h t k"],
     k: Float[Tensor, "b g s k"],
@@ -211,6 +216,9 @@ def sdpa(
         # The backward pass there is one task for each sample and key head. A single task does its
         # small products on all threads, which wait for each other at each of them.
         k, v, g = k.expand(-1, h, -1, -1), v.expand(-1, h, -1, -1), h
+    elif h != g and k.is_cuda and k.dtype == torch.float32:
+        # The fused kernel for float32 there shares no key heads: torch would hold all scores.
+        k, v, g = of_each_query(k, h), of_each_query(v, h), h
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=where, is_causal=causal, dropout_p=dropout, enable_gqa=h != g
     )
