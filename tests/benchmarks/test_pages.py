@@ -60,10 +60,14 @@ def test_the_reports_are_found() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("file", REPORTS, ids=lambda file: "-".join(file.parts[-5:-1]))
 def test_reports_are_written_from_the_records_by_the_command_that_they_name(
-    file: Path, elsewhere: Path
+    file: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = file.read_text(encoding="utf-8")
-    (command,) = re.findall(r"^python -m chimera\.report (.*)$", report, re.MULTILINE)
+    found = re.findall(r"^((?:\w+=\S+ )*)python -m chimera\.report (.*)$", report, re.MULTILINE)
+    ((variables, command),) = found
+    for variable in shlex.split(variables):
+        name, _, value = variable.partition("=")
+        monkeypatch.setenv(name, value)
     table, overrides, options = parse(shlex.split(command))
     summary = summarise(table, overrides, options.seeds)
     assert text.report(summary) == report

@@ -104,3 +104,16 @@ def test_a_table_with_a_report_of_some_rows_stays_in_the_list_of_what_was_not_ru
     make(TABLE, {(row.name, 0): 1.0 for row in load(TABLE).rows if row.name not in dict(VALUES)})
     assert not listed()
     assert listed("rows=layernorm,static_tanh")
+
+
+def test_commands_set_the_variables_that_rows_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIMERA_ENGLISH", "my texts/en.txt")
+    monkeypatch.setenv("CHIMERA_SPANISH", "/home/me/es.txt")
+    monkeypatch.delenv("CHIMERA_SPANISH_VALID", raising=False)
+    found = summarise("ours/multilingual", ["scale=smoke"], [0])
+    for command in origin.commands(found):
+        assert command.startswith(
+            "CHIMERA_ENGLISH='my texts/en.txt' CHIMERA_SPANISH=path/to/es.txt python "
+        )
+    other = summarise(TABLE, ["scale=smoke"], [0])
+    assert all(command.startswith("python ") for command in origin.commands(other))

@@ -11,6 +11,7 @@ Does not import torch.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,10 @@ from chimera.errors import UserError, unknown
 
 #: Prefix of a reference to a row of a table.
 ROW = "row:"
+
+
+#: A value of a row that is read from the environment.
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,13 @@ def load(name: str) -> Table:
     )
     rows = tuple(Row(row, title_of(file.with_suffix("") / f"{row}.yaml")) for row in names)
     return Table(paper, table, **node, rows=rows, published=published)
+
+
+def variables(table: Table) -> list[str]:
+    """Names of the environment variables that the rows read, in alphabetical order."""
+    folder = find(table.path).with_suffix("")
+    texts = ((folder / f"{row.name}.yaml").read_text(encoding="utf-8") for row in table.rows)
+    return sorted({name for text in texts for name in _VARIABLE.findall(text)})
 
 
 def metric_of(name: str) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from chimera.config import tables
 from chimera.config.tables import ROW, Table
 from chimera.program import spelt
 from chimera.report.cells import Cell
@@ -49,8 +51,14 @@ def counted(
 
 
 def commands(summary: Summary) -> list[str]:
-    """Command lines that repeat the table: its start models, its runs, its report."""
-    return [*start_commands(summary), train_command(summary), report_command(summary)]
+    """Command lines that repeat the table: its start models, its runs, its report.
+
+    The environment variables that rows read are set before the commands, as they are now.
+    """
+    variables = [(name, os.environ.get(name, "")) for name in tables.variables(summary.table)]
+    set_before = "".join(f"{name}={shlex.quote(portable(at))} " for name, at in variables if at)
+    own = (train_command(summary), report_command(summary))
+    return [*start_commands(summary), *(set_before + command for command in own)]
 
 
 def train_command(summary: Summary) -> str:
