@@ -239,16 +239,8 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(results, cola, missing, claims, all_claims, qdyt, gradient_rules, grafts, plateau),
         *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, rise),
         *(gpu_contract, gpu_presets, gpu_lengths, gpu_packed, gpu_job),
-        *(
-            encoders,
-            gates,
-            speed,
-            scaling_law,
-            two_machines,
-            titan_baselines,
-            titan_pattern,
-            spanish,
-        ),
+        *(encoders, gates, speed, scaling_law, two_machines),
+        *(titan_baselines, titan_pattern, spanish),
     )
 }
 

@@ -17,7 +17,7 @@ docs/results.md has the same fits from the records in `store/` (`scaling_law`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.laws import Law, Run, draw, fitted
 from benchmarks.markdown import table
-from benchmarks.stored import records
+from benchmarks.stored import Pair, records
 from chimera.config.arguments import read
 from chimera.config.rates import chosen, lines_at
 from chimera.report import digits
@@ -40,8 +40,6 @@ USAGE = "python -m benchmarks scaling [scale=medium] [seed=0,1,2] [out=<folder>]
 TABLE, SCALE = "ours/scaling", "medium"
 #: The mixer that the others' exponents are compared with.
 REFERENCE = "attention"
-#: Start of the names of the table's records.
-RECORDS = "causal_lm-"
 
 
 @dataclass(frozen=True)
@@ -83,19 +81,25 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
     return {}
 
 
+def stored() -> Iterator[Pair]:
+    """The records of the table's runs at its scale."""
+    for config, record in records("causal_lm-"):
+        named = config.get("table") or {}
+        if named.get("name") == TABLE and config["choices"]["scale"] == SCALE:
+            yield config, record
+
+
 def scaling_law() -> str:
     """The block of docs/results.md."""
     choosing = {line.seed for line in lines_at(TABLE, SCALE)}
     found = dict[tuple[str, int], Run]()
-    for config, record in records(RECORDS):
-        named = config.get("table") or {}
-        if named.get("name") != TABLE or config["choices"]["scale"] != SCALE:
-            continue
+    for config, record in stored():
         if config["data"].get("documents") is not None:  # see benchmarks.two_machines
             continue
-        own = float(config["optim"]["lr"]) == chosen(TABLE, named["row"], SCALE)
+        row = config["table"]["row"]
+        own = float(config["optim"]["lr"]) == chosen(TABLE, row, SCALE)
         if own and config["seed"] not in choosing:
-            key = (named["row"], config["seed"])
+            key = (row, config["seed"])
             assert key not in found, f"two runs of {key}"
             found[key] = run(config, record)
     return page(list(found.values()))

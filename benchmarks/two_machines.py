@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.scaling import RECORDS, SCALE, TABLE
-from benchmarks.stored import records
+from benchmarks.scaling import stored
 from chimera.report import digits
 from chimera.report.stats import spread
 
@@ -20,12 +19,10 @@ Key = tuple[str, int, float]
 def two_machines() -> str:
     """The sentence of docs/results.md."""
     here, there = dict[Key, float](), dict[Key, float]()
-    for config, record in records(RECORDS):
-        named = config.get("table") or {}
-        if named.get("name") == TABLE and config["choices"]["scale"] == SCALE:
-            key = (named["row"], config["seed"], float(config["optim"]["lr"]))
-            side = here if config["data"].get("documents") is None else there
-            side[key] = record["metrics"]["val/loss"]
+    for config, record in stored():
+        key = (config["table"]["row"], config["seed"], float(config["optim"]["lr"]))
+        side = here if config["data"].get("documents") is None else there
+        side[key] = record["metrics"]["val/loss"]
     return page(here, there)
 
 

@@ -62,7 +62,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "usable cores": 8, "load": 0.1, "threads": 8, "OMP_NUM_THREADS": None,
         "features": ["avx2", "avx512_vnni"], "bf16 units": "this CPU has amx_bf16",
     },
-    "GPU": {"devices": ["H200, 141 GB, 9.0"], "driver": True, "Triton errs on": None},
+    "GPU": {"devices": ["H200, 141 GB, 9.0"], "driver": True, "Triton errs": None},
     "memory and disk": {
         "free memory": 9e10, "free disk of runs": 9e10, "free disk of caches": 9e10,
         "runs can be written": True, "runs": "/runs",
@@ -76,7 +76,7 @@ GOOD: dict[str, dict[str, Any]] = {
     ("subject", "fact", "value", "says"),
     [
         ("GPU", "devices", [], "its build is for the CPU"),
-        ("GPU", "Triton errs on", "H200", "gradients wrongly on H200"),
+        ("GPU", "Triton errs", "3.6.0 on H200", "gates wrongly (3.6.0 on H200)"),
         ("processor", "threads", 2, "torch uses 2 of 8 cores"),
         ("processor", "load", 7.5, "other processes use 7.5 of 8 cores"),
         ("memory and disk", "free memory", 1e9, "less than 3 GB of memory"),

@@ -68,11 +68,10 @@ def advice(found: dict[str, dict[str, Any]]) -> list[str]:
         notes.append("precision=fp16 is slow on every CPU; it is for tests")
         if not features & {"avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}:
             notes.append("quant.compute=int8 gains little: the CPU has no 8-bit dot products")
-    if gpu["Triton errs on"]:
+    if gpu["Triton errs"]:
         notes.append(
-            f"Triton {_version('triton')} computes gradients wrongly on {gpu['Triton errs on']}:"
-            " mixers whose decay depends on the token (gated_delta) train without fused kernels;"
-            " Triton 3.7.1 has them"
+            f"Triton computes gradients of gates wrongly ({gpu['Triton errs']}): mixers whose decay"
+            " depends on the token (gated_delta) train without fused kernels; use a later Triton"
         )
     if cpu["threads"] < cpu["usable cores"]:
         where = " (OMP_NUM_THREADS)" if cpu["OMP_NUM_THREADS"] else ""
@@ -146,19 +145,19 @@ def _gpu() -> dict[str, Any]:
 
     from chimera.ops import fused
 
-    devices, errs = [], None
+    devices, errs, triton = [], None, _version("triton")
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)
             devices.append(
                 f"{about.name}, {about.total_memory / GB:.0f} GB, {about.major}.{about.minor}"
             )
-            if _version("triton") and fused.wrong(torch.device("cuda", number)):
-                errs = about.name
+            if triton and fused.wrong(torch.device("cuda", number)):
+                errs = f"{triton} on {about.name}"
     return {
         "devices": devices,
         "CUDA of torch": torch.version.cuda,
-        "Triton errs on": errs,
+        "Triton errs": errs,
         "driver": any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")),
     }
 
