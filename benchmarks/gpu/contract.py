@@ -51,9 +51,10 @@ def main(setting: Setting) -> dict[str, Any]:
     print(f"{len(rows)} passes, {len(outside)} outside their bound, {unfinished} cases not run")
     for line in (*(f"outside: {row}" for row in outside), *(f"failed: {x}" for x in failed)):
         print(line)
+    error = {"error": f"{len(failed)} cases failed"} if failed else {}
     return {
         "passes": len(rows), "outside": outside, "cases": len(cases), "not_run": unfinished,
-        "refused": refused, "failed": failed, "kernels": variants, "rows": rows,
+        "refused": refused, "failed": failed, "kernels": variants, "rows": rows, **error,
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ import yaml
 from chimera.cli.errors import exit_code
 from chimera.data.corpus.pydocs import cached_harvest, read
 from chimera.errors import UserError
+from chimera.paths import cache_root
 from chimera.report.compare.collect import directories
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
@@ -69,7 +70,7 @@ def stored(run: Path, root: Path | None = None) -> tuple[Path, bool]:
     named = config["data"].get("documents")
     if named is None:
         raise UserError(f"{run} names no {KEY}; chimera store add takes it as it is")
-    if not _same(Path(named), Path(config["data"]["cache_dir"]).expanduser()):
+    if not _same(Path(named)):
         raise UserError(f"{run}: {named} is not the text of this machine's default corpus")
     config["data"]["documents"] = None
     with tempfile.TemporaryDirectory() as folder:
@@ -85,8 +86,8 @@ def stored(run: Path, root: Path | None = None) -> tuple[Path, bool]:
 
 
 @cache
-def _same(documents: Path, root: Path) -> bool:
-    return documents.is_file() and read(documents) == read(cached_harvest(root))
+def _same(documents: Path) -> bool:
+    return documents.is_file() and read(documents) == read(cached_harvest(cache_root()))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,11 @@ def runs_root() -> Path:
     return Path(os.environ.get("CHIMERA_RUNS") or home() / "runs")
 
 
+def cache_root() -> Path:
+    """Folder of what can be made anew: `CHIMERA_CACHE` if it is set, else `~/.cache/chimera`."""
+    return Path(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera").expanduser()
+
+
 def store_root() -> Path:
     """Folder of the run store: `CHIMERA_STORE` if it is set, else `store/` below `home`."""
     return Path(os.environ.get("CHIMERA_STORE") or home() / "store")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,6 +39,20 @@ def test_fp32_on_the_device_is_compared_too() -> None:
     assert {row["half"] for row in rows} == {"fp32", "bf16", "fp16"}
     assert all(row["error"] <= row["bound"] for row in rows)
     assert {row["error"] for row in rows if row["half"] == "fp32"} == {0.0}  # the same device
+
+
+def test_a_case_that_fails_says_so_and_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = precision.Case("mixer", "linear", True, 8, "both", dim=64)
+    row = precision.Row(case, "bf16", "forward", 0.1, 1.0, "logits")
+
+    def measure(*_: Any, **__: Any) -> Iterator[precision.Row]:
+        yield row
+        raise RuntimeError("no such kernel\nand more")
+
+    monkeypatch.setattr(precision, "measure", measure)
+    rows, refusal, failure = contract.case_rows(case, "cpu", [False])
+    assert [row["error"] for row in rows] == [0.1]
+    assert (refusal, failure) == ("", "mixer=linear RuntimeError: no such kernel")
 
 
 def test_a_preset_and_hugging_face_s_bert(

@@ -118,19 +118,17 @@ def _what(removal: Removal) -> str:
 
 def _caches(runs: Sequence[Path], *, yes: bool) -> int:
     """Show, or remove, the entries of the cache that no run reads its test set from."""
-    import os
 
     from chimera.cli.estimate import size
     from chimera.data.batch.reference import places
     from chimera.data.source import cache
-    from chimera.paths import runs_root
+    from chimera.paths import cache_root, runs_root
 
     root = runs_root()
     every = {*runs, *(root.iterdir() if root.is_dir() else ())}
     kept = {place for run in every for place in places(run / "test.npz")}
-    folder = Path(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera").expanduser()
     total = 0
-    for entry, count in cache.removable(folder, kept):
+    for entry, count in cache.removable(cache_root(), kept):
         if yes and not cache.remove(entry):
             print(f"left: {entry}, which a process is making")
             continue

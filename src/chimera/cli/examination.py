@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from chimera.paths import CHECKOUT, runs_root
+from chimera.paths import CHECKOUT, cache_root, runs_root
 from chimera.program import DISTRIBUTION, VERSION
 
 #: Instructions that decide how fast a CPU multiplies, as Linux names them.
@@ -165,7 +165,7 @@ def _gpu() -> dict[str, Any]:
 def _room() -> dict[str, Any]:
     from chimera.sweep.cost import free_memory
 
-    runs, cache = runs_root().absolute(), _cache()
+    runs, cache = runs_root().absolute(), cache_root()
     place = _existing(runs)
     return {
         "free memory": free_memory(),
@@ -178,7 +178,7 @@ def _room() -> dict[str, Any]:
 
 def _caches() -> dict[str, Any]:
     """Sizes of the caches by their kinds, of the runs, and of Hugging Face's."""
-    cache, runs = _cache(), runs_root()
+    cache, runs = cache_root(), runs_root()
     kinds = [p for p in sorted(cache.iterdir()) if p.is_dir()] if cache.is_dir() else []
     hub = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     found: dict[str, Any] = {"folder": str(cache)}
@@ -223,10 +223,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera").expanduser()
 
 
 def _existing(path: Path) -> Path:

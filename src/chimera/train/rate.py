@@ -13,13 +13,13 @@ precision is slower than its float32, the rate is that of float32.
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from chimera.paths import cache_root
 from chimera.rundir.atomic import write_json
 from chimera.rundir.environment import processor
 
@@ -94,7 +94,7 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
 
 
 def _file() -> Path:
-    return Path(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera").expanduser() / "rates.json"
+    return cache_root() / "rates.json"
 
 
 def _read() -> dict[str, Any]:
