@@ -90,7 +90,7 @@ def write(
     scheduled = {row: cost.seconds for row, cost in costs.items() if cost.seconds}
     write_atomic(folder / "equal.csv", _csv(lines))
     parts = [
-        f"# {table.title} at equal steps, FLOPs and seconds",
+        f"# {table.title} at equal {named([at.equality for at in found])}",
         f"Written by `{command}` from finished runs. A row at a budget is a run of its own, whose"
         " schedule ends there. FLOPs are those of matrix products in training. A step takes the"
         f" median time of the row's runs at the table's own steps{seeds}, validations left out"
@@ -105,6 +105,12 @@ def write(
             save(draw(at.summary, scheduled), folder / name, ("png",))
             parts.append(f"![loss against FLOPs and time]({name})")
     write_atomic(folder / "equal.md", "\n\n".join(filter(None, parts)) + "\n")
+
+
+def named(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:

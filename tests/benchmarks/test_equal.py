@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def test_each_row_has_a_command_and_its_results(
     assert "Equal seconds" not in said
     folder = home() / "reports" / TABLE / "smoke" / "equal"
     written = (folder / "equal.md").read_text("utf-8")
+    assert re.match(r"# .* at equal steps and FLOPs\n", written)
     at_steps, at_flops = written.split("## Equal FLOPs: 1e+10 a row")
     assert "| 9.000 | +1.000 |" in at_steps
     assert "| 8.500 | +1.000 |" in at_flops

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.directory import RunDir, open_run
-from chimera.rundir.environment import environment, processor
+from chimera.rundir.environment import environment, git_state, listed, processor
 from chimera.rundir.identity import flatten, identity
 from tests import forks
 
@@ -113,6 +114,26 @@ def test_environment_has_packages_and_processor() -> None:
     assert found["packages"]["torch"]
     assert found["processor"]
     json.dumps(found)
+
+
+def test_changed_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    monkeypatch.setattr("chimera.rundir.environment.CHECKOUT", tmp_path)
+    assert git_state() == {}
+    git("init")
+    (tmp_path / "code.py").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "first")
+    clean = git_state()
+    assert clean == {"commit": clean["commit"], "changed": False}
+    (tmp_path / "code.py").write_text("2")
+    (tmp_path / "note.md").write_text("3")
+    expected = {**clean, "changed": True, "files": [" M code.py", "?? note.md"]}
+    assert git_state() == expected
+    assert listed([f"?? {n}" for n in range(23)])[19:] == ["?? 19", "and 3 more"]
 
 
 @pytest.mark.parametrize(

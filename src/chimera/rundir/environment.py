@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from chimera.program import DISTRIBUTION, VERSION
 
 #: Where Linux tells of the cores.
 CPU = Path("/proc/cpuinfo")
+#: Most changed files that a record names.
+MOST_FILES = 20
 
 
 def environment() -> dict[str, Any]:
@@ -39,9 +42,11 @@ def environment() -> dict[str, Any]:
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of this project's checkout and whether files were changed; `{}` outside git.
+    """Commit of this project's checkout, whether files were changed and which; `{}` outside git.
 
-    An installed package has the commit that pip has kept of `pip install git+…`, or none.
+    `files` are at most 20 lines of `git status`, so that a record tells changed code from a note
+    that lay beside it. An installed package has the commit that pip has kept of `pip install
+    git+…`, or none.
     """
     if CHECKOUT is None:
         return _installed_commit()
@@ -49,13 +54,27 @@ def git_state() -> dict[str, Any]:
     def git(*arguments: str) -> str | None:
         command = ("git", "-C", str(CHECKOUT), *arguments)
         result = subprocess.run(command, capture_output=True, text=True)
-        return result.stdout.strip() if result.returncode == 0 else None
+        return result.stdout.rstrip() if result.returncode == 0 else None
 
     try:
         commit = git("rev-parse", "HEAD")
     except FileNotFoundError:  # no git on this machine
         return {}
-    return {"commit": commit, "changed": bool(git("status", "--porcelain"))} if commit else {}
+    if not commit:
+        return {}
+    changed = (git("status", "--porcelain") or "").splitlines()
+    state = {"commit": commit, "changed": bool(changed)}
+    return {**state, "files": listed(changed)} if changed else state
+
+
+def listed(changed: Sequence[str]) -> list[str]:
+    """The first lines, and how many more there are.
+
+    Args:
+        changed: lines of `git status --porcelain`.
+    """
+    more = len(changed) - MOST_FILES
+    return [*changed[:MOST_FILES], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _installed_commit() -> dict[str, Any]:
