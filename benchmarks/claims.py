@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.markdown import grid
+from benchmarks.paired_ratio import Ratio, ratio
 from benchmarks.results_page import Report, report
 from chimera.paths import EXPERIMENTS
-from chimera.report.stats import paired
 
 
 @dataclass(frozen=True)
@@ -138,27 +138,19 @@ class Finding:
         claim: what is claimed.
         found: the report that it is read from.
         published: ratio of the paper's perplexities; None where it prints no such number.
-        ratio: ours, with its interval over `seeds` seeds.
+        ratio: ours.
     """
 
     claim: Claim
     found: Report
     published: float | None
-    ratio: float
-    interval: tuple[float, float]
-    seeds: int
+    ratio: Ratio
 
     @property
     def verdict(self) -> str:
         """What the interval says."""
-        low, high = self.interval
+        low, high = self.ratio.interval
         return HOLDS if high < 1 else FAILS if low > 1 else OPEN
-
-    @property
-    def shown(self) -> str:
-        """The ratio with its interval."""
-        low, high = self.interval
-        return f"{self.ratio:.2f} × ({low:.2f} to {high:.2f})"
 
 
 def finding(claim: Claim, folder: Path = EXPERIMENTS) -> Finding | None:
@@ -171,17 +163,13 @@ def finding(claim: Claim, folder: Path = EXPERIMENTS) -> Finding | None:
         return None
     log = _nats(found.table.metric)
     first, second = rows[claim.row], rows[claim.than]
-    gap = paired(
-        {seed: log(value) for seed, value in found.values(first).items()},
-        {seed: log(value) for seed, value in found.values(second).items()},
-    )
-    if gap is None or gap.interval is None:
+    here = ratio(found.values(first), found.values(second), log)
+    if here is None:
         return None
     printed = [rows.get(claim.prints.get(name, name)) for name in (claim.row, claim.than)]
     pair = [log(float(row["published"])) for row in printed if row and row["published"]]
     published = math.exp(pair[0] - pair[1]) if len(pair) == 2 else None
-    low, high = (math.exp(end) for end in gap.interval)
-    return Finding(claim, found, published, math.exp(gap.mean), (low, high), gap.n)
+    return Finding(claim, found, published, here)
 
 
 def _nats(metric: str) -> Callable[[float], float]:
@@ -221,11 +209,11 @@ def _table(shown: list[Finding], up: str) -> str:
     lines = [head, ["---"] * len(head)]
     for one in shown:
         own = {one.claim.row, one.claim.than} <= one.found.own_rates
-        runs = f"{one.found.scale}, {one.seeds} seeds" + ", own rates" * own
+        runs = f"{one.found.scale}, {one.ratio.seeds} seeds" + ", own rates" * own
         lines.append([
             f"{one.claim.words} ({one.found.table.source})",
             f"{one.published:.2f} ×" if one.published else "–",
-            one.shown,
+            one.ratio.shown,
             f"**{one.verdict}**",
             f"[{runs}]({up}{one.found.link.removeprefix('../')})",
         ])  # fmt: skip

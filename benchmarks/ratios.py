@@ -6,13 +6,12 @@ stand tokens a second, whose unit is a paper's machine, and perplexities, whose 
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from benchmarks.markdown import grid
+from benchmarks.paired_ratio import ratio
 from benchmarks.results_page import report
 from chimera.paths import EXPERIMENTS
-from chimera.report.stats import paired
 
 #: Tables whose metric is tokens a second, and QDYT's main one, whose metric is a perplexity.
 SPEED, ENCODERS = ("saidl/hardware", "titan/efficiency"), "bitnet_qdyt/main"
@@ -35,20 +34,17 @@ def page(table: str, folder: Path) -> str:
     if found is None or found.table.reference not in rows:
         return ""
     reference = rows[found.table.reference]
-    logs = {seed: math.log(value) for seed, value in found.values(reference).items()}
     printed = reference["published"]
     head = ["row", *(["the paper"] if printed else []), "here, 95 % interval"]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for name, row in rows.items():
         if name == found.table.reference:
             continue
-        gap = paired({seed: math.log(value) for seed, value in found.values(row).items()}, logs)
-        if gap is None or gap.interval is None:
+        here = ratio(found.values(row), found.values(reference))
+        if here is None:
             continue
-        low, high = (math.exp(end) for end in gap.interval)
-        shown = f"{math.exp(gap.mean):.2f} × ({low:.2f} to {high:.2f})"
         published = row["published"] and _times(float(row["published"]) / float(printed))
-        lines.append([f"`{name}`", *([published or "–"] if printed else []), shown])
+        lines.append([f"`{name}`", *([published or "–"] if printed else []), here.shown])
     return (
         f"[{found.table.title}]({found.link}), {found.table.metric}, divided by that of"
         f" `{found.table.reference}`:\n\n{grid(lines)}"

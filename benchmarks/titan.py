@@ -7,10 +7,12 @@ interval is above, and is open otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.claims import FAILS, HOLDS, Claim, Finding, finding
 from benchmarks.markdown import grid
+from benchmarks.paired_ratio import at_equal
 from benchmarks.results_page import Report, report
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
@@ -61,17 +63,20 @@ def page(folder: Path) -> str:
         return ""
     rows = {row["row"]: row for row in found.done}
     whole = rows[WHOLE]
-    head = ["part", "perplexity without it", "with it, 95 % interval", "", "FLOPs with it"]
+    findings = _findings(folder)
+    more = budgets(found, folder, WHOLE, findings)
+    head = ["part", "perplexity without it", "with it, 95 % interval", "", "FLOPs with it", *more]
     lines = [head, ["---"] * len(head)]
-    for name, one in _findings(folder).items():
+    for name, one in findings.items():
         part, instead = PARTS[name]
         times = float(whole["flops"]) / float(rows[name]["flops"])
         lines.append([
             f"{part}, instead of {instead}",
             f"`{name}` {_value(found, name)}",
-            one.shown,
+            one.ratio.shown,
             VERDICTS.get(one.verdict, "open"),
             f"{times:.1f} ×",
+            *(ratios[name] for ratios in more.values()),
         ])  # fmt: skip
     unigram = next(float(row["mean"]) for row in found.rows if row["row"] == "unigram")
     table = grid(lines)
@@ -94,14 +99,16 @@ def beside(folder: Path, table: str, whole: str) -> str:
     if found is None:
         return ""
     flops = {row["row"]: float(row["flops"]) for row in found.done}
-    head = ["row", "perplexity", "TITAN's ÷ its, 95 % interval", "", "TITAN's FLOPs ÷ its"]
+    more = budgets(found, folder, whole, flops)
+    head = ["row", "perplexity", "TITAN's ÷ its, 95 % interval", "", "TITAN's FLOPs ÷ its", *more]
     lines = [head, ["---"] * len(head)]
     for row in found.done:
         name = row["row"]
         if (one := finding(Claim(row["title"], table, whole, name), folder)) and name != whole:
             lines.append([
-                f"{row['title']} (`{name}`)", _value(found, name), one.shown,
+                f"{row['title']} (`{name}`)", _value(found, name), one.ratio.shown,
                 BESIDE.get(one.verdict, "open"), f"{flops[whole] / flops[name]:.1f} ×",
+                *(ratios[name] for ratios in more.values()),
             ])  # fmt: skip
     return (
         f"TITAN ends with a validation perplexity of {_value(found, whole)}"
@@ -109,16 +116,45 @@ def beside(folder: Path, table: str, whole: str) -> str:
     )
 
 
+def budgets(
+    found: Report, folder: Path, whole: str, names: Iterable[str]
+) -> dict[str, dict[str, str]]:
+    """Columns of the ratios at equal FLOPs and seconds, by row; those that the report has.
+
+    Args:
+        found: the report.
+        folder: that it is below.
+        whole: the row that is divided by each of the others.
+        names: of the others.
+    """
+    columns = {}
+    for equality in ("FLOPs", "seconds"):
+        ratios = {
+            name: at_equal(folder_of(found, folder), equality, whole, name)
+            for name in names
+            if name != whole
+        }
+        if any(ratios.values()):
+            shown = {name: one.shown if one else "–" for name, one in ratios.items()}
+            columns[f"at equal {equality}"] = shown
+    return columns
+
+
+def folder_of(found: Report, folder: Path) -> Path:
+    """Where a report below a folder lies."""
+    return folder / found.table.path / "results" / found.scale
+
+
 def sentence(folder: Path) -> str:
     """The parts by what they do; empty without a report."""
     found, findings = report(TABLE, folder), _findings(folder)
     if found is None or not findings:
         return ""
-    seeds = min(one.seeds for one in findings.values())
+    seeds = min(one.ratio.seeds for one in findings.values())
     rate = "own rates" if {WHOLE, *findings} <= found.own_rates else "one learning rate"
     parts = [
-        f"{PARTS[name][0]} in place of {PARTS[name][1]} {one.shown}"
-        for name, one in sorted(findings.items(), key=lambda item: -item[1].ratio)
+        f"{PARTS[name][0]} in place of {PARTS[name][1]} {one.ratio.shown}"
+        for name, one in sorted(findings.items(), key=lambda item: -item[1].ratio.value)
     ]
     return (
         "TITAN's paper plans to measure its parts and does not. Here, perplexity of its whole model"
@@ -133,10 +169,12 @@ def _plain(folder: Path) -> str:
     if one is None:
         return ""
     flops = {row["row"]: float(row["flops"]) for row in one.found.done}
+    equal = at_equal(folder_of(one.found, folder), "FLOPs", TITAN, PLAIN)
     return (
-        f" The whole model's ÷ that of a Transformer with rotated positions: {one.shown}, for"
+        f" The whole model's ÷ that of a Transformer with rotated positions: {one.ratio.shown}, for"
         f" {flops[TITAN] / flops[PLAIN]:.1f} times the FLOPs"
-        " ([report](docs/results.md#beside-other-encoders))."
+        + (f", and {equal.shown} at equal FLOPs" if equal else "")
+        + " ([report](docs/results.md#beside-other-encoders))."
     )
 
 

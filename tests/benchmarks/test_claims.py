@@ -50,8 +50,8 @@ def test_a_verdict_is_read_from_the_interval(
     logs = [[math.log(value) for value in values] for values in (qdyt, layernorm)]
     theirs = ttest_rel(*logs)
     interval = theirs.confidence_interval(0.95)
-    assert found.interval == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
-    assert found.ratio == pytest.approx(math.exp(sum(logs[0]) / 3 - sum(logs[1]) / 3))
+    assert found.ratio.interval == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
+    assert found.ratio.value == pytest.approx(math.exp(sum(logs[0]) / 3 - sum(logs[1]) / 3))
     assert (theirs.pvalue < 0.05) == (verdict != claims.OPEN)
 
 

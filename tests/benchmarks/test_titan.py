@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from benchmarks.equal_page import COLUMNS
 from benchmarks.results_page import Report
 
 from benchmarks import titan
@@ -59,7 +60,32 @@ def test_titan_stands_beside_other_encoders(tmp_path: Path) -> None:
     assert titan.sentence(tmp_path) == ""  # of the parts there is no report
     report(tmp_path, titan.TABLE, {"full": rows[titan.TITAN], "fp16": rows["transformer_rope"]}, {})
     said = titan.sentence(tmp_path)
-    assert "with rotated positions: 1.99 × (1.97 to 2.02), for 0.3 times the FLOPs" in said
+    assert "with rotated positions: 1.99 × (1.97 to 2.02), for 0.3 times the FLOPs ([" in said
+
+
+def test_titan_stands_beside_others_at_equal_flops_too(tmp_path: Path) -> None:
+    rows = {
+        titan.TITAN: [100.0, 102.0, 101.0],
+        "transformer_rope": [200.0, 205.0, 201.0],
+        "openelm_like": [50.0, 51.5, 50.5],
+    }
+    report(tmp_path, titan.OTHERS, rows, {})
+    report(tmp_path, titan.TABLE, {"full": rows[titan.TITAN], "fp16": rows["openelm_like"]}, {})
+    equal = tmp_path / titan.OTHERS / "results/medium/equal/equal.csv"
+    equal.parent.mkdir()
+    values = {titan.TITAN: [100.0, 102.0, 101.0], "transformer_rope": [50.0, 51.5, 50.5]}
+    lines = [
+        f"{equality},{row},9,2e9,0.5,0;1;2,{';'.join(map(str, values[row]))}"
+        for equality, row in (("steps", "transformer_rope"), *(("FLOPs", row) for row in values))
+    ]
+    equal.write_text("\n".join([",".join(COLUMNS), *lines, "FLOPs,openelm_like,9,2e9,0.5,,"]))
+    text = titan.beside(tmp_path, titan.OTHERS, titan.TITAN)
+    assert "TITAN's FLOPs ÷ its | at equal FLOPs |" in text
+    shown = {line.split("`")[1]: line for line in text.splitlines() if "`" in line}
+    assert shown["transformer_rope"].endswith("| 0.5 × | 1.99 × (1.97 to 2.02) |")
+    assert shown["openelm_like"].endswith("| 0.3 × | – |")
+    said = titan.sentence(tmp_path)
+    assert "for 0.5 times the FLOPs, and 1.99 × (1.97 to 2.02) at equal FLOPs ([" in said
 
 
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
