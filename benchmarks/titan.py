@@ -32,6 +32,8 @@ PARTS = {
     "fp16": ("ternary weights", "full precision"),
 }
 VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
+#: Ratio of two rows' FLOPs up to which equal steps are about equal FLOPs.
+NEAR = 1.1
 #: What stands beside the ratio of TITAN's perplexity to another.
 BESIDE = {HOLDS: "TITAN's is lower", FAILS: "**TITAN's is higher**"}
 
@@ -152,8 +154,10 @@ def sentence(folder: Path) -> str:
         return ""
     seeds = min(one.ratio.seeds for one in findings.values())
     rate = "own rates" if {WHOLE, *findings} <= found.own_rates else "one learning rate"
+    flops = {row["row"]: float(row["flops"]) for row in found.done}
     parts = [
         f"{PARTS[name][0]} in place of {PARTS[name][1]} {one.ratio.shown}"
+        + _at_equal(found, folder, name, flops[WHOLE] / flops[name])
         for name, one in sorted(findings.items(), key=lambda item: -item[1].ratio.value)
     ]
     return (
@@ -161,6 +165,12 @@ def sentence(folder: Path) -> str:
         f" divided by that without the part ([{found.scale}, {seeds} seeds, {rate}]"
         f"(docs/results.md#what-titans-parts-give)): {'; '.join(parts)}.{_plain(folder)}\n"
     )
+
+
+def _at_equal(found: Report, folder: Path, name: str, times: float) -> str:
+    """README: a part at equal FLOPs, if it costs or saves some."""
+    equal = at_equal(folder_of(found, folder), "FLOPs", WHOLE, name)
+    return f" (at equal FLOPs {equal.shown})" if equal and not 1 / NEAR < times < NEAR else ""
 
 
 def _plain(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -63,22 +64,34 @@ def test_titan_stands_beside_other_encoders(tmp_path: Path) -> None:
     assert "with rotated positions: 1.99 × (1.97 to 2.02), for 0.3 times the FLOPs ([" in said
 
 
-def test_titan_stands_beside_others_at_equal_flops_too(tmp_path: Path) -> None:
+def equal(
+    folder: Path, table: str, values: Mapping[str, Sequence[float]], more: Sequence[str] = ()
+) -> None:
+    """Write equal.csv of a table, with other values at equal steps."""
+    file = folder / table / "results/medium/equal/equal.csv"
+    file.parent.mkdir()
+    lines = [
+        f"{equality},{row},9,2e9,0.5,0;1;2,{';'.join(str(value + extra) for value in ours)}"
+        for equality, extra in (("steps", 7.0), ("FLOPs", 0.0))
+        for row, ours in values.items()
+    ]
+    file.write_text("\n".join([",".join(COLUMNS), *lines, *more]))
+
+
+def test_titan_stands_beside_others_at_equal_flops_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = {
         titan.TITAN: [100.0, 102.0, 101.0],
         "transformer_rope": [200.0, 205.0, 201.0],
         "openelm_like": [50.0, 51.5, 50.5],
     }
     report(tmp_path, titan.OTHERS, rows, {})
-    report(tmp_path, titan.TABLE, {"full": rows[titan.TITAN], "fp16": rows["openelm_like"]}, {})
-    equal = tmp_path / titan.OTHERS / "results/medium/equal/equal.csv"
-    equal.parent.mkdir()
+    parts = {"full": rows[titan.TITAN], "fp16": rows["openelm_like"]}
+    report(tmp_path, titan.TABLE, parts, {"unigram": 500.0})
     values = {titan.TITAN: [100.0, 102.0, 101.0], "transformer_rope": [50.0, 51.5, 50.5]}
-    lines = [
-        f"{equality},{row},9,2e9,0.5,0;1;2,{';'.join(map(str, values[row]))}"
-        for equality, row in (("steps", "transformer_rope"), *(("FLOPs", row) for row in values))
-    ]
-    equal.write_text("\n".join([",".join(COLUMNS), *lines, "FLOPs,openelm_like,9,2e9,0.5,,"]))
+    equal(tmp_path, titan.OTHERS, values, ["FLOPs,openelm_like,9,2e9,0.5,,"])
+    equal(tmp_path, titan.TABLE, {"full": values[titan.TITAN], "fp16": [200.0, 205.0, 201.0]})
     text = titan.beside(tmp_path, titan.OTHERS, titan.TITAN)
     assert "TITAN's FLOPs ÷ its | at equal FLOPs |" in text
     shown = {line.split("`")[1]: line for line in text.splitlines() if "`" in line}
@@ -86,6 +99,11 @@ def test_titan_stands_beside_others_at_equal_flops_too(tmp_path: Path) -> None:
     assert shown["openelm_like"].endswith("| 0.3 × | – |")
     said = titan.sentence(tmp_path)
     assert "for 0.5 times the FLOPs, and 1.99 × (1.97 to 2.02) at equal FLOPs ([" in said
+    part = "ternary weights in place of full precision 1.99 × (1.97 to 2.02)"
+    assert f"{part} (at equal FLOPs 0.50 × (0.49 to 0.51))" in said
+    assert "| 0.5 × | 0.50 × (0.49 to 0.51) |" in titan.page(tmp_path)
+    monkeypatch.setattr(titan, "NEAR", 2.1)  # the whole has half of the FLOPs
+    assert f"{part}." in titan.sentence(tmp_path)
 
 
 def test_without_a_report_nothing_is_said(tmp_path: Path) -> None:
