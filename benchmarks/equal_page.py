@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.markdown import table as markdown_table
+from benchmarks.paired_ratio import Ratio, ratio
 from chimera.config.tables import load
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits, notes, text
@@ -177,6 +178,25 @@ def read(file: Path) -> list[dict[str, str]]:
     """Lines of an equal.csv."""
     with file.open(encoding="utf-8", newline="") as opened:
         return list(csv.DictReader(opened))
+
+
+def at_equal(folder: Path, equality: Equality, row: str, than: str) -> Ratio | None:
+    """The ratio of two rows' perplexities at an equality; None if it has not both.
+
+    Args:
+        folder: of a report, with its page of equalities or without.
+        equality: at which.
+        row, than: names of rows.
+    """
+    file = folder / "equal" / "equal.csv"
+    lines = read(file) if file.exists() else []
+    values = {line["row"]: _by_seed(line) for line in lines if line["equality"] == equality}
+    return ratio(values.get(row, {}), values.get(than, {}))
+
+
+def _by_seed(line: Mapping[str, str]) -> dict[int, float]:
+    pairs = zip(line["seeds"].split(";"), line["values"].split(";"), strict=True)
+    return {int(seed): float(value) for seed, value in pairs if seed}
 
 
 def _lines(found: Sequence[At], costs: Mapping[str, Cost]) -> list[dict[str, str]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from chimera.report.stats import paired
 
@@ -51,23 +49,3 @@ def ratio(
         return None
     low, high = (math.exp(end) for end in gap.interval)
     return Ratio(math.exp(gap.mean), (low, high), gap.n)
-
-
-def at_equal(folder: Path, equality: str, row: str, than: str) -> Ratio | None:
-    """The ratio of two rows' perplexities at an equality; None if it has not both.
-
-    Args:
-        folder: of a report; its `equal/equal.csv` is read (`benchmarks.equal_page`).
-        equality: `FLOPs` or `seconds`.
-        row, than: names of rows.
-    """
-    file = folder / "equal" / "equal.csv"
-    if not file.exists():
-        return None
-    values: dict[str, dict[int, float]] = {row: {}, than: {}}
-    with file.open(encoding="utf-8", newline="") as opened:
-        for line in csv.DictReader(opened):
-            if line["equality"] == equality and line["row"] in values:
-                pairs = zip(line["seeds"].split(";"), line["values"].split(";"), strict=True)
-                values[line["row"]] = {int(seed): float(value) for seed, value in pairs if seed}
-    return ratio(values[row], values[than])

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.claims import FAILS, HOLDS, Claim, Finding, finding
+from benchmarks.equal_page import Equality, at_equal
 from benchmarks.markdown import grid
-from benchmarks.paired_ratio import at_equal
 from benchmarks.results_page import Report, report
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
@@ -34,6 +34,8 @@ PARTS = {
 VERDICTS = {HOLDS: "lowers it", FAILS: "**raises it**"}
 #: Ratio of two rows' FLOPs up to which equal steps are about equal FLOPs.
 NEAR = 1.1
+#: Equalities of which the tables have a column each, where they were run.
+BUDGETS: tuple[Equality, ...] = ("FLOPs", "seconds")
 #: What stands beside the ratio of TITAN's perplexity to another.
 BESIDE = {HOLDS: "TITAN's is lower", FAILS: "**TITAN's is higher**"}
 
@@ -130,7 +132,7 @@ def budgets(
         names: of the others.
     """
     columns = {}
-    for equality in ("FLOPs", "seconds"):
+    for equality in BUDGETS:
         ratios = {
             name: at_equal(folder_of(found, folder), equality, whole, name)
             for name in names
