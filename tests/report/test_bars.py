@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,13 @@ def test_a_trivial_predictor_far_from_the_rows_is_named_at_the_edge(
     axis, low, high = measured("bitnet_qdyt/norms", rows)
     assert shown in [text.get_text() for text in axis.texts]
     assert (low <= 622.2 <= high) is (shown == "unigram")
+
+
+def test_a_long_name_stands_on_several_lines_beside_no_other() -> None:
+    axis, _, _ = measured("titan/baselines", {"transformer": 300.0})
+    figure = axis.figure
+    figure.draw_without_rendering()
+    names = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
+    assert axis.get_window_extent().width > 0.35 * figure.bbox.width
+    assert all(not one.overlaps(other) for one, other in itertools.pairwise(names))
+    assert all(one.x0 >= 0 for one in names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER, OURS = "0.45", "C0"
+#: Characters of a row's name on one line; longer ones would leave the values no room.
+NAME = 38
+#: Height of a row, and of each further line of its name, in inches.
+ROW, FURTHER = 0.42, 0.16
 
 
 def bars(summary: Summary) -> Figure:
@@ -24,7 +29,9 @@ def bars(summary: Summary) -> Figure:
     comparable are the order of the rows and their distances.
     """
     lines = summary.lines
-    figure = empty(9.5, 1.5 + 0.42 * len(lines))
+    titles = [textwrap.fill(line.title, NAME) for line in lines]
+    tallest = max((title.count("\n") for title in titles), default=0)
+    figure = empty(9.5, 1.5 + (ROW + FURTHER * max(0, tallest - 1)) * len(lines))
     published = any(line.published for line in lines)
     axes = figure.subplots(1, 2 if published else 1, sharey=True, squeeze=False)[0]
     if published:
@@ -33,7 +40,7 @@ def bars(summary: Summary) -> Figure:
     _measured(axes[-1], lines)
     names = _baselines(axes[-1], summary)
     axes[-1].set_title(escaped(style.with_scale("ours", summary.scale)), fontsize=10)
-    axes[0].set_yticks(range(len(lines)), [escaped(line.title) for line in lines])
+    axes[0].set_yticks(range(len(lines)), [escaped(title) for title in titles])
     axes[0].set_ylim(len(lines) - 0.5 + names, -0.5)  # a line of names below the rows
     metric = f"{style.words(summary.table.metric)}\n({summary.table.better} is better)"
     for axis in axes:
