@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PAPER, OURS = "0.45", "C0"
 #: Characters of a row's name on one line; longer ones would leave the values no room.
-NAME = 38
+NAME = 41
 #: Height of a row, and of each further line of its name, in inches.
 ROW, FURTHER = 0.42, 0.16
 
