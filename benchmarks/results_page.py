@@ -36,11 +36,13 @@ class Report:
         table: what it is of.
         scale: of its runs.
         rows: lines of report.csv.
+        folder: where it lies.
     """
 
     table: Table
     scale: str
     rows: tuple[Mapping[str, str], ...]
+    folder: Path
 
     @property
     def link(self) -> str:
@@ -87,7 +89,7 @@ def report(path: str, folder: Path = EXPERIMENTS) -> Report | None:
         file = folder / path / "results" / scale / "report.csv"
         if file.is_file():
             with file.open(encoding="utf-8", newline="") as opened:
-                return Report(load(path), scale, tuple(csv.DictReader(opened)))
+                return Report(load(path), scale, tuple(csv.DictReader(opened)), file.parent)
     return None
 
 

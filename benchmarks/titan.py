@@ -68,7 +68,7 @@ def page(folder: Path) -> str:
     rows = {row["row"]: row for row in found.done}
     whole = rows[WHOLE]
     findings = _findings(folder)
-    more = budgets(found, folder, WHOLE, findings)
+    more = budgets(found, WHOLE, findings)
     head = ["part", "perplexity without it", "with it, 95 % interval", "", "FLOPs with it", *more]
     lines = [head, ["---"] * len(head)]
     for name, one in findings.items():
@@ -103,7 +103,7 @@ def beside(folder: Path, table: str, whole: str) -> str:
     if found is None:
         return ""
     flops = {row["row"]: float(row["flops"]) for row in found.done}
-    more = budgets(found, folder, whole, flops)
+    more = budgets(found, whole, flops)
     head = ["row", "perplexity", "TITAN's ÷ its, 95 % interval", "", "TITAN's FLOPs ÷ its", *more]
     lines = [head, ["---"] * len(head)]
     for row in found.done:
@@ -120,33 +120,23 @@ def beside(folder: Path, table: str, whole: str) -> str:
     )
 
 
-def budgets(
-    found: Report, folder: Path, whole: str, names: Iterable[str]
-) -> dict[str, dict[str, str]]:
+def budgets(found: Report, whole: str, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Columns of the ratios at equal FLOPs and seconds, by row; those that the report has.
 
     Args:
         found: the report.
-        folder: that it is below.
         whole: the row that is divided by each of the others.
         names: of the others.
     """
     columns = {}
     for equality in BUDGETS:
         ratios = {
-            name: at_equal(folder_of(found, folder), equality, whole, name)
-            for name in names
-            if name != whole
+            name: at_equal(found.folder, equality, whole, name) for name in names if name != whole
         }
         if any(ratios.values()):
             shown = {name: one.shown if one else "–" for name, one in ratios.items()}
             columns[f"at equal {equality}"] = shown
     return columns
-
-
-def folder_of(found: Report, folder: Path) -> Path:
-    """Where a report below a folder lies."""
-    return folder / found.table.path / "results" / found.scale
 
 
 def sentence(folder: Path) -> str:
@@ -159,7 +149,7 @@ def sentence(folder: Path) -> str:
     flops = {row["row"]: float(row["flops"]) for row in found.done}
     parts = [
         f"{PARTS[name][0]} in place of {PARTS[name][1]} {one.ratio.shown}"
-        + _at_equal(found, folder, name, flops[WHOLE] / flops[name])
+        + _at_equal(found, name, flops[WHOLE] / flops[name])
         for name, one in sorted(findings.items(), key=lambda item: -item[1].ratio.value)
     ]
     return (
@@ -169,9 +159,9 @@ def sentence(folder: Path) -> str:
     )
 
 
-def _at_equal(found: Report, folder: Path, name: str, times: float) -> str:
+def _at_equal(found: Report, name: str, times: float) -> str:
     """README: a part at equal FLOPs, if it costs or saves some."""
-    equal = at_equal(folder_of(found, folder), "FLOPs", WHOLE, name)
+    equal = at_equal(found.folder, "FLOPs", WHOLE, name)
     return f" (at equal FLOPs {equal.shown})" if equal and not 1 / NEAR < times < NEAR else ""
 
 
@@ -181,7 +171,7 @@ def _plain(folder: Path) -> str:
     if one is None:
         return ""
     flops = {row["row"]: float(row["flops"]) for row in one.found.done}
-    equal = at_equal(folder_of(one.found, folder), "FLOPs", TITAN, PLAIN)
+    equal = at_equal(one.found.folder, "FLOPs", TITAN, PLAIN)
     return (
         f" The whole model's ÷ that of a Transformer with rotated positions: {one.ratio.shown}, for"
         f" {flops[TITAN] / flops[PLAIN]:.1f} times the FLOPs"
