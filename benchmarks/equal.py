@@ -27,7 +27,7 @@ from chimera.report.budget import tokens_per_step
 from chimera.report.cells import Cell, cells, numerics
 from chimera.report.stats import corrected, paired
 from chimera.report.summary import Line, Summary, summarise
-from chimera.rundir.environment import processor
+from chimera.rundir.environment import computed_on, environment
 from chimera.rundir.index import RunIndex
 from chimera.types import NonNegativeInt, PositiveFloat
 
@@ -130,9 +130,10 @@ def costs(table: Table, overrides: Sequence[str], options: Options) -> dict[str,
     for row, runs in timed.items():
         tokens, flops = tokens_per_step(runs[0].config), overview(runs[0].config)["flops"]
         speeds = [value for run in runs if (value := speed(run))]
-        machines = {str(run.environment.get("processor")) for run in runs if speed(run)}
+        machines = {str(run.computed_on) for run in runs if speed(run)}
         if row in measured:
-            speeds, machines = [measured[row]], {processor()}
+            here = computed_on(environment(), runs[0].config)
+            speeds, machines = [measured[row]], {str(here)}
         found[row] = Cost(
             flops["training"] * tokens if flops else None,
             tokens / statistics.median(speeds) if speeds else None,

@@ -36,7 +36,7 @@ class Cost:
     Args:
         flops: of matrix products in training.
         seconds: without validations.
-        machine: processor of the seconds.
+        machine: GPU or processor of the seconds.
     """
 
     flops: float | None

@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks.equal import Options, main, steps_at
+from benchmarks.equal import Options, costs, main, steps_at
 from benchmarks.equal_page import COLUMNS, Cost, equalities
 
 from benchmarks import equal
+from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.paths import home
-from tests.report.runs import make
+from tests.report.runs import ENVIRONMENT, make
 
 TABLE = "bitnet_qdyt/norms"
 COSTS = {"layernorm": Cost(2e9, 0.5), "qdyt": Cost(4e9, 1.0), "static_tanh": Cost(None, 0.25)}
@@ -30,6 +31,15 @@ def test_steps_follow_from_the_budget() -> None:
     assert [steps_at("seconds", cost, options) for cost in COSTS.values()] == [6, 3, 12]
     assert steps_at("steps", COSTS["qdyt"], options) is None
     assert steps_at("FLOPs", Cost(1e30, None), options) == 1
+
+
+def test_the_speed_of_a_run_on_a_gpu_is_of_the_gpu() -> None:
+    for row, card in (("layernorm", "Card"), ("qdyt", None)):
+        make(TABLE, {(row, 0): 9.0}, environment={**ENVIRONMENT, "gpu": card})
+    found = costs(load(TABLE), ["scale=smoke"], Options(TABLE, flops=1e10))
+    assert found["layernorm"].machine == "Card"
+    assert found["qdyt"].machine == "Test CPU"
+    assert found["static_tanh"].machine == ""
 
 
 def test_each_row_has_a_command_and_its_results(

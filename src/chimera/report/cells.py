@@ -15,6 +15,7 @@ from chimera.config.roots import roots
 from chimera.config.scratch import applicable
 from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir
+from chimera.rundir.environment import computed_on
 from chimera.rundir.identity import NUMERICS, flatten
 from chimera.rundir.index import RunIndex
 
@@ -53,6 +54,11 @@ class Cell:
     def numerics(self) -> int:
         """Numerics version of the code that trained the run; 1 if not recorded (first release)."""
         return int(self.record.get("numerics", 1))
+
+    @property
+    def computed_on(self) -> str | None:
+        """Name of the GPU or processor that trained the run; None if it is not recorded."""
+        return computed_on(self.environment, self.config)
 
     def fact(self, key: str) -> float | None:
         """Number in run.json by its dotted key (`parameters.total`); None if absent."""

@@ -8,7 +8,6 @@ from chimera.config.rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
 from chimera.report import digits
 from chimera.report.baselines import baselines, below
-from chimera.report.cells import Cell
 from chimera.report.escape import code, markdown
 from chimera.report.stats import LEVEL, alone
 from chimera.report.summary import Summary
@@ -81,7 +80,7 @@ def processors(summary: Summary) -> str:
     """Sentence on runs of more than one processor; empty if all are of the same."""
     runs: dict[str, dict[str, set[int]]] = {}  # of each processor, the seeds of its rows
     for cell in summary.cells:
-        if cell.state == "done" and (name := _processor(cell)):
+        if cell.state == "done" and (name := cell.computed_on):
             runs.setdefault(name, {}).setdefault(cell.row, set()).add(cell.seed)
     if len(runs) < 2:
         return ""
@@ -97,14 +96,6 @@ def processors(summary: Summary) -> str:
         )
     names = "; ".join(f"{markdown(name)} ({listed[name]})" for name in sorted(listed))
     return f"The runs are of {len(runs)} processors: {names}. Times and speeds are means over {of}."
-
-
-def _processor(cell: Cell) -> str | None:
-    """What a run has computed on: the machine's GPU, if it was not kept to the CPU."""
-    gpu: str | None = cell.environment.get("gpu")
-    kept = (cell.config.get("trainer") or {}).get("accelerator") == "cpu"
-    processor: str | None = cell.environment.get("processor")
-    return processor if kept or not gpu else gpu
 
 
 def _share(by_row: Mapping[str, set[int]]) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,18 @@ def environment() -> dict[str, Any]:
             )
         },
     }
+
+
+def computed_on(about: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    """The GPU of a machine, or its processor if the run was kept to that or there is no GPU.
+
+    Args:
+        about: the machine, by `environment`.
+        config: of the run.
+    """
+    gpu: str | None = about.get("gpu")
+    kept = (config.get("trainer") or {}).get("accelerator") == "cpu"
+    return about.get("processor") if kept or not gpu else gpu
 
 
 def git_state() -> dict[str, Any]:
