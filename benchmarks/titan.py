@@ -171,12 +171,15 @@ def _plain(folder: Path) -> str:
     if one is None:
         return ""
     flops = {row["row"]: float(row["flops"]) for row in one.found.done}
-    equal = at_equal(one.found.folder, "FLOPs", TITAN, PLAIN)
+    equal = [
+        f", {ratio.shown} at equal {equality}"
+        for equality in BUDGETS
+        if (ratio := at_equal(one.found.folder, equality, TITAN, PLAIN))
+    ]
     return (
         f" The whole model's ÷ that of a Transformer with rotated positions: {one.ratio.shown}, for"
-        f" {flops[TITAN] / flops[PLAIN]:.1f} times the FLOPs"
-        + (f", and {equal.shown} at equal FLOPs" if equal else "")
-        + " ([report](docs/results.md#beside-other-encoders))."
+        f" {flops[TITAN] / flops[PLAIN]:.1f} times the FLOPs{''.join(equal)}"
+        " ([report](docs/results.md#beside-other-encoders))."
     )
 
 

@@ -78,7 +78,7 @@ def equal(
     file.write_text("\n".join([",".join(COLUMNS), *lines, *more]))
 
 
-def test_titan_stands_beside_others_at_equal_flops_too(
+def test_titan_stands_beside_others_at_equal_flops_and_seconds_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = {
@@ -90,15 +90,21 @@ def test_titan_stands_beside_others_at_equal_flops_too(
     parts = {"full": rows[titan.TITAN], "fp16": rows["openelm_like"]}
     report(tmp_path, titan.TABLE, parts, {"unigram": 500.0})
     values = {titan.TITAN: [100.0, 102.0, 101.0], "transformer_rope": [50.0, 51.5, 50.5]}
-    equal(tmp_path, titan.OTHERS, values, ["FLOPs,openelm_like,9,2e9,0.5,,"])
+    more = [
+        "FLOPs,openelm_like,9,2e9,0.5,,",
+        f"seconds,{titan.TITAN},9,2e9,0.5,0;1;2,100.0;102.0;101.0",
+        "seconds,transformer_rope,9,2e9,0.5,0;1;2,100.0;102.0;101.0",
+    ]
+    equal(tmp_path, titan.OTHERS, values, more)
     equal(tmp_path, titan.TABLE, {"full": values[titan.TITAN], "fp16": [200.0, 205.0, 201.0]})
     text = titan.beside(tmp_path, titan.OTHERS, titan.TITAN)
-    assert "TITAN's FLOPs ÷ its | at equal FLOPs |" in text
+    assert "TITAN's FLOPs ÷ its | at equal FLOPs | at equal seconds |" in text
     shown = {line.split("`")[1]: line for line in text.splitlines() if "`" in line}
-    assert shown["transformer_rope"].endswith("| 0.5 × | 1.99 × (1.97 to 2.02) |")
-    assert shown["openelm_like"].endswith("| 0.3 × | – |")
+    ratios = "| 1.99 × (1.97 to 2.02) | 1.00 × (1.00 to 1.00) |"
+    assert shown["transformer_rope"].endswith(f"| 0.5 × {ratios}")
+    assert shown["openelm_like"].endswith("| 0.3 × | – | – |")
     said = titan.sentence(tmp_path)
-    assert "for 0.5 times the FLOPs, and 1.99 × (1.97 to 2.02) at equal FLOPs ([" in said
+    assert "for 0.5 times the FLOPs, 1.99 × (1.97 to 2.02) at equal FLOPs, 1.00 ×" in said
     part = "ternary weights in place of full precision 1.99 × (1.97 to 2.02)"
     assert f"{part} (at equal FLOPs 0.50 × (0.49 to 0.51))" in said
     assert "| 0.5 × | 0.50 × (0.49 to 0.51) |" in titan.page(tmp_path)
