@@ -115,7 +115,7 @@ def named(parts: Sequence[str]) -> str:
 
 
 def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the table of all equalities.
+    """Head and cells of the table of all equalities; a cell of fewer seeds than others says so.
 
     Args:
         lines: of equal.csv.
@@ -123,6 +123,7 @@ def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[s
     head, body = ["row", "FLOPs a step", "ms a step"], dict[str, list[str]]()
     for equality in dict.fromkeys(line["equality"] for line in lines):
         head += ["at its steps"] if equality == "steps" else ["steps", f"at equal {equality}"]
+    most = max((len(_by_seed(line)) for line in lines), default=0)
     for line in lines:
         flops, seconds = line["flops_per_step"], line["seconds_per_step"]
         start = [
@@ -133,8 +134,10 @@ def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[s
         cells = body.setdefault(line["row"], start)
         if line["equality"] != "steps":
             cells.append(line["steps"] or "cost not known")
-        values = spread([float(value) for value in line["values"].split(";") if value])
-        cells.append(digits.spread(values) if values else "missing" if line["steps"] else "")
+        values = spread(list(_by_seed(line).values()))
+        shown = digits.spread(values) if values else "missing" if line["steps"] else ""
+        few = f" ({digits.seeds(values.n)})" if values and values.n < most else ""
+        cells.append(shown + few)
     return head, list(body.values())
 
 
@@ -155,23 +158,25 @@ def equalities(folder: Path = EXPERIMENTS) -> str:
 
 
 def ranked(lines: Sequence[Mapping[str, str]], better: str) -> str:
-    """Rows in the order of their means, at each equality.
+    """Rows in the order of their means over the seeds that all of them have, at each equality.
 
     Args:
         lines: of equal.csv.
         better: whether a lower or a higher value is better.
     """
     sign, found = 1 if better == "lower" else -1, list[str]()
+    most = max((len(_by_seed(line)) for line in lines), default=0)
     for equality in dict.fromkeys(line["equality"] for line in lines):
-        means = {
-            line["row"]: sign * sum(values) / len(values)
-            for line in lines
-            if line["equality"] == equality
-            and (values := [float(value) for value in line["values"].split(";") if value])
-        }
-        order = sorted(means, key=lambda row: means[row])
-        found.append(f"{equality}: {', '.join(f'`{row}`' for row in order)}")
-    return f"By their means, the best first. Equal {'; equal '.join(found)}."
+        rows = {line["row"]: _by_seed(line) for line in lines if line["equality"] == equality}
+        rows = {row: values for row, values in rows.items() if values}
+        common = set[int]().union(*rows.values()).intersection(*rows.values())
+        if not common:
+            continue
+        means = {row: sign * sum(values[seed] for seed in common) for row, values in rows.items()}
+        order = ", ".join(f"`{row}`" for row in sorted(means, key=lambda row: means[row]))
+        few = f" ({digits.seeds(len(common))})" if len(common) < most else ""
+        found.append(f"{equality}{few}: {order}")
+    return f"By their means, the best first. Equal {'; equal '.join(found)}." if found else ""
 
 
 def read(file: Path) -> list[dict[str, str]]:

@@ -83,6 +83,24 @@ def test_results_have_the_order_of_the_rows(tmp_path: Path) -> None:
     assert "Equal steps: `qdyt`, `layernorm`; equal FLOPs: `layernorm`, `qdyt`." in said
 
 
+def test_fewer_seeds_are_said_and_rows_ordered_over_those_of_all(tmp_path: Path) -> None:
+    folder = tmp_path / TABLE / "results/medium/equal"
+    folder.mkdir(parents=True)
+    lines = [
+        ",".join(COLUMNS),
+        "steps,layernorm,configured,2e9,0.5,0;1,9.0;5.0",
+        "steps,qdyt,configured,4e9,1.0,0;1,8.0;7.0",
+        "seconds,layernorm,5,2e9,0.5,0;1,9.0;5.0",
+        "seconds,qdyt,2,4e9,1.0,0,8.0",
+        "seconds,static_tanh,9,2e9,1.0,,",
+    ]
+    (folder / "equal.csv").write_text("\n".join(lines))
+    said = equalities(tmp_path)
+    assert "| 5 | 7.0 ± 2.8 |" in said
+    assert "| 2 | 8.000 (1 seed) |" in said
+    assert "Equal steps: `layernorm`, `qdyt`; equal seconds (1 seed): `qdyt`, `layernorm`." in said
+
+
 def test_no_budget_is_one_line() -> None:
     with pytest.raises(UserError, match="a budget of each row"):
         main([f"table={TABLE}", "scale=smoke"])

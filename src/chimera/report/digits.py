@@ -76,6 +76,11 @@ def count(value: float) -> str:
     return f"{value:g}"
 
 
+def seeds(number: int) -> str:
+    """`1 seed`, `2 seeds`."""
+    return f"{number} seed{'s' * (number != 1)}"
+
+
 def clock(seconds: float) -> str:
     """Format a duration as minutes and seconds, `3:14`, from one hour on as `2:03:14`."""
     minutes, rest = divmod(round(seconds), 60)

@@ -136,7 +136,7 @@ def _unit(summary: Summary) -> str:
 
 def _label(line: Line, seeds: int) -> str:
     end = f": {digits.spread(line.ours)}" if line.ours else ""
-    return f"{line.title} ({seeds} seed{'s' * (seeds != 1)}){end}"
+    return f"{line.title} ({digits.seeds(seeds)}){end}"
 
 
 def losses_of(log: Path) -> tuple[list[float], list[float]]:

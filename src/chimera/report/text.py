@@ -105,7 +105,7 @@ def _row(summary: Summary, line: Line) -> list[str]:
     elif line.difference is not None:
         difference = digits.spread(line.difference, sign=True)
         if line.difference.n < len(line.cells):
-            difference += f" ({line.difference.n} seeds)"
+            difference += f" ({digits.seeds(line.difference.n)})"
         if not summary.table.counts:
             interval, p = digits.interval(line.difference), digits.p_value(line.difference)
     published = line.published
