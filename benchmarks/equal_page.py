@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.markdown import table as markdown_table
-from benchmarks.paired_ratio import Ratio, ratio
+from benchmarks.paired_ratio import Ratio, by_seed, ratio
 from chimera.config.tables import load
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits, notes, text
@@ -123,7 +123,7 @@ def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[s
     head, body = ["row", "FLOPs a step", "ms a step"], dict[str, list[str]]()
     for equality in dict.fromkeys(line["equality"] for line in lines):
         head += ["at its steps"] if equality == "steps" else ["steps", f"at equal {equality}"]
-    most = max((len(_by_seed(line)) for line in lines), default=0)
+    most = _most(lines)
     for line in lines:
         flops, seconds = line["flops_per_step"], line["seconds_per_step"]
         start = [
@@ -134,7 +134,7 @@ def together(lines: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[s
         cells = body.setdefault(line["row"], start)
         if line["equality"] != "steps":
             cells.append(line["steps"] or "cost not known")
-        values = spread(list(_by_seed(line).values()))
+        values = spread(list(by_seed(line).values()))
         shown = digits.spread(values) if values else "missing" if line["steps"] else ""
         few = f" ({digits.seeds(values.n)})" if values and values.n < most else ""
         cells.append(shown + few)
@@ -165,9 +165,9 @@ def ranked(lines: Sequence[Mapping[str, str]], better: str) -> str:
         better: whether a lower or a higher value is better.
     """
     sign, found = 1 if better == "lower" else -1, list[str]()
-    most = max((len(_by_seed(line)) for line in lines), default=0)
+    most = _most(lines)
     for equality in dict.fromkeys(line["equality"] for line in lines):
-        rows = {line["row"]: _by_seed(line) for line in lines if line["equality"] == equality}
+        rows = {line["row"]: by_seed(line) for line in lines if line["equality"] == equality}
         rows = {row: values for row, values in rows.items() if values}
         common = set[int]().union(*rows.values()).intersection(*rows.values())
         if not common:
@@ -195,13 +195,13 @@ def at_equal(folder: Path, equality: Equality, row: str, than: str) -> Ratio | N
     """
     file = folder / "equal" / "equal.csv"
     lines = read(file) if file.exists() else []
-    values = {line["row"]: _by_seed(line) for line in lines if line["equality"] == equality}
+    values = {line["row"]: by_seed(line) for line in lines if line["equality"] == equality}
     return ratio(values.get(row, {}), values.get(than, {}))
 
 
-def _by_seed(line: Mapping[str, str]) -> dict[int, float]:
-    pairs = zip(line["seeds"].split(";"), line["values"].split(";"), strict=True)
-    return {int(seed): float(value) for seed, value in pairs if seed}
+def _most(lines: Sequence[Mapping[str, str]]) -> int:
+    """Seeds of the line that has most."""
+    return max((len(by_seed(line)) for line in lines), default=0)
 
 
 def _lines(found: Sequence[At], costs: Mapping[str, Cost]) -> list[dict[str, str]]:

@@ -30,6 +30,12 @@ class Ratio:
         return f"{self.value:.2f} × ({low:.2f} to {high:.2f})"
 
 
+def by_seed(line: Mapping[str, str]) -> dict[int, float]:
+    """Values of a line of report.csv or equal.csv by seed; empty without runs."""
+    pairs = zip(line["seeds"].split(";"), line["values"].split(";"), strict=True)
+    return {int(seed): float(value) for seed, value in pairs} if line["values"] else {}
+
+
 def ratio(
     first: Mapping[int, float],
     second: Mapping[int, float],

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import not_run
 from benchmarks.markdown import grid
+from benchmarks.paired_ratio import by_seed
 from chimera.config import rates
 from chimera.config.tables import Table, load, tables
 from chimera.paths import EXPERIMENTS
@@ -72,8 +73,7 @@ class Report:
 
     def values(self, row: Mapping[str, str]) -> dict[int, float]:
         """Values of a row by seed."""
-        pairs = zip(row["seeds"].split(";"), row["values"].split(";"), strict=True)
-        return {int(seed): float(value) for seed, value in pairs} if row["values"] else {}
+        return by_seed(row)
 
     @property
     def done(self) -> list[Mapping[str, str]]:

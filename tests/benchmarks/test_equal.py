@@ -67,35 +67,35 @@ def test_each_row_has_a_command_and_its_results(
     assert f"`python -m benchmarks equal table={TABLE} scale=smoke flops=1e+10 seed=0`" in at_steps
 
 
-def test_results_have_the_order_of_the_rows(tmp_path: Path) -> None:
+def page(tmp_path: Path, *lines: str) -> str:
+    """The part of docs/results.md of one table by the lines of its equal.csv."""
     folder = tmp_path / TABLE / "results/medium/equal"
     folder.mkdir(parents=True)
-    lines = [
-        ",".join(COLUMNS),
+    (folder / "equal.csv").write_text("\n".join([",".join(COLUMNS), *lines]))
+    return equalities(tmp_path)
+
+
+def test_results_have_the_order_of_the_rows(tmp_path: Path) -> None:
+    said = page(
+        tmp_path,
         "steps,layernorm,configured,2e9,0.5,0;1,9.0;10.0",
         "steps,qdyt,configured,4e9,1.0,0;1,8.0;7.0",
         "FLOPs,layernorm,5,2e9,0.5,0;1,6.0;6.2",
         "FLOPs,qdyt,2,4e9,1.0,0;1,8.0;9.0",
-    ]
-    (folder / "equal.csv").write_text("\n".join(lines))
-    said = equalities(tmp_path)
+    )
     assert "| layernorm | 2 G | 500 | 9.50 ± 0.71 | 5 | 6.10 ± 0.14 |" in said
     assert "Equal steps: `qdyt`, `layernorm`; equal FLOPs: `layernorm`, `qdyt`." in said
 
 
 def test_fewer_seeds_are_said_and_rows_ordered_over_those_of_all(tmp_path: Path) -> None:
-    folder = tmp_path / TABLE / "results/medium/equal"
-    folder.mkdir(parents=True)
-    lines = [
-        ",".join(COLUMNS),
+    said = page(
+        tmp_path,
         "steps,layernorm,configured,2e9,0.5,0;1,9.0;5.0",
         "steps,qdyt,configured,4e9,1.0,0;1,8.0;7.0",
         "seconds,layernorm,5,2e9,0.5,0;1,9.0;5.0",
         "seconds,qdyt,2,4e9,1.0,0,8.0",
         "seconds,static_tanh,9,2e9,1.0,,",
-    ]
-    (folder / "equal.csv").write_text("\n".join(lines))
-    said = equalities(tmp_path)
+    )
     assert "| 5 | 7.0 ± 2.8 |" in said
     assert "| 2 | 8.000 (1 seed) |" in said
     assert "Equal steps: `layernorm`, `qdyt`; equal seconds (1 seed): `qdyt`, `layernorm`." in said
