@@ -27,7 +27,8 @@ from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel
-from chimera.ops import packed as two_bits
+from chimera.ops import packed as kernels
+from chimera.ops import two_bits
 from chimera.ops.native import library
 from chimera.quant.shared.packing import packed, resident_bytes
 
@@ -86,7 +87,7 @@ def products() -> dict[str, dict[str, float]]:
         if has("avx512_vnni") or m * k * n <= LARGEST_LOOP:
             rivals["int8"] = partial(torch._int_mm, a, c.T)
         if library() is not None:
-            rivals["packed"] = partial(two_bits.product, a, bits)
+            rivals["packed"] = partial(kernels.product, a, bits)
         rows[f"{m}x{k}x{n}"] = seconds = turns(rivals, rounds=ROUNDS, warmup=1)
         print(
             f"{m}x{k}x{n:<8}" + "".join(f"{name} {1e3 * s:9.3f}  " for name, s in seconds.items())

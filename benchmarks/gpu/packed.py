@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.presets import tried
 from benchmarks.gpu.setting import Setting, median_seconds
-from chimera.ops import packed as two_bits
+from chimera.ops import packed as products
 from chimera.ops.grid import rms_codes
 from chimera.ops.integer import product
 from chimera.quant.bitnet158 import BitNet158
@@ -56,7 +56,7 @@ def main(setting: Setting) -> dict[str, Any]:
         print(f"packed: skipped, {line}")
         return {"skipped": line}
     device = torch.device("cuda", torch.cuda.current_device())
-    if two_bits.gpu(device) is None:
+    if products.gpu(device) is None:
         return {"error": "the Triton kernel does not serve here (Triton, Ampere, CHIMERA_KERNELS)"}
     shapes, counts = (((256, 384),), (1, 17)) if setting.tiny else (SHAPES, TOKENS)
     rows = []
@@ -113,7 +113,7 @@ def compared(setting: Setting, layer: PackedTernaryLinear, x: Tensor) -> dict[st
     bound = 1e-5 + 1e-4 * want.abs() + 1.01 * flips * step * layer.scale
     outside = ((there(y).cpu() - want).abs() > bound).sum().item()
     one = torch.ones(len(x), 1, device=setting.device)
-    got = two_bits.scaled(codes.to(setting.device), one, there.bits, one[0, 0], None, torch.float32)
+    got = products.scaled(codes.to(setting.device), one, there.bits, one[0, 0], None, torch.float32)
     exact = got is None or torch.equal(got.double().cpu(), sums)
     moved = flips.sum().item() / x.numel()
     return {
@@ -136,7 +136,7 @@ def alone(modules: Sequence[nn.Module], x: Tensor, *, packed: bool) -> list[Call
     for one in modules:
         assert isinstance(one, PackedTernaryLinear)
         if packed:
-            calls.append(partial(two_bits.scaled, codes, step, one.bits, one.scale, None, x.dtype))
+            calls.append(partial(products.scaled, codes, step, one.bits, one.scale, None, x.dtype))
         else:
             calls.append(partial(product, codes, one.cached()))
     return calls
@@ -176,11 +176,11 @@ def kernel(on: bool) -> Iterator[None]:
     before = os.environ.get("CHIMERA_KERNELS")
     if not on:
         os.environ["CHIMERA_KERNELS"] = "0"
-    two_bits.gpu.cache_clear()
+    products.gpu.cache_clear()
     try:
         yield
     finally:
         os.environ.pop("CHIMERA_KERNELS", None)
         if before is not None:
             os.environ["CHIMERA_KERNELS"] = before
-        two_bits.gpu.cache_clear()
+        products.gpu.cache_clear()

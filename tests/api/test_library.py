@@ -34,14 +34,9 @@ def test_the_import_loads_nothing_slow() -> None:
     assert not loaded - set(sys.stdlib_module_names) - {"chimera"}
 
 
-def test_a_subpackage_is_a_function_too() -> None:
-    from chimera.mixer import retnet
-    from chimera.mixer.retnet import Retention
-
-    assert isinstance(ch.mixer("retnet", dim=8, heads=2).part, Retention)
-    assert ch.mixer.retnet is retnet  # type: ignore[attr-defined]
-    assert list(inspect.signature(ch.norm).parameters) == ["name", "dim", "options"]
-    assert {"build", "load", "mixer", "runs", "graft"} <= set(dir(ch))
+def test_public_names() -> None:
+    assert list(inspect.signature(ch.layers.norm).parameters) == ["name", "dim", "options"]
+    assert {"build", "load", "layers", "fit", "datamodule", "runs", "graft"} <= set(dir(ch))
     assert not hasattr(ch, "nothing")
 
 
@@ -49,7 +44,7 @@ def test_a_subpackage_is_a_function_too() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_every_mixer_is_a_layer(name: str, causal: bool) -> None:
     options = {"cycle": ["retnet", "mamba"]} if name == "pattern" else {}
-    layer = ch.mixer(name, dim=32, heads=4, causal=causal, max_len=16, **options).eval()
+    layer = ch.layers.mixer(name, dim=32, heads=4, causal=causal, max_len=16, **options).eval()
     x = torch.randn(2, 12, 32)
     y = layer(x)
     assert y.shape == x.shape
@@ -63,7 +58,7 @@ def test_every_mixer_is_a_layer(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("name", ["attention", "mamba", "delta", "sliding_window"])
 def test_padding_changes_nothing(name: str) -> None:
     torch.manual_seed(0)
-    layer = ch.mixer(name, dim=32, heads=4, causal=True, dropout=0.0).eval()
+    layer = ch.layers.mixer(name, dim=32, heads=4, causal=True, dropout=0.0).eval()
     mask = ragged([5, 9], left=True)
     x = torch.randn(2, 9, 32)
     alone = layer(x[:1, 4:])
@@ -77,9 +72,9 @@ def test_padding_changes_nothing(name: str) -> None:
 def test_every_norm_ffn_and_quantiser_is_a_layer(group: str, name: str) -> None:
     x = torch.randn(2, 6, 32)
     if group == "quant":
-        layer: Any = ch.quant(name, 32, 16, role="up")
+        layer: Any = ch.layers.quant(name, 32, 16, role="up")
     else:
-        layer = getattr(ch, group)(name, dim=32)
+        layer = getattr(ch.layers, group)(name, dim=32)
     y = layer(x)
     assert y.shape == (2, 6, 16 if group == "quant" else 32)
     assert torch.isfinite(y).all()
@@ -89,13 +84,13 @@ def test_every_norm_ffn_and_quantiser_is_a_layer(group: str, name: str) -> None:
 
 
 def test_options_reach_the_component() -> None:
-    near = ch.mixer("sliding_window", dim=16, heads=2, causal=True, window=2).eval()
+    near = ch.layers.mixer("sliding_window", dim=16, heads=2, causal=True, window=2).eval()
     x = torch.randn(1, 6, 16)
     far = x.clone()
     far[:, 0] += 1
     torch.testing.assert_close(near(far)[:, 2:], near(x)[:, 2:])
     assert not torch.equal(near(far)[:, 1], near(x)[:, 1])
-    rotated = ch.mixer("attention", dim=16, heads=2, position="rope").part
+    rotated = ch.layers.mixer("attention", dim=16, heads=2, position="rope").part
     assert any(type(m).__name__ == "Rotary" for m in rotated.modules()), rotated
 
 
@@ -116,25 +111,28 @@ def test_a_model_is_built_from_words() -> None:
 
 #: A call, and what its one line says.
 BAD: list[tuple[Callable[[], Any], list[str]]] = [
-    (lambda: ch.mixer("retnett", dim=8), ["mixer=retnett", "did you mean 'retnet'"]),
-    (lambda: ch.mixer("retnet", dim=6), ["heads=4 does not divide dim=6"]),
-    (lambda: ch.mixer("retnet", dim=0), ["dim=0", "at least 1"]),
-    (lambda: ch.mixer("retnet", dim="8"), ["dim=8", "an integer"]),  # type: ignore[arg-type]
-    (lambda: ch.mixer("retnet", dim=8, dropout=1), ["dropout=1"]),
-    (lambda: ch.mixer("retnet", dim=8, decay="fast"), ["mixer.decay=fast", "titan"]),
-    (lambda: ch.mixer("retnet", dim=8, windw=1), ["mixer.windw", "value_expand"]),
-    (lambda: ch.mixer("retnet", dim=8, position="alibi"), ["position=alibi", "retnet"]),
-    (lambda: ch.mixer("retnet", dim=8, position="learned"), ["embeddings", "rope"]),
-    (lambda: ch.mixer("retnet", dim=8, decay=object()), ["no value of a setting"]),
-    (lambda: ch.mixer("slstm", dim=8, quant="bitnet158"), ["quantise no weight"]),
-    (lambda: ch.mixer("retnet", dim=8)(torch.ones(2, 8)), ["[2, 8]", "[b, t, 8]"]),
-    (lambda: ch.mixer("retnet", dim=8)(torch.ones(1, 2, 8), torch.ones(1, 2)), ["torch.bool"]),
-    (lambda: ch.norm("layer", dim=8), ["norm=layer", "layernorm"]),
-    (lambda: ch.norm("qdyt", dim=-1), ["dim=-1"]),
-    (lambda: ch.ffn("none", dim=8), ["ffn=none is no layer"]),
-    (lambda: ch.quant("bitnet", 8, 8), ["quant=bitnet", "bitnet158"]),
-    (lambda: ch.quant("bitnet158", 8, 2.5), ["d_out=2.5"]),  # type: ignore[arg-type]
-    (lambda: ch.quant("hbit", 8, 8, role="x"), ["role=x", "down"]),  # type: ignore[arg-type]
+    (lambda: ch.layers.mixer("retnett", dim=8), ["mixer=retnett", "did you mean 'retnet'"]),
+    (lambda: ch.layers.mixer("retnet", dim=6), ["heads=4 does not divide dim=6"]),
+    (lambda: ch.layers.mixer("retnet", dim=0), ["dim=0", "at least 1"]),
+    (lambda: ch.layers.mixer("retnet", dim="8"), ["dim=8", "an integer"]),  # type: ignore[arg-type]
+    (lambda: ch.layers.mixer("retnet", dim=8, dropout=1), ["dropout=1"]),
+    (lambda: ch.layers.mixer("retnet", dim=8, decay="fast"), ["mixer.decay=fast", "titan"]),
+    (lambda: ch.layers.mixer("retnet", dim=8, windw=1), ["mixer.windw", "value_expand"]),
+    (lambda: ch.layers.mixer("retnet", dim=8, position="alibi"), ["position=alibi", "retnet"]),
+    (lambda: ch.layers.mixer("retnet", dim=8, position="learned"), ["embeddings", "rope"]),
+    (lambda: ch.layers.mixer("retnet", dim=8, decay=object()), ["no value of a setting"]),
+    (lambda: ch.layers.mixer("slstm", dim=8, quant="bitnet158"), ["quantise no weight"]),
+    (lambda: ch.layers.mixer("retnet", dim=8)(torch.ones(2, 8)), ["[2, 8]", "[b, t, 8]"]),
+    (
+        lambda: ch.layers.mixer("retnet", dim=8)(torch.ones(1, 2, 8), torch.ones(1, 2)),
+        ["torch.bool"],
+    ),
+    (lambda: ch.layers.norm("layer", dim=8), ["norm=layer", "layernorm"]),
+    (lambda: ch.layers.norm("qdyt", dim=-1), ["dim=-1"]),
+    (lambda: ch.layers.ffn("none", dim=8), ["ffn=none is no layer"]),
+    (lambda: ch.layers.quant("bitnet", 8, 8), ["quant=bitnet", "bitnet158"]),
+    (lambda: ch.layers.quant("bitnet158", 8, 2.5), ["d_out=2.5"]),  # type: ignore[arg-type]
+    (lambda: ch.layers.quant("hbit", 8, 8, role="x"), ["role=x", "down"]),  # type: ignore[arg-type]
     (lambda: ch.build("mixer=retnett"), ["did you mean 'retnet'"]),
     (lambda: ch.build("vocab=3"), ["vocab is no key"]),
     (lambda: ch.build("-m", "seed=0,1"), ["-m is a flag"]),
@@ -143,11 +141,11 @@ BAD: list[tuple[Callable[[], Any], list[str]]] = [
     (lambda: ch.build("--config-dir=/nowhere/at/all"), ["/nowhere/at/all is no folder"]),
     (lambda: ch.load("/nowhere/at/all"), ["/nowhere/at/all", "chimera train"]),
     (lambda: ch.runs("/nowhere/at/all"), ["/nowhere/at/all is no folder"]),
-    (lambda: ch.data("txt"), ["data=txt", "text"]),
-    (lambda: ch.data("text"), ["data.path"]),
-    (lambda: ch.data("pydocs", batch_size=0), ["data.batch_size=0"]),
-    (lambda: ch.train("optim.lr=-1"), ["optim.lr=-1"]),
-    (lambda: ch.train("seed=0,1"), ["several values"]),
+    (lambda: ch.datamodule("txt"), ["data=txt", "text"]),
+    (lambda: ch.datamodule("text"), ["data.path"]),
+    (lambda: ch.datamodule("pydocs", batch_size=0), ["data.batch_size=0"]),
+    (lambda: ch.fit("optim.lr=-1"), ["optim.lr=-1"]),
+    (lambda: ch.fit("seed=0,1"), ["several values"]),
 ]
 
 

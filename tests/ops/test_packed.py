@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.ops import native, packed
+from chimera.ops import native, packed, two_bits
 from chimera.ops.grid import rms_codes, to_codes
 
 COMPILER = any(map(native.shutil.which, native.COMPILERS))
@@ -31,9 +31,9 @@ def fresh() -> Iterator[None]:
 @given(st.integers(1, 40), st.integers(1, 400))
 def test_round_trip_is_exact(n: int, k: int) -> None:
     codes = torch.randint(-1, 2, (n, k), dtype=torch.int8)
-    bits = packed.pack(codes)
+    bits = two_bits.pack(codes)
     assert bits.shape == (n, 32 * -(-k // 128))
-    assert torch.equal(packed.unpack(bits, k), codes)
+    assert torch.equal(two_bits.unpack(bits, k), codes)
 
 
 @needs_compiler
@@ -50,7 +50,7 @@ def test_sums_are_exact_on_every_path(m: int, k: int, n: int) -> None:
         codes.fill_(1)
     try:
         for library.path in range(best + 1):
-            sums = packed.product(a, packed.pack(codes))
+            sums = packed.product(a, two_bits.pack(codes))
             assert sums is not None
             assert torch.equal(sums.double(), a.double() @ codes.double().T)
     finally:
@@ -73,7 +73,7 @@ def test_the_fused_layer_is_grid_product_and_scale(
         x[1, 0] = float("inf")
     scale = torch.rand(n, 1) + 0.1 if rows else torch.tensor(0.3)
     bias = torch.randn(n)
-    y = packed.linear(x, packed.pack(codes), scale, bias, bits=bits, eps=eps)
+    y = packed.linear(x, two_bits.pack(codes), scale, bias, bits=bits, eps=eps)
     assert y is not None
     a, step = to_codes(x, bits) if eps is None else rms_codes(x, bits, eps)[:2]
     want = (a.double() @ codes.double().T) * step.double() * scale.double().flatten() + bias
@@ -125,7 +125,7 @@ def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch, fresh
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert native.library() is None
-    a, bits = torch.zeros(2, 5, dtype=torch.int8), packed.pack(torch.ones(3, 5, dtype=torch.int8))
+    a, bits = torch.zeros(2, 5, dtype=torch.int8), two_bits.pack(torch.ones(3, 5, dtype=torch.int8))
     assert packed.product(a, bits) is None
     assert packed.linear(torch.zeros(2, 5), bits, torch.tensor(1.0), None, bits=8) is None
 

@@ -20,7 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.ops import integer, packed
+from chimera.ops import integer, packed, two_bits
 from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_v2 import BitNetV2
 from chimera.quant.hbit import HBit
@@ -84,7 +84,7 @@ def test_sums_are_exact(kernels: ModuleType, m: int, n: int, k: int, largest: bo
         codes.fill_(1)
     else:
         a = a.mT.contiguous().mT  # columns are neighbours in memory
-    sums = kernels.product(a, packed.pack(codes))
+    sums = kernels.product(a, two_bits.pack(codes))
     assert sums.dtype == torch.int32
     assert torch.equal(sums.double(), a.double() @ codes.double().T)
 
@@ -101,7 +101,7 @@ def test_scales_are_those_of_torch_to_the_last_bit(
     step = torch.rand(m, 2, device=DEVICE)[:, :1] / 127
     scale = torch.rand((n, 1) if rows else (), device=DEVICE).to(dtype)
     bias = torch.randn(2 * n, device=DEVICE).to(dtype)[::2] if with_bias else None
-    got = kernels.scaled(a, step, packed.pack(codes), scale, bias, dtype)
+    got = kernels.scaled(a, step, two_bits.pack(codes), scale, bias, dtype)
     want = by_torch(a, step, codes, scale, bias, dtype)
     assert got.dtype == dtype
     assert torch.equal(got, want)
@@ -142,7 +142,7 @@ def test_what_the_kernel_does_not_compute_stays_with_torch(
 ) -> None:
     monkeypatch.setattr(packed, "gpu", lambda device: kernels)
     a, codes = draw(2, 3, 5)
-    step, bits = torch.ones(2, 1, device=DEVICE), packed.pack(codes)
+    step, bits = torch.ones(2, 1, device=DEVICE), two_bits.pack(codes)
     scale = torch.ones((), device=DEVICE)
     assert packed.scaled(a, step, bits, scale, None, torch.float32) is not None
     assert packed.scaled(a, step, bits, scale.double(), None, torch.float32) is None
@@ -158,7 +158,7 @@ def test_the_largest_sums_have_room(kernels: ModuleType) -> None:
     a = torch.full((1, packed.WIDEST - 1), -128, dtype=torch.int8, device=DEVICE)
     codes = torch.ones(2, packed.WIDEST - 1, dtype=torch.int8, device=DEVICE)
     codes[1] = -1
-    sums = kernels.product(a, packed.pack(codes))
+    sums = kernels.product(a, two_bits.pack(codes))
     assert sums.flatten().tolist() == [-128 * (packed.WIDEST - 1), 128 * (packed.WIDEST - 1)]
 
 

@@ -1,8 +1,8 @@
 """The functions of `import chimera as ch`; `docs/library.md` shows them.
 
-parts    ch.mixer, ch.norm, ch.ffn, ch.quant: layers for a training loop of one's own
+layers   ch.layers.mixer, .norm, .ffn, .quant: layers for a training loop of one's own
 models   ch.build, ch.load: whole models
-runs     ch.data, ch.train, ch.runs: data modules, runs, the table of runs
+runs     ch.datamodule, ch.fit, ch.runs: data modules, runs, the table of runs
 
 Arguments are checked as those of the command line. A mistake is a `chimera.errors.UserError`, which
 is a ValueError of one line. This file imports nothing.

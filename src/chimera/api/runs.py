@@ -1,4 +1,4 @@
-"""Data, training and the table of runs: `ch.data`, `ch.train`, `ch.runs`."""
+"""Data, training and the table of runs: `ch.datamodule`, `ch.fit`, `ch.runs`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Run:
         return load(self.path)
 
 
-def data(name: str = "pydocs", *words: str, **options: Any) -> DataModule:
+def datamodule(name: str = "pydocs", *words: str, **options: Any) -> DataModule:
     """Make the data module of a corpus, a `LightningDataModule`.
 
     It works with a Lightning Trainer and without one: `for batch in module.train_dataloader()`. The
@@ -114,8 +114,8 @@ def data(name: str = "pydocs", *words: str, **options: Any) -> DataModule:
     return make_data(config)
 
 
-def train(*words: str) -> Run:
-    """Train a run, as `chimera train` with the same words does: `ch.train("mixer=retnet")`.
+def fit(*words: str) -> Run:
+    """Train a run, as `chimera train` with the same words does: `ch.fit("mixer=retnet")`.
 
     A finished run is shown and not repeated, an interrupted one goes on. Its directory is below
     `./runs`, or `run_dir=`.

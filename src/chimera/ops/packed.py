@@ -2,11 +2,7 @@
 
     y = (Quant(x) · Cᵀ) ⊙ step ⊙ scale + b
 
-A row of C is blocks of 128 codes in 32 bytes: byte j of a block has the codes c + 1 of its places
-j, j + 32, j + 64 and j + 96, the first in the lowest bits. So a vector of bytes gives four vectors
-of codes by shifts. The last block is filled with zeros. Base 3 (`trits`) is a fifth smaller and is
-what is stored; unpacking it takes a multiplication per code. Kernels: `ternary.cpp` for a CPU,
-`packed_triton` for a GPU.
+C is packed by rows (`two_bits`). Kernels: `ternary.cpp` for a CPU, `packed_triton` for a GPU.
 """
 
 from __future__ import annotations
@@ -25,32 +21,14 @@ from torch import Tensor
 
 from chimera.ops.grid import FLOOR
 from chimera.ops.native import library
+from chimera.ops.two_bits import LANES
 
-BLOCK, LANES = 128, 4
-SHIFTS = (0, 2, 4, 6)
 #: Compute capability from which Triton multiplies int8; it aborts the process on older GPUs.
 AMPERE = (8, 0)
 #: Width from which the GPU's sums could exceed 32 bits.
 WIDEST = 2**18
 
 log = logging.getLogger(__name__)
-
-
-def pack(codes: Int8[Tensor, "n k"]) -> UInt8[Tensor, "n bytes"]:
-    """Pack codes −1, 0, 1 by rows."""
-    u = F.pad(codes + 1, (0, -codes.shape[1] % BLOCK), value=1).to(torch.uint8)
-    parts = u.view(len(u), -1, LANES, BLOCK // LANES)
-    packed = parts[:, :, 0].clone()
-    for part, shift in enumerate(SHIFTS[1:], 1):
-        packed |= parts[:, :, part] << shift
-    return packed.flatten(1)
-
-
-def unpack(packed: UInt8[Tensor, "n bytes"], k: int) -> Int8[Tensor, "n k"]:
-    """Unpack rows of k codes."""
-    blocks = packed.view(len(packed), -1, 1, BLOCK // LANES)
-    parts = torch.cat([(blocks >> shift) & 3 for shift in SHIFTS], 2)
-    return parts.flatten(1)[:, :k].to(torch.int8) - 1
 
 
 def product(

@@ -1,6 +1,6 @@
 """Products with ternary weights that stay packed, on a GPU: a kernel in Triton (SPEC Q7).
 
-    Y = (A·Cᵀ) ⊙ step ⊙ scale + b,   A [m k] int8 codes of activations, C [n bytes] as in `packed`
+    Y = (A·Cᵀ) ⊙ step ⊙ scale + b,   A [m k] int8 codes of activations, C [n bytes] as in `two_bits`
 
 A tile of bytes is loaded once and gives four tiles of codes in registers. Byte j of a block holds
 the places j, j + 32, j + 64 and j + 96, so the activations that belong to one shift are runs of 32
@@ -34,7 +34,7 @@ from jaxtyping import Float, Int8, Int32, UInt8
 from torch import Tensor
 from triton.errors import TritonError
 
-from chimera.ops.packed import pack
+from chimera.ops.two_bits import pack
 
 
 # The kernel calls only Triton's built-in operations. Those of its library written in Triton, like

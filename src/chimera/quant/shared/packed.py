@@ -17,7 +17,8 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor, nn
 
 from chimera.contract import Packable, Role
-from chimera.ops import packed as two_bits
+from chimera.ops import packed as products
+from chimera.ops import two_bits
 from chimera.ops.integer import product, product_dtype
 from chimera.ops.precision import output_dtype, widen
 from chimera.ops.trits import PER_BYTE, pack, unpack, unpack_at
@@ -147,16 +148,16 @@ class PackedTernaryLinear(nn.Module):
         x, last = before_grid(self.inputs, x)
         if isinstance(last, PerToken | NormedPerToken):
             eps = last.eps if isinstance(last, NormedPerToken) else None
-            y = two_bits.linear(x, self.bits, self.scale, self.bias, bits=last.bits, eps=eps)
+            y = products.linear(x, self.bits, self.scale, self.bias, bits=last.bits, eps=eps)
             if y is not None:
                 return y
         grid = last.grid(x)
         shape = (*x.shape[:-1], self.shape[0])
         a, step = grid.codes.reshape(-1, x.shape[-1]), grid.step.reshape(-1, 1)
-        y = two_bits.scaled(a, step, self.bits, self.scale, self.bias, dtype)
+        y = products.scaled(a, step, self.bits, self.scale, self.bias, dtype)
         if y is not None:
             return y.view(shape)
-        sums = two_bits.product(a, self.bits)
+        sums = products.product(a, self.bits)
         if sums is None:
             if product_dtype(x.device, "int8") != torch.int8:
                 return None

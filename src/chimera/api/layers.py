@@ -1,4 +1,4 @@
-"""Layers for a training loop of one's own: `ch.mixer`, `ch.norm`, `ch.ffn`, `ch.quant`.
+"""Layers for a training loop of one's own: `ch.layers.mixer`, `.norm`, `.ffn` and `.quant`.
 
 A layer takes a plain tensor `x` [b t d] and an optional mask [b t], and returns a plain tensor
 [b t d]. Weights are drawn by torch's generator (`torch.manual_seed`), as those of a model.
