@@ -184,7 +184,7 @@ def train(lines: Sequence[Sequence[str]], seeds: Sequence[int]) -> None:
     for words in lines:
         for seed in seeds:
             if not record_of([*words, f"seed={seed}"]):
-                runs.train(*words, f"seed={seed}")
+                runs.fit(*words, f"seed={seed}")
 
 
 def summary_at(

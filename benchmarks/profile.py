@@ -183,11 +183,11 @@ def run(words: list[str]) -> dict[str, Any] | None:
     stored = Store().find(config, identity(config))
     if stored is not None:
         return stored.record()
-    from chimera.api.runs import train
+    from chimera.api.runs import fit
 
     began = time.perf_counter()
     try:
-        directory = train(*words).path
+        directory = fit(*words).path
     except NotFiniteError as error:
         where = f"{config['name']} lr={config['optim']['lr']:g} seed={config['seed']}"
         print(f"{where}: {error}", flush=True)
