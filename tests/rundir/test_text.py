@@ -1,4 +1,4 @@
-"""Runs on other text are named: in a table, in a comparison, beside the store, when they go on."""
+"""Runs on other text are named: in a table, in a comparison, when they go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from chimera.report.compare.collect import collect
 from chimera.report.compare.groups import compare
 from chimera.report.summary import summarise
 from chimera.report.text import report
-from chimera.rundir.keep import add
 from chimera.rundir.text import (
     SETTINGS,
     TOKENS,
@@ -21,7 +20,6 @@ from chimera.rundir.text import (
     apart,
     check_text,
     note_text,
-    other_than_stored,
     settings_hash,
     text_of,
 )
@@ -67,18 +65,6 @@ def test_reports_and_comparisons_say_so(tmp_path: Path, monkeypatch: pytest.Monk
     on(made[1], "0" * 64)
     assert sentence not in report(summarise(TABLE, ["scale=smoke"], [0]))
     assert compare(collect(made)[0]).other_text == ""
-
-
-def test_a_run_beside_a_store_of_other_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHIMERA_STORE", str(tmp_path / "store"))
-    record, _ = add(on(a_run(tmp_path / "runs"), "1" * 64))
-    assert "on other text (tokens 11111111; here 22222222)" in other_than_stored("s", "2" * 64)
-    assert other_than_stored("s", "1" * 64) == ""
-    assert other_than_stored("t", "2" * 64) == ""
-    (record / "run.json").write_text("{")
-    assert other_than_stored("s", "2" * 64) == ""
 
 
 def test_a_run_goes_on_with_its_text_only(tmp_path: Path) -> None:

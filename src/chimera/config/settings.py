@@ -60,8 +60,6 @@ class Run:
         init_row: settings of the row that `init_from=row:…` names, by key, beside the run's scale:
             `{data:text,data.path:<file>}`.
         init_run: identity of the model that `init_from` names; set by the composition.
-        measured: what `quant.compute=auto` became and the seconds of each arithmetic; set by the
-            run (`chimera.rundir.measured`).
     """
 
     name: Name
@@ -77,7 +75,6 @@ class Run:
     init_from: str | None = None
     init_row: dict[str, Any] | None = None
     init_run: str | None = None
-    measured: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

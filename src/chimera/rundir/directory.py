@@ -34,7 +34,6 @@ from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
 from chimera.rundir.identity import differences, identity, numerics_of
 from chimera.rundir.links import check_links
-from chimera.rundir.measured import reused
 from chimera.rundir.plain import read_json, read_yaml
 from chimera.rundir.processes import process_start
 from chimera.types import NAME
@@ -87,7 +86,6 @@ class RunDir:
         """
         if config.get("run_dir"):
             return RunDir(Path(config["run_dir"]))
-        config = with_measured(config)
         if not re.fullmatch(NAME, config["name"]):
             raise UserError(
                 f"name={config['name']} is not allowed; a run's directory is called by it, so it"
@@ -131,7 +129,7 @@ class RunDir:
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - BEFORE_START and not self.status():
             raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
-        config = self.extended(with_measured(config))
+        config = self.extended(config)
         if config["overwrite"]:
             return
         if "config.yaml" not in names:
@@ -269,16 +267,6 @@ def runs_of(digits: str) -> list[Path]:
     """Directories of the runs of an identity; extended runs are no longer those runs."""
     found = sorted(runs_root().glob(f"*-{digits}"))
     return [path for path in found if path.is_dir() and not was_extended(path)]
-
-
-def with_measured(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with what its run has measured in place of `auto`, if it began before."""
-    given = config.get("run_dir")
-    return reused(
-        config,
-        lambda trial: [Path(given)] if given else runs_of(identity(trial)),
-        lambda path: RunDir(path).config(),
-    )
 
 
 def _now() -> str:

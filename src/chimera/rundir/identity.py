@@ -29,7 +29,6 @@ NOT_IDENTITY = (
     "workers",
     "guard",
     "callbacks",
-    "measured",
     "task.teacher",
     "init_from",
     "init_row",

@@ -27,7 +27,6 @@ from chimera.errors import UserError, one_line
 from chimera.paths import store_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, differences, identity, numerics_of
-from chimera.rundir.measured import reused
 
 #: Files of a record that have a checksum in its status.json.
 FILES = ("config.yaml", "overrides.txt", "environment.json", "run.json", "steps.csv")
@@ -137,10 +136,6 @@ class Store:
         """
         if not self._names or config["overwrite"] or config.get("extend") or config.get("run_dir"):
             return None
-        chosen = reused(
-            config, lambda trial: self._passing(identity(trial)), lambda path: RunDir(path).config()
-        )
-        digits = digits if chosen is config else identity(chosen)
         for path in self._passing(digits):
             self._found.add(path)
             return RunDir(path)

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chimera.errors import UserError, one_line
-from chimera.paths import store_root
 from chimera.rundir.atomic import write_json
 from chimera.rundir.plain import read_json
-from chimera.rundir.store import paths
 
 #: Keys of run.json's `data`: hash of the settings that decide the tokens, and of the tokens.
 SETTINGS, TOKENS = "settings_sha256", "tokens_sha256"
@@ -73,31 +71,6 @@ def apart(texts: Iterable[Text | None]) -> str:
     return (
         f"Runs with the same settings were trained on different text ({'; '.join(groups)}, by the"
         f" hash of the tokens), so their numbers cannot be compared: {ADVICE}"
-    )
-
-
-def other_than_stored(settings: str, tokens: str | None, root: Path | None = None) -> str:
-    """What to say before training if the store's records of these settings have other tokens.
-
-    Args:
-        settings: hash of the settings of the run's text.
-        tokens: hash of its tokens; None if it is not known.
-        root: of the store; None: that of this process.
-    """
-    stored = set[str]()
-    for path in paths(root or store_root()) if tokens else ():
-        try:
-            other = text_of(read_json(path / "run.json"))
-        except UserError:  # it is named when it is looked for
-            continue
-        if other is not None and other.settings == settings:
-            stored.add(other.tokens)
-    if not tokens or not stored or tokens in stored:
-        return ""
-    return (
-        f"the run store has records of these settings on other text (tokens"
-        f" {', '.join(sorted(each[:8] for each in stored))}; here {tokens[:8]}), so the numbers"
-        f" cannot be compared: {ADVICE}"
     )
 
 

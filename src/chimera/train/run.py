@@ -30,15 +30,12 @@ from chimera.optim.groups import groups
 from chimera.rundir import checkpoints as files
 from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import load
-from chimera.rundir.directory import RunDir, open_run, with_measured
+from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.extend import EXTENDED
-from chimera.rundir.identity import identity
 from chimera.rundir.stand_in import first_is_gone, mark_failed
-from chimera.rundir.store import Store
-from chimera.rundir.text import TOKENS, check_text, note_text, other_than_stored, settings_hash
+from chimera.rundir.text import TOKENS, check_text, note_text
 from chimera.task.base import Task
 from chimera.train import record
-from chimera.train.arithmetic import resolved
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say, show_draws, show_frozen, show_parameters
@@ -47,7 +44,6 @@ from chimera.train.extension import RatesOfSchedule, announcement
 from chimera.train.heap import keep_freed_memory
 from chimera.train.loggers import open_loggers, summarise
 from chimera.train.memory import memory_named
-from chimera.train.neighbours import Neighbours
 from chimera.train.ranks import Ranks, joined, lost_processes_named
 from chimera.train.restore import starting_point
 from chimera.train.rules import other_rules
@@ -79,9 +75,8 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
         say(f"done already{of}: {directory.path}  (overwrite=true starts it over)")
         report(directory.record(), directory)
         return directory.record()
-    if ranks.first and (known := stored_line(config)):
-        say(known)
-    settings, callbacks, neighbours = trainer_settings(config), make_callbacks(config), Neighbours()
+    settings = trainer_settings(config)
+    callbacks = make_callbacks(config)
     pl.seed_everything(config["seed"], verbose=False)
 
     data = make_data(config)
@@ -96,10 +91,6 @@ def _run(config: dict[str, Any], overrides: list[str], ranks: Ranks) -> dict[str
     show_parameters(config["name"], groups(task.model, task.optim), task.model)
     show_draws(task.model)
     show_frozen(config)
-    if (line := neighbours.hint()) and ranks.size == 1:
-        say(line)
-    if ranks.first and (line := other_than_stored(settings_hash(config), tokens)):
-        say(line)
 
     def started() -> dict[str, Any]:
         if not config["overwrite"]:
@@ -148,19 +139,10 @@ def find_place(config: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: the directory holds another run or other files.
     """
-    config = resolved(with_measured(config))
     directory = open_run(config)
     config = directory.extended(config)
     done = directory.is_done(config) and not config["overwrite"]
     return {"path": str(directory.path), "config": config, "done": done}
-
-
-def stored_line(config: dict[str, Any]) -> str:
-    """What to say of a run that has a record in the run store and is trained all the same."""
-    stored = Store().find({**config, "run_dir": None}, identity(config))
-    if stored is None:
-        return ""
-    return f"{stored.path} has the numbers of this run already; it is trained for its weights"
 
 
 def fit(

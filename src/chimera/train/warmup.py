@@ -35,7 +35,6 @@ from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
 from chimera.errors import UserError
 from chimera.rundir.atomic import make_folder
 from chimera.rundir.directory import RunDir
-from chimera.train.arithmetic import resolved
 from chimera.train.build import make_data, make_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet
@@ -137,7 +136,7 @@ def measure(config: dict[str, Any], seconds: float, began: float, folder: Path) 
         UserError: the run could not start here, or its examples are not in the cache.
     """
     quiet()
-    config = silenced(resolved(config))
+    config = silenced(config)
     directory = RunDir(folder / "run")
     make_folder(directory.checkpoints, of=directory.path)
     settings, callbacks = trainer_settings(config), make_callbacks(config)

@@ -21,8 +21,8 @@ from chimera.errors import UserError
 from chimera.ops.integer import Arithmetic, Codes
 from chimera.ops.shards import local
 
-#: Values of `quant.compute`; a run resolves `auto` before it starts, elsewhere it is `simulate`.
-Compute = Literal["simulate", "int8", "bf16", "auto"]
+#: Values of `quant.compute`.
+Compute = Literal["simulate", "int8", "bf16"]
 
 PER_CHANNEL = (
     "quant.activations=per_channel scales the axis that is summed over; use"
@@ -98,17 +98,15 @@ class CodeCache:
 
 
 def arithmetic(compute: Compute, obstacle: str = "") -> Arithmetic:
-    """How layers multiply codes, by the setting `quant.compute`.
+    """The setting `quant.compute`, checked: how layers multiply codes.
 
     Args:
-        compute: the setting; `auto` that no run has resolved is `simulate`.
+        compute: the setting.
         obstacle: why the quantiser's products are no products of integers; empty if they are.
 
     Raises:
         UserError: there is an obstacle to the chosen arithmetic.
     """
-    if compute == "auto":
-        return "simulate"
     if compute != "simulate" and obstacle:
         raise UserError(f"quant.compute={compute} multiplies integers, but {obstacle}")
     return compute
