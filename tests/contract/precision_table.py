@@ -1,4 +1,4 @@
-"""The table of docs/half-precision.md, from rows that `tests.contract.precision` wrote."""
+"""The table docs/half-precision.csv, from rows that `tests.contract.precision` wrote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Markdown: a line per component, a column per padding, length and dtype, worst pass each."""
+    """CSV: a line per component, a column per padding, length and dtype, worst pass each."""
     worst: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
         case = row["case"]
@@ -21,8 +21,8 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     columns = sorted(
         {c for cells in worst.values() for c in cells}, key=lambda c: (c[:4], len(c), c)
     )
-    lines = [["component", *columns], ["---", *("---" for _ in columns)]]
+    lines = [["component", *columns]]
     for name, cells in worst.items():
         shown = (cells.get(c) for c in columns)
-        lines.append([name, *(f"{r['error']:.0e} / {r['bound']:.0e}" if r else "–" for r in shown)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        lines.append([name, *(f"{r['error']:.0e} / {r['bound']:.0e}" if r else "" for r in shown)])
+    return "\n".join(",".join(line) for line in lines)
