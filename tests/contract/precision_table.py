@@ -1,4 +1,4 @@
-"""The table docs/half-precision.csv, from rows that `tests.contract.precision` wrote."""
+"""The table docs/measured/half_precision.csv, from rows that `tests.contract.precision` wrote."""
 
 from __future__ import annotations
 
