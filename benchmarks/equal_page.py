@@ -20,8 +20,8 @@ from chimera.paths import EXPERIMENTS
 from chimera.report import digits, notes, text
 from chimera.report.budget import budget as draw
 from chimera.report.budget import known
-from chimera.report.canvas import save
 from chimera.report.stats import spread
+from chimera.report.style import save
 from chimera.report.summary import Summary
 from chimera.rundir.atomic import make_folder, write_atomic
 

@@ -11,7 +11,7 @@ from statistics import fmean, geometric_mean
 import numpy as np
 
 from chimera.report import style
-from chimera.report.canvas import empty, save
+from chimera.report.style import empty, save
 
 
 @dataclass(frozen=True)

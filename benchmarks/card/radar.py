@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarks.card.records import Profile, Result
-from chimera.report.canvas import empty, save
 from chimera.report.stats import spread
+from chimera.report.style import empty, save
 
 if TYPE_CHECKING:
     from matplotlib.projections.polar import PolarAxes

@@ -26,7 +26,7 @@ from chimera.cli.errors import exit_code
 from chimera.data.corpus.pydocs import cached_harvest, read
 from chimera.errors import UserError
 from chimera.paths import cache_root
-from chimera.report.compare.collect import directories
+from chimera.report.comparison import directories
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.rundir.keep import add

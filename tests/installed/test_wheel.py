@@ -56,7 +56,7 @@ def test_the_wheel_has_all_configuration_and_all_code(wheel: Path) -> None:
     wanted = {f"chimera/{file.relative_to(ROOT).as_posix()}" for file in kept}
     sources = (ROOT / "src").rglob("*.py")
     wanted |= {file.relative_to(ROOT / "src").as_posix() for file in sources}
-    wanted |= {f"chimera/report/compare/page.{end}" for end in ("css", "js")}
+    wanted |= {f"chimera/report/compare.{end}" for end in ("css", "html", "js")}
     assert not wanted - inside
     assert not {name for name in inside if "/results/" in name or name.startswith("tests")}
 

@@ -9,8 +9,7 @@ import pytest
 
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
-from chimera.report.compare.collect import collect
-from chimera.report.compare.groups import compare
+from chimera.report.comparison import collect, compare
 from chimera.report.summary import summarise
 from chimera.report.text import report
 from chimera.rundir.text import (

@@ -46,12 +46,12 @@ def _command(arguments: list[str]) -> int:
     remaining: list[str] = []
     options = read(Options, _without_flags(arguments), USAGE, unread=remaining)
     places = [_place(text) for text in remaining]
-    from chimera.report.compare.collect import directories
+    from chimera.report.comparison import directories
 
     found = directories(places) if places else _all()
     from rich.console import Console
 
-    from chimera.report.compare.write import show, write_comparison
+    from chimera.report.compare_page import show, write_comparison
 
     comparison, folder = write_comparison(
         found, options.out, by=options.by, metric=options.metric, better=options.better
@@ -66,7 +66,7 @@ def _command(arguments: list[str]) -> int:
 def _all() -> list[Path]:
     """The runs in ./runs, and the records of the store of those that are not finished there."""
     from chimera.paths import runs_root
-    from chimera.report.compare.collect import directories
+    from chimera.report.comparison import directories
     from chimera.rundir.store import beside
 
     root, stored = runs_root(), beside([])

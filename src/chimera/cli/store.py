@@ -67,7 +67,7 @@ def _add(places: Sequence[Path], options: Options) -> int:
     """Add runs; one that is named and cannot be added is an error, one in a folder is left out."""
     from chimera.cli.estimate import size
     from chimera.paths import runs_root, store_root
-    from chimera.report.compare.collect import directories, is_run
+    from chimera.report.comparison import directories, is_run
     from chimera.rundir.keep import add
 
     added, same, left, total = 0, 0, list[str](), 0

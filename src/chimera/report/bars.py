@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.report import digits, style
 from chimera.report.baselines import baselines
-from chimera.report.canvas import empty
-from chimera.report.escape import figure as escaped
+from chimera.report.style import empty, escaped
 from chimera.report.summary import Line, Summary
 
 if TYPE_CHECKING:

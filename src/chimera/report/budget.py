@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chimera.report import style
-from chimera.report.canvas import empty
 from chimera.report.cells import Cell
-from chimera.report.escape import figure as escaped
 from chimera.report.figures import losses_of, together
+from chimera.report.style import empty, escaped
 from chimera.report.summary import Line, Summary
 from chimera.rundir.steps import smooth
 

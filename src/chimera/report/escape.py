@@ -1,4 +1,4 @@
-"""Escape text (names, titles, reasons) so that Markdown, LaTeX and matplotlib show it as written.
+"""Escape text (names, titles, reasons) so that Markdown and LaTeX show it as written.
 
 Every text from outside is escaped by one of these functions before it is written to a file. The
 functions for Markdown return `Markdown`, which is not escaped again.
@@ -51,11 +51,6 @@ def _fence(text: str, shortest: int) -> str:
     """A fence of more backticks than any run of backticks in the text."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     return "`" * max(shortest, longest + 1)
-
-
-def figure(text: str) -> str:
-    """Escape text for matplotlib, which reads text between dollar signs as a formula."""
-    return text.replace("$", r"\$")
 
 
 def latex(text: str) -> str:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.config import static
 from chimera.report import digits, measured, style
-from chimera.report.canvas import empty
-from chimera.report.escape import figure as escaped
 from chimera.report.measured import Family
+from chimera.report.style import empty, escaped
 from chimera.report.summary import Line, Summary
 from chimera.rundir.steps import column, smooth, validated
 

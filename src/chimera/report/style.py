@@ -1,4 +1,4 @@
-"""Colours, dashes, markers and words that all figures share.
+"""Make figures that look alike, and write them without a display.
 
 Lines differ in colour, dash and marker at once, so that they are told apart in grey print and by
 readers who do not see all colours. The colours are Okabe and Ito's (jfly.uni-koeln.de/color),
@@ -8,7 +8,12 @@ without yellow, which is too light for a thin line; neighbours in the list diffe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#000000", "#CC79A7", "#D55E00", "#56B4E9", "#009E73")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (10, 3)))
@@ -26,6 +31,40 @@ WORDS = {
 }
 #: Words of a metric's first part.
 SPLITS = {"val": "validation", "test": "test", "train": "training"}
+
+
+def empty(width: float, height: float) -> Figure:
+    """A figure of so many inches that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, file: Path, forms: Sequence[str] = ("png", "svg", "pdf")) -> None:
+    """Write a figure in these forms beside each other: equal figures give equal bytes.
+
+    Args:
+        figure: to be written.
+        file: its name; each form replaces the suffix.
+        forms: png, svg, pdf.
+    """
+    import matplotlib  # slow to import
+
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # all forms have one layout
+    fonts: Any = {"svg.fonttype": "none", "svg.hashsalt": file.stem, "pdf.fonttype": 42}
+    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context(fonts):
+        for form in forms:
+            figure.savefig(file.with_suffix(f".{form}"), dpi=130, metadata=undated[form])
+
+
+def escaped(text: str) -> str:
+    """Escape text for matplotlib, which reads text between dollar signs as a formula."""
+    return text.replace("$", r"\$")
 
 
 def line(number: int) -> dict[str, Any]:
@@ -46,12 +85,43 @@ def words(metric: str) -> str:
     return f"{first} {WORDS.get(name, name.replace('_', ' ').replace('/', ' '))}"
 
 
+def band(axis: Axes, x: Any, mean: Any, low: Any, high: Any, number: int, label: str = "") -> None:
+    """A line of means with a shade from the lowest to the highest value.
+
+    Args:
+        axis: to draw on.
+        x, mean, low, high: of each point.
+        number: of the line, from 0.
+        label: in the legend, as it is written; empty: none.
+    """
+    look = line(number)
+    look.pop("marker")
+    axis.plot(x, mean, linewidth=1.5, label=escaped(label) or None, **look)
+    axis.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def clip(axis: Axes) -> None:
+    """End an axis of losses above those that follow the first tenth of each line.
+
+    The first losses fall from that of chance, ln V: they would take most of the height.
+    """
+    import numpy as np
+
+    drawn = (line for line in axis.lines if line.get_linestyle() != "None")
+    lines = [losses for line in drawn if (losses := np.asarray(line.get_ydata(), float)).size]
+    later = [losses[max(1, len(losses) // 10) :] if len(losses) > 1 else losses for losses in lines]
+    finite = [loss for losses in later for loss in losses[np.isfinite(losses)]]
+    low, high = axis.get_ylim()
+    if finite and max(finite) < high:
+        axis.set_ylim(low, max(finite) + 0.03 * (max(finite) - low))
+
+
 def with_scale(title: str, scale: str) -> str:
     """A title with the scale in words: `Norms, small scale`."""
     return title if scale == "none" else f"{title}, {scale} scale"
 
 
-def tidy(axis: Any) -> None:
+def tidy(axis: Axes) -> None:
     """A light grid, and no box around the data."""
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
@@ -68,7 +138,7 @@ def thinned(
     return [steps[place] for place in places], [values[place] for place in places]
 
 
-def legend(figure: Any, axis: Any, title: str | None = None) -> None:
+def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
     """The legend beside or below the data, never over them.
 
     Args:

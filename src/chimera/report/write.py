@@ -14,9 +14,9 @@ from chimera.paths import home
 from chimera.report import budget, export, figures, text
 from chimera.report.bars import bars
 from chimera.report.baselines import baselines
-from chimera.report.canvas import save
 from chimera.report.cells import Configs
 from chimera.report.settings import other_text
+from chimera.report.style import save
 from chimera.report.summary import Summary, summarise
 from chimera.rundir.atomic import make_folder, write_atomic
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from chimera.errors import UserError
-from chimera.report.compare.collect import is_run
-from chimera.report.compare.write import show, write_comparison
+from chimera.report.compare_page import show, write_comparison
+from chimera.report.comparison import is_run
 
 
 def write_compared(directories: Iterable[Path], console: Console, *, table: bool) -> None:

@@ -1,0 +1,302 @@
+"""Write a comparison: one HTML page that loads nothing, its picture, its table.
+
+The page has curves that can be zoomed, a table to sort and filter, links. Every text of a run is
+escaped; the script reads its data from JSON, in which `<` is escaped too, and writes them with
+`textContent`.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from chimera.errors import UserError, one_line
+from chimera.paths import home, store_root
+from chimera.report import digits, style
+from chimera.report.comparison import AXES, Comparison, Group, Run, collect, compare
+from chimera.rundir.atomic import make_folder, write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Groups that are drawn (more lines cannot be told apart), that a terminal is shown, and whose
+#: curves are in the page; the tables have all.
+DRAWN, SHOWN, CURVES = 12, 20, 200
+#: What the page may load and run: nothing but itself.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+#: Title of each fact, and how its value is written.
+FACTS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "tokens_per_second": ("tokens/s", lambda x: f"{x:,.0f}"),
+    "peak_memory_gb": ("memory, GB", lambda x: f"{x:.2f}"),
+    "wall_seconds": ("time", digits.clock),
+    "parameters": ("parameters", digits.count),
+    "mfu": ("MFU", lambda x: f"{x:.1%}"),
+}
+#: First characters of a text that a spreadsheet would take for a formula.
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_comparison(
+    paths: Sequence[Path],
+    out: Path | None = None,
+    *,
+    by: Sequence[str] = (),
+    metric: str | None = None,
+    better: str | None = None,
+) -> tuple[Comparison, Path]:
+    """Compare runs; write compare.html, .csv, .png and .svg; return the comparison and the folder.
+
+    Args:
+        paths: directories of runs.
+        out: folder of the files; None: that of `folder_of`.
+        by, metric, better: as of `compare`.
+
+    Raises:
+        UserError: a key or metric that no run has; no run can be read; the folder cannot be made.
+    """
+    runs, broken = collect(paths)
+    if not runs:
+        raise UserError(f"none of {len(paths)} runs can be read: {next(iter(broken.values()))}")
+    names = {one_line(path.name): why for path, why in broken.items()}
+    comparison = compare(runs, by=by, metric=metric, better=better, broken=names)
+    folder = out or folder_of(comparison, paths)
+    make_folder(folder, of=folder, key="out")
+    picture = folder / "compare.png"
+    style.save(overlay(comparison), picture, ("png", "svg"))
+    write_atomic(folder / "compare.csv", comma_separated(comparison))
+    write_atomic(folder / "compare.html", page(comparison, folder, picture.read_bytes()))
+    return comparison, folder
+
+
+def folder_of(comparison: Comparison, paths: Sequence[Path]) -> Path:
+    """Default folder of a comparison: the same for the same runs.
+
+    It is below `reports/compare/` for runs in `runs/` and records of the run store, and below
+    `compare/` beside other runs.
+    """
+    text = "\n".join(sorted(str(path.absolute()) for path in paths))
+    named = "-".join(re.sub(r"\W+", "_", key) for key in comparison.keys[:3]) or "runs"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    parents = {path.absolute().parent for path in paths}
+    own = parents <= {(home() / "runs").absolute(), store_root().absolute()}
+    place = home() / "reports" if own else Path(os.path.commonpath(parents))
+    return place / "compare" / f"{named[:60]}-{digest}"
+
+
+def overlay(comparison: Comparison) -> Figure:
+    """A panel for each axis, with a line per group, the best ones; a shade spans its seeds."""
+    from matplotlib.ticker import EngFormatter  # slow to import
+
+    groups = list(islice((g for g in comparison.groups if len(g.band("steps"))), DRAWN))
+    figure = style.empty(11, 7.2 + 0.22 * len(groups))
+    panels = figure.subplots(2, 2, sharey=True).flat
+    for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
+        for number, group in enumerate(groups):
+            if len(found := group.band(axis)):
+                x, mean, low, high = found.T
+                style.band(panel, x, mean, low, high, number, _label(group))
+        panel.set_xlabel(label)
+        if axis != "seconds":  # a thousandth of a second would be called 1m
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        style.tidy(panel)
+        style.clip(panel)
+        if not panel.lines:
+            panel.text(0.5, 0.5, "not known", ha="center", transform=panel.transAxes)
+    for panel in figure.axes[::2]:
+        panel.set_ylabel("training loss (nats)")
+    rest = len(comparison.groups) - len(groups)
+    figure.suptitle(
+        style.escaped(
+            f"Training loss, best first by {comparison.metric} ({comparison.better} is better)"
+            + (f"; {rest} more in the page" if rest else "")
+        ),
+        fontsize=11,
+    )
+    style.legend(figure, figure.axes[0])
+    return figure
+
+
+def _label(group: Group) -> str:
+    """Legend of a group: what tells it from the others, its result, its seeds."""
+    end = f": {digits.spread(group.result)}" if group.result else ""
+    name = group.label if len(group.label) <= 100 else f"{group.label[:99]}…"
+    return f"{name}{end} ({group.states} run{'s' * (group.states != '1')})"
+
+
+def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
+    """The page as HTML.
+
+    Args:
+        comparison: to show.
+        folder: of the page; links are relative to it.
+        picture: PNG of the curves, for a browser without scripts.
+    """
+    broken = "".join(
+        f"<li>{escape(name)}: {escape(why)}</li>" for name, why in comparison.broken.items()
+    )
+    titles = ["", *comparison.keys, comparison.metric, "±", "runs"]
+    titles += [*(title for title, _ in FACTS.values()), "directories"]
+    return Template(_resource("html")).substitute(
+        policy=escape(POLICY),
+        title=escape(f"{len(comparison.runs)} runs by {comparison.metric}"),
+        style=_resource("css"),
+        better=escape(f"{comparison.better} is better"),
+        keys=escape(", ".join(comparison.keys) or "none: the runs agree in all settings"),
+        links=_links(comparison, folder),
+        text=f"<p>{escape(comparison.other_text)}</p>" if comparison.other_text else "",
+        buttons="".join(f'<button data-axis="{axis}">{axis}</button>' for axis in AXES),
+        image=base64.b64encode(picture).decode(),
+        head="".join(f"<th>{escape(title)}</th>" for title in titles),
+        rows="\n".join(_row(comparison, n, g, folder) for n, g in enumerate(comparison.groups)),
+        broken=f"<h2>Not read</h2><ul>{broken}</ul>" if broken else "",
+        data=as_script(_data(comparison)),
+        script=_resource("js"),
+    )
+
+
+def _resource(suffix: str) -> str:
+    return files(__package__).joinpath(f"compare.{suffix}").read_text(encoding="utf-8")
+
+
+def _data(comparison: Comparison) -> dict[str, Any]:
+    """What the script draws: axes, and the curves of the first groups on each, in five digits."""
+    series: list[dict[str, Any]] = []
+    for number, group in enumerate(comparison.groups[:CURVES]):
+        curves = {
+            axis: [[float(f"{value:.5g}") for value in point] for point in group.band(axis)]
+            for axis in AXES
+        }
+        look = style.line(number)
+        dashes = look["linestyle"]
+        if any(curves.values()):
+            series.append(
+                {
+                    "group": number,
+                    "label": _label(group),
+                    "colour": look["color"],
+                    "dash": "" if dashes == "-" else " ".join(f"{2 * n:g}" for n in dashes[1]),
+                    "shown": len(series) < DRAWN,
+                    "curves": curves,
+                }
+            )
+    return {"axes": AXES, "series": series}
+
+
+def as_script(value: object) -> str:
+    """JSON that cannot end the element it stands in."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _links(comparison: Comparison, folder: Path) -> str:
+    """Links to the other files of the comparison and to the reports of the runs' tables."""
+    names = {name: folder / name for name in ("compare.csv", "compare.png", "compare.svg")}
+    for table in sorted({run.table for run in comparison.runs if run.table}):
+        place = home() / "reports" / table
+        if ".." not in Path(table).parts and place.is_dir():
+            reports = sorted(place.glob("*/report.md"))
+            names |= {str(file.relative_to(home())): file for file in reports}
+    return " · ".join(f'<a href="{_address(p, folder)}">{escape(n)}</a>' for n, p in names.items())
+
+
+def _address(target: Path, folder: Path) -> str:
+    """Relative address of a file, with every character that has a meaning in an address quoted."""
+    path = os.path.relpath(target.absolute(), folder.absolute())
+    return escape(quote(Path(path).as_posix()))
+
+
+def _row(comparison: Comparison, number: int, group: Group, folder: Path) -> str:
+    box = f'<td><input type="checkbox" data-group="{number}" aria-label="draw" hidden></td>'
+    cells = [_cell(group.values[key], group.values[key]) for key in comparison.keys]
+    mean, std = (group.result.mean, group.result.std) if group.result else (None, None)
+    cells.append(_cell("" if mean is None else digits.number(mean, 5), mean))
+    cells.append(_cell(digits.number(std, 2) if std else "", None))
+    cells.append(_cell(group.states, len(group.runs)))
+    for name, (_, shown) in FACTS.items():
+        value = group.facts.get(name)
+        cells.append(_cell("" if value is None else shown(value), value))
+    links = " ".join(_link(run, folder) for run in group.runs)
+    return f"<tr>{box}{''.join(cells)}<td>{links}</td></tr>"
+
+
+def _cell(shown: str, value: object) -> str:
+    """A cell that sorts by its value."""
+    kind = ' class="n"' if isinstance(value, int | float) else ""
+    return f'<td{kind} data-v="{escape(str("" if value is None else value))}">{escape(shown)}</td>'
+
+
+def _link(run: Run, folder: Path) -> str:
+    about = escape(f"{one_line(run.path.name)}, {run.state}")
+    name = escape(f"seed {one_line(run.seed)}")
+    return (
+        f'<a href="{_address(run.path, folder)}/" title="{about}">{name}</a>'
+        f'<a class="small" href="{_address(run.path / "curves.png", folder)}">curves</a>'
+    )
+
+
+def comma_separated(comparison: Comparison) -> str:
+    """Contents of compare.csv: a line per group, in full precision."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    head = [*comparison.keys, comparison.metric, "std", "n", "runs", *FACTS, "directories"]
+    writer.writerow(map(_plain, head))
+    for group in comparison.groups:
+        result = group.result
+        row: list[Any] = [group.values[key] for key in comparison.keys]
+        row += [result.mean, result.std, result.n] if result else [None, None, 0]
+        row += [group.states, *(group.facts.get(name) for name in FACTS)]
+        row.append(";".join(str(run.path) for run in group.runs))
+        writer.writerow(map(_plain, row))
+    return out.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """A value of a cell that no spreadsheet takes for a formula."""
+    if isinstance(value, str) and value.startswith(FORMULA):
+        try:
+            float(value)
+        except ValueError:
+            return f"'{value}"
+    return value
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Print the best groups in a terminal."""
+    count = len(comparison.runs)
+    title = f"{count} run{'s' * (count != 1)}, {comparison.better} {comparison.metric} first"
+    grid = Grid(title=Text(title), title_justify="left")
+    for key in comparison.keys or ("runs",):
+        grid.add_column(Text(key), overflow="fold")
+    for name in (comparison.metric, "runs", "tokens/s", "GB"):
+        grid.add_column(Text(name), justify="right")
+    for group in comparison.groups[:SHOWN]:
+        cells = [*(group.values[key] for key in comparison.keys)] or ["all"]
+        cells += [digits.spread(group.result) if group.result else "", group.states]
+        for name in ("tokens_per_second", "peak_memory_gb"):
+            cells.append(FACTS[name][1](group.facts[name]) if name in group.facts else "")
+        grid.add_row(*map(Text, cells))
+    wide = console if console.is_terminal else Console(file=console.file, width=160)
+    wide.print(grid)
+    if (rest := len(comparison.groups) - SHOWN) > 0:
+        wide.print(f"and {rest} more in compare.csv", highlight=False)
+    if line := comparison.other_text:
+        wide.print(Text(line), soft_wrap=True)
+    for name, why in list(comparison.broken.items())[:SHOWN]:
+        wide.print(Text(f"not read: {name}: {why}"), soft_wrap=True)

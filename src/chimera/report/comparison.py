@@ -1,0 +1,419 @@
+"""Read any runs and group them by the settings in which they differ, the best group first.
+
+Runs that differ in their seed only are one group. Everything in a run's directory may be a
+stranger's: it is read as data, and a run that cannot be read hides no other.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.config import tables
+from chimera.errors import UserError, nearest, one_line
+from chimera.report.stats import Spread, spread
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import flatten, identity_settings
+from chimera.rundir.store import intact, is_stored
+from chimera.rundir.text import Text, apart, text_of
+
+#: Choices without a say in the numbers, or whose effect other keys hold.
+NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")
+#: Facts of a run, and their dotted keys in run.json.
+FACTS = {
+    "tokens_per_second": "tokens_per_second",
+    "peak_memory_gb": "peak_memory_gb",
+    "wall_seconds": "wall_seconds",
+    "parameters": "parameters.total",
+    "mfu": "mfu",
+}
+#: Horizontal axes of curves, and their labels.
+AXES = {
+    "steps": "optimiser steps",
+    "tokens": "training tokens",
+    "seconds": "seconds of training",
+    "FLOPs": "FLOPs of matrix products",
+}
+#: Points of a curve of one run, and of the mean of several.
+POINTS, GRID = 160, 120
+#: Times the median step that a gap between two rows may be before it counts as a pause of the run.
+PAUSE = 50.0
+#: Metrics by which runs are ordered if the command line names none.
+USUAL = ("val/perplexity", "val/loss", "val/accuracy", "test/perplexity", "test/loss")
+#: Words in the names of metrics of which lower values are better.
+LOWER = ("loss", "perplexity", "error", "latency", "seconds")
+#: What is shown for a key that a run doesn't have.
+ABSENT = "–"
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a comparison.
+
+    Args:
+        path: its directory.
+        state: of its status.json, `RUNNING` only if its process is alive.
+        settings: flat keys on which its numbers depend, and its choices, as text.
+        metrics: of its final validation and test.
+        facts: speed, memory, time, parameters, by the names of `FACTS`.
+        seed: of its random numbers.
+        table: name of the table that it is a row of; empty for other runs.
+        tokens: of an optimiser step without padding; None if that is not known.
+        flops: of a token in training; None likewise.
+        text: hashes of its training text; None in records of older versions.
+    """
+
+    path: Path
+    state: str
+    settings: dict[str, str]
+    metrics: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
+    seed: str = ""
+    table: str = ""
+    tokens: float | None = None
+    flops: float | None = None
+    text: Text | None = None
+
+    @cached_property
+    def log(self) -> Array:
+        """Step, mean loss since the last point, seconds without pauses [n 3] of the training."""
+        return thinned(self.path / "steps.csv")
+
+    def curve(self, axis: str) -> Array:
+        """Place on one of `AXES` and loss [n 2]; no points if tokens or FLOPs are not known."""
+        steps, losses, seconds = self.log.T
+        tokens = steps * (self.tokens or math.nan)
+        flops = tokens * (self.flops or math.nan)
+        places = {"steps": steps, "tokens": tokens, "seconds": seconds, "FLOPs": flops}[axis]
+        return np.stack([places, losses], 1)[np.isfinite(places)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that agree in the compared keys.
+
+    Args:
+        values: of the compared keys, as text.
+        runs: of it, by seed.
+        result: the metric of its finished runs; None without one.
+        facts: mean of each fact of its finished runs.
+    """
+
+    values: dict[str, str]
+    runs: tuple[Run, ...]
+    result: Spread | None
+    facts: dict[str, float]
+
+    @property
+    def label(self) -> str:
+        """The values, with the names of their keys."""
+        return " ".join(f"{key}={value}" for key, value in self.values.items()) or "all runs"
+
+    @property
+    def states(self) -> str:
+        """How many of its runs are done, where not all are, and the states of the others."""
+        others = [run.state.lower() for run in self.runs if run.state != "DONE"]
+        total = len(self.runs)
+        if not others:
+            return str(total)
+        return f"{total - len(others)} of {total} ({', '.join(sorted(set(others)))})"
+
+    def band(self, axis: str) -> Array:
+        """Place, mean, least and largest loss [n 4] over its runs, as far as all of them go."""
+        curves = [curve for run in self.runs if len(curve := run.curve(axis))]
+        if not curves:
+            return np.empty((0, 4))
+        first, last = max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves)
+        if len(curves) == 1 or last <= first:
+            return max(curves, key=len)[:, [0, 1, 1, 1]]
+        places = np.linspace(first, last, GRID)
+        losses = np.stack([np.interp(places, *curve.T) for curve in curves])
+        return np.stack([places, losses.mean(0), losses.min(0), losses.max(0)], 1)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs, the best first.
+
+    Args:
+        metric: by which they are ordered.
+        better: lower or higher.
+        keys: in which the groups differ.
+        groups: of runs; those without a result come last.
+        broken: what is wrong with directories that could not be read, by name.
+    """
+
+    metric: str
+    better: str
+    keys: tuple[str, ...]
+    groups: tuple[Group, ...]
+    broken: dict[str, str]
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, in the order of their groups."""
+        return [run for group in self.groups for run in group.runs]
+
+    @property
+    def other_text(self) -> str:
+        """A sentence if runs of the same settings have different training text; else empty."""
+        return apart(run.text for run in self.runs)
+
+
+def directories(places: Sequence[Path]) -> list[Path]:
+    """Directories of runs, each once: those that are named, and those in folders that are named.
+
+    Raises:
+        UserError: a place is neither.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        if not place.is_dir():
+            beside = place.parent.iterdir() if place.parent.is_dir() else ()
+            close = nearest(place.name, [path.name for path in beside])
+            raise UserError(f"{place} is no folder; name runs, or a folder that holds them{close}")
+        inside = [path for path in [place, *sorted(place.iterdir())] if is_run(path)]
+        if not inside:
+            raise UserError(f"{place} holds no run; name runs, or a folder that holds them")
+        found |= dict.fromkeys([place] if place in inside else inside)
+    return list(found)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder holds a run that has begun."""
+    return (path / "config.yaml").is_file() and (path / "status.json").is_file()
+
+
+def collect(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """The runs in these directories, and what is wrong with those that cannot be read."""
+    runs, broken = [], dict[Path, str]()
+    for path in paths:
+        try:
+            runs.append(read(path))
+        except UserError as error:
+            broken[path] = one_line(error)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            broken[path] = one_line(f"its files are not those of a run: {error!r}")
+    return runs, broken
+
+
+def read(path: Path) -> Run:
+    """Read a run.
+
+    Raises:
+        UserError: a file of it cannot be read, or nests too deep.
+        KeyError, TypeError, ValueError, AttributeError, OverflowError: a file holds something else.
+    """
+    directory = RunDir(path)
+    if is_stored(directory):
+        directory = intact(path)
+    config, record, status = directory.config(), directory.record(), directory.status()
+    state = one_line(status.get("state"))[:40]
+    table, data, trainer = config.get("table"), config["data"], config["trainer"]
+    length = data.get("seq_len") or config["model"].get("max_len")
+    batch = data.get("batch_size")
+    tokens = None
+    if isinstance(length, int) and isinstance(batch, int):
+        tokens = float(length * batch * (trainer.get("accumulate_grad_batches") or 1))
+    facts = flatten(record)
+    return Run(
+        path=path,
+        state="STOPPED" if state == "RUNNING" and not directory.is_running() else state,
+        settings=_settings(config),
+        metrics=_numbers(record.get("metrics") or {}),
+        facts=_numbers({name: facts.get(key) for name, key in FACTS.items()}),
+        seed=str(config.get("seed")),
+        table=str(table.get("name")) if isinstance(table, dict) else "",
+        tokens=tokens,
+        flops=_number((record.get("flops") or {}).get("training")),
+        text=text_of(record),
+    )
+
+
+def thinned(log: Path, points: int = POINTS) -> Array:
+    """Step, mean loss since the last point, seconds since the first step [n 3] of a step log.
+
+    Pauses between two processes of a run are left out of the seconds. A row that cannot be read
+    is skipped.
+
+    Args:
+        log: steps.csv; may be missing.
+        points: about so many are kept.
+    """
+    steps, losses, times = np.array(list(_rows(log)), float).reshape(-1, 3).T
+    if not len(steps):
+        return np.empty((0, 3))
+    gaps = np.diff(times, prepend=times[0]).clip(min=0.0)
+    seconds = gaps.clip(max=PAUSE * np.median(gaps[1:] if len(gaps) > 1 else gaps) + 1.0).cumsum()
+    size = math.ceil(len(steps) / points)
+    starts = np.arange(0, len(steps), size)
+    ends = (starts + size - 1).clip(max=len(steps) - 1)
+    finite = np.isfinite(losses)
+    counts = np.add.reduceat(finite.astype(int), starts)
+    sums = np.add.reduceat(np.where(finite, losses, 0.0), starts)
+    kept = counts > 0
+    return np.stack([steps[ends], sums / counts.clip(min=1), seconds[ends]], 1)[kept]
+
+
+def _rows(log: Path) -> Iterator[tuple[float, float, float]]:
+    """(step, loss, time) of each row."""
+    try:
+        with log.open(newline="", encoding="utf-8", errors="replace") as file:
+            reader = csv.reader(file)
+            head = next(reader, [])
+            step, loss, at = (head.index(k) for k in ("global_step", "loss", "timestamp"))
+            for row in reader:
+                try:
+                    found = float(row[step]), float(row[loss]), _time(row[at])
+                except (ValueError, IndexError, OverflowError):  # torn by a kill
+                    continue
+                if math.isfinite(found[0]) and math.isfinite(found[2]):
+                    yield found
+    except (OSError, ValueError, csv.Error):
+        return
+
+
+def _time(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return datetime.fromisoformat(text).timestamp()
+
+
+def _settings(config: dict[str, Any]) -> dict[str, str]:
+    """Flat settings on which the numbers of a run depend, as text, and its choices by group."""
+    choices = {k: v for k, v in config["choices"].items() if k not in NOT_SHOWN}
+    settings = flatten(identity_settings(config))
+    return {key: _shown(value) for key, value in {**settings, **choices}.items()}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower().replace("none", "null")
+    return one_line(value)[:200]
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of a mapping."""
+    found = {one_line(key)[:100]: _number(value) for key, value in values.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _number(value: object) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
+def compare(
+    runs: Sequence[Run],
+    *,
+    by: Sequence[str] = (),
+    metric: str | None = None,
+    better: str | None = None,
+    broken: dict[str, str] | None = None,
+) -> Comparison:
+    """Group runs and order the groups.
+
+    Args:
+        runs: one or more.
+        by: keys to group by; runs that differ in others are averaged. Empty: all that differ.
+        metric: of the order; None: that of the runs' table, or the first usual one that they have.
+        better: lower or higher; None: by the metric's table or name.
+        broken: for the result.
+
+    Raises:
+        UserError: a key or metric that no run has.
+    """
+    metric, of_table = _metric(runs, metric)
+    better = better or of_table or ("lower" if any(w in metric for w in LOWER) else "higher")
+    keys = tuple(_checked(by, runs) or differing(runs))
+    together: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        together.setdefault(tuple(run.settings.get(k, ABSENT) for k in keys), []).append(run)
+    groups = [
+        _group(dict(zip(keys, values, strict=True)), found, metric)
+        for values, found in together.items()
+    ]
+    sign = 1.0 if better == "lower" else -1.0
+    groups.sort(key=lambda g: (sign * g.result.mean if g.result else math.inf, g.label))
+    return Comparison(metric, better, keys, tuple(groups), broken or {})
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Keys in which runs differ, choices of groups first, without the seed.
+
+    Where runs differ in the choice of a group, its keys count only if runs of one choice differ in
+    them.
+    """
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key != "seed")
+    found = [key for key in keys if _differs(key, runs)]
+    choices = {key for key in found if "." not in key}
+
+    def counts(key: str) -> bool:
+        group = key.partition(".")[0]
+        if group == key or group not in choices:
+            return True
+        of_choice: dict[str | None, list[Run]] = {}
+        for run in runs:
+            of_choice.setdefault(run.settings.get(group), []).append(run)
+        return any(_differs(key, same) for same in of_choice.values())
+
+    return sorted(filter(counts, found), key=lambda key: "." in key)
+
+
+def _differs(key: str, runs: Sequence[Run]) -> bool:
+    return len({run.settings.get(key, ABSENT) for run in runs}) > 1
+
+
+def _group(values: dict[str, str], runs: Sequence[Run], metric: str) -> Group:
+    done = [run for run in runs if run.state == "DONE"]
+    facts = {name: spread([r.facts[name] for r in done if name in r.facts]) for name in FACTS}
+    return Group(
+        values,
+        tuple(sorted(runs, key=lambda run: (len(run.seed), run.seed, run.path.name))),
+        spread([run.metrics[metric] for run in done if metric in run.metrics]),
+        {name: fact.mean for name, fact in facts.items() if fact},
+    )
+
+
+def _metric(runs: Sequence[Run], chosen: str | None) -> tuple[str, str | None]:
+    """The metric by which runs are ordered, and its better side if their table says so."""
+    had = [name for run in runs for name in run.metrics]
+    if chosen is not None:
+        if chosen not in had:
+            raise UserError(
+                f"metric={chosen}: no run has it; they have"
+                f" {', '.join(sorted(set(had))) or 'no metrics yet'}{nearest(chosen, had)}"
+            )
+        return chosen, None
+    names = {run.table for run in runs}
+    if len(names) == 1 and (name := names.pop()) in tables.tables():
+        table = tables.load(name)
+        return table.metric, table.better
+    usual = max(USUAL, key=had.count)
+    return (usual if usual in had or not had else had[0]), None
+
+
+def _checked(by: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    known = {key for run in runs for key in run.settings}
+    for key in by:
+        if key not in known:
+            same = sorted(name for name in known if name.rpartition(".")[2] == key)
+            near = f"; did you mean '{same[0]}'?" if same else nearest(key, known)
+            raise UserError(f"by={key}: no run has this key{near}")
+    return list(dict.fromkeys(by))
