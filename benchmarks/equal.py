@@ -5,8 +5,8 @@
 
 The rows of a table take the same number of steps, with about as many parameters. A row at a budget
 of FLOPs or seconds is a run of its own: its number of steps follows from what a step costs, and its
-schedule ends there. FLOPs are those of matrix products. Seconds are those of training steps: of the
-row's finished runs at the table's own steps, else measured on this machine.
+schedule ends there. FLOPs are those of matrix products. Seconds are those of training steps of
+the row's finished runs at the table's own steps; `run=true` trains these runs first.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from benchmarks.equal_page import At, Cost, Equality, write
 from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.config.roots import roots
-from chimera.config.tables import Table, jobs, load
+from chimera.config.tables import Table, load
 from chimera.errors import UserError
 from chimera.report.budget import tokens_per_step
 from chimera.report.cells import Cell, cells, numerics
 from chimera.report.stats import corrected, paired
 from chimera.report.summary import Line, Summary, summarise
-from chimera.rundir.environment import computed_on, environment
 from chimera.rundir.index import RunIndex
 from chimera.types import NonNegativeInt, PositiveFloat
 
@@ -47,8 +46,6 @@ class Options:
         seed: seeds of the runs.
         run: train what is missing; without it the command lines are printed.
         timed: seeds of the finished runs whose time counts, if not `seed`: runs of one quiet day.
-        measure: seconds of real steps by which the speed of a row without a finished run is
-            measured.
         out: folder for the files; default reports/<paper>/<table>/<scale>/equal.
     """
 
@@ -58,7 +55,6 @@ class Options:
     seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
     run: bool = False
     timed: list[NonNegativeInt] = field(default_factory=list)
-    measure: PositiveFloat = 5.0
     out: Path | None = None
 
 
@@ -122,18 +118,11 @@ def costs(table: Table, overrides: Sequence[str], options: Options) -> dict[str,
     timed: dict[str, list[Cell]] = {}
     for cell in cells(table, list(overrides), seeds, {}):
         timed.setdefault(cell.row, []).append(cell)
-    measured: dict[str, float] = {}
-    if options.seconds is not None:
-        new = [row for row, runs in timed.items() if not any(map(speed, runs))]
-        measured = measure(table, new, overrides, seeds[0], options.measure)
     found = {}
     for row, runs in timed.items():
         tokens, flops = tokens_per_step(runs[0].config), overview(runs[0].config)["flops"]
         speeds = [value for run in runs if (value := speed(run))]
         machines = {str(run.computed_on) for run in runs if speed(run)}
-        if row in measured:
-            here = computed_on(environment(), runs[0].config)
-            speeds, machines = [measured[row]], {str(here)}
         found[row] = Cost(
             flops["training"] * tokens if flops else None,
             tokens / statistics.median(speeds) if speeds else None,
@@ -145,20 +134,6 @@ def costs(table: Table, overrides: Sequence[str], options: Options) -> dict[str,
 def speed(cell: Cell) -> float | None:
     """Tokens a second of a finished run."""
     return cell.fact("tokens_per_second") if cell.state == "done" else None
-
-
-def measure(
-    table: Table, rows: Sequence[str], overrides: Sequence[str], seed: int, seconds: float
-) -> dict[str, float]:
-    """Tokens a second of rows, by some real steps on this machine; some may not be measurable."""
-    from chimera.sweep.estimate import Estimator
-    from chimera.sweep.plan import plan
-
-    alone = replace(table, rows=tuple(row for row in table.rows if row.name in rows))
-    planned = plan([job.overrides for job in jobs(alone, list(overrides), [seed])])
-    estimator = Estimator(seconds=seconds, limit=seconds * 20 * max(1, len(planned)), say=print)
-    found = zip((row.name for row in alone.rows), estimator.all(planned), strict=True)
-    return {row: e.tokens_per_second for row, e in found if e.tokens_per_second}
 
 
 def steps_at(equality: Equality, cost: Cost, options: Options) -> int | None:

@@ -178,7 +178,6 @@ def _table(table: experiments.Table) -> str:
     lines += ["```bash", f"make table T={table.path} SCALE=small SEEDS=3"]
     lines += [f"python train.py -m +{group}={name} scale=small seed=0,1,2    # the same"]
     lines += [
-        f"python train.py estimate +{group}={name} scale=small         # time and memory",
         "```\n",
     ]
     columns = list(dict.fromkeys(p.column for p in table.published))

@@ -10,7 +10,6 @@ import pytest
 from benchmarks import figures, not_run, results_page
 from chimera.config.tables import tables
 from chimera.paths import EXPERIMENTS, ROOT
-from chimera.sweep.cost import Estimate
 
 HEAD = "row,title,published,mean,seeds,values,state"
 
@@ -70,14 +69,3 @@ def test_a_reference_that_is_the_best_row_is_printed_once(tmp_path: Path) -> Non
     line = results_page._line(found)
     assert line[2] == "–"  # of a speed
     assert line[3:6] == ["`full` 30.0 ± 1.4 (ours)", "the best row", ""]
-
-
-def test_an_estimate_is_of_the_runs_that_are_not_done() -> None:
-    """A finished run has no speed to be known by; one that cannot be estimated hides the sum."""
-    done = Estimate("a", "done", 0, None, 0.0, 0.0, 0.0)
-    left = Estimate("b", "measured, 5 steps", 100, 50.0, 30.0, 0.0, 0.0)
-    unknown = Estimate("c", "not estimated", 100, None, 0.0, 0.0, 0.0)
-    found = not_run.summed([done, left])
-    assert (found["runs"], found["steps"], found["seconds"]) == (2, 100, 30.0)
-    assert found["from"] == {"done": 1, "measured": 1}
-    assert not_run.summed([done, left, unknown])["seconds"] is None

@@ -105,7 +105,7 @@ def test_the_last_and_the_best_checkpoint_stay(
     assert state(root) == {name: held for name, held in before.items() if name not in gone}
     assert (run / "checkpoints/last.ckpt").read_bytes() == b"rolling-3030" * 100
     assert main(["yes=true"]) == 0
-    assert capsys.readouterr().out.endswith("removed 0 kB\n")
+    assert capsys.readouterr().out.endswith("removed 0 bytes\n")
 
 
 def test_what_is_no_finished_run_of_ours_is_left(root: Path, tmp_path: Path) -> None:

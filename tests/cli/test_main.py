@@ -68,10 +68,9 @@ def test_bad_words_are_one_line(
     ("line", "words"),
     [
         ("chimera gen", {"generate"}),
-        ("chimera e", {"estimate", "eval", "export"}),
+        ("chimera e", {"eval", "export"}),
         ("chimera train mixer=re", {"mixer=retnet"}),
         ("chimera sweep quant=bitnet1", {"quant=bitnet158"}),
-        ("chimera estimate quant=bitnet1", {"quant=bitnet158"}),
         ("chimera eval mixer=re", set()),
         ("chimera trian mixer=re", set()),
     ],

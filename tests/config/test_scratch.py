@@ -11,7 +11,7 @@ from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.report import cells
 from chimera.rundir.identity import identity
-from chimera.sweep.expand import expand
+from chimera.sweep.plan import plan
 
 FROM_SCRATCH = {"xlstm_sora", "mamba_sora"}
 MODEL = "init_from=runs/body"
@@ -38,7 +38,7 @@ def test_a_row_keeps_its_identity_whatever_model_its_table_starts_from() -> None
     row = ["+saidl/adapters=xlstm_sora", "scale=smoke"]
     config = plain(compose(row))
     assert config["init_from"] is None
-    (job,) = expand([*row, MODEL])
+    (job,) = plan([[*row, MODEL]])
     assert job.identity == identity(config)
     assert MODEL not in job.overrides
 

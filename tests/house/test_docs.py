@@ -225,11 +225,9 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
     """Run a command that trains nothing; compose and check the runs of one that does."""
     if command == "sweep":
         command, words = "train", ["-m", *words]
-    if command == "train" and words and words[0] in ("list", "show", "estimate"):
+    if command == "train" and words and words[0] in ("list", "show"):
         command, words = words[0], words[1:]
-    if command == "estimate":
-        assert main([command, *words, "seconds=0"]) == 0
-    elif command != "train":
+    if command != "train":
         if any(word.startswith("packed=") for word in words):  # the run of `place` is not ternary
             words = [word for word in words if not word.startswith("packed=")]
         assert main([command, *words]) == 0

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from chimera.sweep.display import Display
+from chimera.sweep.display import Display, seconds_left
 from chimera.sweep.work import State, Work
 from tests.sweep.kit import job, status
 
 
 def display(*, terminal: bool) -> tuple[Display, io.StringIO]:
     out = io.StringIO()
-    return Display(Console(file=out, force_terminal=terminal, width=100, height=10)), out
+    return Display(2, Console(file=out, force_terminal=terminal, width=100, height=10)), out
 
 
 def running(display: Display) -> list[str]:
@@ -65,3 +67,13 @@ def test_only_running_jobs_have_a_bar(tmp_path: Path) -> None:
         shown.update()
         assert running(shown) == []
     assert "[2/20] 16: done: val/loss 1" in out.getvalue()
+
+
+def test_the_time_left_follows_from_the_jobs_that_have_ended(tmp_path: Path) -> None:
+    work = [Work(job(tmp_path, name)) for name in "abcd"]
+    assert seconds_left(work, 2) == 0
+    work[0].state, work[0].seconds = State.DONE, 60.0
+    work[1].state, work[1].started = State.RUNNING, time.monotonic() - 40
+    assert seconds_left(work, 1) == pytest.approx(140, abs=1)
+    assert seconds_left(work, 2) == pytest.approx(70, abs=1)
+    assert seconds_left(work, 8) == pytest.approx(140 / 3, abs=1)

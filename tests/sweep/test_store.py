@@ -55,7 +55,7 @@ def test_a_stored_run_is_not_run_again(tmp_path: Path) -> None:
     (job,) = plan([WORDS])
     assert (job.directory.path, is_stored(job.directory)) == (record, True)
     (work,) = Engine([job], Scripts(), 1, Silent()).run()
-    assert (work.state, work.why, work.started) == (State.DONE, "val/perplexity 12.5", False)
+    assert (work.state, work.why, work.started) == (State.DONE, "val/perplexity 12.5", None)
     assert not (tmp_path / "runs").exists()
     (again,) = plan([[*WORDS, "overwrite=true"]])
     assert again.directory.path.parent == tmp_path / "runs"

@@ -36,6 +36,23 @@ def test_the_sums_agree_with_the_run(line: list[str], tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_memory_and_disk_count_the_state_of_the_chosen_optimiser(line: list[str]) -> None:
+    def of(*words: str) -> tuple[float, dict[str, float]]:
+        found = overview(plain(compose([*line, *words])))
+        assert (
+            found["disk"]["checkpoint"] == found["memory"]["weights"] + found["memory"]["optimiser"]
+        )
+        return found["memory"]["optimiser"] / found["trained"], found["disk"]
+
+    assert of()[0] == 8
+    assert of("optim=lion")[0] == 4
+    assert 4 < of("optim=muon")[0] < 8
+    kept = ["trainer.checkpoint_keep=2", "trainer.checkpoint_keep_best=3", "trainer.max_epochs=4"]
+    disk = of(*kept, "trainer.max_steps=1000", "trainer.checkpoint_keep_epochs=null")[1]
+    assert (disk["newest"], disk["best"], disk["epoch"]) == (2, 3, 4)
+    assert disk["total"] == 9 * disk["checkpoint"]
+
+
 def test_activations_grow_with_the_batch_and_shrink_when_recomputed(line: list[str]) -> None:
     def kept(*more: str) -> float:
         shape = ["mixer=attention", "model.depth=8", "model.dim=128", *more]

@@ -49,7 +49,8 @@ def _command(arguments: list[str]) -> int:
         return 0
     remaining: list[str] = []
     options = read(Options, arguments, USAGE, unread=remaining)
-    from chimera.cli.estimate import size
+    from rich.filesize import decimal as size
+
     from chimera.rundir.retention import plan, remove
 
     runs = list(_runs(remaining))
@@ -119,7 +120,8 @@ def _what(removal: Removal) -> str:
 def _caches(runs: Sequence[Path], *, yes: bool) -> int:
     """Show, or remove, the entries of the cache that no run reads its test set from."""
 
-    from chimera.cli.estimate import size
+    from rich.filesize import decimal as size
+
     from chimera.data.batch.reference import places
     from chimera.data.source import cache
     from chimera.paths import cache_root, runs_root

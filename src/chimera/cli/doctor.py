@@ -60,7 +60,7 @@ def text(found: dict[str, dict[str, Any]], notes: Sequence[str]) -> str:
 
 
 def _shown(subject: str, value: Any) -> str:
-    from chimera.cli.estimate import size
+    from rich.filesize import decimal
 
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
@@ -69,4 +69,4 @@ def _shown(subject: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     is_size = subject == "caches" or value >= 10_000
-    return size(value) if is_size else f"{value:.3g}"
+    return decimal(round(value)) if is_size else f"{value:.3g}"

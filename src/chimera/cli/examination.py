@@ -88,7 +88,7 @@ def advice(found: dict[str, dict[str, Any]]) -> list[str]:
         notes.append(
             "no C++ compiler: packed ternary models compute in torch, more slowly; install g++"
         )
-    if room["free memory"] < 3 * GB:
+    if room["free memory"] is not None and room["free memory"] < 3 * GB:
         notes.append("less than 3 GB of memory are free: a run of scale=small needs 1 GB")
     for name in ("free disk of runs", "free disk of caches"):
         if room[name] < 5 * GB:
@@ -163,17 +163,23 @@ def _gpu() -> dict[str, Any]:
 
 
 def _room() -> dict[str, Any]:
-    from chimera.sweep.cost import free_memory
-
     runs, cache = runs_root().absolute(), cache_root()
     place = _existing(runs)
     return {
-        "free memory": free_memory(),
+        "free memory": _free_memory(),
         "runs": str(runs),
         "runs can be written": os.access(place, os.W_OK),
         "free disk of runs": float(shutil.disk_usage(place).free),
         "free disk of caches": float(shutil.disk_usage(_existing(cache)).free),
     }
+
+
+def _free_memory() -> float | None:
+    """Bytes that new processes can have; None where the system does not say."""
+    file = Path("/proc/meminfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return 1024.0 * float(found[0][1]) if found else None
 
 
 def _caches() -> dict[str, Any]:

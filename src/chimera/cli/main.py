@@ -31,7 +31,7 @@ class Command:
     first: tuple[str, ...] = ()
 
 
-_TRAIN, _ESTIMATE = "chimera.cli.train", "chimera.cli.estimate"
+_TRAIN = "chimera.cli.train"
 #: Every command by its name, in the order of the help. A new one needs a line here and a module.
 COMMANDS = {
     "train": Command(_TRAIN, "[group=choice …] [key=value …]", "train one run"),
@@ -43,7 +43,6 @@ COMMANDS = {
     "show": Command(
         _TRAIN, "[group=choice …]", "parameters, FLOPs, memory; format=mermaid: diagram", ("show",)
     ),
-    "estimate": Command(_ESTIMATE, "[group=choice …]", "memory, disk and time of runs beforehand"),
     "table": Command(
         "chimera.cli.table", "<paper>/<table> [scale=…]", "train a table's unfinished rows, report"
     ),
@@ -112,7 +111,7 @@ def _complete(arguments: list[str]) -> int:
         if not blank:
             print(" ".join(command for command in COMMANDS if command.startswith(name)))
             return 0
-        if name not in COMMANDS or COMMANDS[name].module not in (_TRAIN, _ESTIMATE):
+        if name not in COMMANDS or COMMANDS[name].module != _TRAIN:
             return 0
         line = f"{program} {rest}"
         os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}

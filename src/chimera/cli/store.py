@@ -65,7 +65,8 @@ def _command(arguments: list[str]) -> int:
 
 def _add(places: Sequence[Path], options: Options) -> int:
     """Add runs; one that is named and cannot be added is an error, one in a folder is left out."""
-    from chimera.cli.estimate import size
+    from rich.filesize import decimal as size
+
     from chimera.paths import runs_root, store_root
     from chimera.report.comparison import directories, is_run
     from chimera.rundir.keep import add

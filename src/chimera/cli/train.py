@@ -26,8 +26,7 @@ python train.py list                                   all components: descripti
 python train.py list norm                              the components of one group
 python train.py list mamba                             one component: equation, options, cost
 python train.py list tables                            all tables of experiments with their rows
-python train.py show [format=json|mermaid] [...]       parameters, bytes, FLOPs, memory, diagram
-python train.py estimate [workers=2] [...]             memory, disk and time, of a sweep too
+python train.py show [format=json|mermaid] [...]       parameters, FLOPs, memory, disk, diagram
 python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<table> all rows
 python train.py replay=<run>/nan_report-<step>.json    repeat a step that was not finite
 python eval.py run=<dir>                               repeat a run's final test
@@ -56,10 +55,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    if arguments[:1] == ["estimate"]:
-        from chimera.cli.estimate import main as estimate
-
-        return estimate(arguments[1:])
     from chimera.cli.flags import read_flags
     from chimera.config.roots import read_folders
 

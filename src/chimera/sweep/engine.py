@@ -118,7 +118,7 @@ class Engine:
             work.become(State.FAILED, work.reason(code))
 
     def _done(self, work: Work) -> bool:
-        again = work.job.config["overwrite"] and not work.started
+        again = work.job.config["overwrite"] and work.started is None
         return work.status.get("state") == "DONE" and not again
 
     def _blocked(self, work: Work) -> str:
@@ -179,14 +179,15 @@ class Engine:
             starts.append(work.prepare(work.slot, self.workers))
         handles = self.launcher.start(starts)
         refused = [handle for handle in handles if isinstance(handle, UserError)]
-        nothing = len(refused) == len(ready) and not any(w.started for w in self.work.values())
+        nothing = len(refused) == len(ready) and all(w.started is None for w in self.work.values())
         for work, handle in zip(ready, handles, strict=True):
             if isinstance(handle, UserError):
                 if nothing:
                     work.unprepare()
                 work.become(State.FAILED, str(handle))
             else:
-                work.handle, work.started = handle, True
+                work.handle = handle
+                work.started = time.monotonic()
                 work.become(State.RUNNING)
         if nothing:
             raise refused[0]

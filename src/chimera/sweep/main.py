@@ -111,6 +111,7 @@ class Batches:
     ) -> None:
         self.launcher, self.workers, self.shared = launcher, workers, shared
         self.composed = composed or {}
+        self.display = Display(launcher.slots(workers))
         self.jobs: list[Job] = []
         self.work: list[Work] = []
 
@@ -124,7 +125,7 @@ class Batches:
         if not batch:
             return []
         jobs = plan([[*overrides, *self.shared] for overrides in batch], self.composed)
-        engine = Engine([*prerequisites(jobs), *jobs], self.launcher, self.workers, Display())
+        engine = Engine([*prerequisites(jobs), *jobs], self.launcher, self.workers, self.display)
         self.jobs += jobs
         self.work += engine.run()
         if engine.stops:
@@ -226,7 +227,7 @@ def _failed(work: list[Work]) -> int:
     """Print a line for each failed job; return the exit code."""
     failed = [w for w in work if w.state is State.FAILED]
     for w in failed:
-        log = f"; see {w.log}" if w.started else ""
+        log = f"; see {w.log}" if w.started is not None else ""
         print(f"failed: {w.job.label}: {w.why}{log}", file=sys.stderr)
     return int(bool(failed))
 

@@ -63,15 +63,12 @@ class Job:
         return metric_of(name) or METRIC if name else METRIC
 
 
-def plan(
-    batch: Sequence[Sequence[str]], composed: Composed | None = None, *, keep: bool = True
-) -> list[Job]:
+def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> list[Job]:
     """Compose and check the jobs of a batch, in its order, with duplicates.
 
     Args:
         batch: the overrides of each job.
         composed: configurations that are composed already.
-        keep: write the index of runs, so that the next plan composes less.
 
     Raises:
         UserError: jobs are not valid; one line per different error, with the first job that has it.
@@ -86,8 +83,7 @@ def plan(
     identities = {job.identity for job in jobs}
     checks.each(jobs, lambda job: _check_teacher(job, identities))
     index.store.tell()
-    if keep:
-        index.save()
+    index.save()
     return jobs
 
 

@@ -147,7 +147,7 @@ class SearchEngine(Engine):
         workers: int,
         display: Any = None,
     ) -> None:
-        super().__init__([], launcher, workers, display or Display())
+        super().__init__([], launcher, workers, display or Display(launcher.slots(workers)))
         self.study, self.fixed = study, tuple(fixed)
         self.refused: dict[int, str] = {}  # trials that are no valid run, with the reason
         self._trials: dict[Path, list[Trial]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -39,7 +40,8 @@ class Work:
         why: reason of the state; the result if DONE.
         slot: number among the jobs that run at the same time; None without a process.
         handle: process of the job; None without one.
-        started: whether this sweep has started the job, even if it has failed since.
+        started: when this sweep started the job (`time.monotonic`); None if it did not.
+        seconds: what the job took, if this sweep ran it to its end.
     """
 
     def __init__(self, job: Job) -> None:
@@ -48,7 +50,8 @@ class Work:
         self.why = ""
         self.slot: int | None = None
         self.handle: Handle | None = None
-        self.started = False
+        self.started: float | None = None
+        self.seconds: float | None = None
         path = job.directory.path.absolute()
         self.log = path / "log.txt"
         self.lock = FileLock(path.parent / ".locks" / f"{path.name}.lock", blocking=False)
@@ -66,6 +69,8 @@ class Work:
 
     def finish(self) -> None:
         """Change the state to DONE, with the job's result as the reason."""
+        if self.started is not None:
+            self.seconds = time.monotonic() - self.started
         value = self.job.directory.record().get("metrics", {}).get(self.job.metric)
         self.become(State.DONE, "" if value is None else f"{self.job.metric} {value:.5g}")
 

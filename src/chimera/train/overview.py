@@ -1,4 +1,4 @@
-"""What is known of a run before it starts: parameters, bytes, FLOPs, memory, a diagram.
+"""What is known of a run before it starts: parameters, FLOPs, memory, disk, a diagram.
 
 The model is built on the meta device, which takes no memory; no data are read. The vocabulary has
 the size that the tokenizer's settings ask for.
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
+from chimera.optim.groups import groups
+from chimera.optim.optimizer import build
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.plain import read_json
 from chimera.task.base import Task
@@ -47,7 +49,8 @@ def overview(config: dict[str, Any]) -> dict[str, Any]:
         "ternary": ternary_by_component(model),
         "bytes": {role: size._asdict() for role, size in byte_report(model).items()},
         "flops": flops._asdict() if flops else None,
-        "memory": memory(config, task, length, trained),
+        "memory": (needed := memory(config, task, length, trained)),
+        "disk": disk(config["trainer"], needed["weights"] + needed["optimiser"]),
         "diagram": mermaid(model, config["choices"]),
     }
 
@@ -67,8 +70,7 @@ def memory(config: dict[str, Any], task: Task, length: int, trained: int) -> dic
     """Bytes of a training step: an estimate without the caches of allocators and libraries.
 
     Activations are what autograd keeps of one sequence, times the sequences of a micro-batch, half
-    of it in half precision; logits and their gradient are added. The optimiser is taken to keep two
-    numbers for each trained weight, as AdamW does.
+    of it in half precision; logits and their gradient are added.
 
     Args:
         config: of the run.
@@ -83,10 +85,59 @@ def memory(config: dict[str, Any], task: Task, length: int, trained: int) -> dic
     found = {
         "weights": weights,
         "gradients": 4.0 * trained,
-        "optimiser": 8.0 * trained,
+        "optimiser": optimiser_state(task, trained),
         "activations": sequences * (share * kept + 3 * logits),
     }
     return {**found, "total": sum(found.values())}
+
+
+def optimiser_state(task: Task, trained: int) -> float:
+    """Bytes of the optimiser's state, from a step on weights without storage.
+
+    AdamW, the default, keeps two numbers for each weight; it takes no step, which would import
+    torch's compiler.
+    """
+    made = task.optim.optimizer
+    if made is None or getattr(made, "func", made) is torch.optim.AdamW:
+        return 8.0 * trained
+    for parameter in task.model.parameters():
+        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+    try:
+        optimizer, _ = build(task.optim, groups(task.model, task.optim), 10, fused=False)
+        with torch.compiler.set_stance("force_eager"):
+            optimizer.step()
+    except (RuntimeError, TypeError, NotImplementedError):  # it needs numbers
+        return 8.0 * trained
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    return float(sum(_bytes(value) for value in values if isinstance(value, Tensor)))
+
+
+def _bytes(x: Any) -> int:
+    """Bytes of a tensor; of a quantised one those of its codes and scales."""
+    parts = x.__tensor_flatten__()[0] if hasattr(x, "__tensor_flatten__") else ()
+    return sum(getattr(x, name).nbytes for name in parts) if parts else int(x.nbytes)
+
+
+def disk(trainer: dict[str, Any], checkpoint: float) -> dict[str, Any]:
+    """Bytes of a checkpoint, and how many a run keeps at most: newest, best, at ends of epochs.
+
+    `epoch` is None where one is kept at each end of an epoch and only the data tell how many
+    epochs there are.
+
+    Args:
+        trainer: its settings.
+        checkpoint: bytes of the weights and of the optimiser's state.
+    """
+    newest = trainer["checkpoint_keep"]
+    if steps := trainer["max_steps"]:
+        newest = min(newest, -(-steps // trainer["checkpoint_every_n_steps"]))
+    limits = (trainer["checkpoint_keep_epochs"], trainer["max_epochs"])
+    epoch = min((limit for limit in limits if limit is not None), default=None)
+    best = trainer["checkpoint_keep_best"]
+    total = checkpoint * (newest + best + (epoch or 0))
+    return {
+        "checkpoint": checkpoint, "newest": newest, "best": best, "epoch": epoch, "total": total,
+    }  # fmt: skip
 
 
 def activations(task: Task, length: int) -> tuple[float, float]:
@@ -144,5 +195,15 @@ def text(found: dict[str, Any]) -> str:
         ]
     of = ", ".join(f"{k} {v / 1e6:,.1f} MB" for k, v in found["memory"].items() if k != "total")
     lines += ["", f"memory of a step: about {found['memory']['total'] / 1e6:,.0f} MB ({of})"]
+    kept = found["disk"]
+    ends = "" if kept["epoch"] is None else f", {kept['epoch']} at ends of epochs"
+    lines += [
+        f"disk: at most about {kept['total'] / 1e6:,.0f} MB: checkpoints of"
+        f" {kept['checkpoint'] / 1e6:,.1f} MB, {kept['newest']} newest, {kept['best']} best{ends}"
+    ]
+    if kept["epoch"] is None:
+        lines.append(
+            "  and one at each end of an epoch (trainer.checkpoint_keep_epochs=1 keeps the last)"
+        )
     lines += [f"vocabulary: {found['vocabulary']:,}; diagram: format=mermaid"]
     return "\n".join(lines)
