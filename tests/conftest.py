@@ -1,7 +1,7 @@
 """Every test: one thread per worker, a fixed seed, no network.
 
-Hypothesis draws the same examples each time, so that `make test` says the same twice; with
-`--hypothesis-profile=search` (`make test-all`) it draws new ones.
+Hypothesis draws the same few examples each time, so that `make test` says the same twice; with
+`--hypothesis-profile=search` (`make test-all`) it draws many new ones.
 """
 
 import atexit
@@ -27,7 +27,7 @@ os.environ["CHIMERA_STORE"] = os.devnull  # the checkout's records are no test's
 if "HF_MODULES_CACHE" not in os.environ:  # copies of exported folders' code
     os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="chimera-modules-")
     atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
-settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=10)
 settings.register_profile("search", deadline=None)
 settings.load_profile("fixed")
 torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))

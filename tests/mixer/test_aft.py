@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,24 +14,21 @@ from chimera.ops import aft
 from tests.kit import (
     NoLayer,
     close,
-    continues,
     ctx,
     double,
     grads,
-    in_pieces,
     normal,
     parts,
     ragged,
     site,
 )  # fmt: skip
+from tests.mixer import forms
 from tests.reference import aft as reference
 
 WINDOW = 5
-FORMS = pytest.mark.parametrize("form", ["full", "local", "simple"])
-DIRECTIONS = pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
 
 
-def build(form: str, causal: bool = True, max_len: int = 64, window: int = WINDOW) -> Any:
+def build(form: str = "full", causal: bool = True, max_len: int = 64, window: int = WINDOW) -> Any:
     where = site(causal=causal, max_len=max_len)
     mixer = double(lambda: AFT(where, parts(), form=form, rank=6, window=window))
     for p in mixer.parameters(
@@ -42,79 +39,31 @@ def build(form: str, causal: bool = True, max_len: int = 64, window: int = WINDO
 
 
 def expected(mixer: Any, x: Tensor) -> Tensor:
-    """One sequence [t d] by the reference, with the mixer's projections."""
-    t = len(x)
+    """Texts [b t d] by the reference, one at a time, with the mixer's projections."""
+    t = x.shape[1]
     w = x.new_zeros(t, t) if mixer.form == "simple" else mixer.a[:t] @ mixer.b[:t].T
     if mixer.form == "local":
         at = torch.arange(t)
         w = w * ((at[:, None] - at).abs() < mixer.window)
-    y = reference.aft(mixer.k_proj(x), mixer.v_proj(x), w, causal=mixer.causal)
+    pairs = zip(mixer.k_proj(x), mixer.v_proj(x), strict=True)
+    y = torch.stack([reference.aft(k, v, w, causal=mixer.causal) for k, v in pairs])
     return mixer.o_proj(mixer.q_proj(x).sigmoid() * y)
 
 
-@FORMS
-@DIRECTIONS
-@pytest.mark.parametrize("t", [1, 2, 4, 5, 6, 11, 16, 23])
-def test_equals_the_definition(form: str, causal: bool, t: int) -> None:
-    mixer = build(form, causal)
-    x = torch.randn(2, t, 32, dtype=torch.float64, requires_grad=True)
-    y = mixer(x, ctx(tokens=t)).y
-    want = torch.stack([expected(mixer, row) for row in x])
-    close(y, want)
-    over = [x, *mixer.parameters()]
-    close(grads(y.square().sum(), over), grads(want.square().sum(), over))
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(expected)
+    options: ClassVar = [{"form": "local"}, {"form": "simple"}]
+    encoders, wide = True, False
+    tokens, size = (6, 60), 1.0
+    tol = 1e-9
 
 
-@FORMS
-@DIRECTIONS
-@pytest.mark.parametrize("t", [63, 64, 65, 257])
-def test_equals_the_definition_at_full_size(form: str, causal: bool, t: int) -> None:
-    mixer = build(form, causal, max_len=257, window=32)
-    x = torch.randn(1, t, 32, dtype=torch.float64)
-    close(mixer(x, ctx(tokens=t)).y[0], expected(mixer, x[0]))
+class TestFull(TestForms):
+    options: ClassVar = [{"form": "full"}]
+    constant = False
 
 
-@FORMS
-@DIRECTIONS
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padding_changes_nothing(form: str, causal: bool, left: bool) -> None:
-    mixer = build(form, causal)
-    mask = ragged([23, 9, 1, 5], left=left)
-    mask[2] = False  # all tokens are padding
-    x = torch.randn(4, 23, 32, dtype=torch.float64)
-    y = mixer(x, ctx(mask)).y
-    assert y.isfinite().all()
-    for row, got, real in zip(x, y, mask, strict=True):
-        if n := int(real.sum()):
-            close(got[real], mixer(row[real][None], ctx(tokens=n)).y[0])
-
-
-@FORMS
-@pytest.mark.parametrize("cuts", [[23], [7, 1, 15], [1] * 23, [12, 11]])
-def test_any_cut_gives_the_full_pass(form: str, cuts: list[int]) -> None:
-    mixer = build(form)
-    x = torch.randn(2, 23, 32, dtype=torch.float64)
-    close(in_pieces(mixer, x, cuts)[0], mixer(x, ctx(tokens=23)).y)
-
-
-@FORMS
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_a_padded_prefill_continues(form: str, left: bool) -> None:
-    continues(build(form), [13, 4, 1], 9, left=left)
-
-
-@pytest.mark.parametrize("form", ["local", "simple"])
-def test_the_state_does_not_grow(form: str) -> None:
-    mixer = build(form)
-    state = mixer.init_state(1)
-    sizes = []
-    for i in range(12):
-        state = mixer(torch.randn(1, 1, 32).double(), ctx(tokens=1, start=i), state).state
-        sizes.append(sum(x.numel() for x in (*state.recent, *state.older)))
-    assert len(set(sizes)) == 1
-
-
-@FORMS
+@pytest.mark.parametrize("form", ["full", "local", "simple"])
 def test_a_huge_key_leaves_the_past_exact(form: str) -> None:
     """Float32, k from −300 to 300: with one maximum per sequence, early keys would underflow."""
     mixer = build(form).float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from chimera.mixer.attention import Attention
 from chimera.mixer.conv_attention import ConvAttention
 from chimera.mixer.sparse_block import SparseBlock
-from tests.kit import NoLayer, close, continues, ctx, double, parts, ragged, site, uniform
+from tests.kit import NoLayer, close, ctx, double, parts, site, uniform
+from tests.mixer import forms
 
 
 def build(causal: bool = True, inner: Any = Attention, **options: Any) -> Any:
@@ -31,9 +32,10 @@ def convolved(mixer: Any, x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-@pytest.mark.parametrize("kernel", [1, 3, 4, 5])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("causal", "kernel", "bias"),
+    [(True, 1, True), (True, 4, False), (True, 5, True), (False, 3, True), (False, 4, False)],
+)
 def test_equals_the_definition(causal: bool, kernel: int, bias: bool) -> None:
     mixer = build(causal, kernel=kernel, bias=bias)
     x = torch.randn(2, 11, 32, dtype=torch.float64)
@@ -44,20 +46,15 @@ def test_equals_the_definition(causal: bool, kernel: int, bias: bool) -> None:
     close(mixer(x, here).y, mixer.inner(c, here).y)
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize("inner", [Attention, partial(SparseBlock, block=4)])
-def test_padding_changes_nothing(causal: bool, left: bool, inner: Any) -> None:
-    mixer = build(causal, inner)
-    mask = ragged([11, 3, 1], left=left)
-    x = torch.randn(3, 11, 32, dtype=torch.float64)
-    for row, got, real in zip(x, mixer(x, ctx(mask)).y, mask, strict=True):
-        close(got[real], mixer(row[real][None], ctx(tokens=int(real.sum()))).y[0])
+class TestForms(forms.Pieces):
+    build = staticmethod(build)
+    options: ClassVar = [{}]
+    encoders, constant, wide = True, False, False
 
 
-@pytest.mark.parametrize("inner", [Attention, partial(SparseBlock, block=4)])
-def test_prefill_and_decode_give_the_full_pass(inner: Any) -> None:
-    continues(build(inner=inner), [6, 1], 5, left=True)
+class TestBlocks(TestForms):
+    options: ClassVar = [{"inner": partial(SparseBlock, block=4)}]
+    constant = True
 
 
 def test_parameters_are_those_of_the_paper() -> None:

@@ -11,7 +11,8 @@ from einops import rearrange
 from torch import Tensor
 
 from chimera.mixer.delta import DeltaProduct
-from tests.kit import NoLayer, close, ctx, double, grads, parts, ragged, site, uniform
+from tests.kit import NoLayer, ctx, double, parts, site, uniform
+from tests.mixer import forms
 from tests.reference.delta import delta as naive
 
 OPTIONS: list[dict[str, Any]] = [
@@ -20,7 +21,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"order": 3, "decay": True, "heads": 2},
     {"order": 2, "decay": True, "conv": 4},
 ]
-options = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
 def build(**options: Any) -> DeltaProduct:
@@ -29,83 +29,30 @@ def build(**options: Any) -> DeltaProduct:
     return mixer
 
 
-def conv(x: Tensor, weight: Tensor) -> Tensor:
-    """Causal convolution by torch."""
-    taps = weight.shape[1]
-    return F.conv1d(F.pad(x.mT, (taps - 1, 0)), weight[:, None], groups=len(weight)).mT
-
-
-def by_token(mixer: DeltaProduct, x: Tensor, **options: Any) -> Tensor:
+def by_token(mixer: DeltaProduct, x: Tensor) -> Tensor:
     """Equations of the module's docstring."""
     h, n = mixer.heads, mixer.order
     q, k, v = mixer.q_proj(x), mixer.k_proj(x), mixer.v_proj(x)
-    if options.get("conv"):
-        q, k, v = (conv(y, w) for y, w in zip((q, k, v), mixer.convs, strict=True))
+    if mixer.convs:
+        q, k, v = (forms.conv(y, w) for y, w in zip((q, k, v), mixer.convs, strict=True))
     q, k, v = (F.silu(y) for y in (q, k, v))
     q = rearrange(q, "b t (h k) -> b h t k", h=h)
     k, v = (rearrange(y, "b t (n h k) -> b h t n k", n=n, h=h) for y in (k, v))
     q, k = (y / y.norm(dim=-1, keepdim=True) for y in (q, k))
     beta = rearrange(mixer.beta_proj(x).sigmoid(), "b t (n h) -> b h t n 1", h=h)
     decay = None
-    if options.get("decay"):
+    if mixer.decay_proj is not None:
         dt = torch.log1p((mixer.decay_proj(x) + mixer.decay_bias).exp())
         decay = (-mixer.rate.exp() * dt).mT
-    if options.get("negative_eigenvalues"):
-        beta = 2 * beta
+    beta = mixer.max_beta * beta
     y, _ = naive(q, k, v, beta, decay, torch.zeros(len(x), h, q.shape[-1], q.shape[-1]).to(x))
     y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * mixer.norm.weight
     return mixer.o_proj(rearrange(y, "b h t k -> b t (h k)"))
 
 
-@options
-@pytest.mark.parametrize("tokens", [1, 2, 65])
-def test_is_the_recurrence(options: dict[str, Any], tokens: int) -> None:
-    mixer, x = build(**options), torch.randn(2, tokens, 32, dtype=torch.float64)
-    got, want = mixer(x, ctx(tokens=tokens)).y, by_token(mixer, x, **options)
-    close(got, want)
-    weight = torch.randn_like(got)
-    close(grads((got * weight).sum(), mixer), grads((want * weight).sum(), mixer), 1e-8)
-
-
-@options
-def test_decoding_continues_the_prefill(options: dict[str, Any]) -> None:
-    mixer, x = build(**options), torch.randn(2, 140, 32, dtype=torch.float64)
-    full = mixer(x, ctx(tokens=140))
-    assert full.state is None
-    state, reads = mixer.init_state(2), []
-    sizes = [s.numel() for s in (state.memory, *state.tails)]
-    for width in (1, 2, 1, 129, 1, 1, 5):
-        at = sum(y.shape[1] for y in reads)
-        out = mixer(x[:, at : at + width], ctx(tokens=width, start=at), state)
-        state = out.state
-        reads.append(out.y)
-        assert [
-            s.numel() for s in (state.memory, *state.tails)
-        ] == sizes  # the state has constant size
-    close(torch.cat(reads, 1), full.y)
-
-
-@options
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padding_changes_nothing_and_decoding_goes_on(options: dict[str, Any], left: bool) -> None:
-    lengths, mixer = (7, 70, 1), build(**options)
-    x, mask = torch.randn(3, 70, 32, dtype=torch.float64), ragged(lengths, left=left)
-    more = torch.randn(3, 2, 32, dtype=torch.float64)
-    out = mixer(x, ctx(mask), mixer.init_state(3))
-    then = mixer(more[:, :1], ctx(tokens=1), out.state)
-    last = mixer(more[:, 1:], ctx(tokens=1), then.state)
-    for row in range(3):
-        alone = torch.cat([x[row, mask[row]], more[row]])[None]
-        want = mixer(alone, ctx(tokens=alone.shape[1])).y[0]
-        close(torch.cat([out.y[row, mask[row]], then.y[row], last.y[row]]), want)
-
-
-def test_bfloat16_keeps_a_wide_memory() -> None:
-    mixer = build(order=2, decay=True, conv=4).bfloat16()
-    state = mixer.init_state(1)
-    out = mixer(torch.randn(1, 9, 32, dtype=torch.bfloat16), ctx(tokens=9), state)
-    assert out.y.dtype == torch.bfloat16
-    assert state.memory.dtype == out.state.memory.dtype == torch.float32
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(by_token)
+    options = OPTIONS
 
 
 @pytest.mark.parametrize("negative", [True, False])
@@ -125,11 +72,6 @@ def test_only_negative_eigenvalues_reflect(negative: bool) -> None:
         assert [round(value, 3) for value in found] == [-1, 1, -1, 1]
     else:  # β near 1 takes the key's direction away: 0 up to rounding, of either sign
         assert max(map(abs, found)) < 1e-6
-
-
-def test_width_must_divide() -> None:
-    with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
-        DeltaProduct(site(), parts(), heads=5)
 
 
 def test_initial_decay_is_mambas() -> None:

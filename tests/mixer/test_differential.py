@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor
 from transformers.models.diffllama import modeling_diffllama as public
 from transformers.models.diffllama.configuration_diffllama import DiffLlamaConfig
 
-from chimera.contract_tests.kit import ragged
 from chimera.mixer.differential import Differential
-from tests.kit import close, continues, ctx, double, grads, parts, site
+from tests.kit import close, ctx, double, parts, site
+from tests.mixer import forms
 
 
-def build(layer: int = 2, **options: object) -> Differential:
-    mixer = double(lambda: Differential(site(depth=4, layer=layer), parts(), **options))
+def build(causal: bool = True, **options: object) -> Differential:
+    where = site(depth=4, layer=2, causal=causal)
+    mixer = double(lambda: Differential(where, parts(), **options))
     assert isinstance(mixer, Differential)
     with torch.no_grad():
         mixer.norm.normal_()
@@ -31,7 +33,7 @@ def by_hand(mixer: Differential, x: Tensor, layer: int = 2) -> Tensor:
     start = 0.8 - 0.6 * math.exp(-0.3 * layer)
     lq1, lk1, lq2, lk2 = mixer.lambdas
     scale = torch.exp(lq1 @ lk1) - torch.exp(lq2 @ lk2) + start
-    hidden = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
+    hidden = (torch.ones(x.shape[1], x.shape[1]).triu(1) * mixer.causal).bool()
     outputs = []
     for h in range(heads):
         maps = []
@@ -45,29 +47,11 @@ def by_hand(mixer: Differential, x: Tensor, layer: int = 2) -> Tensor:
     return mixer.o_proj(torch.cat(outputs, -1))
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 17])
-def test_is_the_difference(tokens: int) -> None:
-    mixer, x = build(), torch.randn(2, tokens, 32, dtype=torch.float64)
-    got, want = mixer(x, ctx(tokens=tokens)).y, by_hand(mixer, x)
-    close(got, want, 1e-10)
-    weight = torch.randn_like(got)
-    close(grads((got * weight).sum(), mixer), grads((want * weight).sum(), mixer), 1e-9)
-
-
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padded_prompts_go_on(left: bool) -> None:
-    mixer = build(heads=1)
-    state = continues(mixer, (7, 12, 1), 2, left=left, want=lambda x: by_hand(mixer, x), tol=1e-10)
-    assert state.k.shape == state.v.shape == (3, 1, 14, 32)  # as large as that of attention
-
-
-def test_an_encoder_sees_both_sides_and_no_padding() -> None:
-    mixer = double(lambda: Differential(site(causal=False), parts()))
-    x, mask = torch.randn(2, 9, 32, dtype=torch.float64), ragged((9, 4), left=False)
-    y = mixer(x, ctx(mask)).y
-    close(y[1, :4], mixer(x[1:, :4], ctx(tokens=4)).y[0])
-    flipped = mixer(x[:1].flip(1), ctx(tokens=9)).y.flip(1)
-    close(y[:1], flipped)  # without positions, order does not matter
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(by_hand)
+    options: ClassVar = [{}, {"heads": 1}]
+    encoders, constant, wide = True, False, False
+    tokens = (17,)
 
 
 def test_the_first_share_of_the_second_map_grows_with_the_logical_layer() -> None:
@@ -100,8 +84,3 @@ def test_is_the_layer_of_transformers(tokens: int) -> None:
         still = torch.ones(2, tokens, 8), torch.zeros(2, tokens, 8)
         got, want = ours(x, ctx(tokens=tokens)).y, theirs(x, still, None)[0]
     close(got, want, 1e-5)
-
-
-def test_heads_must_divide() -> None:
-    with pytest.raises(ValueError, match="heads=10 does not divide the model width 32"):
-        Differential(site(), parts(), heads=5)

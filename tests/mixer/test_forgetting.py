@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.mixer.attention import Attention
 from chimera.mixer.forgetting import Forgetting
-from tests.kit import close, continues, ctx, double, grads, parts, site
+from tests.kit import close, ctx, double, grads, parts, site
+from tests.mixer import forms
 
 
 def build(**options: object) -> Forgetting:
@@ -37,22 +38,17 @@ def by_hand(mixer: Forgetting, x: Tensor) -> Tensor:
     return mixer.output(o)
 
 
-@pytest.mark.parametrize("kv_heads", [None, 2])
-@pytest.mark.parametrize("tokens", [1, 2, 17])
-def test_gates_weight_the_scores(tokens: int, kv_heads: int | None) -> None:
-    mixer, x = build(kv_heads=kv_heads), torch.randn(2, tokens, 32, dtype=torch.float64)
-    got, want = mixer(x, ctx(tokens=tokens)).y, by_hand(mixer, x)
-    close(got, want, 1e-10)
-    weight = torch.randn_like(got)
-    close(grads((got * weight).sum(), mixer), grads((want * weight).sum(), mixer), 1e-9)
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(by_hand)
+    options: ClassVar = [{}, {"kv_heads": 2}]
+    constant, wide = False, False
+    tokens = (17,)
 
 
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padded_prompts_go_on(left: bool) -> None:
-    mixer = build(kv_heads=2)
-    state = continues(mixer, (7, 12, 1), 2, left=left, want=lambda x: by_hand(mixer, x), tol=1e-10)
-    assert state.cache.k.shape == (3, 2, 14, 8)
-    assert state.total.shape == (3, 4, 14)
+def test_half_precision_keeps_the_sum_of_gates_wide() -> None:
+    mixer = build().bfloat16()
+    out = mixer(torch.randn(1, 9, 32).bfloat16(), ctx(tokens=9), mixer.init_state(1))
+    assert out.state.total.dtype == torch.float32
 
 
 def test_open_gates_are_attention() -> None:
@@ -72,13 +68,6 @@ def test_closed_gates_see_the_token_alone() -> None:
     y = mixer(x, ctx(tokens=9)).y
     close(y, mixer.o_proj(mixer.v_proj(x)))
     assert all(g.isfinite().all() for g in grads(y.sum(), mixer))
-
-
-def test_half_precision_keeps_the_sum_of_gates_wide() -> None:
-    mixer = build().bfloat16()
-    out = mixer(torch.randn(1, 9, 32).bfloat16(), ctx(tokens=9), mixer.init_state(1))
-    assert out.y.dtype == out.state.cache.k.dtype == torch.bfloat16
-    assert out.state.total.dtype == torch.float32
 
 
 def test_a_bias_of_positions_adds() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from chimera.mixer.gated_attention import GatedAttention
-from tests.kit import close, continues, ctx, double, grads, parts, site
+from tests.kit import double, parts, site
+from tests.mixer import forms
 
 OPTIONS: list[dict[str, Any]] = [{}, {"kv_heads": 2, "head_dim": 16, "bias": True}]
 
@@ -38,16 +38,8 @@ def by_equation(mixer: GatedAttention, x: Tensor) -> Tensor:
     return torch.stack(rows).view_as(x)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_it_is_its_equation(options: dict[str, Any]) -> None:
-    mixer = build(**options)
-    x = torch.randn(2, 7, 32).double().requires_grad_()
-    got, want = mixer(x, ctx(tokens=7)).y, by_equation(mixer, x)
-    close(got, want, 1e-10)
-    weight, over = torch.randn_like(want), [x, *mixer.parameters()]
-    close(grads((got * weight).sum(), over), grads((want * weight).sum(), over), 1e-10)
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_padded_prompts_go_on(left: bool) -> None:
-    continues(build(**OPTIONS[1]), [5, 9, 2], 3, left=left)
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(by_equation)
+    options = OPTIONS
+    constant, wide = False, False
+    tokens = (9,)

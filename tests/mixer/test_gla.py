@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
 from chimera.mixer.gla import GatedLinear
-from tests.kit import close, ctx, double, parts, site
-from tests.mixer import recurrent
+from tests.kit import double, parts, site
+from tests.mixer import forms
 from tests.reference.channels import decayed
 
 OPTIONS: list[dict[str, Any]] = [
@@ -43,29 +42,14 @@ def by_token(mixer: GatedLinear, x: Tensor) -> Tensor:
     return mixer.o_proj(y.flatten(2) * F.silu(mixer.r_proj(x)))
 
 
-class TestRecurrence(recurrent.Recurrence):
+class TestForms(forms.Forms):
     build, oracle = staticmethod(build), staticmethod(by_token)
     options = OPTIONS
 
 
 def test_a_strong_decay_forgets_and_nothing_overflows() -> None:
     """Gates of σ(−2000) = 0: a token reads what it wrote itself."""
-    mixer, x = build(temperature=1.0), torch.randn(1, 130, 32, dtype=torch.float64)
+    mixer = build(temperature=1.0)
     with torch.no_grad():
         mixer.decay.bias.fill_(-2000.0)
-    y = mixer(x, ctx(tokens=130)).y
-    close(y, torch.cat([mixer(x[:, t : t + 1], ctx(tokens=1)).y for t in range(130)], 1))
-    y.square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
-
-
-@pytest.mark.parametrize(
-    ("choice", "said"),
-    [
-        ({"heads": 5}, "give heads of 3.2 and 6.4, no whole numbers"),
-        ({"chunk": 48}, "chunk=48 is no power of two: choose 64"),
-    ],
-)
-def test_bad_widths_and_chunks_are_refused(choice: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        GatedLinear(site(), parts(), **choice)
+    forms.forgets_all(mixer)

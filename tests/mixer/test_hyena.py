@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from chimera.mixer.hyena import Hyena
-from tests.kit import close, continues, ctx, double, grads, in_pieces, parts, site
-from tests.mixer import recurrent
+from tests.kit import double, parts, site
+from tests.mixer import forms
 from tests.reference.long_conv import long_conv
 
 OPTIONS: list[dict[str, Any]] = [{}, {"order": 3, "conv": 1, "bands": 2, "width": 5}]
-options = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
 def build(**options: Any) -> Hyena:
@@ -41,7 +40,7 @@ def filters(mixer: Hyena, tokens: int) -> Tensor:
 def by_sum(mixer: Hyena, x: Tensor) -> Tensor:
     """Equations of the module's docstring."""
     d, n = x.shape[-1], mixer.order
-    mixed = recurrent.conv(mixer.in_proj(x), mixer.taps, mixer.bias)
+    mixed = forms.conv(mixer.in_proj(x), mixer.taps, mixer.bias)
     *gates, v = mixed.split(d, -1)
     h = filters(mixer, x.shape[1])
     z = v
@@ -51,37 +50,11 @@ def by_sum(mixer: Hyena, x: Tensor) -> Tensor:
     return mixer.out_proj(z * gates[0])
 
 
-@options
-@pytest.mark.parametrize("tokens", [1, 2, 70])
-def test_is_the_definition(options: dict[str, Any], tokens: int) -> None:
-    recurrent.is_the_recurrence(build(**options), by_sum, tokens)
-
-
-@options
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padded_prompts_go_on(options: dict[str, Any], left: bool) -> None:
-    mixer, lengths = build(**options), (7, 12, 1)
-    state = continues(
-        mixer, lengths, 2, left=left, want=lambda x: by_sum(mixer, x), tol=recurrent.EXACT
-    )
-    assert state.past.shape == (3, 14, mixer.order - 1, 32)
-
-
-def test_gradients_pass_through_the_state() -> None:
-    mixer, x = build(order=3), torch.randn(2, 11, 32, dtype=torch.float64)
-    y, _ = in_pieces(mixer, x, (4, 1, 6))
-    want = by_sum(mixer, x)
-    close(y, want, recurrent.EXACT)
-    close(grads(y.sin().sum(), mixer), grads(want.sin().sum(), mixer), recurrent.EXACT)
-
-
-def test_half_precision_is_finite() -> None:
-    for dtype in (torch.bfloat16, torch.float16):
-        mixer = build().to(dtype)
-        x = 3 * torch.randn(1, 70, 32).to(dtype)
-        out = mixer(x, ctx(tokens=70), mixer.init_state(1))
-        assert out.y.dtype == out.state.past.dtype == dtype
-        assert out.y.isfinite().all()
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(by_sum)
+    options = OPTIONS
+    constant, wide = False, False
+    tokens, size = (33,), 3.0
 
 
 def test_windows_fade_at_the_rates_of_the_paper() -> None:

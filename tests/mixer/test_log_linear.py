@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chimera.mixer.log_linear import LogLinear
 from tests.kit import double, parts, site
-from tests.mixer import recurrent
+from tests.mixer import forms
 
 OPTIONS = [
     {"state": 3, "head_dim": 8, "groups": 2, "levels": 3, "chunk": 16},
@@ -31,7 +31,7 @@ def build(**options: Any) -> LogLinear:
 def by_token(mixer: LogLinear, x: Tensor) -> Tensor:
     """Equations of the module's docstring; states merge as carries do in a counter."""
     z, mixed = mixer.in_proj(x).split((mixer.inner, sum(mixer.widths)), -1)
-    mixed = F.silu(recurrent.conv(mixed, mixer.conv.weight, mixer.conv.bias))
+    mixed = F.silu(forms.conv(mixed, mixer.conv.weight, mixer.conv.bias))
     u, b, c = mixed.split(mixer.widths, -1)
     u = rearrange(u, "b t (h p) -> b t h p", h=mixer.heads)
     reads = mixer.heads // mixer.groups
@@ -61,16 +61,10 @@ def by_token(mixer: LogLinear, x: Tensor) -> Tensor:
     return mixer.out_proj(y * mixer.norm)
 
 
-class TestRecurrence(recurrent.Recurrence):
+class TestForms(forms.Forms):
     build, oracle = staticmethod(build), staticmethod(by_token)
     options = OPTIONS
 
 
 def test_levels_follow_the_longest_text() -> None:
     assert [LogLinear(site(max_len=n), parts()).levels for n in (64, 65, 16384)] == [7, 8, 15]
-
-
-@pytest.mark.parametrize("choice", [{"head_dim": 48}, {"groups": 3, "head_dim": 8}], ids=str)
-def test_heads_and_groups_must_divide(choice: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="mixer=log_linear with inner width 64: head_dim="):
-        LogLinear(site(), parts(), **choice)

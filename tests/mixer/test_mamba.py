@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 from mambapy.mamba import MambaBlock, MambaConfig
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from chimera.mixer.mamba import Mamba
 from chimera.mixer.shared.ssm import SelectiveSSM
 from tests import kit
+from tests.mixer import forms
 
 
 def _mamba(seed: int = 0, **choices: int) -> nn.Module:
@@ -43,12 +43,11 @@ def _run(mixer: nn.Module, x: Tensor, mask: Tensor | None = None) -> Tensor:
     return mixer(x, kit.ctx(mask, tokens=x.shape[1])).y
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 65])
-def test_it_is_the_public_block(tokens: int) -> None:
+def test_it_is_the_public_block() -> None:
     """Values and all gradients. mambapy computes A in float32, which sets the tolerance."""
     ours = _mamba(state=8, expand=3, conv=3, dt_rank=5)
     theirs = _public(ours, d_state=8, expand_factor=3, d_conv=3, dt_rank=5, pscan=False)
-    x = torch.randn(2, tokens, 32, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 65, 32, dtype=torch.float64, requires_grad=True)
     a, b = _run(ours, x), theirs(x)
     kit.close(a, b, 1e-7)
     weights = torch.randn(a.shape, dtype=a.dtype)
@@ -82,30 +81,9 @@ def test_initial_values_are_those_of_the_paper() -> None:
     kit.uniform(wide.conv_bias, -1 / 3 - 1e-6, 1 / 3 + 1e-6)
 
 
-@pytest.mark.parametrize("cuts", [[1, 1, 1, 27], [17, 1, 12], [30]])
-def test_prefill_and_decode_are_the_whole(cuts: list[int]) -> None:
-    mixer = _mamba()
-    x = torch.randn(2, 30, 32, dtype=torch.float64, requires_grad=True)
-    want = _run(mixer, x)
-    got, _ = kit.in_pieces(mixer, x, cuts)
-    kit.close(got, want, 1e-10)
-    weights = torch.randn(got.shape, dtype=got.dtype)
-    a, b = (kit.grads((y * weights).sum(), [x, *mixer.parameters()]) for y in (got, want))
-    kit.close(a, b, 1e-9)
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_padding_gives_the_unpadded_numbers_and_state(left: bool) -> None:
-    kit.continues(_mamba(), [30, 17, 1], 1, left=left, tol=1e-10)
-
-
-def test_decoding_keeps_no_more_with_every_token() -> None:
-    mixer = _mamba()
-    state = mixer.init_state(2)
-    sizes = [part.shape for part in state]
-    for i in range(3):
-        state = mixer(torch.randn(2, 1, 32).double(), kit.ctx(tokens=1, start=i), state).state
-        assert [part.shape for part in state] == sizes
+class TestForms(forms.Pieces):
+    build = staticmethod(_mamba)
+    wide, size = False, 1.0
 
 
 def test_autocast_leaves_the_dynamics_in_float32() -> None:
@@ -119,12 +97,3 @@ def test_autocast_leaves_the_dynamics_in_float32() -> None:
         assert out.state.h.dtype == torch.float32
         found.append(kit.grads(out.y.float().square().sum(), [mixer.ssm.A_log])[0])
     assert F.cosine_similarity(found[0].flatten(), found[1].flatten(), dim=0) > 0.999
-
-
-def test_it_is_built_without_memory_on_the_meta_device() -> None:
-    with torch.device("meta"):
-        mixer = Mamba(kit.site(), kit.parts())
-    assert all(p.is_meta for p in mixer.parameters())
-    assert sum(p.numel() for p in mixer.parameters()) == sum(
-        p.numel() for p in _mamba().parameters()
-    )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chimera.mixer.mesa import Mesa
 from tests.kit import close, ctx, double, parts, site
-from tests.mixer import recurrent
+from tests.mixer import forms
 from tests.reference.mesa import mesa
 
 OPTIONS = [
@@ -36,7 +36,7 @@ def by_token(mixer: Mesa, x: Tensor) -> Tensor:
     h = mixer.heads
     mixed = torch.cat([mixer.q_proj(x), mixer.k_proj(x)], -1)
     if mixer.conv.weight is not None:
-        mixed = recurrent.conv(mixed, mixer.conv.weight)
+        mixed = forms.conv(mixed, mixer.conv.weight)
     q, k = (rearrange(y, "b t (h k) -> b h t k", h=h) for y in F.silu(mixed).chunk(2, -1))
     q, k = (y / y.norm(dim=-1, keepdim=True) for y in (q, k))
     v = rearrange(mixer.v_proj(x), "b t (h k) -> b h t k", h=h)
@@ -49,7 +49,7 @@ def by_token(mixer: Mesa, x: Tensor) -> Tensor:
     return mixer.o_proj(rearrange(y, "b h t k -> b t (h k)"))
 
 
-class TestRecurrence(recurrent.Recurrence):
+class TestForms(forms.Forms):
     build, oracle = staticmethod(build), staticmethod(by_token)
     options = OPTIONS
 
@@ -73,16 +73,3 @@ def test_it_recalls_keys_that_are_not_orthogonal() -> None:
 def test_the_ridge_starts_at_one() -> None:
     mixer = Mesa(site(), parts(), ridge=0.4)
     close(mixer.lowest + F.softplus(mixer.ridge), torch.ones(4, 8), 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("choice", "said"),
-    [
-        ({"heads": 5}, "heads=5 does not divide the model width 32"),
-        ({"ridge": 1.0}, "ridge=1.0 of mixer=mesa has to be below 1"),
-        ({"chunk": 48}, "chunk=48 is no power of two: choose 64"),
-    ],
-)
-def test_bad_choices_are_refused(choice: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Mesa(site(), parts(), **choice)

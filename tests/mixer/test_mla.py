@@ -11,19 +11,18 @@ from torch import Tensor
 from transformers.models.deepseek_v3.configuration_deepseek_v3 import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
-from chimera.contract_tests.kit import ragged
 from chimera.mixer.mla import LatentAttention
 from chimera.ops.rotary import angles, frequencies
 from chimera.position.rope import Rotary
-from tests.kit import close, continues, ctx, double, parts, site
-from tests.mixer.recurrent import is_the_recurrence
+from tests.kit import close, ctx, double, parts, site
+from tests.mixer import forms
 
 OPTIONS: list[dict[str, Any]] = [{}, {"rank": 6, "rotated": 2, "query_rank": 10}]
 
 
-def build(position: Any = Rotary, **options: Any) -> LatentAttention:
-    chosen = parts(position=position)
-    mixer = double(lambda: LatentAttention(site(), chosen, **options))
+def build(causal: bool = True, **options: Any) -> LatentAttention:
+    chosen = parts(position=Rotary)
+    mixer = double(lambda: LatentAttention(site(causal=causal), chosen, **options))
     assert isinstance(mixer, LatentAttention)
     with torch.no_grad():
         mixer.kv_norm.normal_()
@@ -68,9 +67,10 @@ def by_equations(mixer: LatentAttention, x: Tensor) -> Tensor:
     for row, i in product(range(len(x)), range(t)):
         heads = []
         for h in range(mixer.heads):
-            scores = keys[row, : i + 1, h] @ q_n[row, i, h]
-            scores = scores + turned[row, : i + 1] @ turn(q_r[row, :, h])[i]
-            heads.append((scores / (k + r) ** 0.5).softmax(0) @ values[row, : i + 1, h])
+            end = i + 1 if mixer.causal else t
+            scores = keys[row, :end, h] @ q_n[row, i, h]
+            scores = scores + turned[row, :end] @ turn(q_r[row, :, h])[i]
+            heads.append((scores / (k + r) ** 0.5).softmax(0) @ values[row, :end, h])
         rows.append(mixer.o_proj(torch.cat(heads)))
     return torch.stack(rows).view_as(x)
 
@@ -90,11 +90,6 @@ def turn(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_is_its_equations(options: dict[str, Any]) -> None:
-    is_the_recurrence(build(**options), by_equations, 9)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("tokens", [1, 12])
 def test_is_the_layer_of_deepseek(tokens: int, options: dict[str, Any]) -> None:
     """Their norm and their rotation are in float32, which sets the tolerance."""
@@ -106,23 +101,14 @@ def test_is_the_layer_of_deepseek(tokens: int, options: dict[str, Any]) -> None:
     close(ours(x, ctx(tokens=tokens)).y, want, 1e-6)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padded_prompts_go_on_with_a_small_cache(left: bool, options: dict[str, Any]) -> None:
-    mixer = build(**options)
-    state = continues(mixer, (7, 12, 1), 2, left=left, tol=1e-10)
-    assert state.k.shape == (3, 1, 14, mixer.rank)
-    assert state.v.shape == (3, 1, 14, mixer.rotated)
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(by_equations)
+    options = OPTIONS
+    encoders, constant, wide = True, False, False
+    tokens = (9,)
 
 
-def test_an_encoder_sees_both_sides_and_no_padding() -> None:
-    mixer = double(lambda: LatentAttention(site(causal=False), parts()))
-    x, mask = torch.randn(2, 9, 32, dtype=torch.float64), ragged((9, 4), left=False)
-    y = mixer(x, ctx(mask)).y
-    close(y[1, :4], mixer(x[1:, :4], ctx(tokens=4)).y[0])
-    close(y[:1], mixer(x[:1].flip(1), ctx(tokens=9)).y.flip(1))
-
-
-def test_heads_must_divide() -> None:
-    with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
-        LatentAttention(site(), parts(), heads=5)
+def test_the_cache_is_small() -> None:
+    mixer = build(**OPTIONS[1])
+    state = mixer(torch.randn(3, 5, 32).double(), ctx(tokens=5), mixer.init_state(3)).state
+    assert (state.k.shape, state.v.shape) == ((3, 1, 5, 6), (3, 1, 5, 2))

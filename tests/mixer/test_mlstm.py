@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,7 +15,6 @@ from chimera.mixer.mlstm import MLSTM
 from tests.kit import (
     NoLayer,
     close,
-    continues,
     ctx,
     double,
     grads,
@@ -24,6 +23,7 @@ from tests.kit import (
     site,
     uniform,
 )  # fmt: skip
+from tests.mixer import forms
 
 
 def randomise(module: nn.Module) -> None:
@@ -70,7 +70,7 @@ def build(**options: Any) -> Any:
     return mixer
 
 
-@pytest.mark.parametrize("t", [1, 3, 64, 130])
+@pytest.mark.parametrize("t", [3, 130])
 def test_equals_the_authors_layer(t: int) -> None:
     layer, mixer = theirs(t), build()
     copy(layer, mixer)
@@ -80,10 +80,10 @@ def test_equals_the_authors_layer(t: int) -> None:
     close(grads(y.square().sum(), [x]), grads(want.square().sum(), [x]), 1e-7)
 
 
-@pytest.mark.parametrize("options", [{}, {"qkv_block": None, "expand": 1, "conv": 1, "bias": True}])
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_a_padded_prefill_continues(left: bool, options: dict[str, Any]) -> None:
-    continues(build(chunk=8, **options), [19, 2, 9], 4, left=left)
+class TestForms(forms.Pieces):
+    build = staticmethod(build)
+    options: ClassVar = [{"chunk": 8}, {"qkv_block": None, "expand": 1, "conv": 1, "bias": True}]
+    wide = False
 
 
 def test_starts_as_the_authors() -> None:
@@ -106,13 +106,6 @@ def test_initial_weights_are_drawn_as_the_authors() -> None:
     uniform(mixer.conv_bias, -1 / 3, 1 / 3)
     normal(mixer.gate_bias[:4096], std=0.1)
     close(mixer.skip.data, torch.ones(8192), 0.0)
-
-
-def test_says_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match="heads=5 does not divide the inner width 64"):
-        MLSTM(site(), parts(), heads=5)
-    with pytest.raises(ValueError, match="qkv_block=7 does not divide"):
-        MLSTM(site(), parts(), qkv_block=7)
 
 
 def test_adapters_of_the_paper_have_its_parameters() -> None:

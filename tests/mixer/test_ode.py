@@ -74,8 +74,7 @@ def test_tableaux_are_consistent() -> None:
         assert [sum(row) for row in tableau.rows] == pytest.approx(list(tableau.nodes))
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize(("causal", "steps"), [(True, 1), (False, 2), (True, 4)])
 def test_it_is_algorithm_2(causal: bool, steps: int) -> None:
     m, x = build(causal, steps=steps), rows(1, 7)
     with torch.no_grad():
@@ -176,6 +175,7 @@ class Turn(Position):
         return -self.pitch[:, None, None] * distance[:, None]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", [None, Turn])
 @pytest.mark.parametrize("backprop", ["direct", "adjoint"])
 @pytest.mark.parametrize("kv_heads", [None, 2])
@@ -213,6 +213,7 @@ def test_positions_are_honoured_and_learned(backprop: str) -> None:
     assert all(g.any() for g in found.values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backprop", ["direct", "checkpoint", "adjoint"])
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("causal", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from chimera.contract import BOTH, CAUSAL
@@ -45,8 +44,3 @@ def test_capabilities_are_those_that_members_share() -> None:
 def test_members_share_the_position_of_the_model() -> None:
     model = zoo.model(causal=True, mixer="hymba", position="rope")
     assert model(zoo.tokens()).logits.isfinite().all()
-
-
-def test_no_members_are_refused() -> None:
-    with pytest.raises(ValueError, match="mixer=parallel has no members"):
-        Parallel(site(), parts(), members={})

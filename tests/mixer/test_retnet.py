@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,9 +15,8 @@ from chimera.contract import Ctx
 from chimera.mixer.retnet import Retention
 from chimera.position.hope import Hope
 from chimera.position.rope import Rotary
-from tests.kit import close, ctx, double, grads, in_pieces, parts, ragged, site
-
-LENGTHS = (1, 2, 63, 64, 65, 257)
+from tests.kit import close, ctx, double, parts, site
+from tests.mixer import forms
 
 
 def build(causal: bool = True, position: Any = None, where: Any = None, **options: Any) -> Any:
@@ -37,10 +36,9 @@ def turned(x: Tensor, pos: Tensor) -> Tensor:
     return torch.stack((z.real, z.imag), -1).flatten(-2)
 
 
-def definition(
-    m: Any, x: Tensor, gamma: Tensor, *, causal: bool, paper: bool = False, eps: float = 1e-6
-) -> Tensor:
+def definition(m: Any, x: Tensor, *, paper: bool = False, eps: float = 1e-6) -> Tensor:
     """Matrix D and formulas of the docstring; `paper` adds RetNet's score normalisations."""
+    gamma, causal = RATES[m.rule], m.site.causal
     pos = torch.arange(x.shape[1])
     q, k, v = heads(m.q_proj(x)), heads(m.k_proj(x)), heads(m.v_proj(x))
     apart = pos[:, None] - pos
@@ -58,26 +56,34 @@ def definition(
 
 TITAN = torch.tensor([1 - 2 ** -(5 + 7 * h / 4) for h in range(4)], dtype=torch.float64)
 RETNET = torch.tensor([1 - 2 ** -(5 + h) for h in range(4)], dtype=torch.float64)
+RATES = {"titan": TITAN, "retnet": RETNET}
 
 
-@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-@pytest.mark.parametrize(("rule", "gamma"), [("titan", TITAN), ("retnet", RETNET)])
-@pytest.mark.parametrize(
-    "options", [{}, {"value_expand": 2}, {"form": "chunkwise", "chunk_size": 5}]
-)
-def test_equals_the_definition(causal: bool, rule: str, gamma: Tensor, options: dict) -> None:
-    m = build(causal, decay=rule, **options)
-    x = torch.randn(2, 17, 32).double()
-    close(m(x, ctx(tokens=17)).y, definition(m, x, gamma, causal=causal))
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(definition)
+    options: ClassVar = [
+        {"form": "parallel"},
+        {"decay": "retnet", "value_expand": 2, "chunk_size": 24},
+        {"form": "chunkwise", "chunk_size": 5},
+    ]
+    encoders = True
+    tol = 1e-9
+
+
+class TestPositions(forms.Pieces):
+    build = staticmethod(build)
+    options: ClassVar = [{"position": p, "chunk_size": 4} for p in (Rotary, Hope)]
+    encoders = True
+    tol = 1e-9
 
 
 def test_the_norm_over_each_head_adds_one_millionth() -> None:
     m = build()
     m.v_proj.weight.data.mul_(1e-3)  # heads whose mean square is close to ε
     x = torch.randn(1, 9, 32).double()
-    want = definition(m, x, TITAN, causal=True, eps=1e-6)
+    want = definition(m, x)
     close(m(x, ctx(tokens=9)).y, want)
-    assert (want - definition(m, x, TITAN, causal=True, eps=2e-6)).abs().max() > 0.01
+    assert (want - definition(m, x, eps=2e-6)).abs().max() > 0.01
 
 
 def test_titan_decays_range_as_the_paper_says() -> None:
@@ -91,7 +97,7 @@ def test_titan_decays_range_as_the_paper_says() -> None:
 def test_the_papers_score_normalisations_are_taken_away_by_the_norm() -> None:
     m = build(eps=1e-30)
     x = torch.randn(1, 9, 32).double()
-    close(m(x, ctx(tokens=9)).y, definition(m, x, TITAN, causal=True, paper=True, eps=1e-30))
+    close(m(x, ctx(tokens=9)).y, definition(m, x, paper=True, eps=1e-30))
 
 
 def test_decay_may_vary_with_the_logical_layer() -> None:
@@ -103,49 +109,6 @@ def test_decay_may_vary_with_the_logical_layer() -> None:
     close(exponent(0, 0), first)
     close(exponent(1, 1), first + 2.0 * 4 / 5)  # logical layer 4 of 0 … 5
     close(exponent(2, 1), first + 2.0)
-
-
-@pytest.mark.parametrize("t", LENGTHS)
-@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-def test_chunkwise_equals_parallel(t: int, causal: bool) -> None:
-    x = torch.randn(1, t, 32).double().requires_grad_()
-    found = []
-    for options in ({"form": "parallel"}, {"form": "chunkwise", "chunk_size": 24}, {}):
-        m = build(causal, **options)
-        y = m(x, ctx(tokens=t)).y
-        found.append((y, *grads(y.sin().sum(), [x, *m.parameters()])))
-    close(found[1], found[0])
-    close(found[2], found[0])
-
-
-@pytest.mark.parametrize("t", LENGTHS)
-def test_recurrent_equals_parallel(t: int) -> None:
-    m = build(chunk_size=16)
-    x = torch.randn(2, t, 32).double().requires_grad_()
-    whole = m(x, ctx(tokens=t), m.init_state(2))
-    close(whole.y, m(x, ctx(tokens=t)).y)
-    assert m(x, ctx(tokens=t)).state is None
-    y, states = in_pieces(m, x, (1, 2, 1, 60, 1, 192))
-    close((y, states[-1]), (whole.y, whole.state))
-    over = [x, *m.parameters()]
-    close(grads(y.sin().sum(), over), grads(whole.y.sin().sum(), over))
-
-
-@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize("position", [None, Rotary, Hope])
-def test_padding_changes_nothing(causal: bool, left: bool, position: Any) -> None:
-    m = build(causal, position, chunk_size=4)
-    mask = ragged([11, 3, 1], left=left)
-    x = torch.randn(3, 11, 32).double()
-    out = m(x, ctx(mask), m.init_state(3) if causal else None)
-    assert torch.isfinite(out.y).all()
-    for i, real in enumerate(mask):
-        n = int(real.sum())
-        want = m(x[i, real][None], ctx(tokens=n), m.init_state(1) if causal else None)
-        close(out.y[i, real], want.y[0])
-        if causal:
-            close(out.state.s[i], want.state.s[0])
 
 
 def test_a_position_that_rotates_takes_the_place_of_the_own_rotation() -> None:
@@ -180,15 +143,6 @@ def test_runs_in_bfloat16() -> None:
     out = m(x.bfloat16(), ctx(tokens=40), m.init_state(2))
     assert out.y.dtype == torch.bfloat16
     assert out.state.s.dtype == torch.float32
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="heads=3"):
-        Retention(site(), parts(), heads=3)
-    with pytest.raises(ValueError, match="heads=32"):
-        Retention(site(), parts(), heads=32)  # heads of width 1 have no pairs
-    with pytest.raises(ValueError, match="no state"):
-        Retention(site(causal=False), parts()).init_state(1)
 
 
 def test_decoding_is_one_step_per_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chimera.mixer.rwkv7 import RWKV7
 from tests.kit import close, ctx, double, parts, site
-from tests.mixer import recurrent
+from tests.mixer import forms
 from tests.reference.channels import low_rank
 
 OPTIONS: list[dict[str, Any]] = [{}, {"heads": 2, "decay_rank": 3, "gate_rank": 5, "chunk": 16}]
@@ -51,7 +51,7 @@ def by_token(mixer: RWKV7, x: Tensor) -> Tensor:
     return mixer.o_proj(g * (o * mixer.norm + mixer.norm_bias + own))
 
 
-class TestRecurrence(recurrent.Recurrence):
+class TestForms(forms.Forms):
     build, oracle = staticmethod(build), staticmethod(by_token)
     options = OPTIONS
     # The bonus is a product of three projections without a norm: 30³ is beyond fp16.
@@ -87,8 +87,3 @@ def test_ranks_are_those_of_the_published_models(dim: int, ranks: tuple[int, int
     with torch.device("meta"):
         mixer = RWKV7(site(dim=dim), parts())
     assert (mixer.decay.up.shape[1], mixer.gate.up.shape[1]) == ranks
-
-
-def test_width_must_divide() -> None:
-    with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
-        RWKV7(site(), parts(), heads=5)

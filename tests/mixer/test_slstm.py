@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ from xlstm.blocks.slstm.layer import sLSTMLayer, sLSTMLayerConfig
 
 from chimera.mixer.shared.headwise import HeadwiseLinear
 from chimera.mixer.slstm import SLSTM
-from tests.kit import close, continues, ctx, double, grads, normal, parts, site, uniform
+from tests.kit import close, ctx, double, grads, normal, parts, site, uniform
+from tests.mixer import forms
 
 E = 8
 
@@ -60,7 +61,7 @@ def copy(layer: sLSTMLayer, mixer: SLSTM) -> None:
         ours.copy_(value)
 
 
-@pytest.mark.parametrize("t", [1, 3, 40])
+@pytest.mark.parametrize("t", [1, 40])
 def test_equals_the_authors_layer(t: int) -> None:
     layer, mixer = theirs(), build()
     randomise(layer)
@@ -94,7 +95,7 @@ def test_headwise_layers_start_by_their_whole_width() -> None:
     normal(HeadwiseLinear(2000, 8000, 500, role="qkv").weight, std=(2 / (5 * 2000)) ** 0.5)
 
 
-@pytest.mark.parametrize("options", [{}, {"headwise": False, "conv": 1}])
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_a_padded_prefill_continues(left: bool, options: dict[str, Any]) -> None:
-    continues(build(**options), [9, 2, 5], 4, left=left)
+class TestForms(forms.Pieces):
+    build = staticmethod(build)
+    options: ClassVar = [{}, {"headwise": False, "conv": 1}]
+    wide = False

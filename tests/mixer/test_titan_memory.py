@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from chimera.mixer.mamba import Mamba
 from chimera.mixer.shared.memory import FastWeightMemory
 from chimera.mixer.titan_memory import TitanMemory
 from tests import kit
+from tests.mixer import forms
 from tests.reference.memory import fast_weights
 
 HEADS, K, V = 4, 8, 16
@@ -45,33 +46,10 @@ def _whole(mixer: nn.Module, x: Tensor) -> Tensor:
     return mixer.out_proj((y + r) * gate)
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-@pytest.mark.parametrize("tokens", [1, 2, 63, 64, 65])
-def test_the_block_is_its_definition(tokens: int, normalise: bool) -> None:
-    mixer = _mixer(normalise=normalise, chunk_size=16)
-    leaves = [torch.randn(2, tokens, 32, dtype=torch.float64, requires_grad=True)]
-    leaves += mixer.parameters()
-    out = mixer(leaves[0], kit.ctx(tokens=tokens), mixer.init_state(2))
-    want = _whole(mixer, leaves[0])
-    kit.close(out.y, want, 1e-10)
-    kit.close(out.state.memory[1], _naive(mixer.memory, leaves[0][1])[1], 1e-10)
-    weights = torch.randn(want.shape, dtype=want.dtype)
-    a, b = (kit.grads((y * weights).sum(), leaves) for y in (out.y, want))
-    kit.close(a, b, 1e-9)
-
-
-@pytest.mark.parametrize("cuts", [[1, 1, 1, 27], [17, 1, 12]])
-def test_prefill_and_decode_are_the_whole(cuts: list[int]) -> None:
-    mixer = _mixer(chunk_size=8)
-    x = torch.randn(2, 30, 32, dtype=torch.float64)
-    kit.close(kit.in_pieces(mixer, x, cuts)[0], mixer(x, kit.ctx(tokens=30)).y, 1e-10)
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_padding_gives_the_unpadded_numbers_and_state(left: bool) -> None:
-    mixer = _mixer(chunk_size=8)
-    want = partial(_whole, mixer)
-    kit.continues(mixer, [30, 17, 1], 1, left=left, want=want, tol=1e-10)
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(_mixer), staticmethod(_whole)
+    options: ClassVar = [{"chunk_size": 16}, {"normalise": False, "chunk_size": 8}]
+    size = 1.0
 
 
 def test_without_values_it_is_mamba() -> None:
@@ -124,8 +102,3 @@ def test_the_two_sided_memory_sees_both_sides() -> None:
     scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * alpha ** apart.abs()
     want = ((1 - alpha) * scores @ v).transpose(0, 1).flatten(1)
     kit.close(r[0, 2:], want, 1e-12)
-
-
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
-        TitanMemory(kit.site(), kit.parts(), heads=5)

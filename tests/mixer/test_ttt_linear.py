@@ -12,7 +12,7 @@ from torch import Tensor
 from chimera.mixer.ttt_linear import TTTLinear
 from chimera.position.rope import Rotary
 from tests.kit import close, ctx, double, parts, site
-from tests.mixer import recurrent
+from tests.mixer import forms
 from tests.reference.ttt import ttt
 
 OPTIONS = [{"heads": 2, "mini_batch": 5, "rate": 0.5}, pytest.param({}, marks=pytest.mark.slow)]
@@ -41,7 +41,7 @@ def by_token(mixer: TTTLinear, x: Tensor) -> Tensor:
     return mixer.o_proj(mixer.norm(rearrange(z, "b h t k -> b t (h k)")))
 
 
-class TestRecurrence(recurrent.Recurrence):
+class TestForms(forms.Forms):
     build, oracle = staticmethod(build), staticmethod(by_token)
     options = OPTIONS
 
@@ -61,8 +61,3 @@ def test_a_large_mini_batch_is_one_gradient_step_from_the_start() -> None:
     close(mixer(x, ctx(tokens=9)).y[:, 8], mixer(other, ctx(tokens=9)).y[:, 8])
     small = build(mini_batch=4)
     assert not torch.allclose(small(x, ctx(tokens=9)).y[:, 8], small(other, ctx(tokens=9)).y[:, 8])
-
-
-def test_width_must_divide() -> None:
-    with pytest.raises(ValueError, match="heads=5 does not divide the model width 32"):
-        TTTLinear(site(), parts(), heads=5)

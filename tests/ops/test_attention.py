@@ -9,6 +9,7 @@ from chimera.ops.attention import Heads, attend, of_each_query, sdpa
 from tests.kit import close, ragged
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("t", [1, 3, 7])
 @pytest.mark.parametrize("g", [1, 2, 4])
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])

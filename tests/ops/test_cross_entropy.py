@@ -14,7 +14,7 @@ from tests.kit import close
 N, D, V = 23, 8, 11
 
 
-@pytest.mark.parametrize("at_once", [1, V, 5 * V, 23 * V, 1 << 25])
+@pytest.mark.parametrize("at_once", [1, 5 * V, 1 << 25])
 def test_equals_the_plain_form(at_once: int) -> None:
     head = nn.Linear(D, V).double()
     x = torch.randn(N, D, dtype=torch.double, requires_grad=True)

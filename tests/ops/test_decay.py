@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from chimera.ops import decay
-from tests.kit import close, grads, ragged
+from tests.kit import close, grads
 from tests.reference.decay import both_sides, recurrence
 
-LENGTHS = (1, 2, 63, 64, 65, 257)
 DECAYS = ("none", "head", "token", "shared")
 
 
@@ -37,23 +36,19 @@ def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor | None],
 
 
 @pytest.mark.parametrize("kind", DECAYS)
-@pytest.mark.parametrize("t", LENGTHS)
+@pytest.mark.parametrize("t", [1, 65])
 class TestCausal:
     def test_parallel(self, t: int, kind: str) -> None:
         of = inputs(t, kind)
         agree(decay.parallel(*of), recurrence(*of), of)
 
-    @pytest.mark.parametrize("chunk", [4, 48, 64])
+    @pytest.mark.parametrize("chunk", [4, 64])
     def test_chunkwise(self, t: int, kind: str, chunk: int) -> None:
         of = inputs(t, kind)
         agree(decay.chunkwise(*of, chunk=chunk), recurrence(*of), of)
-
-    @pytest.mark.parametrize("chunk", [4, 64])
-    def test_from_nothing_no_state_is_computed(self, t: int, kind: str, chunk: int) -> None:
-        *of, _ = inputs(t, kind)
-        got, state = decay.chunkwise(*of, chunk=chunk)
-        assert state is None
-        agree((got, None), (recurrence(*of)[0], None), of)
+        got, none = decay.chunkwise(*of[:4], chunk=chunk)
+        assert none is None
+        agree((got, none), (recurrence(*of[:4])[0], None), of[:4])
 
 
 @pytest.mark.parametrize("kind", DECAYS)
@@ -72,8 +67,7 @@ def test_steps_and_chunks_of_any_length_continue(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["head", "token", "shared"])
-@pytest.mark.parametrize("chunk", [1, 8, 64])
-@pytest.mark.parametrize("t", [1, 2, 33, 64])
+@pytest.mark.parametrize(("t", "chunk"), [(1, 64), (2, 1), (33, 8)])
 def test_bidirectional(t: int, kind: str, chunk: int) -> None:
     *of, _ = inputs(t, kind)
     want = both_sides(*of), None
@@ -81,7 +75,7 @@ def test_bidirectional(t: int, kind: str, chunk: int) -> None:
     agree(decay.parallel(*of, causal=False), want, of)
 
 
-@pytest.mark.parametrize("chunk", [4, 48, 64, 257])
+@pytest.mark.parametrize("chunk", [4, 257])
 def test_bidirectional_is_gamma_to_the_distance(chunk: int) -> None:
     q, k, v, _, _ = inputs(257)
     gamma = torch.tensor([0.9, 0.99, 0.5], dtype=torch.float64)
@@ -95,34 +89,8 @@ def test_bidirectional_without_decay_is_one_sum() -> None:
     close(decay.chunkwise(q, k, v, causal=False)[0], (q @ k.mT) @ v)
 
 
-def test_bidirectional_takes_no_state() -> None:
-    with pytest.raises(ValueError, match="no state"):
-        decay.parallel(*inputs(4), causal=False)
-
-
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize("kind", ["none", "head", "token"])
-def test_padding_is_the_identity(kind: str, left: bool, causal: bool) -> None:
-    mask = ragged([37, 5, 1], left=left)
-    q, k, v, g, state = inputs(37, kind, b=3)
-    state = state if causal else None
-    o, s = decay.chunkwise(q, *_masked(k, v, g, mask), state, causal=causal, chunk=8)
-    for i, real in enumerate(mask):
-        own = [x[i : i + 1, :, real] for x in (q, k, v)]
-        now = g if g is None or g.ndim == 1 else g[i : i + 1, :, real]
-        before = None if state is None else state[i : i + 1]
-        want = decay.parallel(*own, now, before, causal=causal)
-        close((o[i : i + 1, :, real], None if s is None else s[i : i + 1]), want)
-
-
-def _masked(k: Tensor, v: Tensor, g: Tensor | None, mask: Tensor) -> tuple:
-    k, g = decay.masked(k, g, mask)
-    return k, v, g
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("strength", [1e-6, 1.0, 50.0, 1e4])
+@pytest.mark.parametrize("strength", [1.0, 1e4])
 def test_no_decay_overflows_in_float32(strength: float, causal: bool) -> None:
     q, k, v, g, _ = (x.detach() for x in inputs(65))
     g = g * strength

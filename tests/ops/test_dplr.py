@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from chimera.ops import delta, dplr
-from tests.kit import close, grads, ragged
+from tests.kit import close, grads
 from tests.ops import recurrent
 from tests.reference.channels import low_rank
 
@@ -38,7 +38,6 @@ def oracle(*x: Tensor | None) -> tuple[Tensor, Tensor]:
     return low_rank(q, k, v, a, k if b is None else b, g, s)
 
 
-@settings(max_examples=25)
 @given(st.integers(1, 70), widths, widths, chunks, st.booleans(), strengths)
 def test_every_form(t: int, k: int, v: int, chunk: int, tied: bool, strength: float) -> None:
     torch.manual_seed(t)
@@ -46,25 +45,12 @@ def test_every_form(t: int, k: int, v: int, chunk: int, tied: bool, strength: fl
 
 
 @pytest.mark.parametrize("tied", TIED)
-@pytest.mark.parametrize("t", [1, 63, 64, 65, 257])
+@pytest.mark.parametrize("t", [1, 130])
 def test_parallel_and_chunkwise(t: int, tied: bool) -> None:
     x = make(t, tied=tied)
     want = oracle(*x)
     recurrent.same(dplr.parallel(*x), want, x)
     recurrent.same(dplr.chunkwise(*x), want, x)
-
-
-@pytest.mark.parametrize("tied", TIED)
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padding_is_the_identity(left: bool, tied: bool) -> None:
-    q, k, v, a, b, g, s = make(21, tied=tied)
-    mask = ragged((21, 9), left=left)
-    k1, a1, g1 = dplr.masked(mask, k, a, g)
-    y, last = dplr.chunkwise(q, k1, v, a1, b, g1, s, chunk=8)
-    for row in range(2):
-        real = [None if x is None else x[row : row + 1, :, mask[row]] for x in (q, k, v, a, b, g)]
-        alone = oracle(*real, s[row : row + 1])
-        close((y[row : row + 1, :, mask[row]], last[row : row + 1]), alone)
 
 
 def test_one_decay_for_all_channels_is_the_gated_delta_rule() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from chimera.contract_tests import zoo
-from chimera.ops.attention import KVCache, attend
+from chimera.ops.attention import KVCache
 from tests.kit import close
 
 B, G, K = 2, 3, 4
@@ -79,21 +79,3 @@ def test_the_cache_holds_2_n_kv_d_k_n_floats(mixer: str, kv_heads: int) -> None:
         state = model(zoo.tokens(1, 1), state=state).state
     for cache in state.slots:
         assert cache.k.numel() + cache.v.numel() == 2 * kv_heads * 8 * 50
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("heads", [0, 1, 8])
-@pytest.mark.parametrize("groups", [1, 2, 8])
-def test_a_decoding_step_of_grouped_heads_equals_that_of_repeated_heads(
-    groups: int, heads: int, masked: bool
-) -> None:
-    q, k, v = torch.randn(2, 8, 1, 4), torch.randn(2, groups, 9, 4), torch.randn(2, groups, 9, 4)
-    mask = torch.rand(2, 9) > 0.5 if masked else None
-    bias = torch.randn(2, heads, 1, 9) if heads else None
-    got = attend(q, k, v, mask=mask, bias=bias, causal=True)
-    k, v = (x.repeat_interleave(8 // groups, 1) for x in (k, v))
-    scores = q @ k.mT / 2 + (0 if bias is None else bias)
-    if mask is not None:
-        mask[:, -1] = True  # the query's own key
-        scores = scores.masked_fill(~mask[:, None, None], float("-inf"))
-    close(got, scores.softmax(-1) @ v, 1e-5)

@@ -10,8 +10,7 @@ from tests.kit import close, grads
 from tests.reference.long_conv import long_conv
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3, 48, 49, 65])
-@pytest.mark.parametrize("last", [1, 2, 65])
+@pytest.mark.parametrize(("tokens", "last"), [(1, 1), (2, 2), (48, 1), (49, 65), (65, 2)])
 def test_is_the_sum(tokens: int, last: int) -> None:
     x = torch.randn(2, tokens, 3, dtype=torch.float64, requires_grad=True)
     h = torch.randn(tokens, 3, dtype=torch.float64, requires_grad=True)

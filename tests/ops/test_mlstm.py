@@ -8,7 +8,7 @@ from torch import Tensor
 from xlstm.blocks.mlstm import backends
 
 from chimera.ops.mlstm import Memory, mlstm
-from tests.kit import close, grads, ragged
+from tests.kit import close, grads
 from tests.reference import xlstm as reference
 
 H, K, V = 2, 4, 6
@@ -31,8 +31,7 @@ def undo(memory: Memory) -> tuple[Tensor, Tensor]:
     return true[..., :-1], true[..., -1]
 
 
-@pytest.mark.parametrize("t", [1, 2, 63, 64, 65, 257])
-@pytest.mark.parametrize("chunk", [16, 64, 1000])
+@pytest.mark.parametrize(("t", "chunk"), [(1, 64), (65, 16), (65, 1000), (130, 64)])
 def test_equals_the_definition(t: int, chunk: int) -> None:
     given = inputs(t)
     y, memory = mlstm(*given, empty(), chunk=chunk)
@@ -45,10 +44,9 @@ def test_equals_the_definition(t: int, chunk: int) -> None:
     close(grads(y.square().sum(), given), grads(want.square().sum(), given))
 
 
-@pytest.mark.parametrize("t", [1, 2, 63, 64, 65, 257])
-def test_equals_the_authors_forms(t: int) -> None:
+def test_equals_the_authors_forms() -> None:
     """The authors' ε is not in the paper and makes their forms differ; the test sets it to 0."""
-    q, k, v, i, f = inputs(t)
+    q, k, v, i, f = inputs(64)
     columns = i[..., None], f[..., None]
     want = backends.parallel_stabilized_simple(q, k, v, *columns, eps=0.0)
     y, _ = mlstm(q, k / K**0.5, v, i, f)
@@ -56,11 +54,10 @@ def test_equals_the_authors_forms(t: int) -> None:
     close(
         grads(y.square().sum(), [q, k, v, i, f]), grads(want.square().sum(), [q, k, v, i, f]), 1e-7
     )
-    if t == 64:
-        q, k, v, i, f = (x.detach() for x in (q, k, v, i, f))
-        v = v[..., :K].contiguous()  # the authors' code needs equal widths of k and v
-        want = backends.chunkwise_simple(q, k, v, i, f, chunk_size=16, eps=0.0)
-        close(y[..., :K], want, 1e-7)
+    q, k, v, i, f = (x.detach() for x in (q, k, v, i, f))
+    v = v[..., :K].contiguous()  # the authors' code needs equal widths of k and v
+    want = backends.chunkwise_simple(q, k, v, i, f, chunk_size=16, eps=0.0)
+    close(y[..., :K], want, 1e-7)
 
 
 def test_steps_equal_the_authors_steps() -> None:
@@ -74,36 +71,6 @@ def test_steps_equal_the_authors_steps() -> None:
             *state, q.clone(), k.clone(), v.clone(), *columns, eps=0.0
         )
         close(y, want, 1e-7)
-
-
-@pytest.mark.parametrize("cuts", [[257], [100, 1, 156], [1] * 20 + [237]])
-def test_any_cut_gives_the_full_pass(cuts: list[int]) -> None:
-    given = inputs(257)
-    y, _ = mlstm(*given)
-    memory: Memory | None = empty()
-    rows = []
-    for part in zip(*(x.split(cuts, 2) for x in given), strict=True):
-        h, memory = mlstm(*part, memory)
-        rows.append(h)
-    cut = torch.cat(rows, 2)
-    close(cut, y)
-    close(grads(cut.square().sum(), given), grads(y.square().sum(), given))
-
-
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padding_is_the_identity(left: bool) -> None:
-    lengths = [70, 1, 65]
-    given, mask = inputs(70, 3), ragged(lengths, left=left)
-    y, memory = mlstm(*given, empty(3), mask)
-    assert memory is not None
-    assert y.isfinite().all()
-    for b, real in enumerate(mask):
-        alone, after = mlstm(*(x[b : b + 1, :, real] for x in given), empty(1))
-        assert after is not None
-        close(y[b, :, real], alone[0])
-        close((memory.c[b], memory.m[b]), (after.c[0], after.m[0]))
-    found = grads(y.where(mask[:, None, :, None], 0).square().sum(), given)
-    assert not any(g.transpose(1, 2)[~mask].any() for g in found)
 
 
 def test_extreme_gates_are_exact() -> None:

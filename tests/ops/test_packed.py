@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.ops import native, packed, two_bits
@@ -27,7 +27,6 @@ def fresh() -> Iterator[None]:
     native.library.cache_clear()
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 400))
 def test_round_trip_is_exact(n: int, k: int) -> None:
     codes = torch.randint(-1, 2, (n, k), dtype=torch.int8)
@@ -37,7 +36,6 @@ def test_round_trip_is_exact(n: int, k: int) -> None:
 
 
 @needs_compiler
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 2500), st.integers(1, 70))
 def test_sums_are_exact_on_every_path(m: int, k: int, n: int) -> None:
     library = native.library()
@@ -58,7 +56,6 @@ def test_sums_are_exact_on_every_path(m: int, k: int, n: int) -> None:
 
 
 @needs_compiler
-@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 70), st.integers(1, 300), st.integers(1, 40), st.sampled_from([None, 1e-6]),
     st.booleans(), st.sampled_from([4, 8]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -45,7 +45,6 @@ def in_pieces(x: list[Tensor], width: int, chunk: int) -> tuple[Tensor, Tensor]:
     return torch.cat(outputs, 2), keys
 
 
-@settings(max_examples=6)
 @given(st.integers(1, 20), widths, widths, st.integers(1, 3), st.sampled_from([1, 3, 8]), widths)
 def test_every_form(t: int, k: int, v: int, reads: int, chunk: int, width: int) -> None:
     torch.manual_seed(t)

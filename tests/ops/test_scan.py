@@ -34,8 +34,8 @@ def _loss(out: tuple[Tensor, Tensor]) -> Tensor:
     return sum(((x * torch.randn(x.shape).to(x.dtype)).sum() for x in out), torch.zeros(()))
 
 
-@pytest.mark.parametrize("width", [1, 100, 200, 10**6])
-@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 63, 64, 65, 257])
+@pytest.mark.parametrize("width", [1, 200, 10**6])
+@pytest.mark.parametrize("tokens", [1, 16, 17, 65])
 def test_chunks_are_the_recurrence(
     tokens: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +47,7 @@ def test_chunks_are_the_recurrence(
     kit.close(kit.grads(_loss(got), leaves), kit.grads(_loss(want), leaves), 1e-10)
 
 
-@pytest.mark.parametrize("tokens", [1, 17, 35])
+@pytest.mark.parametrize("tokens", [1, 17])
 def test_the_backward_is_the_derivative(tokens: int) -> None:
     leaves = _inputs(tokens, batch=1)
     assert torch.autograd.gradcheck(selective_scan, leaves)
@@ -66,17 +66,6 @@ def test_steps_are_the_recurrence() -> None:
     kit.close(kit.grads(_loss(got), leaves), kit.grads(_loss(want), leaves), 1e-10)
 
 
-def test_pieces_are_the_whole() -> None:
-    x, delta, A, B, C, D, state = leaves = _inputs(70)
-    want, last = selective_scan(*leaves)
-    ys = []
-    for start, end in [(0, 33), (33, 34), (34, 51), (51, 70)]:
-        cut = slice(start, end)
-        y, state = selective_scan(x[:, cut], delta[:, cut], A, B[:, cut], C[:, cut], D, state)
-        ys.append(y)
-    kit.close((torch.cat(ys, 1), state), (want, last), 1e-11)
-
-
 def test_state_and_direct_path_may_be_left_out() -> None:
     x, delta, A, B, C, D, state = _inputs(20)
     kit.close(
@@ -86,12 +75,9 @@ def test_state_and_direct_path_may_be_left_out() -> None:
     )
 
 
-@pytest.mark.parametrize("side", ["left", "right", "holes"])
-def test_a_masked_token_is_the_identity(side: str) -> None:
+def test_a_masked_token_is_the_identity() -> None:
     x, delta, A, B, C, D, state = _inputs(40)
-    mask = kit.ragged([40, 23, 1], left=side == "left")
-    if side == "holes":
-        mask = torch.rand(BATCH, 40) > 0.4
+    mask = torch.rand(BATCH, 40) > 0.4
     y, after = selective_scan(x, delta, A, B, C, D, state, mask)
     assert y.isfinite().all()
     for i in range(BATCH):

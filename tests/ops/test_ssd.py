@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -33,7 +33,6 @@ def oracle(*x: Tensor | None) -> tuple[Tensor, Tensor]:
     return recurrence(q, k, v, g, s)
 
 
-@settings(max_examples=25)
 @given(
     st.integers(1, 70), st.integers(1, 3), st.integers(1, 3), widths, widths,
     st.sampled_from([1, 4, 16, 64]), st.sampled_from([1.0, 30.0, 3000.0]),
@@ -45,7 +44,7 @@ def test_every_form(
     recurrent.every_form(ssd, oracle, make(t, groups, shared, k, v, strength), chunk)
 
 
-@pytest.mark.parametrize("t", [1, 63, 64, 65, 300])
+@pytest.mark.parametrize("t", [1, 150])
 def test_many_chunks(t: int) -> None:
     x = make(t, 2, 2, 4, 3)
     want = oracle(*x)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from chimera.ops import ttt
-from tests.kit import close, grads, ragged
+from tests.kit import close, grads
 from tests.ops import recurrent
 from tests.reference.ttt import ttt as by_token
 
@@ -39,7 +38,6 @@ def in_pieces(x: list[Tensor], pieces: list[int]) -> tuple[Tensor, ttt.Memory]:
     return torch.cat(reads, 2), state
 
 
-@settings(max_examples=10)
 @given(st.integers(1, 23), widths, st.integers(1, 9), st.integers(1, 8))
 def test_every_form(t: int, k: int, m: int, width: int) -> None:
     torch.manual_seed(t)
@@ -56,22 +54,6 @@ def test_every_form(t: int, k: int, m: int, width: int) -> None:
     weight = torch.randn_like(z)
     close(z, want, recurrent.EXACT)
     close(grads((z * weight).sum(), x), grads((want * weight).sum(), x), 1e-9)
-
-
-@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_padding_is_in_no_mini_batch(left: bool) -> None:
-    x = make(21)
-    q, k, v, eta, *rest = x
-    model, mask = ttt.Model(*rest), ragged((21, 9), left=left)
-    z, state = ttt.chunkwise(q, k, v, eta, model, ttt.Memory.empty(2, 2, 4, q), mask)
-    trained, _ = ttt.chunkwise(q, k, v, eta, model, None, mask)
-    for row in range(2):
-        real = [y[row : row + 1, :, mask[row]] for y in (q, k, v, eta)]
-        want, last = by_token(*real, *rest)
-        close(z[row : row + 1, :, mask[row]], want, recurrent.EXACT)
-        close(trained[row : row + 1, :, mask[row]], want, recurrent.EXACT)
-        close(rest[0] + state.moved[row : row + 1], last, recurrent.EXACT)
-    assert state.begun.tolist() == [21 % 4, 9 % 4]
 
 
 def test_one_token_of_a_row_is_padding() -> None:

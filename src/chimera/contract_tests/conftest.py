@@ -9,8 +9,9 @@ torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark for a project that does not: `-m "not slow"` leaves most pairs out."""
+    """Declare the marks for a project that does not: `-m "not slow"` leaves most pairs out."""
     config.addinivalue_line("markers", "slow: a pair like others that are tested")
+    config.addinivalue_line("markers", "sampled(n, each=()): cases of which a few may stand for all")
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,7 @@ def decoder(mixer: str, *, loops: int = 1) -> LanguageModel:
 @pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
 @pytest.mark.parametrize("mixer", MIXERS)
 class TestEveryMixer:
+    @pytest.mark.sampled(1, each=("mixer",))
     def test_every_parameter_gets_a_gradient(self, mixer: str, causal: bool) -> None:
         model = build(mixer, causal=causal).train()
         out = model(zoo.tokens())
@@ -43,6 +44,7 @@ class TestEveryMixer:
         without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
         assert not without
 
+    @pytest.mark.sampled(1, each=("mixer", "causal"))
     @pytest.mark.parametrize(("left", "loops"), [(True, 1), (False, 3)], ids=["left", "right"])
     def test_padding_gives_the_unpadded_numbers(
         self, mixer: str, causal: bool, left: bool, loops: int
@@ -50,6 +52,7 @@ class TestEveryMixer:
         model = build(mixer, causal=causal, loops=loops)
         padding_is_neutral(model, [zoo.tokens(1, n)[0] for n in LENGTHS], left=left)
 
+    @pytest.mark.sampled(1, each=("mixer",))
     def test_checkpointing_changes_no_gradient(self, mixer: str, causal: bool) -> None:
         model = build(mixer, causal=causal, loops=2).train()
         found = []
@@ -61,6 +64,7 @@ class TestEveryMixer:
             found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
         close(found[0], found[1])
 
+    @pytest.mark.sampled(1, each=("mixer",))
     def test_runs_under_bf16_autocast(self, mixer: str, causal: bool) -> None:
         model = build(mixer, causal=causal).float().train()
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -79,6 +83,7 @@ class TestEveryDecoder:
         with torch.no_grad():
             close(model(ids).logits[:, :9], model(other).logits[:, :9])
 
+    @pytest.mark.sampled(1, each=("mixer",))
     @pytest.mark.parametrize(("cut", "loops"), [(0, 1), (1, 3), (7, 1)])
     def test_prefill_and_decode_equal_the_full_pass(self, mixer: str, loops: int, cut: int) -> None:
         model = decoder(mixer, loops=loops)
@@ -93,6 +98,7 @@ class TestEveryDecoder:
                 got.append(out.logits)
         close(torch.cat(got, 1), full)
 
+    @pytest.mark.sampled(1, each=("mixer",))
     @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
     def test_a_padded_prefill_decodes_as_unpadded(self, mixer: str, left: bool) -> None:
         model = decoder(mixer)

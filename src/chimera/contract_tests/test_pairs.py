@@ -24,6 +24,7 @@ def pairs() -> list[Any]:
     return found
 
 
+@pytest.mark.sampled(100)
 @pytest.mark.parametrize(("a", "one", "b", "other"), pairs())
 def test_pair_trains_a_step_or_is_refused(a: str, one: str, b: str, other: str) -> None:
     try:

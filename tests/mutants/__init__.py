@@ -1,1 +1,0 @@
-"""How many small mistakes in the arithmetic of the components do the tests notice?"""
