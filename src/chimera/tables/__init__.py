@@ -1,1 +1,28 @@
 """Compute tables of the papers that need no training: `python -m chimera.tables.<name>`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from chimera.errors import UserError, one_line
+
+
+def run(main: Callable[[Sequence[str]], None]) -> None:
+    """Run `main` on the command line's arguments; for bad ones print one line and exit with 2."""
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def show(head: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """Print a table in the terminal."""
+    table = Table(*head, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

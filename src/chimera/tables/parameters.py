@@ -10,7 +10,7 @@ The published numbers come from `experiments/titan/parameters.csv`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +25,9 @@ from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
+from chimera.report.text import grid
 from chimera.rundir.atomic import write_atomic
-from chimera.tables.command import run, show
+from chimera.tables import run, show
 
 #: Vocabulary sizes of pretrained tokenizers; other tokenizers have a setting `vocab_size`.
 VOCABULARY = {"bert": 30522, "gpt2": 50257}
@@ -92,15 +93,13 @@ def count(overrides: list[str]) -> Count:
 
 
 def _layer(block: Block) -> tuple[str, dict[str, int]]:
-    router = getattr(block.ffn, "router", None)
-    gating = _size([router] if router is not None else [])
-    every = (block.mixer_norm, block.ffn_norm, block.mixer_out_norm, block.ffn_out_norm)
-    norms = [norm for norm in every if norm is not None]
+    gating = _size(getattr(block.ffn, "router", None))
+    norms = (block.mixer_norm, block.ffn_norm, block.mixer_out_norm, block.ffn_out_norm)
     sizes = {
-        "mixer": _size([block.mixer]),
-        "experts": _size([block.ffn] if block.ffn is not None else []) - gating,
+        "mixer": _size(block.mixer),
+        "experts": _size(block.ffn) - gating,
         "gating": gating,
-        "norm": _size(norms),
+        "norm": _size(*norms),
     }
     return block.mixer.component, sizes
 
@@ -108,22 +107,18 @@ def _layer(block: Block) -> tuple[str, dict[str, int]]:
 def _outside(model: LanguageModel) -> dict[str, int]:
     """Parameter counts outside layers; an embedding that is also the head counts once."""
     body = model.backbone
-    embedding = _size([body.embedding])
-    scale = _size([body.scale] if body.scale is not None else [])
     parts = {
-        "embeddings": embedding,
-        "embedding scale": scale,
-        "positions": _size([body.position]),
+        "embeddings": _size(body.embedding),
+        "embedding scale": _size(body.scale),
+        "positions": _size(body.position),
     }
-    total = sum(p.numel() for p in model.parameters())
-    head = total - _size([body])
     if body.embedding_norm is not None:
-        parts["embedding norm"] = _size([body.embedding_norm])
-    return parts | {"last norm": _size([body.norm]), "head": head}
+        parts["embedding norm"] = _size(body.embedding_norm)
+    return parts | {"last norm": _size(body.norm), "head": _size(model) - _size(body)}
 
 
-def _size(modules: Iterable[nn.Module]) -> int:
-    return sum(p.numel() for module in modules for p in module.parameters())
+def _size(*modules: nn.Module | None) -> int:
+    return sum(p.numel() for module in modules if module is not None for p in module.parameters())
 
 
 def layers_table(counted: Count) -> list[list[str]]:
@@ -186,15 +181,13 @@ def main(arguments: Sequence[str]) -> None:
         print("\n".join(notes))
         return
     command = f"python -m chimera.tables.parameters {' '.join(arguments)}"
-    text = [f"# Parameters of {' '.join(overrides)}", "", f"`{command}`, d = {counted.dim}.", ""]
-    for head, *rows in tables:
-        text += [_line(head), _line(["---"] + ["---:"] * (len(head) - 1)), *map(_line, rows), ""]
-    text += [f"- {note}" for note in notes]
-    write_atomic(out, "\n".join(text).rstrip() + "\n")
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    parts = [
+        f"# Parameters of {' '.join(overrides)}",
+        f"`{command}`, d = {counted.dim}.",
+        *(grid(head, rows) for head, *rows in tables),
+        "\n".join(f"- {note}" for note in notes),
+    ]
+    write_atomic(out, "\n\n".join(filter(None, parts)) + "\n")
 
 
 if __name__ == "__main__":
