@@ -20,12 +20,13 @@ from omegaconf import DictConfig, open_dict
 from chimera.config import static
 from chimera.config.groups import groups, is_part
 from chimera.config.roots import find
-from chimera.config.scale import drop_other_presets
 from chimera.config.search_path import composed, defaults_list, hydra_on
 from chimera.errors import unknown
 
 #: Key of a part's YAML that chooses other parts; the composition removes it.
 COMPANIONS = "with"
+#: Key of a preset or row that says what a scale means for it; the composition removes it.
+AT = "at"
 #: Marks a key that the command line does not set.
 UNSET: Any = object()
 
@@ -95,13 +96,12 @@ def compose_choices(overrides: tuple[str, ...], conf: Path) -> bytes:
     """Compose the configuration of group overrides, without Hydra's own node; cached.
 
     Each job of a sweep gets a copy. Pickled, it takes a sixth of the time of OmegaConf's deepcopy.
-    Other presets' entries of the scale, a third of all nodes, are left out, too.
     """
     with hydra_on(conf):
         cfg = composed(overrides)
     with open_dict(cfg):
-        drop_other_presets(cfg.scale, cfg.hydra.runtime.choices.preset)
         del cfg["hydra"]
+        cfg.pop(AT, None)
         _drop_companions(cfg)
     return pickle.dumps(cfg)
 
@@ -124,21 +124,20 @@ def init_from_of(chosen: Selection, overrides: Sequence[str]) -> str | None:
     names = {override.lstrip("+").partition("=")[0] for override in overrides}
     if "model" in names or not ("preset" in names or any("/" in name for name in names)):
         return None
-    values = _scale(chosen).get("preset_values") or {}
-    preset_values = values.get(chosen.options["preset"]) or {}
-    path = preset_values.get("init_from", chosen.value("init_from"))
+    path = scale_of(chosen)["values"].get("init_from", chosen.value("init_from"))
     return None if path is None else str(path)
 
 
 def scale_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
     """Choices that the scale makes, without groups that the command line chooses."""
     names = {override.partition("=")[0] for override in overrides}
-    scale = _scale(chosen)
-    options = dict(scale.get("choices") or {})
+    general, own = _scale(chosen)
+    options = dict(general["choices"])
     if options and not static.attribute(str(chosen.value("task._target_")), "plain_text", True):
         # The scale's data set is plain text; it cannot replace labelled examples.
         options = {g: o for g, o in options.items() if g not in ("data", "tokenizer")}
-    options |= (scale.get("preset_choices") or {}).get(chosen.options["preset"]) or {}
+    options |= own.get("choices", {})
+    options = {group: option for group, option in options.items() if option is not None}
     return [f"{group}={option}" for group, option in options.items() if group not in names]
 
 
@@ -178,8 +177,26 @@ def member_choices(chosen: Selection, cycle: Any) -> list[str]:
     return [f"+{g}={name}" for name, g in member_groups.items() if g not in chosen.options]
 
 
-def _scale(chosen: Selection) -> dict[str, Any]:
-    return next(node for group, _, node in chosen.files if group == "scale")
+def scale_of(chosen: Selection) -> dict[str, Any]:
+    """The scale's file with what presets and rows say under `at: {<scale>: …}`, the last one first.
+
+    A null takes a bound, a choice or a share away.
+    """
+    general, own = _scale(chosen)
+    merged = {**general, **{kind: general.get(kind, {}) | node for kind, node in own.items()}}
+    for kind in ("bounds", "choices", "shares"):
+        entries = merged.get(kind, {}).items()
+        merged[kind] = {key: value for key, value in entries if value is not None}
+    return merged
+
+
+def _scale(chosen: Selection) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The scale's file, and what presets and rows say at it."""
+    own: dict[str, dict[str, Any]] = {}
+    for _, _, node in chosen.files:
+        for kind, entries in ((node.get(AT) or {}).get(chosen.options["scale"]) or {}).items():
+            own[kind] = own.get(kind, {}) | entries if entries is not None else {}
+    return next(node for group, _, node in chosen.files if group == "scale"), own
 
 
 @cache

@@ -26,6 +26,7 @@ from chimera.config.choices import (
     is_top_level,
     member_choices,
     scale_choices,
+    scale_of,
     select,
 )
 from chimera.config.declared import recorded, trusted_model
@@ -87,7 +88,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
             cfg.choices.logger = ",".join(several)
         cfg.table = _table(final.options, cfg.table)
         cfg.numerics = NUMERICS
-    apply_scale(cfg, set(settings))
+    apply_scale(cfg, scale_of(final), set(settings))
     rates.apply(cfg, set(settings))
     apply_debug(cfg, final, settings)
     precision.resolve(cfg)

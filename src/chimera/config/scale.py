@@ -16,8 +16,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera.rundir.identity import NOT_IDENTITY
 
-#: Keys of a scale that hold something for each preset.
-BY_PRESET = ("presets", "preset_values", "preset_choices", "shares")
 #: Key of a run's record that holds `past_bounds`.
 PAST = "past_scale"
 
@@ -50,43 +48,36 @@ def drop_unused_preset_keys(
                 del holder[leaf]
 
 
-def apply_scale(cfg: DictConfig, command_keys: Set[str]) -> None:
+def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str]) -> None:
     """Set the scale's values, take its shares, clamp numbers to its bounds.
 
     The scale wins over presets and rows, and the command line over the scale.
 
     Args:
         cfg: composed; changed in place.
+        scale: with what preset and row say at it (`choices.scale_of`).
         command_keys: keys set on the command line, which keep their values.
     """
     # A number of epochs replaces the number of steps that a preset or the default sets.
     if cfg.trainer.max_epochs and "trainer.max_steps" not in command_keys:
         cfg.trainer.max_steps = None
-    preset, scale = cfg.choices.preset, cfg.scale
-    for key, factor in (scale.get("shares", {}).get(preset) or {}).items():
+    with open_dict(cfg):
+        cfg.scale = dict(scale)
+    scale = cfg.scale
+    for key, factor in scale.shares.items():
         node, leaf = _holder(cfg, key)
         if node is None or key in command_keys or OmegaConf.is_interpolation(node, leaf):
             continue
         if node[leaf] is not None:
             node[leaf] = max(1, round(node[leaf] * factor))
-    preset_values = scale.get("preset_values", {}).get(preset) or {}
-    for key, value in {**scale["values"], **preset_values}.items():
+    for key, value in scale["values"].items():
         node, leaf = _holder(cfg, key)
         if node is not None and key not in command_keys:
             node[leaf] = value
-    for key, bound in {**scale.bounds, **(scale.presets.get(preset) or {})}.items():
+    for key, bound in scale.bounds.items():
         node, leaf = _holder(cfg, key)
         if node is not None and key not in command_keys and _is_past(leaf, node[leaf], bound):
             node[leaf] = bound
-    drop_other_presets(scale, preset)
-
-
-def drop_other_presets(scale: DictConfig, preset: str) -> None:
-    """Remove what a scale says of other presets: it names keys that this configuration lacks."""
-    for by_preset in (scale.get(group, {}) for group in BY_PRESET):
-        with open_dict(scale):
-            for name in [n for n in by_preset if n != preset]:
-                del by_preset[name]
 
 
 def past_bounds(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -102,7 +93,8 @@ def past_bounds(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         `value` and `bound` by dotted key.
     """
     scale = config["scale"]
-    bounds = {**scale["bounds"], **(scale["presets"].get(config["choices"]["preset"]) or {})}
+    own = scale.get("presets", {}).get(config["choices"]["preset"])  # of older runs
+    bounds = {**scale["bounds"], **(own or {})}
     past = {}
     for key, bound in bounds.items():
         node, leaf = _holder(config, key)

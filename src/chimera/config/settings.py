@@ -265,24 +265,17 @@ class Scale:
     Args:
         bounds: dotted key to its largest value, unless the command line sets the key; a key that is
             null takes the bound, a key that is absent is skipped.
-        presets: by preset, bounds that replace those above, so that a Large model stays larger
-            than its Base.
         values: dotted key to its value at this scale, unless the command line sets the key; for
             settings without a bound, such as the learning rate.
-        preset_values: by preset, values that replace those above.
         choices: group to the option that replaces a preset's or an experiment's choice, unless the
             command line chooses the group.
-        preset_choices: by preset, additional choices.
-        shares: by preset, dotted key to a factor on the value of preset and row, rounded: what a
-            paper varies keeps its ratios. Not for keys of the command line.
+        shares: dotted key to a factor on the value of preset and row, rounded: what a paper varies
+            keeps its ratios. Not for keys of the command line.
+
+    A preset or a row may have any of these under `at: {<scale>: …}`; they win over the scale's.
     """
 
     bounds: dict[str, Bound] = field(default_factory=dict)
-    presets: dict[str, dict[str, Bound]] = field(default_factory=dict)
     values: dict[str, bool | int | float | str | None] = field(default_factory=dict)
-    preset_values: dict[str, dict[str, bool | int | float | str | None]] = field(
-        default_factory=dict
-    )
     choices: dict[str, str] = field(default_factory=dict)
-    preset_choices: dict[str, dict[str, str]] = field(default_factory=dict)
-    shares: dict[str, dict[str, PositiveFloat]] = field(default_factory=dict)
+    shares: dict[str, PositiveFloat] = field(default_factory=dict)
