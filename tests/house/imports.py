@@ -10,7 +10,7 @@ from chimera.paths import PACKAGE
 
 #: The rooms of each floor, the lowest first. An import goes to a lower floor or stays in its room.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("paths", "errors", "types", "site", "world", "program"),
+    ("dotted", "paths", "errors", "types", "site", "world", "program"),
     ("contract", "contract_gguf", "contract_hf", "data", "rundir"),
     ("ops", "config"),
     ("mixer", "norm", "quant", "ffn", "position", "adapter", "optim"),

@@ -17,8 +17,8 @@ from torch import nn
 
 from chimera.cli.train import main
 from chimera.config.compose import compose, plain
-from chimera.config.elsewhere import TRAINER
 from chimera.config.lengths import number
+from chimera.config.migration_hints import hints
 from chimera.config.settings import Trainer
 from chimera.errors import UserError
 from chimera.paths import CONF, ROOT
@@ -32,6 +32,12 @@ from tests.train.tiny import losses, record, same, state
 ARGUMENTS = list(inspect.signature(pl.Trainer.__init__).parameters)[1:]
 DEFAULTS = yaml.safe_load((CONF / "trainer/default.yaml").read_text())
 OWN = [*tiny.LINE, tiny.CONSTANT]
+#: Arguments of Lightning's Trainer that something else sets here, with what is said of them.
+TRAINER = {
+    key.removeprefix("trainer."): said
+    for key, said in hints()["keys"].items()
+    if key.startswith("trainer.")
+}
 
 
 @pytest.fixture(scope="module")

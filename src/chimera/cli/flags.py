@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chimera.config.elsewhere import FLAGS
+from chimera.config.migration_hints import hints
 from chimera.errors import UserError, nearest
 from chimera.program import spelt
 
@@ -74,8 +74,8 @@ def read_flags(arguments: Sequence[str]) -> Flags:
             if not equals:
                 value = _value(flag, remaining)
             setattr(flags, VALUES[flag], value)
-        elif flag in FLAGS:
-            raise UserError(f"{flag} has no effect here; {FLAGS[flag]}")
+        elif flag in (theirs := hints()["flags"]):
+            raise UserError(f"{flag} has no effect here; {theirs[flag]}")
         else:
             meant = _meant(flag, value or "".join(remaining[:1]))
             raise UserError(
@@ -88,8 +88,8 @@ def read_flags(arguments: Sequence[str]) -> Flags:
 
 def _meant(flag: str, value: str) -> str:
     """What a flag of no command here may have been: a setting, which has no dashes, or another."""
-    from chimera.config.elsewhere import advice
     from chimera.config.groups import groups
+    from chimera.config.migration_hints import advice
 
     name = flag.lstrip("-").replace("-", "_")
     if name in groups() or "." in name:

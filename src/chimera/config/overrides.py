@@ -12,8 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
 from hydra.errors import HydraException, OverrideParseException
 
-from chimera.config.elsewhere import advice, check_hydra, is_hydra, option_advice
 from chimera.config.groups import ZOO, groups, is_part
+from chimera.config.migration_hints import advice, check_hydra, is_hydra, option_advice
 from chimera.config.schema import RESERVED
 from chimera.errors import UserError, nearest, unknown
 from chimera.program import spelt

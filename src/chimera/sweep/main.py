@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from chimera.config.compose import compose, plain
-from chimera.config.elsewhere import is_hydra
+from chimera.config.migration_hints import is_hydra
 from chimera.config.overrides import canonical, check_choices
 from chimera.config.scale import past_lines
 from chimera.config.search_path import register_roots

@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 
-from chimera.config.elsewhere import is_hydra
 from chimera.config.groups import groups
+from chimera.config.migration_hints import is_hydra
 from chimera.config.scratch import applicable
 from chimera.errors import UserError
 from chimera.program import SWEEP
