@@ -17,6 +17,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
+from chimera import dotted
 from chimera.config import init_from, precision, rates, scratch, tables
 from chimera.config.choices import (
     UNSET,
@@ -43,7 +44,7 @@ from chimera.config.overrides import (
     one_each,
 )
 from chimera.config.rows_before import check_row_settings, row_overrides, teacher_overrides
-from chimera.config.scale import apply_scale, drop_unused_preset_keys, keys_of
+from chimera.config.scale import apply_scale, drop_unused_preset_keys
 from chimera.config.search_path import one_line
 from chimera.errors import UserError
 from chimera.paths import CONF
@@ -78,8 +79,7 @@ def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
             else:
                 check_key(override, known_keys)
             _set(cfg, override)
-    preset = final.options["preset"]
-    drop_unused_preset_keys(cfg, preset, final.options, known_keys, conf)
+    drop_unused_preset_keys(cfg, final.options, known_keys)
     _refuse_unknown(cfg, known_keys)
     with open_dict(cfg):
         options = final.options.items()
@@ -236,7 +236,8 @@ def _set(cfg: DictConfig, override: Override) -> None:
 
 
 def _refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
-    for key in sorted(set(keys_of(cfg)) - known_keys):
+    keys = {key for key, _ in dotted.walk(OmegaConf.to_container(cfg))}
+    for key in sorted(keys - known_keys):
         if not key.startswith(("table.", "init_row.", "mixer.members", "callbacks.", *OPEN)):
             raise UserError(
                 f"an experiment or preset sets {key}, which no chosen part has"

@@ -6,14 +6,14 @@ record and for reports. Also removes preset keys of parts that were replaced. Do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from chimera import dotted
+from chimera.config.groups import node
 from chimera.rundir.identity import NOT_IDENTITY
 
 #: Key of a run's record that holds `past_bounds`.
@@ -21,7 +21,7 @@ PAST = "past_scale"
 
 
 def drop_unused_preset_keys(
-    cfg: DictConfig, preset: str, chosen: Mapping[str, str], known_keys: Set[str], conf: Path
+    cfg: DictConfig, chosen: Mapping[str, str], known_keys: Set[str]
 ) -> None:
     """Remove preset keys of a part for which another option was chosen.
 
@@ -30,22 +30,16 @@ def drop_unused_preset_keys(
 
     Args:
         cfg: composed; changed in place.
-        preset: name of the chosen preset.
         chosen: option of each group.
         known_keys: dotted keys of the chosen parts.
-        conf: folder of the configuration.
     """
-    preset_options, keys = _preset(preset, conf)
-    for key in keys:
-        group, _, rest = key.partition(".")
-        replaced = group in preset_options and chosen[group] != preset_options[group]
-        if not rest or not replaced or key in known_keys:
-            continue
-        parent, _, leaf = key.rpartition(".")
-        holder = OmegaConf.select(cfg, parent)
-        if holder is not None and leaf in holder:
-            with open_dict(holder):
-                del holder[leaf]
+    of_preset, keys = _preset(chosen["preset"])
+    with open_dict(cfg):
+        for key in keys:
+            group, _, rest = key.partition(".")
+            replaced = group in of_preset and chosen[group] != of_preset[group]
+            if rest and replaced and key not in known_keys:
+                dotted.drop(cfg, key)
 
 
 def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str]) -> None:
@@ -63,21 +57,20 @@ def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str
         cfg.trainer.max_steps = None
     with open_dict(cfg):
         cfg.scale = dict(scale)
-    scale = cfg.scale
-    for key, factor in scale.shares.items():
-        node, leaf = _holder(cfg, key)
-        if node is None or key in command_keys or OmegaConf.is_interpolation(node, leaf):
+    for key, factor in _free(cfg.scale.shares, command_keys):
+        holder, leaf = dotted.holder(cfg, key)
+        if holder is None or OmegaConf.is_interpolation(holder, leaf) or holder[leaf] is None:
             continue
-        if node[leaf] is not None:
-            node[leaf] = max(1, round(node[leaf] * factor))
-    for key, value in scale["values"].items():
-        node, leaf = _holder(cfg, key)
-        if node is not None and key not in command_keys:
-            node[leaf] = value
-    for key, bound in scale.bounds.items():
-        node, leaf = _holder(cfg, key)
-        if node is not None and key not in command_keys and _is_past(leaf, node[leaf], bound):
-            node[leaf] = bound
+        holder[leaf] = max(1, round(holder[leaf] * factor))
+    for key, value in _free(cfg.scale["values"], command_keys):
+        dotted.put(cfg, key, value)
+    for key, bound in _free(cfg.scale.bounds, command_keys):
+        if dotted.has(cfg, key) and _is_past(key, dotted.get(cfg, key), bound):
+            dotted.put(cfg, key, bound)
+
+
+def _free(entries: DictConfig, command_keys: Set[str]) -> list[tuple[str, Any]]:
+    return [(str(key), value) for key, value in entries.items() if key not in command_keys]
 
 
 def past_bounds(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -94,13 +87,13 @@ def past_bounds(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """
     scale = config["scale"]
     own = scale.get("presets", {}).get(config["choices"]["preset"])  # of older runs
-    bounds = {**scale["bounds"], **(own or {})}
-    past = {}
-    for key, bound in bounds.items():
-        node, leaf = _holder(config, key)
-        if node is not None and key not in NOT_IDENTITY and _is_past(leaf, node[leaf], bound):
-            past[key] = {"value": node[leaf], "bound": bound}
-    return past
+    return {
+        key: {"value": dotted.get(config, key), "bound": bound}
+        for key, bound in {**scale["bounds"], **(own or {})}.items()
+        if key not in NOT_IDENTITY
+        and dotted.has(config, key)
+        and _is_past(key, dotted.get(config, key), bound)
+    }
 
 
 def past_lines(config: Mapping[str, Any]) -> list[str]:
@@ -118,53 +111,28 @@ def shown(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def keys_of(cfg: DictConfig, prefix: str = "") -> Iterator[str]:
-    """All dotted keys of a composed configuration."""
-    for key in map(str, cfg):
-        yield f"{prefix}{key}"
-        node = cfg._get_node(key)
-        if isinstance(node, DictConfig) and not node._is_none() and not node._is_missing():
-            yield from keys_of(node, f"{prefix}{key}.")
-
-
 @cache
-def _preset(name: str, conf: Path) -> tuple[dict[str, str], list[str]]:
+def _preset(name: str) -> tuple[dict[str, str], list[str]]:
     """Options by group and dotted keys of a preset, including those of its base presets."""
-    node = yaml.safe_load((conf / "preset" / f"{name}.yaml").read_text(encoding="utf-8")) or {}
+    settings = node("preset", name) or {}
     options: dict[str, str] = {}
     keys: list[str] = []
-    for default in node.pop("defaults", []):
+    for default in settings.pop("defaults", []):
         if isinstance(default, Mapping):
             options |= {key.removeprefix("override /"): choice for key, choice in default.items()}
         elif default != "_self_":
-            base_options, base_keys = _preset(default, conf)
+            base_options, base_keys = _preset(default)
             options, keys = base_options | options, keys + base_keys
-    return options, [*keys, *_keys(node)]
+    return options, [*keys, *(key for key, _ in dotted.walk(settings))]
 
 
-def _holder(config: Any, key: str) -> tuple[Any, str]:
-    """Node that holds the last part of a dotted key, and that part; node None if it is absent."""
-    *parents, leaf = key.split(".")
-    node = config
-    for part in parents:
-        node = node[part] if isinstance(node, Mapping | DictConfig) and part in node else None
-    return (node if isinstance(node, Mapping | DictConfig) and leaf in node else None), leaf
-
-
-def _is_past(leaf: str, value: object, bound: float) -> bool:
+def _is_past(key: str, value: object, bound: float) -> bool:
     """Whether a value is past its bound; null and a share of all batches have no end, so they are.
 
     Args:
-        leaf: last part of the value's key.
+        key: of the value.
         value: of any type; texts are within every bound.
         bound: of the scale.
     """
-    share = leaf.startswith("limit_") and isinstance(value, float)
+    share = ".limit_" in key and isinstance(value, float)
     return value is None or share or (isinstance(value, int | float) and value > bound)
-
-
-def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in node.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{prefix}{key}.")
