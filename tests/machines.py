@@ -22,8 +22,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from chimera.rundir.environment import git_state
-from tests.golden.lanes import machine
+from chimera.rundir.environment import first_core, git_state
 
 ROOT = Path(__file__).parents[1]
 #: Levels of each library's variable; None leaves the choice to the processor.
@@ -74,7 +73,8 @@ def table(settings: Iterable[Setting], options: argparse.Namespace) -> int:
     """Run the tests in each setting and print a row for each; return 1 if a test fails."""
     state = git_state()
     commit = str(state.get("commit", "unknown"))[:12] + " changed" * bool(state.get("changed"))
-    print(f"Commit {commit}, {machine()['cpu']}, tests: {' '.join(options.tests)}\n")
+    cpu = first_core().get("model name", "an unknown processor")
+    print(f"Commit {commit}, {cpu}, tests: {' '.join(options.tests)}\n")
     print("| Python | oneDNN | ATen | threads | seconds | passed | failing tests |")
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     failed = False

@@ -1,139 +1,136 @@
-"""`python -m tests.golden`: does this code still compute what the code of the base commit did?
+"""`python -m tests.golden [base=<commit>] [name …]`: does this tree compute what a commit computed?
 
-Every combination is trained by both, and losses, gradient norms, metrics, weights, identities and
-names of directories are compared as text. Results of the base are kept, so that the next comparison
-runs this tree only.
+Every combination is trained by both, side by side. Losses, gradient norms, metrics, weights, the
+name of the run's directory and what later commands print are compared as text. The default commit
+is HEAD, so that changes that are not committed yet are compared with the last commit.
 """
 
 from __future__ import annotations
 
-import argparse
+import csv
+import hashlib
 import json
+import re
+import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chimera.rundir.identity import NUMERICS
-from tests.golden import lanes, table
-from tests.golden.combinations import ALL, KNOWN, ROOT, Combination, components, units
-from tests.golden.compare import differences, interruptions, recorded
+import torch
 
-LOSSES = Path(__file__).with_name("losses.json")
-Results = dict[str, dict[str, Any]]
+from tests import forks
+from tests.golden import inputs
+from tests.golden.combinations import ALL, ROOT, Combination, units
 
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
-    parser.add_argument(
-        "given", nargs="*", metavar="base=COMMIT", help="git revision to agree with"
-    )
-    parser.add_argument("--base", default=lanes.BASE, help="the same")
-    parser.add_argument("--table", action="store_true", help="what was, is, and why, in Markdown")
-    parser.add_argument("--base-tree", type=Path, help="a checkout of it, if there is one")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="the code that is compared")
-    parser.add_argument("--only", help="names of combinations, with commas")
-    parser.add_argument("--fresh", action="store_true", help="run the base again, too")
-    parser.add_argument("--apart", action="store_true", help="runs share no imports: slow")
-    parser.add_argument("--write", action="store_true", help=f"put the base into {LOSSES.name}")
-    parser.add_argument("--list", action="store_true", help="the combinations")
-    asked = parser.parse_args()
-    for word in asked.given:
-        key, _, value = word.partition("=")
-        if key != "base" or not value:
-            parser.error(f"{word}: give base=<commit>")
-        asked.base = value
-    return asked
+COLUMNS = ("loss", "grad_norm", "accuracy", "learning_rate", "scaler_scale", "epoch")
+#: Metrics and lines of the clock or of the machine's memory.
+CLOCK = re.compile(r"second|latency|peak_|memory|tokens/s|\d (ms|s)\b")
 
 
-def main() -> int:
+def main(words: Sequence[str]) -> int:
     """Returns the exit code: 1 if anything differs."""
-    asked = arguments()
-    if asked.list:
-        for one in ALL.values():
-            print(f"{one.name}: {' '.join(one.line)}")
-        return 0
-    names = asked.only.split(",") if asked.only else list(table.MOST_USED) if asked.table else None
-    if unknown := set(names or ()) - set(KNOWN):
-        sys.exit(f"no such combination: {', '.join(sorted(unknown))}")
-    began, work = time.monotonic(), units(names)
-    with tempfile.TemporaryDirectory(prefix="golden-") as folder:
-        base, now = results(asked, work, Path(folder))
-    if asked.table:
-        lines, failed = table.of(base, now)
-        print("\n".join(lines))
-    else:
-        failed = show(base, now)
-    print(f"{len(now)} combinations, {failed} differ, {time.monotonic() - began:.0f} s")
-    if asked.write:
-        write(base, lanes.commit_of(asked.base))
-    return int(failed > 0)
+    named = dict(word.split("=", 1) for word in words if "=" in word)
+    chosen = [word for word in words if "=" not in word]
+    if unknown := [*set(named) - {"base"}, *set(chosen) - set(ALL)]:
+        print(f"error: {unknown[0]} is no golden run; choose of {', '.join(ALL)}", file=sys.stderr)
+        return 2
+    differ = 0
+    with tempfile.TemporaryDirectory(prefix="golden-") as name:
+        tree = Path(name, "tree")
+        _git("worktree", "add", "--detach", str(tree), named.get("base", "HEAD"))
+        try:
+            folders = {tree: inputs.make(Path(name, "base")), ROOT: inputs.make(Path(name, "now"))}
+            for one in (one for unit in units(chosen or None) for one in unit):
+                old, new = results(one, folders)
+                lines = [*differences(old, new), *old["failed"]]
+                differ += bool(lines)
+                print("\n    ".join([f"{one.name}: {'differs' if lines else 'equal'}", *lines[:8]]))
+        finally:
+            _git("worktree", "remove", "--force", str(tree))
+    print(f"{differ} differ")
+    return int(differ > 0)
 
 
-def results(
-    asked: argparse.Namespace, work: list[list[Combination]], folder: Path
-) -> tuple[Results, Results]:
-    """Those of the base, kept or new, and those of this tree; two processes at a time."""
-    commit = lanes.commit_of(asked.base)
-    inputs, digest = lanes.given(folder / "inputs")
-    kept = lanes.Kept(commit, digest)
-    every = [one for unit in work for one in unit]
-    there = {one.name: kept.read(one) for one in every}
-    old = [unit for unit in work if asked.fresh or not all(there[one.name] for one in unit)]
-    preload = not asked.apart
-    tree = asked.tree.resolve()
-    if old:
-        place = asked.base_tree or lanes.worktree(commit)
-        first = [("base", place.resolve(), old), ("now", tree, work)]
-    else:
-        first = [("now", tree, work[::2]), ("now", tree, work[1::2])]
-    started = [
-        (label, lanes.Lane(label, code, folder / str(i), inputs, jobs(todo), preload=preload))
-        for i, (label, code, todo) in enumerate(first)
+def _git(*words: str) -> None:
+    subprocess.run(("git", "-C", str(ROOT), *words), check=True, capture_output=True)
+
+
+def results(one: Combination, folders: dict[Path, Path]) -> list[dict[str, Any]]:
+    """What each tree makes of a combination in its folder, both at the same time."""
+    named = any(each.after == one.name for each in ALL.values())
+    train = ["train.py", *one.line, *([f"run_dir={one.name}"] if named else [])]
+    found: list[dict[str, Any]] = [{"failed": []} for _ in folders]
+    run = partial(_together, one.name, folders, found)
+    run([train] * 2)
+    places = [
+        folder / one.name if named else next((folder / "runs" / one.name).glob("*-*"), folder)
+        for folder in folders.values()
     ]
-    base: Results = {name: found for name, found in there.items() if found}
-    now: Results = {}
-    for label, lane in started:
-        (base if label == "base" else now).update(lane.results())
-    for one in every:
-        if old:
-            kept.write(one, base[one.name])
-    return base, now
+    for mine, place in zip(found, places, strict=True):
+        mine |= {"directory": place.name, **gathered(place)}
+    for line in one.then:
+        said = run([line.replace("{run}", str(place)).split() for place in places])
+        for mine, place, text in zip(found, places, said, strict=True):
+            shown = text.replace(str(place), "{run}").splitlines()
+            mine[line] = [row for row in shown if not CLOCK.search(row)]
+    return found
 
 
-def jobs(work: list[list[Combination]]) -> list[dict[str, Any]]:
-    """As a server takes them."""
-    return [lanes.job(one) for unit in work for one in unit]
+def _together(
+    name: str, folders: dict[Path, Path], found: list[dict[str, Any]], lines: list[list[str]]
+) -> list[str]:
+    """Run a command with each tree; what each printed."""
+    started = [
+        forks.start(*line, root=tree, cwd=folder, env={
+            "CHIMERA_RUNS": str(folder / "runs" / name), "CHIMERA_CACHE": str(folder / "cache"),
+        })
+        for line, (tree, folder) in zip(lines, folders.items(), strict=True)
+    ]  # fmt: skip
+    done = [command.wait() for command in started]
+    for mine, each in zip(found, done, strict=True):
+        if each.returncode:
+            mine["failed"].append(f"exit code {each.returncode}: {each.stderr.strip()[-300:]}")
+    return [each.stdout for each in done]
 
 
-def show(base: Results, now: Results) -> int:
-    """Print what differs; returns in how many combinations."""
-    failed = 0
-    for name, found in now.items():
-        lines = differences(base[name], found)
-        if any(code not in (0, -9, 130) for code in base[name]["codes"]):
-            lines.append(f"fails in the base: {base[name].get('log', '')}")
-        failed += bool(lines)
-        for line in lines[:8]:
-            print(f"{name:24} {line}")
-        if len(lines) > 8:
-            print(f"{name:24} and {len(lines) - 8} more")
-    for line in interruptions(now):
-        print(line)
-        failed += 1
-    return failed
+def gathered(run: Path) -> dict[str, Any]:
+    """Numbers of a run as the text that they are written as, and a hash of its weights."""
+    found: dict[str, Any] = {}
+    if (run / "steps.csv").exists():
+        with (run / "steps.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        found |= {column: [row.get(column) for row in rows] for column in COLUMNS}
+    if (run / "run.json").exists():
+        record = json.loads((run / "run.json").read_text(encoding="utf-8"), parse_float=str)
+        metrics = {k: v for k, v in record["metrics"].items() if not CLOCK.search(k)}
+        found |= {"metrics": metrics, "identity": record.get("identity")}
+    if (last := run / "checkpoints" / "last.ckpt").exists():
+        state = torch.load(last, map_location="cpu", weights_only=True)["state_dict"]
+        flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in state.values()]
+        digests = sorted(hashlib.sha256(t.numpy().tobytes()).hexdigest() for t in flat)
+        found["weights"] = hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+    return found
 
 
-def write(base: Results, commit: str) -> None:
-    """Record the base's numbers for machines like this one."""
-    runs = {name: recorded(base[name]) for name in ALL if name in base}
-    head = {"commit": commit, "numerics": NUMERICS, **lanes.machine()}
-    head["components"] = components(lanes.worktree(commit))
-    text = json.dumps({**head, "runs": runs}, indent=1)
-    LOSSES.write_text(text + "\n", encoding="utf-8")
+def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """In what a result differs from the one of before; of a list, the first place."""
+    for key in dict.fromkeys([*old, *new]):
+        before, now = old.get(key), new.get(key)
+        if before == now:
+            continue
+        if isinstance(before, dict) and isinstance(now, dict):
+            yield from (f"{key}.{line}" for line in differences(before, now))
+        elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+            at = next(
+                i for i, pair in enumerate(zip(before, now, strict=True)) if len(set(pair)) > 1
+            )
+            yield f"{key} at {at + 1}: {before[at]}, now {now[at]}"
+        else:
+            yield f"{key}: {str(before)[:100]}, now {str(now)[:100]}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

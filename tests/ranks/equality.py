@@ -20,17 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.contract_tests.zoo import names
-from tests.contract.cases import depth, members
 from tests.golden import inputs
 from tests.golden.combinations import ALL, ROOT, Combination, causal, own, units
-
-
-def layers(name: str) -> str:
-    """Depth at which each member of a pattern has come, and windows shorter than the text."""
-    window = ["mixer.members.sliding_window.window=8"] * ("sliding_window" in members(name)[1:])
-    return " ".join([f"model.depth={depth(name)}", *window])
-
 
 #: A mixture of experts whose experts drop nothing: no capacity is a process's own.
 UNCAPPED = [
@@ -47,22 +38,9 @@ WAYS = [
     own("bf16-accumulation", "precision=bf16 trainer.accumulate_grad_batches=2"),
     own("fp16-accumulation", "precision=fp16 guard=skip trainer.accumulate_grad_batches=2"),
 ]
-#: Mixers that no golden line chooses, as decoders; of a pattern all members, and windows that end.
-NEWER = [
-    causal(name, f"mixer={name} quant=none norm=rmsnorm {layers(name)}")
-    for name in names("mixer")
-    if not any(f"mixer={name}" in one.line for one in ALL.values()) and name != "pattern"
-]
-#: Adapters that no golden line chooses; `head_only` trains what a classifier trains without one.
-ADAPTED = [
-    own(name, f"adapter={name}")
-    for name in names("adapter")
-    if not any(f"adapter={name}" in one.line for one in ALL.values())
-    and name not in ("none", "liza", "head_only")
-]
-EXTRA = {one.name: one for one in (*UNCAPPED, *WAYS, *NEWER, *ADAPTED)}
-#: Lines that stop, or that differ only in what does not concern several processes.
-LEFT_OUT = ("killed", "stopped", "wandb", "workers")
+EXTRA = {one.name: one for one in (*UNCAPPED, *WAYS)}
+#: Lines that differ only in what does not concern several processes.
+LEFT_OUT = ("wandb", "workers")
 
 
 @dataclass(frozen=True)

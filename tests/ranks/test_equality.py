@@ -11,7 +11,6 @@ import pytest
 
 from tests.golden import inputs
 from tests.golden.combinations import ALL, STEPS, Combination
-from tests.golden.story import FILE
 from tests.ranks.equality import ALONE, EXTRA, UNCAPPED, Setting, difference, losses, place
 from tests.ranks.forked import said, train
 from tests.ranks.resume import WHOLE, half
@@ -36,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text, and the run of one process."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "inputs").mkdir()
-    shutil.copy(FILE, folder / "inputs/text.txt")
+    shutil.copy(inputs.TEXT, folder / "inputs/text.txt")
     train(ALONE, [WHOLE], folder)
     return folder
 
