@@ -1,6 +1,5 @@
 """Cache entries are whole, made once, and made again when damaged."""
 
-import json
 import logging
 import os
 import pickle
@@ -143,14 +142,6 @@ def test_unchanged_files_are_not_hashed_again(tmp_path: Path, monkeypatch) -> No
     (place / "data.bin").touch()
     assert entry(tmp_path, "kind", "key", build) == (place, facts)
     assert hashed == ["data.bin"]
-
-
-def test_an_entry_of_an_older_version_is_read(tmp_path: Path) -> None:
-    place, facts = entry(tmp_path, "kind", "key", Build())
-    manifest = json.loads((place / MANIFEST).read_text())
-    del manifest["stats"]
-    (place / MANIFEST).write_text(json.dumps(manifest))
-    assert entry(tmp_path, "kind", "key", Build(fail=True)) == (place, facts)
 
 
 def test_what_an_interrupted_build_left_is_given_to_the_next(tmp_path: Path) -> None:

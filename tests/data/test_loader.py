@@ -174,20 +174,6 @@ def test_another_number_of_ranks_goes_on_where_they_stopped(
         assert [row for rows in zip(*shares, strict=True) for row in rows] == batch
 
 
-def test_a_state_of_the_first_release_is_read() -> None:
-    shape = {"batch_size": 2, "world_size": 2, "samples": 23, "seed": 3}
-    loader = make()
-    loader.load_state_dict({"epoch": 1, "handed_out": 2, **shape})
-    assert loader.state_dict() == {
-        "epoch": 1,
-        "samples_handed_out": 8,
-        "batch_size": 4,
-        "samples": 23,
-        "seed": 3,
-    }
-    assert take(loader, 5) == take(make(), 12)[7:]
-
-
 def test_the_global_generator_is_left_alone() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

@@ -22,7 +22,6 @@ from chimera.cli.export import main as export
 from chimera.cli.train import main as train
 from chimera.config.init_from import source
 from chimera.export import load
-from chimera.export.hf.files import shim
 from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
 from chimera.model.decode import pad_left
@@ -144,20 +143,6 @@ def test_a_folder_of_the_first_release_loads(runs: Path, tmp_path: Path) -> None
     ours = source(str(tmp_path / "out"))
     assert ours is not None
     assert ours.config["model"]["_target_"] == "chimera.config.settings.Model"
-
-
-def test_the_transformers_model_of_a_folder_of_the_first_release(
-    runs: Path, tmp_path: Path
-) -> None:
-    assert export([f"run={runs}/body", f"to={tmp_path}/out"]) == 0
-    keys = shim(tmp_path / "out")
-    code = (tmp_path / "out/modeling_chimera.py").read_text()
-    (tmp_path / "out/modeling_chimera.py").write_text(code.replace("hf.model", "auto"))
-    file = tmp_path / "out" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
-    wanted, size = of_run(runs / "body"), load(tmp_path / "out").tokenizer.vocab_size
-    theirs = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
-    assert torch.equal(answer(theirs, size), wanted)
 
 
 def test_a_refused_export_leaves_an_earlier_one(

@@ -57,7 +57,7 @@ SPECIAL = dict.fromkeys(("pad", "unk", "cls", "sep", "mask"), 0)
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"kind": ["os", "system"]}, "is no tokenizer of chimera"),
+        ({"kind": ["os", "system"]}, "holds no saved tokenizer"),
         ({"kind": "own.from_transformers"}, "is no tokenizer of chimera"),
         ({"kind": "base.Tokenizer"}, "is no tokenizer of chimera"),
         ({"kind": "../strangers_code.run"}, "is no tokenizer of chimera"),

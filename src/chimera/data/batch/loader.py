@@ -208,16 +208,9 @@ class ResumableLoader:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from the state of another loader of the same data.
 
-        A state of the first release has `handed_out` instead: batches, of `batch_size` samples on
-        each of `world_size` ranks.
-
         Raises:
             UserError: the loaders differ in data, batch size or seed.
         """
-        if "handed_out" in state:
-            batch_size = state["batch_size"] * state["world_size"]
-            samples = min(state["handed_out"] * batch_size, state["samples"])
-            state = {**state, "batch_size": batch_size, "samples_handed_out": samples}
         self.check_state(state)
         self._epoch = state["epoch"]
         self._returned = -(-state["samples_handed_out"] // self.batch_size)

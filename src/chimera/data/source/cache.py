@@ -158,7 +158,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
     """Facts of a complete entry; None if the entry is absent or damaged."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        stats = manifest.get("stats", {})  # absent in entries of 0.1.0
+        stats = manifest["stats"]
         for name, digest in manifest["files"].items():
             file = folder / name
             if _stat(file) != stats.get(name) and _digest(file) != digest:

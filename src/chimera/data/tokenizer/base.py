@@ -51,12 +51,12 @@ class Template:
 
 @dataclass(frozen=True)
 class _Description:
-    """What `load` reads of a saved tokenizer's description; the first release had no template."""
+    """What `load` reads of a saved tokenizer's description."""
 
-    kind: str | list[str]
+    kind: str
     sha256: str
     special_ids: SpecialIds
-    template: Template | None = None
+    template: Template
 
 
 class Tokenizer(ABC):
@@ -124,13 +124,12 @@ def load(folder: Path) -> Tokenizer:
         raise UserError(f"{folder} holds no saved tokenizer ({DESCRIPTION})") from error
     tokenizer_class = class_of(described.kind)
     if tokenizer_class is None:
-        raise UserError(f"{file}: {str(described.kind)[:80]!r} is no tokenizer of chimera")
+        raise UserError(f"{file}: {described.kind[:80]!r} is no tokenizer of chimera")
     try:
         tokenizer = tokenizer_class._read(folder, described.special_ids, described.sha256)
     except OSError as error:
         raise UserError(f"{folder} lacks a file of its tokenizer: {error}") from error
-    if described.template is not None:
-        tokenizer.template = described.template
+    tokenizer.template = described.template
     return tokenizer
 
 
@@ -139,14 +138,9 @@ def kind_of(tokenizer: type[Tokenizer]) -> str:
     return f"{tokenizer.__module__.rpartition('.')[2]}.{tokenizer.__qualname__}"
 
 
-def class_of(kind: object) -> type[Tokenizer] | None:
-    """Find the class that `kind_of` names; None if this folder has no such tokenizer.
-
-    Version 1 wrote a list of the module's path and the class; the module had the same file name.
-    """
-    if isinstance(kind, list) and kind:
-        kind = ".".join([str(kind[0]).rpartition(".")[2], *map(str, kind[1:])])
-    module, _, name = str(kind).partition(".")
+def class_of(kind: str) -> type[Tokenizer] | None:
+    """Find the class that `kind_of` names; None if this folder has no such tokenizer."""
+    module, _, name = kind.partition(".")
     folder = __name__.rpartition(".")[0]
     if not (module.isidentifier() and find_spec(f"{folder}.{module}")):
         return None
