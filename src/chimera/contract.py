@@ -68,7 +68,8 @@ class Packable(Protocol):
 class EvaluatedBy(Protocol):
     """Optional protocol of parts whose trained weights can be evaluated by several rules.
 
-    A run is also validated by each rule that is not the chosen one (`chimera.train.rules`).
+    A run is also validated by each rule that is not the chosen one
+    (`chimera.train.final_evaluation`).
     """
 
     def other_rules(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.paths import CONF
-from chimera.train.callbacks import ORDER, check_order, make_callbacks, nodes
+from chimera.train.callbacks import NEEDED, ORDER, check_order, make_callbacks, nodes
 from chimera.train.check import check
 
 #: The names under which checkpoints on users' disks hold the state of callbacks. Frozen: a class
@@ -55,11 +55,11 @@ def test_a_callback_is_left_out_by_null() -> None:
     ("order", "line"),
     [
         (["randomness", "steps"], "callbacks.stop is missing"),
-        ([*ORDER[1:], "randomness", "guard"], "callbacks.randomness has to come before"),
-        (["x", *ORDER, "guard"], "callbacks.randomness has to be the first callback, not x"),
-        ([*ORDER, "guard"], "callbacks.snapshot has to be the last callback, not guard"),
+        ([*ORDER[1:], "randomness", "files", "guard"], "callbacks.randomness has to come before"),
+        (["x", *NEEDED], "callbacks.randomness has to be the first callback, not x"),
+        ([*NEEDED], "callbacks.snapshot has to be the last callback, not guard"),
         (
-            ["randomness", "guard", "checkpoints", "steps", "stop", "schedule", "snapshot"],
+            [ORDER[0], "files", "guard", "checkpoints", "steps", "stop", "schedule", "snapshot"],
             "callbacks.schedule has to come before callbacks.checkpoints",
         ),
     ],

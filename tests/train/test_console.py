@@ -13,7 +13,6 @@ import rich
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.optim.groups import groups
-from chimera.rundir.directory import RunDir
 from chimera.train.console import (
     report,
     show_draws,
@@ -83,11 +82,11 @@ def test_the_end_compares_with_the_unigram(printed: io.StringIO, ours: float, sa
     saves = {"saves": 1, "seconds": 0.1, "longest": 0.1}
     record = {"metrics": metrics, "checkpoints": saves, "skipped": {"scaler": 0}}
     record |= {"tokens_per_second": math.nan, "peak_memory_gb": 1.0, "wall_seconds": 3.0}
-    report(record, RunDir(Path("run")))
+    report(record, Path("run"))
     said = " ".join(printed.getvalue().split())
     assert says in said
     assert "nan" not in said  # a run of one step has no speed
-    report({**record, "tokens_per_second": 1234.0}, RunDir(Path("run")))
+    report({**record, "tokens_per_second": 1234.0}, Path("run"))
     assert "1,234 tokens/s, peak memory" in " ".join(printed.getvalue().split())
 
 

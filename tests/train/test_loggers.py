@@ -13,7 +13,7 @@ from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.train.check import check
-from chimera.train.loggers import open_loggers
+from chimera.train.loggers import hyperparameters, open_loggers
 
 FACTS = {"parameters": {"total": 10}, "bytes": {"total": {"packed": 4}}}
 
@@ -22,9 +22,13 @@ def config(*overrides: str) -> dict[str, Any]:
     return plain(compose(["scale=smoke", *overrides]))
 
 
+def opened(chosen: dict[str, Any], folder: Path) -> Any:
+    return open_loggers(chosen["logger"], hyperparameters(chosen, FACTS), folder)
+
+
 def start(directory: RunDir, **change: Any) -> tuple[str, str, str]:
     """Id, group and job type of a W&B run that is opened and closed at once."""
-    with open_loggers(config() | change, FACTS, directory) as (logger,):
+    with opened(config() | change, directory.path) as (logger,):
         assert isinstance(logger, WandbLogger)
         run = logger.experiment
         return run.id, run.group, run.job_type
@@ -48,7 +52,7 @@ def test_a_row_is_grouped_under_its_table(tmp_path: Path) -> None:
 def test_several_loggers_are_chosen_by_a_list(tmp_path: Path) -> None:
     several = config("logger=[wandb,csv]", "logger.wandb.project=mine")
     assert several["choices"]["logger"] == "csv,wandb"
-    with open_loggers(several, FACTS, RunDir(tmp_path)) as loggers:
+    with opened(several, tmp_path) as loggers:
         assert [type(logger).__name__ for logger in loggers] == ["WandbRun", "CSVLogger"]
         assert loggers[0].name == "mine"
 
@@ -78,12 +82,12 @@ def test_a_logger_whose_package_is_missing_says_so(
 
 
 def test_none_is_none(tmp_path: Path) -> None:
-    with open_loggers(config("logger=none"), FACTS, RunDir(tmp_path)) as loggers:
+    with opened(config("logger=none"), tmp_path) as loggers:
         assert loggers == []
 
 
 def test_a_logger_of_lightning_by_its_own_arguments_knows_the_configuration(tmp_path: Path) -> None:
-    with open_loggers(config("logger=csv"), FACTS, RunDir(tmp_path)) as (logger,):
+    with opened(config("logger=csv"), tmp_path) as (logger,):
         assert isinstance(logger, CSVLogger)
         logger.log_metrics({"train/loss": 1.0}, step=1)
     assert "train/loss" in (tmp_path / "metrics" / "metrics.csv").read_text()
@@ -94,7 +98,7 @@ def test_a_logger_of_lightning_by_its_own_arguments_knows_the_configuration(tmp_
 def test_several_at_once(tmp_path: Path) -> None:
     both = config("logger=csv")
     both["logger"] = {"one": both["logger"], "other": {**both["logger"], "version": "again"}}
-    with open_loggers(both, FACTS, RunDir(tmp_path)) as loggers:
+    with opened(both, tmp_path) as loggers:
         assert [logger.version for logger in loggers] == ["metrics", "again"]
 
 

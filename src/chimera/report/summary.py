@@ -32,7 +32,7 @@ FACTS = {
     "tokens_per_second": "tokens_per_second",
     "seconds": "wall_seconds",
 }
-#: Key of run.json with the metrics by each rule that was not chosen (`chimera.train.rules`).
+#: Key of run.json with the metrics by each rule of evaluation that was not chosen.
 OTHER_RULES = "other_rules"
 #: Start of the override that chooses a scale.
 SCALE = "scale="

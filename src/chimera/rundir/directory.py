@@ -20,6 +20,7 @@ import fcntl
 import os
 import re
 import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,10 @@ class RunDir:
             raise UserError(f"run={self.path} holds no config.yaml; name the directory of a run")
         config: dict[str, Any] = current(read_yaml(file))
         return config
+
+    def write_record(self, facts: Mapping[str, Any]) -> None:
+        """Write run.json."""
+        write_json(self.path / "run.json", facts)
 
     def record(self) -> dict[str, Any]:
         """Contents of run.json; `{}` before the run is done."""

@@ -81,8 +81,6 @@ class Task(pl.LightningModule):
         self.weights = weights
         self.grad_norm = float("nan")  # of the last step, before clipping
         self.guard: Guard = RaiseIfNotFinite()
-        #: Shards the model over a mesh of devices, in place; None where each process has all of it.
-        self.shard: Callable[[nn.Module, Any], None] | None = None
         self._losses: list[Tensor] = []  # of the micro-batches of the current step
         self._counts: list[Tensor] = []  # likewise, of the predictions that a loss is the mean of
         self._unit = 0.0  # number of predictions with weight 1 in a step of several micro-batches
@@ -126,9 +124,10 @@ class Task(pl.LightningModule):
 
     def configure_model(self) -> None:
         """Shard the model before training; Lightning calls this again before each evaluation."""
-        if self.shard is not None and self.device_mesh is not None:
-            self.shard(self.model, self.device_mesh)
-            self.shard = None
+        if self.device_mesh is not None and not any(map(is_sharded, self.parameters())):
+            from chimera.model.sharding import shard  # imports FSDP2, which takes half a second
+
+            shard(self.model, self.device_mesh)
 
     def write_predictions(self, directory: Path) -> None:
         """Write the predictions of the final test to files, if the task has a submission."""

@@ -83,7 +83,7 @@ class CausalLM(LanguageTask):
                 self._reach = max(lengths)
 
     def samples(self, data: DataModule) -> list[dict[str, str]]:
-        """Beginnings of blocks, and the likeliest continuation (`train.showcase`)."""
+        """Beginnings of blocks, and the likeliest continuation (`train.run_files`)."""
         blocks, tokenizer = data.val_dataloader().samples, data.prepared.tokenizer
         first, new = min(24, data.corpus.seq_len // 2), min(40, data.corpus.seq_len // 2)
         rows = [list(map(int, blocks[0, n].ids)) for n in range(min(SAMPLES, len(blocks)))]

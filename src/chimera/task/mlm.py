@@ -84,7 +84,7 @@ class MaskedLM(LanguageTask):
         return {"ids": ids, "index": masked}
 
     def samples(self, data: DataModule) -> list[dict[str, str]]:
-        """Blocks with their masked words as the model restores them (`train.showcase`)."""
+        """Blocks with their masked words as the model restores them (`train.run_files`)."""
         blocks, tokenizer = data.val_dataloader().samples, data.prepared.tokenizer
         found = []
         for number in range(min(SAMPLES, len(blocks))):

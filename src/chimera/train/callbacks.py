@@ -11,6 +11,7 @@ from typing import Any
 
 from chimera.config.groups import ZOO
 from chimera.errors import UserError
+from chimera.rundir.extend import EXTENDED
 
 #: Each of these names has to come before the next; others may stand between them.
 ORDER = (
@@ -22,7 +23,7 @@ ORDER = (
     "snapshot",  # the last of all: it records the state that the others leave
 )
 #: Names that a run cannot do without.
-NEEDED = (*ORDER, "guard")
+NEEDED = (*ORDER, "guard", "files")
 
 
 def check_order(names: Iterable[str]) -> None:
@@ -85,8 +86,17 @@ def of_parts(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]
 
 
 def make_callbacks(config: Mapping[str, Any]) -> list[Any]:
-    """Lightning callbacks of a run, in the order of their calls."""
-    return [_make(node) for _, node in nodes(config)]
+    """Lightning callbacks of a run, in the order of their calls.
+
+    With a time limit or an extension there is a callback for it.
+    """
+    from chimera.callback.state.extension import RatesOfSchedule
+    from chimera.callback.state.stop import TimeLimit
+
+    first, *others = [_make(node) for _, node in nodes(config)]
+    limit = config["trainer"]["max_time"]
+    asked = [TimeLimit(limit)] if limit else []
+    return [first, *asked, *([RatesOfSchedule()] if EXTENDED in config else []), *others]
 
 
 def make_part_callbacks(config: Mapping[str, Any]) -> list[Any]:

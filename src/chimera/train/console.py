@@ -6,15 +6,18 @@ import logging
 import math
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import rich
+from lightning.pytorch.callbacks import Callback
 from rich.table import Table
 from torch import nn
 
 from chimera import world
 from chimera.contract import Packable
-from chimera.optim.groups import Group, components
+from chimera.optim.groups import Group, components, groups
 from chimera.rundir.directory import RunDir
 
 
@@ -78,20 +81,20 @@ def ternary_by_component(model: nn.Module) -> dict[str, float]:
     return {name: counts[name] / n for name, n in parameters_by_component(model).items()}
 
 
-def show_parameters(title: str, groups: list[Group], model: nn.Module) -> None:
+def show_parameters(title: str, trained: list[Group], model: nn.Module) -> None:
     """Print a row per optimiser group and per frozen component: parameters, share, rate, decay."""
     total = sum(p.numel() for p in model.parameters())
-    trained_count = sum(group.count for group in groups)
+    trained_count = sum(group.count for group in trained)
     table = Table(title=title, title_justify="left")
     table.add_column("component")
     ternary = ternary_by_component(model)
     for column in ("parameters", "share", "peak lr", "weight decay"):
         table.add_column(column, justify="right")
     for component, count in parameters_by_component(model).items():
-        for group in (group for group in groups if group.component == component):
+        for group in (group for group in trained if group.component == component):
             name = f"{component}: {', '.join(group.undecayed)}" if group.undecayed else component
-            trained = (f"{group.lr:.2e}", f"{group.weight_decay:g}")
-            table.add_row(name, f"{group.count:,}", f"{group.count / total:.1%}", *trained)
+            rates = (f"{group.lr:.2e}", f"{group.weight_decay:g}")
+            table.add_row(name, f"{group.count:,}", f"{group.count / total:.1%}", *rates)
             count -= group.count
         if count:
             table.add_row(component, f"{count:,}", f"{count / total:.1%}", "frozen", "")
@@ -132,7 +135,19 @@ def show_frozen(config: dict[str, Any]) -> None:
         )
 
 
-def report(record: dict[str, Any], directory: RunDir) -> None:
+class ConsoleSummary(Callback):
+    """Prints before training what the model is made of, and what to know of it."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
+        if stage != "fit" or not trainer.is_global_zero:
+            return
+        config = RunDir(Path(trainer.default_root_dir)).config()
+        show_parameters(config["name"], groups(pl_module.model, pl_module.optim), pl_module.model)
+        show_draws(pl_module.model)
+        show_frozen(config)
+
+
+def report(record: dict[str, Any], folder: Path) -> None:
     """Print the results of a finished run in a few lines."""
     saves, skipped = record["checkpoints"], record["skipped"]
     left_out = (
@@ -148,7 +163,7 @@ def report(record: dict[str, Any], directory: RunDir) -> None:
         f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all\n"
         f"{saves['saves']} checkpoint{'s' * (saves['saves'] != 1)} in {saves['seconds']:.2f} s,"
         f" the longest {saves['longest']:.2f} s{left_out}\n"
-        f"{directory.path}"
+        f"{folder}"
     )
 
 

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from chimera.report import style
+from chimera.rundir.directory import RunDir
 from chimera.rundir.steps import read, smooth, validated
 
 log = logging.getLogger("chimera")
 
 
-def curves(steps: Path, record: Mapping[str, Any], to: Path, title: str, unit: str = "") -> None:
-    """Draw loss and learning rate against optimiser steps, as PNG.
+def curves(directory: RunDir, record: Mapping[str, Any], unit: str) -> None:
+    """Draw loss and learning rate against optimiser steps: curves.png.
 
     Args:
-        steps: the step log.
+        directory: of the run.
         record: contents of run.json, which has the validations.
-        to: file of the picture.
-        title: of the picture.
         unit: of the loss, such as `nats per token`.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:  # on a lent machine, say: `make gpu` carries no matplotlib
-        log.warning("%s is not drawn: %s", to.name, error)
+        log.warning("%s is not drawn: %s", directory.curves.name, error)
         return
 
-    rows = read(steps)
+    rows = read(directory.steps)
     x = [int(r["global_step"]) for r in rows]
     loss = [float(r["loss"]) for r in rows]
     smoothed = smooth(loss)
@@ -45,8 +43,8 @@ def curves(steps: Path, record: Mapping[str, Any], to: Path, title: str, unit: s
         label = f"validation ({last:.3f} at step {step:,})"
         colour = style.COLOURS[4]
         top.plot(*zip(*validations, strict=True), "--s", color=colour, label=label, **dots)
-    top.set_ylabel(f"loss ({unit})" if unit else "loss")
-    figure.suptitle(title, fontsize=11)
+    top.set_ylabel(f"loss ({unit})")
+    figure.suptitle(record["name"], fontsize=11)
     style.legend(figure, top)
     bottom.plot(x, [float(r["learning_rate"]) for r in rows], color=style.COLOURS[6])
     bottom.set_ylabel("learning rate")
@@ -54,4 +52,4 @@ def curves(steps: Path, record: Mapping[str, Any], to: Path, title: str, unit: s
     bottom.set_xlabel("optimiser steps")
     for axis in (top, bottom):
         style.tidy(axis)
-    figure.savefig(to, dpi=130)
+    figure.savefig(directory.curves, dpi=130)

@@ -25,28 +25,24 @@ from chimera.config.make import make
 from chimera.config.schema import nodes
 from chimera.program import SWEEP
 from chimera.rundir.atomic import write_atomic
-from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten
 
 
 @contextlib.contextmanager
-def open_loggers(
-    config: dict[str, Any], facts: dict[str, Any], directory: RunDir
-) -> Iterator[list[Logger]]:
+def open_loggers(node: Any, known: dict[str, Any], folder: Path) -> Iterator[list[Logger]]:
     """The chosen loggers, which know the configuration and the facts of the run; closed at the end.
 
     Of several processes the first one has them.
 
     Args:
-        config: of the run.
-        facts: what run.json holds before training.
-        directory: of the run.
+        node: of the group `logger`.
+        known: `hyperparameters` of the run.
+        folder: of the run.
     """
     if not world.is_first():
         yield []
         return
-    known = hyperparameters(config, facts)
-    loggers = [_make(node, directory.path) for _, node in nodes("logger", config["logger"])]
+    loggers = [_make(each, folder) for _, each in nodes("logger", node)]
     try:
         for logger in loggers:
             logger.log_hyperparams(known)
@@ -161,14 +157,14 @@ class WandbRun(WandbLogger):
         super().log_metrics({**shown, **self._axes}, step)
 
     def show_table(self, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """See `chimera.train.showcase.Shows`."""
+        """See `chimera.train.run_files.Shows`."""
         import wandb
 
         table = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
         self.experiment.log({key: table})
 
     def show_text(self, key: str, text: str) -> None:
-        """See `chimera.train.showcase.Shows`."""
+        """See `chimera.train.run_files.Shows`."""
         import wandb
 
         self.experiment.log({key: wandb.Html(f"<pre>{escape(text)}</pre>")})
@@ -180,7 +176,7 @@ class WandbRun(WandbLogger):
         self.experiment.log({key: wandb.Image(str(file))})
 
     def keep(self, files: Mapping[str, Path]) -> None:
-        """See `chimera.train.showcase.Shows`; the files are an artifact."""
+        """See `chimera.train.run_files.Shows`; the files are an artifact."""
         import wandb
 
         artifact = wandb.Artifact(f"run-{self.experiment.id}", type="config")

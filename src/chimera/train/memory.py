@@ -39,8 +39,11 @@ def lack_of_memory(error: BaseException | None) -> str:
 
 
 @contextlib.contextmanager
-def memory_named(config: Mapping[str, Any]) -> Iterator[None]:
+def memory_named(advice: str) -> Iterator[None]:
     """Raise a UserError in place of an error of too little memory.
+
+    Args:
+        advice: what to lower.
 
     Raises:
         UserError: one line, with the settings that decide how much a step takes.
@@ -50,7 +53,7 @@ def memory_named(config: Mapping[str, Any]) -> Iterator[None]:
     except (RuntimeError, MemoryError, OSError) as error:
         if not (what := lack_of_memory(error)):
             raise
-        raise UserError(f"out of memory: {what}; {advice(config)}") from error
+        raise UserError(f"out of memory: {what}; {advice}") from error
 
 
 def advice(config: Mapping[str, Any]) -> str:

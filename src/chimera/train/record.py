@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,7 +15,6 @@ from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.guard import NanGuard
 from chimera.config.scale import PAST, past_bounds
 from chimera.data.batch.module import DataModule
-from chimera.data.encode.prepare import Prepared
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.directory import RunDir
 from chimera.rundir.extend import EXTENDED
@@ -33,12 +33,13 @@ def older(config: dict[str, Any]) -> str:
     return "" if number == NUMERICS else f" with numerics {number} (this version: {NUMERICS})"
 
 
-def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]:
+def facts_before(config: dict[str, Any], data: DataModule, task: Task) -> dict[str, Any]:
     """The facts of a run that are known before training."""
     by_component = parameters_by_component(task.model)
     total = sum(by_component.values())
     trained = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
     flops = count(task, config["data"].get("seq_len") or config["model"]["max_len"])
+    prepared = data.prepared
     past = past_bounds(config)
     return {
         "name": config["name"],
@@ -53,8 +54,12 @@ def before(config: dict[str, Any], data: Prepared, task: Task) -> dict[str, Any]
         "trained": {"parameters": trained, "share": trained / total},
         "flops": flops._asdict() if flops else None,
         "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},
-        "tokenizer": {"sha256": data.tokenizer.sha256, "vocab_size": data.tokenizer.vocab_size},
-        "data": {**data.report, SETTINGS: settings_hash(config)},
+        "tokenizer": {
+            "sha256": prepared.tokenizer.sha256,
+            "vocab_size": prepared.tokenizer.vocab_size,
+        },
+        "data": {**prepared.report, SETTINGS: settings_hash(config)},
+        **trivial(task, data),
     }
 
 
@@ -65,16 +70,20 @@ def trivial(task: Task, data: DataModule) -> dict[str, Any]:
     return {name: metrics for name, metrics in found.items() if metrics}
 
 
-def after(trainer: pl.Trainer, directory: RunDir, metrics: dict[str, float]) -> dict[str, Any]:
+def facts_after(
+    trainer: pl.Trainer, metrics: dict[str, float], other_rules: dict[str, dict[str, float]]
+) -> dict[str, Any]:
     """What training and test gave.
 
     Args:
         trainer: has trained.
-        directory: of the run.
         metrics: of the final validation and test.
+        other_rules: metrics by the rules of evaluation that were not chosen.
     """
-    steps, checkpoints = find(trainer, Steps), find(trainer, Checkpoints)
+    steps = find(trainer, Steps)
+    checkpoints = find(trainer, Checkpoints)
     guard = find(trainer, NanGuard)
+    log = RunDir(Path(trainer.default_root_dir)).steps
     return {
         "metrics": metrics,
         "tokens_per_second": steps.tokens_per_second,
@@ -82,13 +91,14 @@ def after(trainer: pl.Trainer, directory: RunDir, metrics: dict[str, float]) -> 
         "wall_seconds": steps.wall_seconds,
         "steps": trainer.global_step,
         "validations": checkpoints.validations,
-        "epochs": epochs(directory.steps, checkpoints.validations, checkpoints.scores),
+        "epochs": epochs(log, checkpoints.validations, checkpoints.scores),
         "skipped": {"not_finite": guard.skipped, "scaler": guard.scaler_skipped},
         "checkpoints": {
             "saves": len(checkpoints.stalls),
             "seconds": sum(checkpoints.stalls),
             "longest": max(checkpoints.stalls, default=0.0),
         },
+        **({"other_rules": other_rules} if other_rules else {}),
     }
 
 

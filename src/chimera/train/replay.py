@@ -163,7 +163,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
             StepSnapshot(),
             Until(facts["step"]),
         ]
-        trainer = make_trainer(run.config, settings, again, [], callbacks)
+        trainer = make_trainer(run.config["precision"], settings, again, [], callbacks)
         if settings.compile:
             compile_model(task.model)
         try:

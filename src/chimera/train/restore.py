@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,6 @@ from hydra.utils import get_object
 from chimera.config.declared import recorded, trusted_model
 from chimera.config.search_path import one_line
 from chimera.config.settings import Trainer as Settings
-from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
@@ -30,9 +28,6 @@ from chimera.train.trainer import trainer_settings
 #: `newest`: of the valid ones, that with the most steps; `best`, `last`: by their links; `tested`:
 #: the one that the final test was made with, the best or the newest as the task says.
 Which = Literal["newest", "best", "last", "tested"]
-
-#: What a checkpoint that training goes on from holds beside the weights.
-STATE = {"global_step", "loops", "optimizer_states", "lr_schedulers"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ def restore(
     config = recorded(directory, training=training, weights=not training and which is not None)
     config["model"] = trusted_model(config, directory.path, f"run={directory.path}", trust=trust)
     path = None if which is None else checkpoint(directory, config, which)
-    settings = trainer_settings(config)
+    settings = trainer_settings(config["trainer"])
     tokenizer = load_tokenizer(directory.tokenizer)
     with one_line():
         task = make_task(config, tokenizer.vocab_size)
@@ -141,63 +136,3 @@ def _stored(directory: RunDir, path: Path) -> dict[str, Any]:
     tensors = {f"model.{name}": tensor for name, tensor in load_tensors(path).items()}
     steps = directory.record().get("steps")
     return {"state_dict": tensors, "global_step": steps if isinstance(steps, int) else 0}
-
-
-def starting_point(
-    config: dict[str, Any], directory: RunDir, task: Task, data: DataModule, max_steps: int
-) -> Path | None:
-    """The checkpoint of `ckpt_path=`, checked; None without one.
-
-    It is data, whoever made it: only tensors and plain values are read.
-
-    Args:
-        config: of the run.
-        directory: of the run; its own checkpoints come first.
-        task: that will be trained.
-        data: of the run, whose position the checkpoint holds.
-        max_steps: of the run.
-
-    Raises:
-        UserError: the checkpoint cannot be gone on from.
-    """
-    if config["ckpt_path"] is None:
-        return None
-    path = Path(config["ckpt_path"])
-    if not config["overwrite"] and files.newest(directory.checkpoints).path is not None:
-        return path
-    saved = load(path)
-    if missing := sorted(
-        {"global_step", "loops", "optimizer_states", "lr_schedulers"} - set(saved)
-    ):
-        raise UserError(
-            f"ckpt_path={path} has no {', '.join(missing)}, so training cannot go on from it;"
-            " init_from=<file> starts from its weights"
-        )
-    wrong = [
-        name
-        for name, tensor in task.state_dict().items()
-        if getattr(saved["state_dict"].get(name), "shape", None) != tensor.shape
-    ]
-    if wrong or set(saved["state_dict"]) - set(task.state_dict()):
-        what = wrong[0] if wrong else min(set(saved["state_dict"]) - set(task.state_dict()))
-        raise UserError(f"ckpt_path={path} is of another model: {what} differs; use its settings")
-    if saved["global_step"] >= max_steps:
-        raise UserError(
-            f"ckpt_path={path} is of step {saved['global_step']}, and trainer.max_steps is"
-            f" {max_steps}; set a larger one"
-        )
-    for state in _loader_states(saved["loops"]):
-        data.train_dataloader().check_state(state)
-    return path
-
-
-def _loader_states(node: Any) -> Iterator[dict[str, Any]]:
-    """States of our loaders anywhere in the state of Lightning's loops."""
-    if isinstance(node, dict):
-        if {"epoch", "batch_size", "samples", "seed"} <= set(node):
-            yield node
-        for value in node.values():
-            yield from _loader_states(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _loader_states(value)

@@ -19,23 +19,37 @@ from lightning.pytorch.profilers import (
 
 from chimera import world
 from chimera.callback.state.validation import NEVER
-from chimera.config.lengths import TrainerInSteps
+from chimera.config.lengths import TrainerInSteps, in_steps, number
 from chimera.config.settings import Trainer as Settings
+from chimera.data.batch.module import DataModule
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
 from chimera.train.precision import device_of_fp16
 
 
-def trainer_settings(config: dict[str, Any]) -> Settings:
+def trainer_settings(node: dict[str, Any]) -> Settings:
     """The settings of `trainer=`; torch has as many threads as they say from here on."""
-    settings: Settings = instantiate(config["trainer"], _convert_="all")
+    settings: Settings = instantiate(node, _convert_="all")
     if settings.threads:
         torch.set_num_threads(settings.threads)
     return settings
 
 
+def training_steps(settings: Settings, data: DataModule) -> TrainerInSteps:
+    """The trainer's settings in steps and batches of these data, whose epochs they limit.
+
+    Raises:
+        UserError: a share of the batches that is less than one.
+    """
+    train, valid, test = data.train_dataloader(), data.val_dataloader(), data.test_dataloader()
+    train.limit(None)
+    limit = number("limit_train_batches", settings.limit_train_batches, len(train))
+    train.limit(limit, repeat=bool(settings.overfit_batches))
+    return in_steps(settings, len(train), valid=len(valid), test=len(test))
+
+
 def make_trainer(
-    config: dict[str, Any],
+    precision: str,
     settings: TrainerInSteps,
     directory: RunDir,
     loggers: list[Any],
@@ -44,17 +58,17 @@ def make_trainer(
     """A Trainer that logs to `loggers` and leaves checkpoints and validation to `callbacks`.
 
     Args:
-        config: of the run.
+        precision: fp32, bf16 or fp16.
         settings: in optimiser steps.
         directory: of the run; callbacks know it as `trainer.default_root_dir`.
         loggers: Lightning's; none is fine.
         callbacks: in the order of their calls.
     """
-    precision = precision_arguments(config["precision"], settings.accelerator)
+    numbers = precision_arguments(precision, settings.accelerator)
     processes = process_arguments(settings)
-    plugins = [CheckedIO(), *precision.pop("plugins", []), *processes.pop("plugins", [])]
+    plugins = [CheckedIO(), *numbers.pop("plugins", []), *processes.pop("plugins", [])]
     return pl.Trainer(
-        **precision,
+        **numbers,
         **processes,
         **passed_through(settings),
         profiler=make_profiler(settings.profiler, directory),

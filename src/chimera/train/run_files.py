@@ -1,7 +1,7 @@
-"""What a run shows beside its numbers: the model's parts and diagram, and sample predictions.
+"""Files beside a run's numbers: tokenizer, test set, model.md, settings.md, samples.md.
 
-`model.md` and `samples.md` in the run's directory have them, and every logger that has the methods
-of `Shows`: W&B gets tables, a page and an artifact.
+Loggers that have the methods of `Shows` get the tables, the diagram and the files as well: W&B
+shows them as tables, a page and an artifact.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from inspect import getmodule, getsourcefile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import lightning.pytorch as pl
 import torch
 from hydra.utils import get_object
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.callbacks import Callback
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO
 from chimera.data.batch.module import DataModule
 from chimera.errors import UserError, one_line
 from chimera.model.diagram import mermaid
+from chimera.model.restore import save_body
 from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import RESUMABLE, flatten, identity_settings
 from chimera.task.base import Task
-from chimera.train.console import ternary_by_component
+from chimera.train.console import parameters_by_component, ternary_by_component
 
 PACKAGE = "chimera."
 #: Files of a run's directory that say what it is.
 FILES = ("config.yaml", "overrides.txt", "environment.json", "model.md", "settings.md")
-#: Columns of the table of settings.
+#: Columns of the table of parameters, and of that of settings.
+PARAMETERS = ("component", "parameters", "share", "ternary")
 SETTINGS = ("setting", "default", "here")
 #: Groups whose choices decide what a run computes.
 GROUPS = (*ZOO, "task", "data", "tokenizer", "model", "optim", "schedule", "preset")
@@ -51,36 +54,61 @@ class Shows(Protocol):
         """Keep files, by their names, with the run."""
 
 
-def show_model(
-    config: Mapping[str, Any],
-    task: Task,
-    facts: Mapping[str, Any],
-    directory: RunDir,
-    loggers: Sequence[Logger],
-) -> None:
-    """Write model.md and hand it on, with the configuration and the sources of the chosen classes.
+class RunFiles(Callback):
+    """Writes what an evaluation or an export of the run needs, and what a reader wants to see.
+
+    Before training: the tokenizer, the test set, the body of another library's model, model.md and
+    settings.md. After the test: samples.md, if the task has samples and one process trains.
+    """
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage != "fit" or not trainer.is_global_zero:
+            return
+        assert isinstance(pl_module, Task)
+        data: DataModule = trainer.datamodule  # type: ignore[attr-defined]
+        directory = RunDir(Path(trainer.default_root_dir))
+        data.prepared.tokenizer.save(directory.tokenizer)
+        save_body(pl_module.model, directory.path)
+        data.save_test(directory.test_data)
+        show_model(directory.config(), pl_module, directory.path, trainer.loggers)
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.world_size > 1:  # the model may be in shards
+            return
+        samples = samples_of(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
+        if not samples:
+            return
+        columns = tuple(samples[0])
+        rows = [tuple(sample[column] for column in columns) for sample in samples]
+        text = f"# Samples of the validation split\n\n{_grid(columns, rows)}\n"
+        write_atomic(Path(trainer.default_root_dir) / "samples.md", text)
+        for logger in trainer.loggers:
+            if isinstance(logger, Shows):
+                logger.show_table("samples", columns, rows)
+
+
+def show_model(config: Mapping[str, Any], task: Task, folder: Path, loggers: Sequence[Any]) -> None:
+    """Write model.md and settings.md, and hand them on with the sources of the chosen classes.
 
     Args:
         config: of the run.
         task: with its model, before training.
-        facts: what run.json holds before training.
-        directory: of the run.
+        folder: of the run.
         loggers: of the run.
     """
-    columns = ("component", "parameters", "share", "ternary")
-    rows = list(_parameters(task, facts["parameters"]))
+    rows = list(_parameters(task))
     diagram = mermaid(task.model, config["choices"])
-    parts = [f"# {config['name']}", _grid(columns, rows), f"```mermaid\n{diagram.rstrip()}\n```"]
-    write_atomic(directory.path / "model.md", "\n\n".join(parts) + "\n")
+    parts = [f"# {config['name']}", _grid(PARAMETERS, rows), f"```mermaid\n{diagram.rstrip()}\n```"]
+    write_atomic(folder / "model.md", "\n\n".join(parts) + "\n")
     compared = list(from_defaults(config))
     text = f"# Settings that are not the defaults\n\n{_grid(SETTINGS, compared)}\n"
-    write_atomic(directory.path / "settings.md", text)
+    write_atomic(folder / "settings.md", text)
     for logger in loggers:
         if isinstance(logger, Shows):
-            logger.show_table("model/parameters", columns, rows)
+            logger.show_table("model/parameters", PARAMETERS, rows)
             logger.show_table("model/settings", SETTINGS, compared)
             logger.show_text("model/diagram", diagram)
-            files = {name: directory.path / name for name in FILES}
+            files = {name: folder / name for name in FILES}
             logger.keep({**files, **dict(_sources(config))})
 
 
@@ -105,50 +133,36 @@ def from_defaults(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield key, one_line(old), one_line(new)
 
 
-def show_samples(
-    task: Task, data: DataModule, directory: RunDir, loggers: Sequence[Logger]
-) -> None:
-    """Write samples.md: what the trained model makes of a few texts of the validation split.
+def samples_of(task: Any, data: DataModule) -> list[dict[str, str]]:
+    """What the trained model makes of a few texts of the validation split; empty without samples.
 
     A task has them by a method `samples(data)`, which returns rows with the same columns.
-
-    Args:
-        task: trained.
-        data: of the task.
-        directory: of the run.
-        loggers: of the run.
     """
-    samples_of: Any = getattr(task, "samples", None)
-    if samples_of is None:  # a task without text of its own
-        return
-    model, training = task.model, task.model.training
+    if not hasattr(task, "samples"):  # a task without text of its own
+        return []
+    model = task.model
+    training = model.training
     model.eval()
     # A compiled model would be compiled again for each new length. The import takes a second.
     compiled = getattr(model, "_compiled_call_impl", None) is not None
     eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
     try:
         with torch.no_grad(), eager:
-            samples = samples_of(data)
+            samples: list[dict[str, str]] = task.samples(data)
+            return samples
     except UserError:  # a mixer that decodes no text
-        return
+        return []
     finally:
         model.train(training)
-    if not samples:
-        return
-    columns = tuple(samples[0])
-    rows = [tuple(sample[column] for column in columns) for sample in samples]
-    text = f"# Samples of the validation split\n\n{_grid(columns, rows)}\n"
-    write_atomic(directory.path / "samples.md", text)
-    for logger in loggers:
-        if isinstance(logger, Shows):
-            logger.show_table("samples", columns, rows)
 
 
-def _parameters(task: Task, counts: Mapping[str, int]) -> Iterator[tuple[str, int, str, str]]:
+def _parameters(task: Task) -> Iterator[tuple[str, int, str, str]]:
+    counts = parameters_by_component(task.model)
     ternary = ternary_by_component(task.model)
-    for name, number in counts.items():
+    total = sum(counts.values())
+    for name, number in {"total": total, **counts}.items():
         share = f"{ternary[name]:.0%}" if name in ternary else ""
-        yield name, number, f"{number / counts['total']:.1%}", share
+        yield name, number, f"{number / total:.1%}", share
 
 
 def _sources(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
