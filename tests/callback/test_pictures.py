@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from chimera.callback.log import drawing
-from chimera.callback.log.captured import (
+from chimera.callback.log import pictures
+from chimera.callback.log.pictures import (
     Captured,
     by_distance,
     influence,
@@ -34,8 +34,7 @@ def model(*words: str) -> Any:
 
 
 def watched(net: Any, length: int = 12) -> Captured:
-    found = Captured(tokens=8)
-    found.watch(net)
+    found = Captured(net, tokens=8)
     with torch.no_grad():
         net(torch.arange(2 * length).view(2, length))
     found.release()
@@ -117,19 +116,19 @@ def test_thresholds_part_the_codes() -> None:
     layers = ternary_weights(model("quant=bitnet158"))
     assert layers
     for values, codes in layers.values():
-        found = drawing._threshold(values, codes, 1, 1.0)
+        found = pictures._threshold(values, codes, 1, 1.0)
         assert found == pytest.approx(0.5, abs=0.02)  # of absmean: half the mean size
-        assert drawing._threshold(values, codes, -1, -1.0) == pytest.approx(-0.5, abs=0.02)
+        assert pictures._threshold(values, codes, -1, -1.0) == pytest.approx(-0.5, abs=0.02)
     assert ternary_weights(model("quant=none")) == {}
 
 
 def test_panels_are_named_in_words_and_few() -> None:
     names = {f"body.blocks.{n}.mixer.q_proj": n for n in range(40)}
-    shown = drawing.some(names)
-    assert len(shown) == drawing.PANELS
-    assert [*shown.values()][:: drawing.PANELS - 1] == [0, 39]
-    assert drawing.words("body.blocks.3.mixer.q_proj") == "block 3, mixer q"
-    assert drawing.words("body.norm") == "final norm"
+    shown = pictures.evenly(names)
+    assert len(shown) == pictures.PANELS
+    assert [*shown.values()][:: pictures.PANELS - 1] == [0, 39]
+    assert pictures.words("body.blocks.3.mixer.q_proj") == "block 3, mixer q"
+    assert pictures.words("body.norm") == "final norm"
 
 
 @pytest.mark.slow

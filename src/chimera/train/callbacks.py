@@ -23,7 +23,7 @@ ORDER = (
     "snapshot",  # the last of all: it records the state that the others leave
 )
 #: Names that a run cannot do without.
-NEEDED = (*ORDER, "guard", "files")
+NEEDED = (*ORDER, "files", "guard")
 
 
 def check_order(names: Iterable[str]) -> None:

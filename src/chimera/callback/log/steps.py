@@ -109,9 +109,7 @@ class Steps(Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._clock += time.perf_counter() - self._paused
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._before = trainer.global_step
         # The schedule changes the rates right after the step: read them before.
         self._rates = {g["name"]: float(g["lr"]) for g in trainer.optimizers[0].param_groups}

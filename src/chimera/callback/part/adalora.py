@@ -15,7 +15,6 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from chimera.callback.part.adapter import add_stats
 from chimera.callback.part.update import OnUpdate
 from chimera.errors import UserError
 from chimera.types import NonNegativeFloat, PositiveInt, ProperFraction
@@ -137,14 +136,10 @@ class RankBudget(OnUpdate):
         super().on_train_start(trainer, pl_module)
         self.begin(pl_module, trainer.max_steps)
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._before = trainer.global_step
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
+    def on_before_optimizer_step(self, *_: Any) -> None:
         self.penalise()
 
     @torch.no_grad()
@@ -152,12 +147,9 @@ class RankBudget(OnUpdate):
         if self.updates:
             self.allocate(trainer.global_step - 1)
 
-    @torch.no_grad()
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        stats = {"rank_budget": torch.tensor(float(self.budget(self._before)))}
+    def chart(self) -> dict[str, float]:
+        """The budget of the last step and the penalty; see `callback.log.metrics`."""
+        numbers = {"stats/rank_budget": float(self.budget(self._before))}
         if self._penalty is not None:
-            stats["orthogonality"] = self._penalty.float()
-        add_stats(outputs, stats)
+            numbers["stats/orthogonality"] = float(self._penalty)
+        return numbers

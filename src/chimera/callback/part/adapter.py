@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -74,9 +74,3 @@ def ranks(model: nn.Module) -> dict[str, float]:
     means = [sum(column) / len(table) for column in zip(*table, strict=True)]
     log["val/adapted"] = float(len(updates))
     return {"val/entropy_rank": means[0], "val/rank": means[1], **log}
-
-
-def add_stats(outputs: Any, stats: dict[str, Tensor]) -> None:
-    """Add scalars to the `stats` that a training step returned."""
-    if isinstance(outputs, dict) and "stats" in outputs:
-        outputs["stats"] |= stats

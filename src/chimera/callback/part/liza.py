@@ -18,7 +18,6 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from chimera.callback.part.adapter import add_stats
 from chimera.types import Fraction, PositiveInt
 
 
@@ -79,20 +78,18 @@ class MagSchedule(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._modules = [module for module in pl_module.modules() if isinstance(module, Mixed)]
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._set(self.weight(trainer.global_step, trainer.max_steps))
 
     @torch.no_grad()
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, *_: Any
     ) -> None:
         """Log the statistics of grafted memories, which return no `Out`: means over the layers."""
         stats = [module.scalars() for module in self._modules if isinstance(module, Grafted)]
         if stats and all(stats):
             means = {key: torch.stack([one[key] for one in stats]).mean() for key in stats[0]}
-            add_stats(outputs, means)
+            outputs["stats"] |= means
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._set(self.evaluate)

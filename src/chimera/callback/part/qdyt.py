@@ -93,9 +93,7 @@ class QDyTSchedule(OnUpdate):
         self._length = min(self.warmup_steps, self._steps // 2)
         self._settling = [norm for norm in pl_module.modules() if isinstance(norm, Settling)]
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         done = min(trainer.global_step / max(self._length, 1), 1.0) if self._length else 1.0
         for norm in self._cold:
             norm.set_alpha(self.start + (self.end - self.start) * done)
@@ -105,9 +103,7 @@ class QDyTSchedule(OnUpdate):
         for settling in self._settling:
             settling.settle(trainer.global_step / self._steps)
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
+    def on_before_optimizer_step(self, *_: Any) -> None:
         for norm in self._cold:
             norm.alpha.grad = None
 

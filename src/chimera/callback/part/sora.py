@@ -8,7 +8,6 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from chimera.callback.part.adapter import add_stats
 from chimera.callback.part.update import OnUpdate
 
 
@@ -48,15 +47,11 @@ class GateUpdate(OnUpdate):
         of = {id(p): g for g in trainer.optimizers[0].param_groups for p in g["params"]}
         self._groups = [of[id(gate.g)] for gate in self._gates]
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         # The schedule changes the rates right after the step: read them before.
         self._rates = [float(group["lr"]) for group in self._groups]
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
-    ) -> None:
+    def on_before_optimizer_step(self, *_: Any) -> None:
         for gate in self._gates:
             gate.before_step(self._count)
 
@@ -65,11 +60,10 @@ class GateUpdate(OnUpdate):
             gate.after_step(rate)
 
     @torch.no_grad()
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        if self.show and self._gates:
-            zeros = torch.cat([gate.g for gate in self._gates]).eq(0).float().mean()
-            alive = (1 - zeros) * (self._count / len(self._gates))
-            add_stats(outputs, {"gate_sparsity": zeros, "gates_alive": alive})
+    def chart(self) -> dict[str, float]:
+        """`gate_sparsity` and `gates_alive`; see `callback.log.metrics`."""
+        if not self.show or not self._gates:
+            return {}
+        zeros = float(torch.cat([gate.g for gate in self._gates]).eq(0).float().mean())
+        alive = (1 - zeros) * (self._count / len(self._gates))
+        return {"stats/gate_sparsity": zeros, "stats/gates_alive": alive}

@@ -44,8 +44,6 @@ class ActivationStages(Callback):
         self._layers = [layer for layer in layers if begun or not layer.finished]
         self._change_at = self.early * steps_of(trainer)
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         for layer in self._layers:
             layer.set_stage(trainer.global_step >= self._change_at)

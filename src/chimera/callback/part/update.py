@@ -32,7 +32,7 @@ class OnUpdate(Callback):
             optimizer.register_step_post_hook(self._stepped)
 
     def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any
     ) -> None:
         if self.updated:
             self.updated = False

@@ -68,7 +68,7 @@ class NanGuard(Callback):
         pl_module.guard = self
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any
     ) -> None:
         if trainer.global_step > self._before:
             self._batches = []

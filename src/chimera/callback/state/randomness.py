@@ -36,7 +36,7 @@ class StatelessRandomness(Callback):
         self._drops = drops(pl_module)
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, *_: Any
     ) -> None:
         micro = trainer.fit_loop.epoch_loop.total_batch_idx
         entropy = np.random.SeedSequence([self.seed, micro, trainer.global_rank])

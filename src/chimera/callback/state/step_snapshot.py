@@ -37,17 +37,13 @@ class StepSnapshot(Callback):
         self._kept = [b.clone() for b in self._live]
         self._take(trainer)
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         if not self._inside:
             if self._live:
                 torch._foreach_copy_(self._kept, self._live)
             self._inside = True
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.global_step > self.step:
             self._take(trainer)
 

@@ -9,7 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from chimera.callback.log.steps import Steps
+from chimera.callback.log.steps import Step, Steps
 from chimera.callback.siblings import find
 from chimera.ops import reduce
 
@@ -27,20 +27,14 @@ class GracefulStop(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Not earlier: Lightning sets a SIGTERM handler of its own, which ends with exit code 0.
         self._before = {number: signal.signal(number, self._catch) for number in SIGNALS}
+        self._trainer = trainer
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        # A stop between micro-batches would lose the accumulated ones: it waits for the step.
-        self._step = trainer.global_step
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_step(self, step: Step) -> None:
+        """Stop after a whole step: a stop between micro-batches would lose the accumulated ones."""
         # A signal reaches the processes of a run at different steps, or only one of them.
-        if trainer.global_step > self._step and reduce.any_of(self.caught is not None):
+        if reduce.any_of(self.caught is not None):
             self.stopping = True
-            _stop(trainer)
+            _stop(self._trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._restore()
@@ -70,18 +64,14 @@ class TimeLimit(Callback):
         self.seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
         self.reached = False
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        self._step = trainer.global_step
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._trainer = trainer
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        late = find(trainer, Steps).wall_seconds >= self.seconds
-        if trainer.global_step > self._step and reduce.any_of(late):
+    def on_step(self, step: Step) -> None:
+        """Stop after the step in which the limit passes."""
+        if reduce.any_of(find(self._trainer, Steps).wall_seconds >= self.seconds):
             self.reached = True
-            _stop(trainer)
+            _stop(self._trainer)
 
 
 def _stop(trainer: pl.Trainer) -> None:
@@ -96,8 +86,6 @@ class Until(Callback):
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         if trainer.global_step >= self.step:
             trainer.should_stop = True

@@ -44,9 +44,7 @@ class ValidationSchedule(Callback):
         self._before = trainer.global_step
         self._set(trainer, self.due(trainer.global_step))
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         step = trainer.global_step
         due = step > self._before and self.due(step)
         self._before = step
