@@ -19,7 +19,6 @@ from benchmarks.cola import cola
 from benchmarks.edges import edges
 from benchmarks.equal_page import equalities
 from benchmarks.gates import gates
-from benchmarks.gpu.page import gpu_contract, gpu_job, gpu_lengths, gpu_packed, gpu_presets
 from benchmarks.gradient_rules import gradient_rules
 from benchmarks.grafts import grafts
 from benchmarks.main_job import main_job
@@ -40,10 +39,7 @@ from benchmarks.two_machines import two_machines
 from chimera.paths import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
-FILES = (
-    *("README.md", "docs/ternary.md", "docs/speed.md", "docs/results.md", "docs/scales.md"),
-    "docs/gpu.md",
-)
+FILES = (*("README.md", "docs/ternary.md", "docs/speed.md", "docs/results.md", "docs/scales.md"),)
 MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -238,7 +234,6 @@ WRITERS: dict[str, Callable[[], str]] = {
         *(threads, ternary),
         *(results, cola, missing, claims, all_claims, qdyt, gradient_rules, grafts, plateau),
         *(seeds, titan, titan_parts, overtaking, equalities, chosen_rates, edges, rise),
-        *(gpu_contract, gpu_presets, gpu_lengths, gpu_packed, gpu_job),
         *(encoders, gates, speed, scaling_law, two_machines),
         *(titan_baselines, titan_pattern, spanish),
     )

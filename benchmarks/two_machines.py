@@ -1,6 +1,6 @@
 """Runs of `ours/scaling` that were trained on a processor and on a GPU: do their losses agree?
 
-The GPU's runs name the packed documents (`data.documents`, benchmarks.gpu.pack), which are those of
+The GPU's runs name the packed documents (`data.documents`), which are those of
 the default corpus, so the two runs of a pair have the same text, seed and steps.
 """
 

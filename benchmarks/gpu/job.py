@@ -1,53 +1,101 @@
-"""The default job on the device: its perplexity is to lie within the spread of seeds on CPUs.
-
-It is the command of `make train`, as a process, on the documents that `benchmarks.gpu.pack` has
-packed, since the default corpus depends on the Python that runs.
-"""
+"""One job, as the process that `benchmarks.gpu` starts; its row is a JSON file."""
 
 from __future__ import annotations
 
+import importlib
 import json
-import subprocess
+import statistics
 import sys
-import tempfile
 import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.setting import Setting, harvest
-from chimera.paths import ROOT
+import torch
 
-JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]
-
-
-def main(setting: Setting) -> dict[str, Any]:
-    """Train in float32 and, if there is time for it, in bf16."""
-    results: dict[str, Any] = {}
-    for precision in ("fp32", "bf16"):
-        if results and setting.left < 1.2 * results["fp32"]["seconds"]:
-            results[precision] = {"error": "no time left"}
-            continue
-        results[precision] = job(setting, precision)
-        print(precision, results[precision], flush=True)
-    failed = [f"{p}: {r['error']}" for p, r in results.items() if r.get("code")]
-    return {"runs": results, **({"error": "; ".join(failed)} if failed else {})}
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def job(setting: Setting, precision: str) -> dict[str, Any]:
-    """Train once; final metrics of the run."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "train.py", *JOB, f"precision={precision}", "logger=none"]
-        command += [f"run_dir={folder}/run", "trainer.progress=none"]
-        command += [f"trainer.accelerator={'gpu' if setting.device == 'cuda' else 'cpu'}"]
-        if (packed := harvest()) is not None:
-            command += [f"data.documents={packed}", f"data.cache_dir={folder}/cache"]
-        if setting.tiny:
-            command += ["scale=smoke", "trainer.max_steps=2"]
-        began = time.monotonic()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        seconds = time.monotonic() - began
-        if done.returncode:
-            last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            return {"code": done.returncode, "seconds": seconds, "error": last}
-        record = json.loads((Path(folder) / "run" / "run.json").read_text())
-    return {"seconds": seconds, "documents": packed is not None, "metrics": record["metrics"]}
+@dataclass(frozen=True)
+class Setting:
+    """Where a job measures.
+
+    Args:
+        place: path of the job's files without a suffix; `.` measures at once.
+        device: cuda or cpu.
+        tiny: shapes that take seconds on a CPU; their numbers mean nothing.
+    """
+
+    place: Path
+    device: str
+    tiny: bool
+
+    def ready(self) -> None:
+        """Say that all is prepared, and wait until the others are quiet."""
+        self.wait()
+        self.place.with_suffix(".ready").touch()
+        while not self.place.with_suffix(".go").exists():
+            time.sleep(0.02)
+
+    def wait(self) -> None:
+        """Wait until the device has done what it was given."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def autocast(self, precision: str) -> torch.autocast:
+        """The context of fp32, bf16 or fp16 on this device."""
+        half = HALF.get(precision, torch.bfloat16)
+        return torch.autocast(self.device, half, enabled=precision != "fp32")
+
+    def median(self, call: Callable[[], object], rounds: int = 7, warmup: int = 2) -> float:
+        """Median seconds of a call, until the device has done it."""
+        seconds = []
+        for number in range(warmup + (1 if self.tiny else rounds)):
+            self.wait()
+            start = time.perf_counter()
+            call()
+            self.wait()
+            if number >= warmup:
+                seconds.append(time.perf_counter() - start)
+        return statistics.median(seconds)
+
+    def captured(self, step: Callable[[], object]) -> Callable[[], object]:
+        """A function that replays a call as one CUDA graph; on a CPU, the call."""
+        if self.device != "cuda":
+            return step
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        return graph.replay
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:1])[:300]}"
+
+
+def main(arguments: list[str]) -> int:
+    """Measure; arguments are the place, the device, the job, and --tiny."""
+    place, device, name, *rest = arguments
+    part, _, label = name.partition(" ")
+    try:
+        module: Any = importlib.import_module(f"benchmarks.gpu.{part}")
+        row = module.main(Setting(Path(place), device, "--tiny" in rest), label)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the row says so
+        traceback.print_exc()
+        row = {"error": reason(error)}
+    Path(place).with_suffix(".json").write_text(json.dumps(row))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import shlex
 import shutil
@@ -164,9 +163,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "dumps/1").mkdir(parents=True)
     with gzip.open(root / "dumps/1/es_1.jsonl.gz", "wt") as file:
         file.write('{"raw_content": "uno dos tres"}\n' * 300)
-    (root / ".gpu").mkdir()
-    with gzip.open(root / ".gpu/documents.json.gz", "wt") as file:  # as benchmarks.gpu.pack does
-        json.dump({"one": text}, file)
     cola(root / "glue")
     for model in ("llama", "bert"):
         folder(model, root / model)
