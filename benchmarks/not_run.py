@@ -26,7 +26,7 @@ _SPANISH = (
     f"data.path={SHOWN}/es_text/literature_train.txt",
     f"data.valid_path={SHOWN}/es_text/literature_valid.txt",
 )
-_BODIES = ",".join(word.replace("=", ":", 1) for word in _SPANISH)
+_BODIES = tuple(f"needs.{word}" for word in _SPANISH)
 _ALPACA = f"data.path={SHOWN}/instruct/alpaca_2000.json"
 #: Overrides of tables whose stand-in data are not the paper's kind.
 MORE: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "saidl/tasks": _COLA[1:],
     "bitnet_qdyt/glue": _COLA[1:],
     **dict.fromkeys(("titan/ablations", "titan/pattern", "titan/baselines"), _SPANISH),
-    "titan/spanish": (f"data.path={SHOWN}/es_glue", f"init_row={{{_BODIES}}}"),
+    "titan/spanish": (f"data.path={SHOWN}/es_glue", *_BODIES),
     "tptt/variants": (
         f"model.name={SHOWN}/models/stories260k",
         "model.pretrained=true",

@@ -12,7 +12,7 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.init_from import pending
-from chimera.config.rows_before import row_overrides
+from chimera.config.start_model import row_overrides
 from chimera.config.tables import Job, jobs, load, tables, title_of
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS

@@ -10,7 +10,7 @@ import torch
 
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
-from chimera.config.rows_before import teacher_overrides
+from chimera.config.start_model import teacher_overrides
 from chimera.contract_tests import zoo
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity

@@ -129,9 +129,9 @@ def fit(*words: str) -> Run:
         NotFiniteError: a loss or gradient is not finite; the directory has a report.
         RuntimeError: one of several processes (`trainer.devices=2`) failed.
     """
+    from chimera.config.start_model import wait_for_all
     from chimera.train.check import check
     from chimera.train.launch import launch
-    from chimera.train.prerequisites import wait_for_all
 
     overrides = overrides_of(words)
     config = plain(compose(overrides))

@@ -16,7 +16,6 @@ from chimera.config.compose import compose, final_choices, plain
 from chimera.config.overrides import canonical, hint
 from chimera.config.search_path import hydra_on
 from chimera.errors import UserError
-from chimera.paths import CONF
 from chimera.program import VERSION, spelt
 from chimera.rundir.identity import flatten
 
@@ -62,7 +61,7 @@ def show_info(overrides: Sequence[str], topic: str) -> int:
             show_config(overrides)
             continue
         choices = final_choices(canonical(list(overrides)))
-        with hydra_on(CONF) as hydra:
+        with hydra_on() as hydra:
             hydra.show_info(each, "config", choices)
     return 0
 
@@ -76,7 +75,7 @@ def complete(words: Sequence[str]) -> int:
     Raises:
         UserError: other words.
     """
-    with hydra_on(CONF) as hydra:
+    with hydra_on() as hydra:
         try:
             hydra.shell_completion("config", list(words))
         except ValueError as error:

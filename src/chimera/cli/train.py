@@ -93,9 +93,9 @@ def _run(overrides: list[str]) -> int:
     from chimera.config.compose import compose, plain
     from chimera.config.precision import announcement
     from chimera.config.scale import past_lines
+    from chimera.config.start_model import wait_for_all
     from chimera.train.check import check
     from chimera.train.launch import PARENT, launch
-    from chimera.train.prerequisites import wait_for_all
 
     config = plain(compose(overrides))
     check(config)

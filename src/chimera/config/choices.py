@@ -11,22 +11,24 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, open_dict
 
+from chimera import dotted
 from chimera.config import static
 from chimera.config.groups import groups, is_part
 from chimera.config.roots import find
 from chimera.config.search_path import composed, defaults_list, hydra_on
 from chimera.errors import unknown
 
-#: Key of a part's YAML that chooses other parts; the composition removes it.
+#: Key of a part's YAML that chooses other parts.
 COMPANIONS = "with"
-#: Key of a preset or row that says what a scale means for it; the composition removes it.
+#: Key of a preset or row that says what a scale means for it.
 AT = "at"
+#: Keys that speak of choices, at the top level; the composition removes them.
+_OF_CHOICES = (AT, "needs")
 #: Marks a key that the command line does not set.
 UNSET: Any = object()
 
@@ -48,8 +50,8 @@ class Selection:
         """Value of a dotted key in the last file that sets it; `default` if none does."""
         for _, package, node in reversed(self.files):
             inside = key.removeprefix(f"{package}.") if package else key
-            if (inside != key or not package) and (value := _select(node, inside)) is not UNSET:
-                return value
+            if (inside != key or not package) and dotted.has(node, inside):
+                return dotted.get(node, inside)
         return default
 
     def keys(self) -> Iterator[str]:
@@ -63,7 +65,7 @@ class Selection:
                 continue
             parts = package.split(".") if package else []
             yield from (".".join(parts[: n + 1]) for n in range(len(parts)))
-            yield from _keys(node, f"{package}." if package else "")
+            yield from (key for key, _ in dotted.walk(node, f"{package}." if package else ""))
 
 
 def is_experiment(group: str) -> bool:
@@ -77,31 +79,46 @@ def is_top_level(group: str) -> bool:
 
 
 @cache
-def select(overrides: tuple[str, ...], conf: Path) -> Selection:
+def select(overrides: tuple[str, ...]) -> Selection:
     """Resolve group overrides to options and files."""
-    with hydra_on(conf):
+    with hydra_on():
         listed = defaults_list(overrides)
-    options = {g: o for g, o in listed.overrides.known_choices.items() if isinstance(o, str)}
+    options = {
+        group: option
+        for group, option in listed.overrides.known_choices.items()
+        if isinstance(option, str) and not group.startswith("hydra/")
+    }
     files = []
     for default in listed.defaults:
         path = default.config_path
-        if path is None or path.startswith(("hydra/", "_dummy")):
-            continue
-        files.append((path.rpartition("/")[0], default.package or "", _read(conf, path)))
-    return Selection({g: o for g, o in options.items() if not g.startswith("hydra/")}, tuple(files))
+        if path is not None and not path.startswith(("hydra/", "_dummy")):
+            files.append((path.rpartition("/")[0], default.package or "", _read(path)))
+    return Selection(options, tuple(files))
 
 
 @cache
-def compose_choices(overrides: tuple[str, ...], conf: Path) -> bytes:
+def _read(path: str) -> dict[str, Any]:
+    node = yaml.safe_load(find(path).read_text(encoding="utf-8")) or {}
+    return {key: value for key, value in node.items() if key != "defaults"}
+
+
+def configuration(overrides: tuple[str, ...]) -> DictConfig:
+    """Compose the configuration of group overrides; returns a copy that the caller may change."""
+    cfg: DictConfig = pickle.loads(compose_choices(overrides))
+    return cfg
+
+
+@cache
+def compose_choices(overrides: tuple[str, ...]) -> bytes:
     """Compose the configuration of group overrides, without Hydra's own node; cached.
 
     Each job of a sweep gets a copy. Pickled, it takes a sixth of the time of OmegaConf's deepcopy.
     """
-    with hydra_on(conf):
+    with hydra_on():
         cfg = composed(overrides)
     with open_dict(cfg):
-        del cfg["hydra"]
-        cfg.pop(AT, None)
+        for key in ("hydra", *_OF_CHOICES):
+            cfg.pop(key, None)
         _drop_companions(cfg)
     return pickle.dumps(cfg)
 
@@ -113,50 +130,49 @@ def _drop_companions(node: DictConfig) -> None:
             _drop_companions(child)
 
 
-def configuration(overrides: tuple[str, ...], conf: Path) -> DictConfig:
-    """Compose the configuration of group overrides; returns a copy that the caller may change."""
-    cfg: DictConfig = pickle.loads(compose_choices(overrides, conf))
-    return cfg
+def implied_choices(choices: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """All choices: those of scale, parts and lists of mixers, then the given ones, which win.
+
+    Args:
+        choices: of the command line and of the model to start from.
+        settings: values by key of the command line.
+
+    Raises:
+        UserError: an unknown mixer.
+    """
+    chosen = (*_scale_choices(select(tuple(choices)), choices), *choices)
+    chosen = (*_companion_choices(select(chosen), choices), *chosen)
+    return (*_member_choices(select(chosen), settings.get("mixer.cycle", UNSET)), *chosen)
 
 
-def init_from_of(chosen: Selection, overrides: Sequence[str]) -> str | None:
-    """`init_from` of the chosen row or preset at the chosen scale; None if `model=` is chosen."""
-    names = {override.lstrip("+").partition("=")[0] for override in overrides}
-    if "model" in names or not ("preset" in names or any("/" in name for name in names)):
-        return None
-    path = scale_of(chosen)["values"].get("init_from", chosen.value("init_from"))
-    return None if path is None else str(path)
-
-
-def scale_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
+def _scale_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
     """Choices that the scale makes, without groups that the command line chooses."""
-    names = {override.partition("=")[0] for override in overrides}
     general, own = _scale(chosen)
     options = dict(general["choices"])
     if options and not static.attribute(str(chosen.value("task._target_")), "plain_text", True):
         # The scale's data set is plain text; it cannot replace labelled examples.
         options = {g: o for g, o in options.items() if g not in ("data", "tokenizer")}
     options |= own.get("choices", {})
-    options = {group: option for group, option in options.items() if option is not None}
-    return [f"{group}={option}" for group, option in options.items() if group not in names]
+    return _without_given({g: o for g, o in options.items() if o is not None}, overrides)
 
 
-def companion_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
+def _companion_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
     """Choices that a chosen part brings along, without groups that the command line chooses.
 
     They are under `with:` in its YAML: `mixer=best_combo` is defined with ALiBi.
     """
-    names = {override.lstrip("+").partition("=")[0] for override in overrides}
-    found = [
-        item
-        for group, _, node in chosen.files
-        if is_top_level(group)
-        for item in (node.get(COMPANIONS) or {}).items()
-    ]
-    return [f"{group}={option}" for group, option in found if group not in names]
+    options: dict[str, str] = {}
+    for group, _, node in chosen.files:
+        options |= (node.get(COMPANIONS) or {}) if is_top_level(group) else {}
+    return _without_given(options, overrides)
 
 
-def member_choices(chosen: Selection, cycle: Any) -> list[str]:
+def _without_given(options: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
+    given = {override.lstrip("+").partition("=")[0] for override in overrides}
+    return [f"{group}={option}" for group, option in options.items() if group not in given]
+
+
+def _member_choices(chosen: Selection, cycle: Any) -> list[str]:
     """Choices for the mixers that a composite's `cycle` names and that have no node yet.
 
     Args:
@@ -197,26 +213,3 @@ def _scale(chosen: Selection) -> tuple[dict[str, Any], dict[str, dict[str, Any]]
         for kind, entries in ((node.get(AT) or {}).get(chosen.options["scale"]) or {}).items():
             own[kind] = own.get(kind, {}) | entries if entries is not None else {}
     return next(node for group, _, node in chosen.files if group == "scale"), own
-
-
-@cache
-def _read(conf: Path, path: str) -> dict[str, Any]:
-    inside = conf / f"{path}.yaml"
-    file = inside if inside.is_file() else find(path)
-    node = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    return {key: value for key, value in node.items() if key != "defaults"}
-
-
-def _select(node: Any, key: str) -> Any:
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return UNSET
-        node = node[part]
-    return node
-
-
-def _keys(node: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for key, value in node.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{prefix}{key}.")

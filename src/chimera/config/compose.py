@@ -1,14 +1,22 @@
 """Compose a run's configuration from the overrides of a command line, or fail with one line.
 
-    choices (and those that they imply) → Hydra's composition, once → values → scale → `init_from`
+1. *Overrides* are written in one way and parsed; an unknown choice is refused (`overrides.py`).
+2. *Choices* that presets, rows, the start model, the scale and parts imply are found in Hydra's
+   list of files (`start_model.py`, `init_from.py`, `choices.py`).
+3. *Hydra* composes the files of all choices, once for each set of choices; a copy goes on.
+4. *Values* (`key=value`) are set. A key that no chosen part has is refused, naming the nearest.
+5. *Scale*: its values, shares and bounds (`scale.py`); then the learning rate chosen for the row
+   (`rates.py`), `debug=` (`lengths.py`), `precision=auto` (`precision.py`).
+6. *Start model and teacher*: their nodes, tokenizer and identities are put in.
 
-Inputs that Hydra accepts silently, such as a misspelt key after `+` or a list in place of a name,
-are refused; Hydra's own errors become one line. Does not import torch.
+The command line wins over each step. Afterwards `train/check.py` checks the configuration: types,
+ranges and files in `check_settings`, the model that the parts make in `check_parts`. Nothing here
+writes a file or imports torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,15 +26,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from chimera import dotted
-from chimera.config import init_from, precision, rates, scratch, tables
+from chimera.config import init_from, precision, rates, tables
 from chimera.config.choices import (
-    UNSET,
-    companion_choices,
     configuration,
+    implied_choices,
     is_experiment,
     is_top_level,
-    member_choices,
-    scale_choices,
     scale_of,
     select,
 )
@@ -43,56 +48,40 @@ from chimera.config.overrides import (
     is_choice,
     one_each,
 )
-from chimera.config.rows_before import check_row_settings, row_overrides, teacher_overrides
 from chimera.config.scale import apply_scale, drop_unused_preset_keys
 from chimera.config.search_path import one_line
+from chimera.config.start_model import OWN, row_overrides, start_model, teacher_overrides
 from chimera.errors import UserError
-from chimera.paths import CONF
 from chimera.program import spelt
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
 
 
-def compose(overrides: list[str], *, conf: Path = CONF) -> DictConfig:
-    """Compose the configuration of one run: choices, values, scale, `init_from`.
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """Compose the configuration of one run.
 
     Args:
         overrides: of the command line, as `group=choice`, `key=value` or `+<paper>/<table>=<row>`.
-        conf: folder of the configuration.
 
     Raises:
         UserError: an override that cannot be read, an unknown choice, an unknown key, an unusable
             `init_from`.
     """
-    overrides = one_each(canonical(overrides))
+    overrides = one_each(canonical(list(overrides)))
     parsed = check_choices(overrides)
     settings: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
-    start_model, source, choices = _choices(overrides, parsed, settings, conf)
-    cfg, final = configuration(choices, conf), select(choices, conf)
-    known_keys = set(final.keys())
-    for override in parsed:
-        if not is_choice(override):
-            key = override.key_or_group
-            if key not in known_keys and _is_argument(cfg, key, settings):
-                _check_adds(override)
-                known_keys.add(key)
-            else:
-                check_key(override, known_keys)
-            _set(cfg, override)
-    drop_unused_preset_keys(cfg, final.options, known_keys)
+    begins_with, source, choices = _choices(overrides, parsed, settings)
+    cfg, chosen = configuration(choices), select(choices)
+    known_keys = set(chosen.keys())
+    _set_values(cfg, parsed, settings, known_keys)
+    drop_unused_preset_keys(cfg, chosen.options, known_keys)
     _refuse_unknown(cfg, known_keys)
-    with open_dict(cfg):
-        options = final.options.items()
-        cfg.choices = {g: o for g, o in options if is_top_level(g) and not is_experiment(g)}
-        if several := [o for g, o in options if g.startswith("logger@")]:
-            cfg.choices.logger = ",".join(several)
-        cfg.table = _table(final.options, cfg.table)
-        cfg.numerics = NUMERICS
-    apply_scale(cfg, scale_of(final), set(settings))
+    _name_choices(cfg, chosen.options)
+    apply_scale(cfg, scale_of(chosen), set(settings))
     rates.apply(cfg, set(settings))
-    apply_debug(cfg, final, settings)
+    apply_debug(cfg, chosen, settings)
     precision.resolve(cfg)
-    cfg.init_from = start_model
+    cfg.init_from = begins_with
     init_from.apply_source(cfg, source, settings)
     init_from.apply_checkpoint(cfg)
     if cfg.task.get("teacher"):
@@ -114,30 +103,46 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in config.items()}
 
 
-def source_of(start_model: str, overrides: Iterable[str] = ()) -> init_from.Source | None:
-    """Find the Chimera model that `init_from` names; None if it names a Hugging Face model.
+def final_choices(overrides: Sequence[str]) -> list[str]:
+    """All choices of groups that overrides lead to, those of scale and `init_from` included.
 
-    Args:
-        start_model: value of `init_from`.
-        overrides: of the run; a row named by `init_from` shares some of them, and has those of
-            `init_row`.
+    Raises:
+        UserError: as of `compose`.
+    """
+    parsed = check_choices(list(overrides))
+    return list(_choices(overrides, parsed, {o.key_or_group: o.value() for o in parsed})[2])
+
+
+def _choices(
+    overrides: Sequence[str], parsed: Sequence[Override], settings: Mapping[str, Any]
+) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
+    """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
+    choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
+    begins_with = start_model(select(tuple(choices)), choices, settings)
+    source = _source(begins_with, overrides) if begins_with else None
+    choices = [*init_from.source_choices(source, begins_with, settings), *choices]
+    return begins_with, source, implied_choices(choices, settings)
+
+
+def _source(begins_with: str, overrides: Sequence[str]) -> init_from.Source | None:
+    """The Chimera model that `init_from` names; None if it names a Hugging Face model.
 
     Raises:
         UserError: no such model, or a run that has not finished.
     """
-    if not start_model.startswith(tables.ROW):
+    if not begins_with.startswith(tables.ROW):
         trust = any(override.startswith("model.name=") for override in overrides)
-        return init_from.source(start_model, trust=trust)
-    of_row = tuple(row_overrides(start_model, overrides))
+        return init_from.source(begins_with, trust=trust)
+    of_row = tuple(row_overrides(begins_with, overrides))
     try:
-        config = _row(of_row)
+        config = _composed(of_row)
     except UserError as error:
-        raise UserError(f"init_from={start_model}: {error}") from error
+        raise UserError(f"init_from={begins_with}: {error}") from error
     run = RunDir.of(config)
     return init_from.Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
 
 
-def teacher_identity(teacher: str, overrides: Iterable[str]) -> str:
+def teacher_identity(teacher: str, overrides: Sequence[str]) -> str:
     """Identity (eight hexadecimal digits) of the teacher of a run.
 
     Args:
@@ -147,50 +152,44 @@ def teacher_identity(teacher: str, overrides: Iterable[str]) -> str:
     Raises:
         UserError: no such row, or a directory without a run.
     """
-    if not teacher.startswith(tables.ROW):
-        directory = RunDir(Path(teacher))
-        trusted_model(
-            recorded(directory),
-            directory.path,
-            f"task.teacher={teacher}",
-            advice="name a teacher of Chimera's own parts",
-        )
-        return identity(directory.config())
-    return identity(_row(tuple(teacher_overrides(teacher, overrides))))
+    if teacher.startswith(tables.ROW):
+        return identity(_composed(tuple(teacher_overrides(teacher, overrides))))
+    directory = RunDir(Path(teacher))
+    trusted_model(
+        recorded(directory),
+        directory.path,
+        f"task.teacher={teacher}",
+        advice="name a teacher of Chimera's own parts",
+    )
+    return identity(directory.config())
 
 
 @cache
-def _row(overrides: tuple[str, ...]) -> dict[str, Any]:
-    return plain(compose(list(overrides)))
+def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
+    return plain(compose(overrides))
 
 
-def final_choices(overrides: list[str], *, conf: Path = CONF) -> list[str]:
-    """All choices of groups that overrides lead to, those of scale and `init_from` included.
-
-    Raises:
-        UserError: as of `compose`.
-    """
-    parsed = check_choices(overrides)
-    settings = {o.key_or_group: o.value() for o in parsed}
-    return list(_choices(overrides, parsed, settings, conf)[2])
-
-
-def _choices(
-    overrides: list[str], parsed: list[Override], settings: dict[str, Any], conf: Path
-) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
-    """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
-    choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
-    start_model = scratch.start_model(select(tuple(choices), conf), choices, settings)
-    check_row_settings(start_model, settings)
-    source = source_of(start_model, overrides) if start_model else None
-    choices = [*init_from.source_choices(source, start_model, settings), *choices]
-    chosen = (*scale_choices(select(tuple(choices), conf), choices), *choices)
-    chosen = (*companion_choices(select(chosen, conf), choices), *chosen)
-    members = member_choices(select(chosen, conf), settings.get("mixer.cycle", UNSET))
-    return start_model, source, (*members, *chosen)
+def _set_values(
+    cfg: DictConfig, parsed: Sequence[Override], settings: Mapping[str, Any], known_keys: set[str]
+) -> None:
+    """Set each `key=value`; an argument that a class has and no file sets becomes a known key."""
+    for override in parsed:
+        key = override.key_or_group
+        if is_choice(override) or key.startswith(OWN):
+            continue
+        if key in known_keys or not _is_argument(cfg, key, settings):
+            check_key(override, known_keys)
+        elif override.is_add() or override.is_force_add():
+            known_keys.add(key)
+        else:
+            raise UserError(
+                f"{override.input_line}: no file sets {key}; if its class has this argument, write"
+                f" +{override.input_line}"
+            )
+        _set(cfg, override)
 
 
-def _is_argument(cfg: DictConfig, key: str, settings: dict[str, Any]) -> bool:
+def _is_argument(cfg: DictConfig, key: str, settings: Mapping[str, Any]) -> bool:
     """Whether a key is an argument of its node's class that no YAML file names.
 
     The arguments of a class of another package are checked later, when it is imported.
@@ -207,21 +206,11 @@ def _is_argument(cfg: DictConfig, key: str, settings: dict[str, Any]) -> bool:
     return name in arguments(target)
 
 
-def _check_adds(override: Override) -> None:
-    if not override.is_add() and not override.is_force_add():
-        raise UserError(
-            f"{override.input_line}: no file sets {override.key_or_group}; if its class has this"
-            f" argument, write +{override.input_line}"
-        )
-
-
 def _set(cfg: DictConfig, override: Override) -> None:
     key = override.key_or_group
     if override.is_delete():
-        parent, _, leaf = key.rpartition(".")
-        node = OmegaConf.select(cfg, parent)
-        with open_dict(node):
-            node.pop(leaf, None)
+        with open_dict(cfg):
+            dotted.drop(cfg, key)
         return
     if override.is_sweep_override():
         raise UserError(
@@ -238,14 +227,28 @@ def _set(cfg: DictConfig, override: Override) -> None:
 def _refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
     keys = {key for key, _ in dotted.walk(OmegaConf.to_container(cfg))}
     for key in sorted(keys - known_keys):
-        if not key.startswith(("table.", "init_row.", "mixer.members", "callbacks.", *OPEN)):
+        if not key.startswith(("table.", "mixer.members", "callbacks.", *OPEN)):
             raise UserError(
                 f"an experiment or preset sets {key}, which no chosen part has"
                 f"{hint(key, known_keys)}"
             )
 
 
-def _table(options: dict[str, str], node: Any) -> dict[str, Any] | None:
+def _name_choices(cfg: DictConfig, options: Mapping[str, str]) -> None:
+    """Write the choices, the table's row and the code's `numerics` into the configuration."""
+    with open_dict(cfg):
+        cfg.choices = {
+            group: option
+            for group, option in options.items()
+            if is_top_level(group) and not is_experiment(group)
+        }
+        if several := [o for group, o in options.items() if group.startswith("logger@")]:
+            cfg.choices.logger = ",".join(several)
+        cfg.table = _table(options, cfg.table)
+        cfg.numerics = NUMERICS
+
+
+def _table(options: Mapping[str, str], node: Any) -> dict[str, Any] | None:
     """Name of the run's table and row with the table's settings; None without an experiment.
 
     Raises:

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from chimera.config.repository import keep_files
 from chimera.config.roots import roots
 from chimera.errors import UserError
+from chimera.paths import CONF
 
 
 class RootsOnSearchPath(SearchPathPlugin):
@@ -41,7 +42,7 @@ def register_roots() -> None:
 
 
 @contextmanager
-def hydra_on(conf: Path) -> Iterator[Any]:
+def hydra_on(conf: Path = CONF) -> Iterator[Any]:
     """Initialise Hydra on the folder `conf`; restore the surrounding Hydra, if any, at exit."""
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()

@@ -55,10 +55,7 @@ class Run:
             in the data; `init_from` takes only weights.
         ckpt_sha256: of that file; set by the composition.
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
-            model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`). `scratch` in a
-            preset keeps its rows at random weights, whatever their table starts from.
-        init_row: settings of the row that `init_from=row:…` names, by key, beside the run's scale:
-            `{data:text,data.path:<file>}`.
+            model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`).
         init_run: identity of the model that `init_from` names; set by the composition.
     """
 
@@ -73,7 +70,6 @@ class Run:
     ckpt_path: str | None = None
     ckpt_sha256: str | None = None
     init_from: str | None = None
-    init_row: dict[str, Any] | None = None
     init_run: str | None = None
 
 

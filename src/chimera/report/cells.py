@@ -12,7 +12,7 @@ from typing import Any
 
 from chimera.config.compose import compose, plain
 from chimera.config.roots import roots
-from chimera.config.scratch import applicable
+from chimera.config.start_model import applicable
 from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
@@ -99,8 +99,7 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
 def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
     """Runs of the table, each with the overrides that are for its row."""
     listed = jobs(table, overrides, seeds)
-    kept = applicable([job.overrides for job in listed])
-    return [replace(job, overrides=own) for job, own in zip(listed, kept, strict=True)]
+    return [replace(job, overrides=applicable(job.overrides)) for job in listed]
 
 
 def numerics(all_cells: list[Cell]) -> int:

@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 
 from chimera.config.groups import groups
 from chimera.config.migration_hints import is_hydra
-from chimera.config.scratch import applicable
+from chimera.config.start_model import applicable
 from chimera.errors import UserError
 from chimera.program import SWEEP
 
@@ -91,7 +91,7 @@ def first_job(overrides: Sequence[str], parsed: Sequence[Override]) -> list[str]
         if override.is_sweep_override():
             text = f"{override.get_key_element()}={_first_value(override)}"
         swept.append(text)
-    return applicable([[*rows, *swept, *shared(overrides, parsed)]], tell=False)[0]
+    return applicable([*rows, *swept, *shared(overrides, parsed)])
 
 
 def _is_single_value(override: Override) -> bool:

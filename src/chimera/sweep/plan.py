@@ -11,16 +11,14 @@ from typing import Any, TypeVar
 from chimera.config.compose import compose, plain
 from chimera.config.init_from import pending
 from chimera.config.roots import roots
-from chimera.config.rows_before import row_overrides
-from chimera.config.scratch import applicable
+from chimera.config.start_model import applicable, row_overrides, teacher_directory, wait_for_all
+from chimera.config.start_model import identities as identities_of
 from chimera.config.tables import metric_of
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.index import RunIndex
 from chimera.rundir.store import is_stored
 from chimera.train.check import Once, check_parts, check_settings
-from chimera.train.prerequisites import identities as identities_of
-from chimera.train.prerequisites import teacher_directory, wait_for_all
 
 #: Metric of a job outside tables; sweepers that search minimise it.
 METRIC = "val/perplexity"
@@ -77,7 +75,7 @@ def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> li
     for overrides, config in (composed or {}).items():
         index.add(overrides, config)
     checks = Checks(label(batch))
-    jobs = _jobs([tuple(overrides) for overrides in applicable(batch)], checks, index)
+    jobs = _jobs([tuple(applicable(overrides)) for overrides in batch], checks, index)
     jobs = _without_weights(jobs, index)
     _one_run_a_directory(jobs)
     identities = {job.identity for job in jobs}
