@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.profile_step import BATCH, LENGTH, LINES, step_of
 from benchmarks.timing import turns
-from chimera.train.heap import keep_freed_memory
+from chimera.train.malloc_tuning import keep_freed_memory
 
 ROUNDS = 7
 

@@ -112,7 +112,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
 
 def costs(table: Table, overrides: Sequence[str], options: Options) -> dict[str, Cost]:
     """What a step of each row costs."""
-    from chimera.train.overview import overview
+    from chimera.train.model_summary import overview
 
     seeds = options.timed or options.seed
     timed: dict[str, list[Cell]] = {}

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.profile_step import LINES, step_of
-from chimera.train.heap import keep_freed_memory
+from chimera.train.malloc_tuning import keep_freed_memory
 
 WARMUP, STEPS = 3, 15
 

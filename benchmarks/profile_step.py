@@ -3,7 +3,8 @@
 The main job (16 × 128 random tokens, forward, backward and update) by precision and
 `quant.compute`, under torch's profiler. Each operation counts with the time that is its own,
 without that of operations that it calls. «Distance» is the FLOPs of the products over their time,
-as a share of the rate at which this machine multiplies large matrices (`chimera.train.rate`).
+as a share of the rate at which this machine multiplies large matrices
+(`chimera.train.peak_flops`).
 OMP_NUM_THREADS sets the threads (2).
 """
 
@@ -23,8 +24,8 @@ from chimera.ops.flops import Count
 from chimera.optim.groups import groups
 from chimera.optim.optimizer import build
 from chimera.train.build import make_task
-from chimera.train.heap import keep_freed_memory
-from chimera.train.rate import rate_of
+from chimera.train.malloc_tuning import keep_freed_memory
+from chimera.train.peak_flops import rate_of
 
 VOCAB, BATCH, LENGTH, STEPS = 4096, 16, 128, 5
 MAIN = ["mixer=retnet", "norm=qdyt"]

@@ -11,7 +11,8 @@ A job is a preset and a kind:
 
 Bare steps have the vocabulary padded to a multiple of 64, and hashed dropout as in a run; for
 Hugging Face's BERT the first two kinds are bare too. MFU counts the FLOPs of matrix products in
-forward and backward (`chimera.ops.flops`) against the data sheet's rate (`chimera.train.rate`).
+forward and backward (`chimera.ops.flops`) against the data sheet's rate
+(`chimera.train.peak_flops`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from chimera.optim.groups import groups
 from chimera.optim.optimizer import build
 from chimera.task.flops import count
 from chimera.train.build import make_task
-from chimera.train.rate import rate_of
+from chimera.train.peak_flops import rate_of
 
 MASKED = 0.15
 SMALL = ["model.dim=64", "model.depth=2", "model.max_len=32", "model.heads=4"]

@@ -129,7 +129,7 @@ def _show(overrides: list[str]) -> int:
     how, choices = format_of(overrides)
     config = plain(compose(choices))
     check(config)
-    from chimera.train.overview import overview, text
+    from chimera.train.model_summary import overview, text
 
     found = overview(config)
     shown = {"text": text, "json": lambda x: json.dumps(x, indent=2), "mermaid": _diagram}

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 
 from chimera.callback.log.metrics import peak_memory_gb
 from chimera.callback.log.steps import Steps
-from chimera.callback.siblings import find
+from chimera.callback.lookup import find
 from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.guard import NanGuard
 from chimera.config.scale import PAST, past_bounds
@@ -24,7 +24,7 @@ from chimera.rundir.text import SETTINGS, settings_hash
 from chimera.task.base import Task
 from chimera.task.flops import count
 from chimera.train.console import parameters_by_component
-from chimera.train.rate import rate_of
+from chimera.train.peak_flops import rate_of
 
 
 def older(config: dict[str, Any]) -> str:

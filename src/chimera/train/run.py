@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from chimera.callback.siblings import find, with_method
+from chimera.callback.lookup import find, with_method
 from chimera.callback.state.stop import GracefulStop
 from chimera.config.lengths import TrainerInSteps
 from chimera.data.batch.module import DataModule
@@ -20,8 +20,8 @@ from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say
 from chimera.train.curves import curves
 from chimera.train.final_evaluation import by_other_rules, final_metrics
-from chimera.train.heap import keep_freed_memory
 from chimera.train.loggers import hyperparameters, open_loggers, summarise
+from chimera.train.malloc_tuning import keep_freed_memory
 from chimera.train.memory import advice, memory_named
 from chimera.train.ranks import Ranks, joined
 from chimera.train.record import facts_after, facts_before, older, utilisation

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from chimera.callback.log.steps import Step, Steps
-from chimera.callback.siblings import find, with_method
+from chimera.callback.lookup import find, with_method
 from chimera.types import PositiveInt
 
 

@@ -15,7 +15,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from chimera.callback.siblings import with_method
+from chimera.callback.lookup import with_method
 from chimera.ops import reduce
 
 

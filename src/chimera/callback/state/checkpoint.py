@@ -20,7 +20,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from chimera.callback.siblings import find
+from chimera.callback.lookup import find
 from chimera.callback.state.step_snapshot import StepSnapshot
 from chimera.callback.state.validation import ValidationSchedule
 from chimera.errors import NotFiniteError

@@ -15,7 +15,7 @@ import lightning.pytorch as pl
 import rich
 from lightning.pytorch.callbacks import Callback
 
-from chimera.callback.siblings import find
+from chimera.callback.lookup import find
 from chimera.callback.state import nan_report
 from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.step_snapshot import StepSnapshot

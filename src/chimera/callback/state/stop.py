@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
 from chimera.callback.log.steps import Step, Steps
-from chimera.callback.siblings import find
+from chimera.callback.lookup import find
 from chimera.ops import reduce
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

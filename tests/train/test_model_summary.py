@@ -9,7 +9,7 @@ import pytest
 
 from chimera.cli.train import main
 from chimera.config.compose import compose, plain
-from chimera.train.overview import overview, text, vocabulary_of
+from chimera.train.model_summary import overview, text, vocabulary_of
 from tests.train import tiny
 
 

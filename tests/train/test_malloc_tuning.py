@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from chimera.train.heap import OWN, keep_freed_memory
+from chimera.train.malloc_tuning import OWN, keep_freed_memory
 
 #: Faults of pages while 8 MB are taken, filled and freed 50 times, after 16 MB were once freed.
 PROGRAM = """
 import resource
-from chimera.train.heap import keep_freed_memory
+from chimera.train.malloc_tuning import keep_freed_memory
 import numpy
 assert keep_freed_memory()
 numpy.ones(4 << 20)

@@ -5,7 +5,7 @@ MFU = FLOPs per token · tokens/s / rate                              (arXiv 220
 The rate of a GPU is that of its data sheet: dense products, the precision of the run, without TF32
 in fp32. Where there is none in `SHEET`, and on a CPU, the rate is measured: the fastest square
 product within a quarter of a second, once per processor, threads, torch and precision. It is kept
-in `rates.json` of `CHIMERA_CACHE` (`~/.cache/chimera`). Later runs time a product or two and
+in `peak_flops.json` of `CHIMERA_CACHE` (`~/.cache/chimera`). Later runs time a product or two and
 keep the larger rate, so that a measurement on a busy machine does not stay. On a CPU whose half
 precision is slower than its float32, the rate is that of float32.
 """
@@ -51,7 +51,7 @@ def rate_of(device: torch.device, precision: str, *, keep: bool = True) -> float
     Args:
         device: of the model.
         precision: fp32, bf16 or fp16.
-        keep: write a rate that is larger than the known one to `rates.json`.
+        keep: write a rate that is larger than the known one to `peak_flops.json`.
     """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -94,7 +94,7 @@ def measure(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
 
 
 def _file() -> Path:
-    return cache_root() / "rates.json"
+    return cache_root() / "peak_flops.json"
 
 
 def _read() -> dict[str, Any]:

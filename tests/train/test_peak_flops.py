@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from chimera.train import console, rate, record
+from chimera.train import console, peak_flops, record
 from tests.train import tiny
 
 CPU = torch.device("cpu")
@@ -28,13 +28,13 @@ def test_a_rate_is_measured_once_and_only_raised(
         asked.append(seconds)
         return next(rates)
 
-    monkeypatch.setattr(rate, "measure", measured)
-    assert [rate.rate_of(CPU, "fp32") for _ in range(3)] == [5e9, 5e9, 8e9]
-    assert asked == [rate.FIRST, rate.AGAIN, rate.AGAIN]
-    kept = json.loads((tmp_path / "cache" / "rates.json").read_text())
+    monkeypatch.setattr(peak_flops, "measure", measured)
+    assert [peak_flops.rate_of(CPU, "fp32") for _ in range(3)] == [5e9, 5e9, 8e9]
+    assert asked == [peak_flops.FIRST, peak_flops.AGAIN, peak_flops.AGAIN]
+    kept = json.loads((tmp_path / "cache" / "peak_flops.json").read_text())
     assert list(kept.values()) == [8e9]
-    (tmp_path / "cache" / "rates.json").write_text("{damaged")
-    assert rate._read() == {}
+    (tmp_path / "cache" / "peak_flops.json").write_text("{damaged")
+    assert peak_flops._read() == {}
 
 
 def test_half_precision_that_a_cpu_emulates_is_no_yardstick(
@@ -43,20 +43,20 @@ def test_half_precision_that_a_cpu_emulates_is_no_yardstick(
     """Part of such a run multiplies float32, so a share of the slow rate would exceed 1."""
     monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path))
     speeds = {torch.float16: 2e9, torch.bfloat16: 4e11, torch.float32: 1e11}
-    monkeypatch.setattr(rate, "measure", lambda device, dtype, seconds: speeds[dtype])
-    assert [rate.rate_of(CPU, p) for p in ("fp16", "bf16", "fp32")] == [1e11, 4e11, 1e11]
+    monkeypatch.setattr(peak_flops, "measure", lambda device, dtype, seconds: speeds[dtype])
+    assert [peak_flops.rate_of(CPU, p) for p in ("fp16", "bf16", "fp32")] == [1e11, 4e11, 1e11]
 
 
 def test_a_measurement_is_a_positive_rate() -> None:
-    found = rate.measure(CPU, torch.float32, 0.0)
+    found = peak_flops.measure(CPU, torch.float32, 0.0)
     assert math.isfinite(found)
     assert found > 0
 
 
 def test_a_gpu_of_the_table_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 PCIe")
-    assert rate.rate_of(torch.device("cuda"), "bf16") == 7.56e14
-    assert rate.rate_of(torch.device("cuda"), "fp32") == 5.1e13
+    assert peak_flops.rate_of(torch.device("cuda"), "bf16") == 7.56e14
+    assert peak_flops.rate_of(torch.device("cuda"), "fp32") == 5.1e13
 
 
 def test_utilisation_is_flops_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
