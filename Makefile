@@ -61,7 +61,7 @@ profile: setup ## small tasks that separate mixers; M=delta WORKERS=1
 	@$(BIN)/python -m benchmarks profile mixer=$(M) workers=$(WORKERS) $(ARGS)
 
 table: setup ## what is missing of a table, and its report; T=<paper>/<table> SCALE=small SEEDS=3 WORKERS=1
-	@$(BIN)/python -m chimera.cli.table $(T) scale=$(SCALE) seed=$(SEED_LIST) workers=$(WORKERS) $(ARGS)
+	@$(BIN)/python -m chimera table $(T) scale=$(SCALE) seed=$(SEED_LIST) workers=$(WORKERS) $(ARGS)
 
 report: setup ## a table's report from the runs there are; T=<paper>/<table> SCALE=small SEEDS=3
 	$(BIN)/python -m chimera.report $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)

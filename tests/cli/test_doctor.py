@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from chimera.cli import examination
-from chimera.cli.doctor import main, text
-from chimera.cli.examination import advice, examine
+from chimera.cli import doctor
+from chimera.cli.doctor import advice, examine, main, text
 
 
 @pytest.fixture
@@ -107,8 +106,8 @@ def test_a_cpu_without_units_is_told_what_is_slow() -> None:
 def test_folders_are_measured_without_following_links(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 1000)
     (tmp_path / "up").symlink_to(tmp_path)
-    assert 1000 <= examination._bytes(tmp_path) < 2000
-    assert examination._bytes(tmp_path / "missing") == 0
+    assert 1000 <= doctor._bytes(tmp_path) < 2000
+    assert doctor._bytes(tmp_path / "missing") == 0
 
 
 @pytest.mark.parametrize("words", [["format=xml"], ["everything"], ["fromat=json"]])

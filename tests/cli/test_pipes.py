@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.cli.errors import exit_code
+from chimera.cli.command import exit_code
 from chimera.cli.eval import main as evaluate
 from chimera.cli.train import main as train
 from chimera.paths import ROOT

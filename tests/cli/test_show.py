@@ -174,7 +174,7 @@ REFUSED: list[tuple[str, str]] = [
     ("--package optim", "--cfg job"),
     ("--cfg job --package optm", "did you mean 'optim'"),
     ("--cfg job -m seed=0,1", "leave out -m"),
-    ("--info defalts", "cannot read the override 'defalts'"),
+    ("--info defalts", "choose from 'all', 'config'"),
     ("--info=defalts", "defaults-tree"),
     ("--multi", "did you mean '--multirun'"),
     ("-sc install=tcsh", "install=bash"),

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from chimera.config.arguments import read
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.generate.decode import decode
 from chimera.generate.sample import choose, generators, probabilities
-from chimera.generate.settings import Generation, parse
+from chimera.generate.settings import Generation
 from chimera.model.decode import pad_left
 from chimera.model.language import LanguageModel
 from tests.kit import close
@@ -145,18 +146,22 @@ def test_tokens_are_drawn_in_proportion() -> None:
 
 
 def test_arguments_are_parsed(tmp_path: Path) -> None:
-    how = parse(["run=x", "prompt=12 = a", "max_new=5", "top_p=0.5", "greedy=true", "seed=7"])
+    how = read(
+        Generation,
+        ["run=x", "prompt=12 = a", "max_new=5", "top_p=0.5", "greedy=true", "seed=7"],
+        "",
+    )
     assert how == Generation("x", "12 = a", max_new=5, top_p=0.5, greedy=True, seed=7)
-    assert parse(["run=x", "prompt=12"]).prompt == "12"
+    assert read(Generation, ["run=x", "prompt=12"], "").prompt == "12"
     file = tmp_path / "p.txt"
     file.write_text("one\n\ntwo\n")
-    assert parse(["run=x", f"prompts={file}"]).texts() == ["one", "two"]
+    assert read(Generation, ["run=x", f"prompts={file}"], "").texts() == ["one", "two"]
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["prompt=a"], "write python generate.py run="),
+        (["prompt=a"], "run= is missing; write generate run="),
         (["run=x", "max_new=0"], "max_new=0 is not allowed; it takes an integer of at least 1"),
         (["run=x", "temperature=0"], "temperature=0 is not allowed"),
         (["run=x", "top_p=1.5"], "top_p=1.5 is not allowed"),
@@ -168,5 +173,5 @@ def test_arguments_are_parsed(tmp_path: Path) -> None:
 )
 def test_bad_arguments_give_one_line(words: list[str], line: str) -> None:
     with pytest.raises(UserError, match=line.replace("?", r"\?")) as refusal:
-        parse(words)
+        read(Generation, words, "generate run=<text>")
     assert "\n" not in str(refusal.value)

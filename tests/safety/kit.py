@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chimera.cli.errors import exit_code
+from chimera.cli.command import exit_code
 from chimera.cli.eval import main as evaluate
 from chimera.cli.export import main as export
 from chimera.cli.generate import main as generate

@@ -114,12 +114,11 @@ def refused(
     (here / "other").mkdir(parents=True, exist_ok=True)
     (here / "other" / "file.txt").touch()
     argv = arguments.format(here=here).split()
-    program = ["-m", "chimera.cli.table"] if argv[0] == "table" else ["train.py"]
     # Not the checkout's runs/ and reports/: another sweep may be writing there.
     watched = (here, ROOT / "outputs", ROOT / "multirun")
     before, cpu_before = tree(*watched), _cpu_seconds()
     start = time.perf_counter()
-    done = run([*program, *argv[argv[0] == "table" :]], here, {"CHIMERA_RUNS": str(here / "runs")})
+    done = run(["train.py", *argv], here, {"CHIMERA_RUNS": str(here / "runs")})
     seconds = min(time.perf_counter() - start, _cpu_seconds() - cpu_before)
     failures = []
     if done.returncode != 2:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chimera.cli.errors import exit_code
-from chimera.cli.flags import HELP
+from chimera.cli.command import command
 from chimera.errors import UserError
+from chimera.paths import cache_root, runs_root
 from chimera.types import PositiveInt
 
 if TYPE_CHECKING:
     from chimera.rundir.retention import Removal
-
-USAGE = "chimera clean [<run or folder of runs> …] [stale=<days>] [caches=true] [yes=true]"
 
 
 @dataclass(frozen=True)
@@ -36,25 +34,16 @@ class Options:
     yes: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code."""
-    return exit_code(lambda: _command(list(arguments)))
-
-
-def _command(arguments: list[str]) -> int:
-    from chimera.config.arguments import describe, read
-
-    if set(arguments) & HELP:
-        print(describe(Options, USAGE))
-        return 0
-    remaining: list[str] = []
-    options = read(Options, arguments, USAGE, unread=remaining)
+@command("clean", Options, "[<run or folder of runs> …]")
+def main(options: Options, words: list[str]) -> int:
+    """Show what can be removed, and remove it with `yes=true`."""
     from rich.filesize import decimal as size
 
     from chimera.rundir.retention import plan, remove
 
-    runs = list(_runs(remaining))
-    named = _named(runs)
+    runs = _runs(words)
+    every = {*runs, *_children(runs_root())}
+    named = _named(every)
     removals = [r for run in runs if (r := plan(run, days=options.stale, named=named))]
     total = 0
     for removal in removals:
@@ -68,7 +57,7 @@ def _command(arguments: list[str]) -> int:
         total += gone
         print(f"{removal.run}: {_what(removal)}, {size(gone)}")
     if options.caches:
-        total += _caches(runs, yes=options.yes)
+        total += _caches(every, yes=options.yes)
     if options.yes:
         print(f"removed {size(total)}")
     elif total or removals:
@@ -78,35 +67,32 @@ def _command(arguments: list[str]) -> int:
     return 0
 
 
-def _runs(places: Sequence[str]) -> Iterator[Path]:
+def _runs(places: Sequence[str]) -> list[Path]:
     """The folders that are named, or those in them if they are no runs themselves."""
-    from chimera.paths import runs_root
-
-    for text in places:
-        if text.startswith("-") or ("=" in text and not Path(text).exists()):
-            raise UserError(f"cannot read '{text}'; write {USAGE}")
     found: dict[Path, None] = {}
     for place in [Path(text).expanduser() for text in places] or [runs_root()]:
         if not place.is_dir():
             raise UserError(f"{place} is no folder; name runs, or a folder that holds them")
         is_run = (place / "config.yaml").is_file()
-        found |= dict.fromkeys([place] if is_run else sorted(place.iterdir()))
-    yield from found
+        found |= dict.fromkeys([place] if is_run else _children(place))
+    return list(found)
 
 
-def _named(runs: Sequence[Path]) -> set[Path]:
-    """Checkpoints that runs start from: of the named runs and of those in the folder of all."""
-    from chimera.paths import runs_root
+def _children(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _named(runs: Collection[Path]) -> set[Path]:
+    """Checkpoints that runs start from."""
     from chimera.rundir.directory import RunDir
     from chimera.rundir.retention import starting_points
 
-    root = runs_root()
     named: set[Path] = set()
-    for run in {*runs, *(root.iterdir() if root.is_dir() else ())}:
+    for run in runs:
         if (run / "config.yaml").is_file():
             try:
                 named |= starting_points(RunDir(run).config())
-            except UserError:  # of a damaged run nothing is known
+            except UserError:  # nothing is known of a damaged run
                 continue
     return named
 
@@ -117,18 +103,14 @@ def _what(removal: Removal) -> str:
     return f"{len(removal.files)} files of checkpoints (keeps {', '.join(removal.kept)})"
 
 
-def _caches(runs: Sequence[Path], *, yes: bool) -> int:
+def _caches(runs: Collection[Path], *, yes: bool) -> int:
     """Show, or remove, the entries of the cache that no run reads its test set from."""
-
     from rich.filesize import decimal as size
 
     from chimera.data.batch.reference import places
     from chimera.data.source import cache
-    from chimera.paths import cache_root, runs_root
 
-    root = runs_root()
-    every = {*runs, *(root.iterdir() if root.is_dir() else ())}
-    kept = {place for run in every for place in places(run / "test.npz")}
+    kept = {place for run in runs for place in places(run / "test.npz")}
     total = 0
     for entry, count in cache.removable(cache_root(), kept):
         if yes and not cache.remove(entry):

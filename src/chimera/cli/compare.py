@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from chimera.cli.errors import exit_code
-from chimera.cli.flags import HELP
-from chimera.errors import UserError, nearest
-
-USAGE = "chimera compare [<run or folder of runs> …] [by=<key>,<key>] [metric=…] [out=<folder>]"
+from chimera.cli.command import command
 
 
 @dataclass(frozen=True)
@@ -32,27 +27,16 @@ class Options:
     out: Path | None = None
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code."""
-    return exit_code(lambda: _command(list(arguments)))
-
-
-def _command(arguments: list[str]) -> int:
-    from chimera.config.arguments import describe, read
-
-    if set(arguments) & HELP:
-        print(describe(Options, USAGE))
-        return 0
-    remaining: list[str] = []
-    options = read(Options, _without_flags(arguments), USAGE, unread=remaining)
-    places = [_place(text) for text in remaining]
-    from chimera.report.comparison import directories
-
-    found = directories(places) if places else _all()
+@command("compare", Options, "[<run or folder of runs> …]")
+def main(options: Options, words: list[str]) -> int:
+    """Print the comparison, best first, and write its page."""
     from rich.console import Console
 
     from chimera.report.compare_page import show, write_comparison
+    from chimera.report.comparison import directories
 
+    places = [Path(word).expanduser() for word in words]
+    found = directories(places) if places else _all()
     comparison, folder = write_comparison(
         found, options.out, by=options.by, metric=options.metric, better=options.better
     )
@@ -74,25 +58,3 @@ def _all() -> list[Path]:
     stored = beside(own)
     names = {path.name for path in stored}
     return [*(path for path in own if path.name not in names), *stored]
-
-
-def _without_flags(arguments: Sequence[str]) -> list[str]:
-    """`--by key` as `by=key`."""
-    found, rest = list[str](), list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if argument == "--by":
-            if not rest:
-                raise UserError("--by needs a key; write by=mixer")
-            argument = f"by={rest.pop(0)}"
-        found.append(argument)
-    return found
-
-
-def _place(text: str) -> Path:
-    key, equals, _ = text.partition("=")
-    path = Path(text).expanduser()
-    if text.startswith("-") or (equals and not path.exists()):
-        options = ("by", "metric", "better", "out")
-        raise UserError(f"cannot read '{text}'{nearest(key, options)}; write {USAGE}")
-    return path

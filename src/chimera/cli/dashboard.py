@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chimera.cli.errors import exit_code
-from chimera.cli.flags import HELP
+from chimera.cli.command import HELP, exit_code
 from chimera.errors import UserError
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.cli.errors import exit_code
-from chimera.cli.flags import HELP
+from chimera.cli.command import command
 from chimera.errors import UserError
-from chimera.program import spelt
 from chimera.types import PositiveInt
-
-USAGE = f"{spelt('eval')} run=<directory of a run> [length=<tokens>] [trust=true]"
 
 
 @dataclass(frozen=True)
@@ -30,23 +25,13 @@ class Evaluation:
     trust: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code."""
-    return exit_code(lambda: _command(list(arguments)))
-
-
-def _command(arguments: list[str]) -> int:
-    from chimera.config.arguments import describe, read
-    from chimera.config.roots import read_folders
-
-    if set(arguments) & HELP:
-        print(describe(Evaluation, USAGE))
-        return 0
-    evaluation = read(Evaluation, read_folders(arguments), USAGE)
+@command("eval", Evaluation)
+def main(options: Evaluation, words: list[str]) -> int:
+    """Test the run again, print each metric beside the recorded one."""
     from chimera.config.declared import recorded
     from chimera.rundir.directory import RunDir
 
-    directory = RunDir(evaluation.run)
+    directory = RunDir(options.run)
     recorded(directory)
     if not directory.test_data.exists():
         raise UserError(
@@ -54,4 +39,4 @@ def _command(arguments: list[str]) -> int:
         )
     from chimera.evaluate.test import evaluate
 
-    return evaluate(directory, evaluation.length, trust=evaluation.trust)
+    return evaluate(directory, options.length, trust=options.trust)

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from chimera.cli.errors import exit_code
-from chimera.cli.flags import HELP
+from chimera.cli.command import command
 from chimera.errors import UserError
-from chimera.program import spelt
 
 if TYPE_CHECKING:
     from chimera.rundir.directory import RunDir
-
-USAGE = (
-    f"{spelt('export')} run=<directory of a run> to=<folder, or a file .gguf>"
-    " [type=f16|q8_0|tq1_0|tq2_0|f32] [packed=true|false] [adapter=merge|keep|alone]"
-    " [like=<folder of a checkpoint>] [trust=true]"
-)
-
 
 #: Names of files in formats that are not written: a folder of this name would mislead.
 ELSEWHERE = (".onnx", ".pt", ".pth", ".bin", ".ckpt", ".ggml", ".safetensors", ".h5")
@@ -52,19 +42,9 @@ class Export:
     trust: bool = False
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code."""
-    return exit_code(lambda: _command(list(arguments)))
-
-
-def _command(arguments: list[str]) -> int:
-    from chimera.config.arguments import describe, read
-    from chimera.config.roots import read_folders
-
-    if set(arguments) & HELP:
-        print(describe(Export, USAGE))
-        return 0
-    options = read(Export, read_folders(arguments), USAGE)
+@command("export", Export)
+def main(options: Export, words: list[str]) -> int:
+    """Export in the format that `to=` asks for, print what was written."""
     if options.to.suffix in ELSEWHERE:
         raise UserError(
             f"to={options.to}: {options.to.suffix} is not written; name a folder, which gets"

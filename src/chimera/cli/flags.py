@@ -2,91 +2,64 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NoReturn
 
 from chimera.config.migration_hints import hints
 from chimera.errors import UserError, nearest
 from chimera.program import spelt
 
-#: What `--cfg` and `--info` show.
-CFG = ("job", "hydra", "all")
+#: What `--info` shows.
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
-HELP = {"-h", "--help"}
-#: Flags without a value, by the field that they set.
+#: Flags without a value. `--cfg` always resolves interpolations, because a config.yaml has none.
 SWITCHES = {
-    **dict.fromkeys(HELP, "help"),
-    **dict.fromkeys(("-m", "--multirun"), "multirun"),
-    **dict.fromkeys(("-sc", "--shell-completion"), "completion"),
-    "--resolve": "resolve",
-    "--version": "version",
-    **dict.fromkeys(("-r", "--run"), "run"),
+    "help": ("-h", "--help"),
+    "multirun": ("-m", "--multirun"),
+    "run": ("-r", "--run"),
+    "completion": ("-sc", "--shell-completion"),
+    "resolve": ("--resolve",),
+    "version": ("--version",),
 }
-#: Flags with a value, by the field that they set.
-VALUES = {
-    **dict.fromkeys(("-c", "--cfg"), "cfg"),
-    **dict.fromkeys(("-p", "--package"), "package"),
-    **dict.fromkeys(("-i", "--info"), "info"),
-}
+#: Flags with a value.
+VALUES = {"cfg": ("-c", "--cfg"), "package": ("-p", "--package"), "info": ("-i", "--info")}
 
 
-@dataclass
-class Flags:
-    """Flags of a command line, and its other arguments.
-
-    Args:
-        overrides: arguments that are no flags.
-        help, version, multirun, completion: the flag is there.
-        run: train one run, the default.
-        resolve: `--cfg` always resolves interpolations, because a run's config.yaml has none.
-        cfg: what to show; only `job` is.
-        package: dotted key of the part of the configuration to show.
-        info: what to tell of the composition.
-    """
-
-    overrides: list[str] = field(default_factory=list)
-    help: bool = False
-    version: bool = False
-    multirun: bool = False
-    completion: bool = False
-    run: bool = False
-    resolve: bool = False
-    cfg: str | None = None
-    package: str | None = None
-    info: str | None = None
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message.removeprefix('argument ')}; see {spelt('train')} --help")
 
 
-def read_flags(arguments: Sequence[str]) -> Flags:
-    """Read the arguments of a command line.
+def read_flags(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """Read the arguments of a command line; returns flags and overrides.
 
     Raises:
         UserError: an unknown flag, a missing or unknown value, flags that exclude each other.
     """
-    flags, remaining = Flags(), list(arguments)
-    while remaining:
-        argument = remaining.pop(0)
-        flag, equals, value = argument.partition("=")
-        if not flag.startswith("-"):
-            flags.overrides.append(argument)
-        elif flag in SWITCHES and not equals:
-            setattr(flags, SWITCHES[flag], True)
-        elif flag in VALUES:
-            if not equals:
-                value = _value(flag, remaining)
-            setattr(flags, VALUES[flag], value)
-        elif flag in (theirs := hints()["flags"]):
-            raise UserError(f"{flag} has no effect here; {theirs[flag]}")
-        else:
-            meant = _meant(flag, value or "".join(remaining[:1]))
+    known = [text for spellings in (SWITCHES | VALUES).values() for text in spellings]
+    for flag in [text.partition("=")[0] for text in arguments if text.startswith("-")]:
+        if flag not in known and (advice := hints()["flags"].get(flag)):
+            raise UserError(f"{flag} has no effect here; {advice}")
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for name, spellings in SWITCHES.items():
+        parser.add_argument(*spellings, dest=name, action="store_true")
+    parser.add_argument(*VALUES["cfg"], dest="cfg", nargs="?", const="", metavar="job")
+    parser.add_argument(*VALUES["package"], dest="package", metavar="<a group or key>")
+    parser.add_argument(*VALUES["info"], dest="info", nargs="?", const="all", choices=INFO)
+    flags, overrides = parser.parse_known_args(arguments)
+    for argument, following in zip(overrides, [*overrides[1:], ""], strict=False):
+        if argument.startswith("-"):
+            flag, _, value = argument.partition("=")
+            meant = _meant(flag, value or following, known)
             raise UserError(
                 f"{argument} is no flag of {spelt('train')}; use -m, --cfg job, --package, --info,"
                 f" --config-dir, --shell-completion or --help{meant}"
             )
     _check(flags)
-    return flags
+    return flags, overrides
 
 
-def _meant(flag: str, value: str) -> str:
+def _meant(flag: str, value: str, known: Sequence[str]) -> str:
     """What a flag of no command here may have been: a setting, which has no dashes, or another."""
     from chimera.config.groups import groups
     from chimera.config.migration_hints import advice
@@ -96,31 +69,19 @@ def _meant(flag: str, value: str) -> str:
         return f"; a setting has no dashes: {name}={value or '<value>'}"
     if text := advice(name):
         return f"; a setting has no dashes; {text}"
-    near = nearest(flag, [*SWITCHES, *VALUES, "--config-dir"])
-    return near or "; a setting has no dashes, as in mixer=mamba, optim.lr=1e-3"
+    return nearest(flag, [*known, "--config-dir"]) or (
+        "; a setting has no dashes, as in mixer=mamba, optim.lr=1e-3"
+    )
 
 
-def _value(flag: str, remaining: list[str]) -> str:
-    """Take the value of a flag from the arguments after it; `--info` alone shows all."""
-    optional = VALUES[flag] == "info"
-    if optional and (not remaining or remaining[0] not in INFO):
-        return "all"
-    if not remaining or remaining[0].startswith("-"):
-        wanted = "job" if VALUES[flag] == "cfg" else "<a group or key>"
-        raise UserError(f"{flag} needs a value; write {flag} {wanted}")
-    return remaining.pop(0)
-
-
-def _check(flags: Flags) -> None:
-    if flags.cfg is not None and flags.cfg not in CFG:
-        raise UserError(f"--cfg {flags.cfg} is not known; write --cfg job")
+def _check(flags: Namespace) -> None:
     if flags.cfg in ("hydra", "all"):
         raise UserError(
             f"--cfg {flags.cfg} would show Hydra's own settings, which have no effect here; write"
             " --cfg job"
         )
-    if flags.info is not None and flags.info not in INFO:
-        raise UserError(f"--info {flags.info} is not known; it takes one of {', '.join(INFO)}")
+    if flags.cfg not in (None, "job"):
+        raise UserError(f"--cfg {flags.cfg} is not known; write --cfg job")
     for name in ("resolve", "package"):
         if getattr(flags, name) and flags.cfg is None:
             raise UserError(f"--{name} says how --cfg job shows; write --cfg job --{name} …")

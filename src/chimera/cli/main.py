@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
-from chimera.cli.errors import exit_code
+from chimera.cli.command import HELP, exit_code
 from chimera.errors import UserError, nearest
 from chimera.paths import CHECKOUT
 from chimera.program import VERSION
@@ -44,10 +44,15 @@ COMMANDS = {
         _TRAIN, "[group=choice …]", "parameters, FLOPs, memory; format=mermaid: diagram", ("show",)
     ),
     "table": Command(
-        "chimera.cli.table", "<paper>/<table> [scale=…]", "train a table's unfinished rows, report"
+        _TRAIN,
+        "<paper>/<table> [scale=…]",
+        "train a table's unfinished rows, report",
+        ("table",),
     ),
     "report": Command(
-        "chimera.cli.report", "<paper>/<table> [seed=0,1]", "a table's report from finished runs"
+        "chimera.report.__main__",
+        "<paper>/<table> [seed=0,1]",
+        "a table's report from finished runs",
     ),
     "compare": Command("chimera.cli.compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
     "store": Command(
@@ -70,17 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if CHECKOUT is not None and str(CHECKOUT) not in sys.path:
         sys.path.append(str(CHECKOUT))  # as for `python train.py`: modules beside it can be named
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in COMMANDS:
-        command = COMMANDS[name]
-        code: int = import_module(command.module).main([*command.first, *rest])
-        return code
-    return exit_code(lambda: _without_command(name, rest))
+    if name not in COMMANDS:
+        return exit_code(lambda: _without_command(name, rest))
+    command = COMMANDS[name]
+    return exit_code(lambda: import_module(command.module).main([*command.first, *rest]))
 
 
 def _without_command(name: str, rest: list[str]) -> int:
     if name == "help" and rest[:1] and rest[0] in COMMANDS:
         return main([rest[0], "--help"])
-    if name in ("-h", "--help", "help"):
+    if name in HELP or name == "help":
         print(_help())
         return 0
     if name in ("-V", "--version"):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.cli.errors import exit_code
-from chimera.cli.flags import HELP
+from chimera.cli.command import HELP, exit_code
 from chimera.errors import UserError, nearest
 
 USAGE = (

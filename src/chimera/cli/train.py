@@ -7,12 +7,13 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from chimera import world
-from chimera.cli.errors import exit_code
+from chimera.cli.command import exit_code
 from chimera.errors import UserError
-from chimera.program import spelt
+from chimera.program import VERSION, spelt
 
 _USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
@@ -58,33 +59,36 @@ def _command(arguments: list[str]) -> int:
     from chimera.cli.flags import read_flags
     from chimera.config.roots import read_folders
 
-    flags = read_flags(read_folders(arguments))
-    overrides = flags.overrides
+    flags, overrides = read_flags(read_folders(arguments))
+    word, rest = (overrides or [""])[0], overrides[1:]
+    if word == "table":
+        return _table(rest, usage=flags.help)
     if flags.help:
         print(_help_of(overrides))
         return 0
-    if overrides[:1] == ["list"]:
-        return _list(overrides[1:])
-    if overrides[:1] == ["show"]:
+    if word == "list":
+        return _list(rest)
+    if word == "show":
         if flags.cfg:
             raise UserError(f"--cfg shows a configuration; write {spelt('train')} --cfg job …")
-        return _show(overrides[1:])
+        return _show(rest)
     if any(override.startswith("replay=") for override in overrides):
         return _replay(overrides)
     if flags.multirun:
         from chimera.sweep.main import sweep
 
         return sweep(overrides)
-    if flags.cfg or flags.info or flags.completion or flags.version:
-        from chimera.cli import show
-
-        if flags.completion:
-            return show.complete(overrides)
-        if flags.version:
-            return show.show_versions()
-        if flags.info:
-            return show.show_info(overrides, flags.info)
-        return show.show_config(overrides, flags.package)
+    if flags.completion:
+        return _complete(overrides)
+    if flags.version:
+        print("chimera", VERSION)
+        for package in ("hydra-core", "lightning"):
+            print(package, version(package))
+        return 0
+    if flags.info:
+        return _show_info(overrides, flags.info)
+    if flags.cfg:
+        return _show_config(overrides, flags.package)
     return _run(overrides)
 
 
@@ -141,6 +145,24 @@ def _diagram(found: dict[str, Any]) -> str:
     return str(found["diagram"]).rstrip()
 
 
+def _table(arguments: list[str], *, usage: bool) -> int:
+    """Train a table's unfinished rows and write its report."""
+    from chimera.config.tables import load, tables
+
+    if usage:
+        print(
+            "chimera table <paper>/<table> [scale=…] [seed=0,1,2] [workers=2] [key=value …]\n"
+            "chimera list tables names the tables"
+        )
+        return 0
+    if not arguments or "=" in arguments[0]:
+        raise UserError(f"name a table, as in chimera table {tables()[0]}: {', '.join(tables())}")
+    from chimera.sweep.main import sweep
+
+    table = load(arguments[0])
+    return sweep([f"+{table.paper}={table.name}", *arguments[1:]])
+
+
 def _list(arguments: list[str]) -> int:
     from chimera.config.groups import groups, is_part
 
@@ -169,6 +191,84 @@ def _replay(arguments: list[str]) -> int:
     from chimera.train.replay import find, replay
 
     return replay(find(given.replay, trust=given.trust), trust=given.trust)
+
+
+def _show_config(overrides: Sequence[str], package: str | None = None) -> int:
+    """Print the configuration that a run of these overrides writes to its config.yaml.
+
+    Args:
+        overrides: of the command line.
+        package: dotted key of the part to print; None or `_global_` prints all.
+
+    Raises:
+        UserError: the overrides do not compose, or have no such part.
+    """
+    import yaml
+
+    from chimera.config.compose import compose, plain
+    from chimera.config.overrides import hint
+    from chimera.rundir.identity import flatten
+
+    config: Any = plain(compose(list(overrides)))
+    if package in (None, "_global_"):
+        print(yaml.safe_dump(config, sort_keys=False), end="")
+        return 0
+    node = config
+    for part in str(package).split("."):
+        if not isinstance(node, dict) or part not in node:
+            keys = {key.rpartition(".")[0] for key in flatten(config)} | set(config)
+            raise UserError(f"--package {package} is no part{hint(str(package), keys - {''})}")
+        node = node[part]
+    print(f"# @package {package}")
+    print(yaml.safe_dump(node, sort_keys=False), end="")
+    return 0
+
+
+def _show_info(overrides: Sequence[str], topic: str) -> int:
+    """Print Hydra's information about the composition of a run's choices.
+
+    Args:
+        overrides: of the command line.
+        topic: one of `cli.flags.INFO`.
+
+    Raises:
+        UserError: the overrides do not compose.
+    """
+    from chimera.config.compose import final_choices
+    from chimera.config.overrides import canonical
+    from chimera.config.search_path import hydra_on
+
+    topics = ["plugins", "searchpath", "defaults-tree", "defaults", "config"]
+    for each in topics if topic == "all" else [topic]:
+        if each == "config":
+            _show_config(overrides)
+            continue
+        choices = final_choices(canonical(list(overrides)))
+        with hydra_on() as hydra:
+            hydra.show_info(each, "config", choices)
+    return 0
+
+
+def _complete(words: Sequence[str]) -> int:
+    """Print the shell script of tab completion, or completions of `COMP_LINE`.
+
+    Args:
+        words: `install=bash`, `uninstall=bash` or `query=bash`; also `fish` and `zsh`.
+
+    Raises:
+        UserError: other words.
+    """
+    from chimera.config.search_path import hydra_on
+
+    with hydra_on() as hydra:
+        try:
+            hydra.shell_completion("config", list(words))
+        except ValueError as error:
+            raise UserError(
+                f"--shell-completion {' '.join(words)} is not known; write"
+                f' eval "$({spelt("train")} -sc install=bash)", or fish or zsh in place of bash'
+            ) from error
+    return 0
 
 
 def _help_of(overrides: list[str]) -> str:

@@ -5,15 +5,14 @@ All commands use this except `train.py`, which reads Hydra's overrides.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
+from pydantic import TypeAdapter, ValidationError
 
-from chimera.config.schema import check_value
+from chimera.config.schema import STRICT, check_value
 from chimera.errors import UserError, nearest
 
 Settings = TypeVar("Settings")
@@ -59,6 +58,35 @@ def read(
     return settings_class(**values)
 
 
+def usage(call: str, settings_class: type, words: str = "") -> str:
+    """How a command is written, as `chimera eval run=<path> [length=<number>] [trust=true]`.
+
+    Args:
+        call: the program and the command.
+        settings_class: a dataclass.
+        words: what the command takes beside `key=value`.
+    """
+    hints = get_type_hints(settings_class, include_extras=True)
+    parts = [call, words] if words else [call]
+    for field in fields(settings_class):
+        text = f"{field.name}={_placeholder(hints[field.name])}"
+        required = field.default is field.default_factory is MISSING
+        parts.append(text if required else f"[{text}]")
+    return " ".join(parts)
+
+
+def _placeholder(hint: Any) -> str:
+    """What stands for a value of a type in a usage line."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal:
+        return "|".join(map(str, arguments))
+    if get_origin(hint) is list:
+        return f"{_placeholder(arguments[0])},…"
+    if arguments:  # Annotated[int, …] or int | None
+        return _placeholder(arguments[0])
+    return {bool: "true", Path: "<path>", str: "<text>"}.get(hint, "<number>")
+
+
 def describe(settings_class: type, usage: str) -> str:
     """Help text of a command: its usage, then the `Args:` lines of the class's docstring."""
     about = (settings_class.__doc__ or "").partition("Args:")[2].split("\n")
@@ -66,27 +94,17 @@ def describe(settings_class: type, usage: str) -> str:
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
-    """Convert text to the type of its field: `a,b` for a list, YAML for numbers and truth values.
+    """Convert text to the type of its field: `a,b` for a list.
 
     Raises:
         UserError: the value is not of the field's type or range.
     """
-    types = (hint, *get_args(hint))
-    lists = [option for option in types if get_origin(option) is list]
-    if Path in types:
-        return Path(text).expanduser()
-    if lists:
-        element = get_args(lists[0])[0]
-        value: Any = [_value(key, part, element) for part in text.split(",") if part]
-    elif str in types:  # a prompt such as `12` stays text
-        value = text
-    else:
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        if isinstance(value, str):  # YAML reads 1e-3 as text
-            with contextlib.suppress(ValueError):
-                value = float(value)
-    check_value(key, value, hint)
-    return value
+    if get_origin(hint) is list:
+        (element,) = get_args(hint)
+        return [_value(key, part, element) for part in text.split(",") if part]
+    try:
+        value = TypeAdapter(hint, config=STRICT).validate_strings(text)
+    except ValidationError:
+        check_value(key, text, hint)  # says what is allowed
+        raise
+    return value.expanduser() if isinstance(value, Path) else value

@@ -6,16 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chimera.config.arguments import read
 from chimera.config.static import attribute
 from chimera.errors import UserError
-from chimera.program import spelt
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
-
-USAGE = (
-    f'{spelt("generate")} run=<directory of a run> prompt="..."'
-    " [max_new=.. temperature=.. top_k=.. top_p=.. seed=.. greedy=true batch=.. prompts=<file>]"
-)
 
 
 @dataclass(frozen=True)
@@ -49,6 +42,10 @@ class Generation:
     batch: PositiveInt = 16
     checkpoint: Literal["last", "best"] = "last"
     trust: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prompt and self.prompts:
+            raise UserError("prompt= and prompts= are both there; give one of them")
 
     def texts(self) -> list[str]:
         """The prompts.
@@ -88,15 +85,3 @@ class Generation:
             name = config["task"]["name"]
             raise UserError(f"run={self.run} was trained by task={name}; text is task=causal_lm's")
         self.texts()
-
-
-def parse(words: list[str]) -> Generation:
-    """The arguments of a command line.
-
-    Raises:
-        UserError: a key that there is not, a value out of range, no run.
-    """
-    generation = read(Generation, words, USAGE)
-    if generation.prompt and generation.prompts:
-        raise UserError("prompt= and prompts= are both there; give one of them")
-    return generation

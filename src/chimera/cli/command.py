@@ -1,0 +1,146 @@
+"""Make a command from a function: read its options, print its help, turn errors into exit codes.
+
+Bad input gives one line and exit code 2. A reader that closes the pipe of the output, as in
+`python train.py … | head`, ends no command: the remaining output goes to /dev/null.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+from chimera import world
+from chimera.errors import FULL, LostProcessError, NotFiniteError, UserError, nearest, one_line
+from chimera.program import spelt
+
+#: Loggers that complain when transformers imports torchao (optim=adamw8bit) on a machine without
+#: the GPU that torchao has kernels for. Nothing that Chimera does needs these.
+NOISY = ("torchao", "torch.utils._pytree")
+HELP = {"-h", "--help"}
+
+Options = TypeVar("Options")
+Main = Callable[[Sequence[str]], int]
+
+
+def command(
+    name: str, options: type[Options], words: str = "", *, overrides: bool = False
+) -> Callable[[Callable[[Options, list[str]], int]], Main]:
+    """Make `main(arguments) -> exit code` of a function of options and words.
+
+    Args:
+        name: of the command, in its help.
+        options: dataclass of its `key=value` arguments; its docstring is the help.
+        words: what else the command takes, for the help; empty: nothing.
+        overrides: whether the words may be overrides of runs, not only paths.
+    """
+
+    def run(function: Callable[[Options, list[str]], int], arguments: list[str]) -> int:
+        from chimera.config.arguments import describe, read, usage
+        from chimera.config.roots import read_folders
+
+        line = usage(spelt(name), options, words)
+        if set(arguments) & HELP:
+            print(describe(options, line))
+            return 0
+        given: list[str] = []
+        found = read(options, read_folders(arguments), line, unread=given if words else None)
+        for word in given:
+            key, equals, _ = word.partition("=")
+            if word.startswith("-") or (equals and not overrides and not Path(word).exists()):
+                raise UserError(f"cannot read '{word}'{nearest(key, vars(found))}; write {line}")
+        return function(found, given)
+
+    def decorate(function: Callable[[Options, list[str]], int]) -> Main:
+        return lambda arguments: exit_code(lambda: run(function, list(arguments)))
+
+    return decorate
+
+
+def exit_code(run: Callable[[], Any]) -> int:
+    """Run a command and return its exit code; None counts as 0."""
+    for name in NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with outlasting_output():
+        try:
+            return int(run() or 0)
+        except UserError as error:
+            _say(one_line(error))
+            return 2
+        except (NotFiniteError, LostProcessError) as error:  # the guard has printed its report
+            _say(str(error))
+            return 1
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            print(f"error: no space left on the device: {error}", file=sys.stderr)
+            return 2
+
+
+def _say(text: str) -> None:
+    """Print an error, once for all the processes of a run, which mostly have the same one."""
+    ranks: Any = sys.modules.get("chimera.train.ranks")
+    if ranks is not None and ranks.here.size > 1:
+        speaks = ranks.here.speaks()
+    else:
+        speaks = world.is_first()
+        if not speaks:  # torchrun ends all processes when one has ended: the first one speaks first
+            time.sleep(3)
+    if speaks:
+        print(f"error: {text}", file=sys.stderr)
+
+
+class Outlasting:
+    """A text stream that drops its output from the moment when nobody reads it.
+
+    Args:
+        stream: standard output or standard error; its other methods are kept.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text; returns its length."""
+        with self._kept():
+            self.stream.write(text)
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        """Write several texts."""
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with self._kept():
+            self.stream.flush()
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())  # what is still buffered goes there, too
+            os.close(nowhere)
+
+
+@contextlib.contextmanager
+def outlasting_output() -> Iterator[None]:
+    """Both standard streams are `Outlasting` inside, and flushed at the end."""
+    out = Outlasting(sys.stdout)
+    err = Outlasting(sys.stderr)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            yield
+        finally:
+            out.flush()
+            err.flush()
