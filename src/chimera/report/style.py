@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#000000", "#CC79A7", "#D55E00", "#56B4E9", "#009E73")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (10, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "h")
+DPI = 130
 #: Words of metrics' last part, by that part; any other is written with spaces.
 WORDS = {
     "perplexity": "perplexity",
@@ -38,7 +39,7 @@ def empty(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -59,7 +60,7 @@ def save(figure: Figure, file: Path, forms: Sequence[str] = ("png", "svg", "pdf"
     undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with matplotlib.rc_context(fonts):
         for form in forms:
-            figure.savefig(file.with_suffix(f".{form}"), dpi=130, metadata=undated[form])
+            figure.savefig(file.with_suffix(f".{form}"), dpi=DPI, metadata=undated[form])
 
 
 def escaped(text: str) -> str:

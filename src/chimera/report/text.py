@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from chimera.config.tables import title_of
+from chimera.config.tables import Published, title_of
 from chimera.paths import CONF
 from chimera.report import budget, digits, measured, notes, origin, settings
 from chimera.report.baselines import baselines
 from chimera.report.cells import Cell
 from chimera.report.escape import Markdown, block, cell, code, markdown
-from chimera.report.order import order as order
-from chimera.report.stats import LEVEL
-from chimera.report.summary import Line, Summary
+from chimera.report.stats import LEVEL, Difference
+from chimera.report.summary import Line, Pair, Summary
 
 #: Most columns of published numbers in the main table; more go into a table of their own.
 MAX_PUBLISHED_COLUMNS = 4
@@ -55,36 +56,85 @@ def report(summary: Summary) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _about(summary: Summary) -> str:
+    seeds = ", ".join(map(str, summary.seeds))
+    table = summary.table
+    return (
+        f"{_sentence(table.source)} Scale {code(summary.scale)}, seeds {seeds}."
+        f" Metric {markdown(table.metric)}, {table.better} is better. Numerics {summary.numerics}."
+        f"{notes.seeds(summary)}"
+    )
+
+
 def table(summary: Summary) -> str:
     """The main table in Markdown."""
     head, body = rows(summary)
-    labels = [*map(_label, summary.lines), *(_emphasis(b.title) for b in baselines(summary))]
+    labels = [_label(line) for line in summary.lines]
+    labels += [Markdown(f"*{markdown(b.title)}*") for b in baselines(summary)]
     return grid(head, [[label, *row[1:]] for label, row in zip(labels, body, strict=True)])
-
-
-def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Head and cells of the main table as plain text, without empty columns; baselines last."""
-    head = ["row", "published", "ours", "difference", f"{1 - LEVEL:.0%} interval", "p"]
-    head += ["parameters", "size"]
-    columns = _only_published(summary)
-    columns = columns if len(columns) <= MAX_PUBLISHED_COLUMNS else []
-    head += ["FLOPs/token", "MFU", "tokens/s", "time", *(f"published {c}" for c in columns)]
-    body = [
-        [*_row(summary, line), *(_also_published(line, c) for c in columns)]
-        for line in summary.lines
-    ]
-    body += [
-        [f"{b.title} ({b.name})", "", digits.spread(b.value), *[""] * (len(head) - 3)]
-        for b in baselines(summary)
-    ]
-    always = 3  # row, published, ours
-    shown = [i for i in range(len(head)) if i < always or any(row[i] for row in body)]
-    return [head[i] for i in shown], [[row[i] for i in shown] for row in body]
 
 
 def _label(line: Line) -> Markdown:
     name = code(line.name)
     return name if line.title == line.name else Markdown(f"{markdown(line.title)} ({name})")
+
+
+def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of the main table as plain text, without empty columns; baselines last."""
+
+    def tested(write: Callable[[Difference], str]) -> Callable[[Line], str]:
+        shown = not summary.table.counts
+        return lambda line: write(line.difference) if shown and line.difference else ""
+
+    def fact(name: str, write: Callable[[float], str]) -> Callable[[Line], str]:
+        return lambda line: "" if (value := line.facts[name]) is None else write(value)
+
+    columns: dict[str, Callable[[Line], str]] = {
+        "row": lambda x: x.title if x.title == x.name else f"{x.title} ({x.name})",
+        "published": lambda line: _published(line.published),
+        "ours": lambda line: line.result,
+        "difference": lambda line: _difference(summary, line),
+        f"{1 - LEVEL:.0%} interval": tested(digits.interval),
+        "p": tested(digits.p_value),
+        "parameters": fact("parameters", digits.count),
+        "size": fact("bytes_packed", lambda size: f"{digits.count(size)}B"),
+        "FLOPs/token": fact("flops", digits.count),
+        "MFU": fact("mfu", "{:.1%}".format),
+        "tokens/s": fact("tokens_per_second", lambda speed: digits.number(speed, 3)),
+        "time": fact("seconds", digits.clock),
+    }
+    further = _only_published(summary)
+    for name in further if len(further) <= MAX_PUBLISHED_COLUMNS else ():
+        columns[f"published {name}"] = partial(_also_published, name)
+    body = [{name: write(line) for name, write in columns.items()} for line in summary.lines]
+    body += [
+        {"row": f"{b.title} ({b.name})", "ours": digits.spread(b.value)} for b in baselines(summary)
+    ]
+    always = ("row", "published", "ours")
+    head = [name for name in columns if name in always or any(row.get(name) for row in body)]
+    return head, [[row.get(name, "") for name in head] for row in body]
+
+
+def _difference(summary: Summary, line: Line) -> str:
+    if line.name == summary.table.reference:
+        return "reference"
+    if line.difference is None:
+        return ""
+    fewer = line.difference.n < len(line.cells)
+    seeds = f" ({digits.seeds(line.difference.n)})" if fewer else ""
+    return digits.spread(line.difference, sign=True) + seeds
+
+
+def _published(number: Published | None) -> str:
+    if number is None:
+        return ""
+    large = number.value.is_integer() and abs(number.value) >= 1e5
+    text = f"{number.value:,.0f}" if large else f"{number.value:g}"
+    return f"{text} {number.unit}".strip()
+
+
+def _also_published(column: str, line: Line) -> str:
+    return _published(line.also_published.get(column))
 
 
 def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
@@ -93,109 +143,49 @@ def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
-def _emphasis(title: str) -> Markdown:
-    return Markdown(f"*{markdown(title)}*")
+def order(summary: Summary) -> str:
+    """Compare the order of rows with the paper's, pair by pair, in Markdown."""
+    if sum(line.published is not None for line in summary.lines) < 2:
+        return "The paper prints fewer than two values of this metric, so it ranks no rows."
+    if not summary.pairs:
+        return "No two of the rows that the paper ranks have a common finished seed yet."
+    against = [pair for pair in summary.pairs if not pair.agrees]
+    agree = [pair for pair in summary.pairs if pair.agrees]
+    firm = sum(pair.difference.significant for pair in agree)
+    tested = (
+        f"{firm} of them with a significant difference, p < {LEVEL:g} after Holm's correction for"
+        " these pairs"
+    )
+    if summary.table.counts:
+        tested = "counts are not tested"
+    text = (
+        f"Pairs of rows that the paper ranks and that are done here: {len(summary.pairs)}. In the"
+        f" paper's order: {len(agree)} ({tested})."
+        f" Not in its order: {len(against)}."
+    )
+    return "\n\n".join([text, "\n".join(map(_against, against))]).rstrip()
 
 
-def _row(summary: Summary, line: Line) -> list[str]:
-    facts = line.facts
-    difference, interval, p = "", "", ""
-    if line.name == summary.table.reference:
-        difference = "reference"
-    elif line.difference is not None:
-        difference = digits.spread(line.difference, sign=True)
-        if line.difference.n < len(line.cells):
-            difference += f" ({digits.seeds(line.difference.n)})"
-        if not summary.table.counts:
-            interval, p = digits.interval(line.difference), digits.p_value(line.difference)
-    published = line.published
-    return [
-        f"{line.title} ({line.name})" if line.title != line.name else line.name,
-        _published(published.value, published.unit) if published else "",
-        line.result,
-        difference,
-        interval,
-        p,
-        _formatted(facts["parameters"], digits.count),
-        _formatted(facts["bytes_packed"], lambda size: f"{digits.count(size)}B"),
-        _formatted(facts["flops"], digits.count),
-        _formatted(facts["mfu"], lambda share: f"{share:.1%}"),
-        _formatted(facts["tokens_per_second"], lambda speed: digits.number(speed, 3)),
-        _formatted(facts["seconds"], digits.clock),
-    ]
-
-
-def _measured(summary: Summary) -> list[str]:
-    """Sections of the further metrics, with the published numbers in brackets."""
-    sections = []
-    if measured.columns(summary):
-        sections += ["## Other measured metrics", grid(*measured.columns_grid(summary))]
-    families = measured.families(summary)
-    if families:
-        name = "layer" if all(family.unit == "block" for family in families) else "length"
-        grids = measured.grids(summary)
-        parts = [f"{markdown(title)}:\n\n{grid(head, body)}" for title, head, body in grids]
-        sections += [f"## By {name}", *parts, f"![by {name}](lengths.png)"]
-    return sections
-
-
-def _only_published(summary: Summary) -> list[str]:
-    """Columns of the paper that no run has."""
-    measured_columns = measured.columns(summary)
-    return [column for column in summary.columns if column not in measured_columns]
-
-
-def _printed(summary: Summary) -> list[str]:
-    """Section of the published numbers that are not in the main table, and of notes on them."""
-    parts = []
-    columns = _only_published(summary)
-    if len(columns) > MAX_PUBLISHED_COLUMNS:
-        configs = summary.at_paper_scale
-        body = [
-            [
-                column,
-                *(
-                    _with_ours(_also_published(line, column), configs[line.name].get(column))
-                    for line in summary.lines
-                ),
-            ]
-            for column in columns
-        ]
-        parts += [
-            "In brackets: the value of our configuration at scale=paper, if it has a key of that"
-            " name.",
-            grid(["published", *(line.name for line in summary.lines)], body),
-        ]
-    rows_by_note: dict[str, list[str]] = {}
-    for p in summary.table.published:
-        if p.note:
-            rows_by_note.setdefault(f"{p.column}: {p.note}", []).append(p.row)
-    all_rows = {line.name for line in summary.trained}
-    notes = [
-        f"- {_sentence(note)}"
-        + ("" if all_rows <= set(names) else f" ({', '.join(map(code, dict.fromkeys(names)))})")
-        for note, names in rows_by_note.items()
-    ]
-    parts += ["\n".join(notes)] if notes else []
-    return ["## Other published numbers", *parts] if parts else []
-
-
-def _with_ours(published: str, ours: object) -> str:
-    return published if ours is None or not published else f"{published} ({ours})"
-
-
-def _also_published(line: Line, column: str) -> str:
-    published = line.also_published.get(column)
-    return _published(published.value, published.unit) if published else ""
-
-
-def _published(value: float, unit: str) -> str:
-    text = f"{value:,.0f}" if value.is_integer() and abs(value) >= 1e5 else f"{value:g}"
-    return f"{text} {unit}".strip()
-
-
-def _formatted(value: float | None, format_value: Callable[[float], str]) -> str:
-    return "" if value is None else format_value(value)
+def _against(pair: Pair) -> str:
+    first, second, difference = pair.first, pair.second, pair.difference
+    assert first.published
+    assert second.published
+    assert first.ours
+    assert second.ours
+    result = "both have the same value"
+    if difference.mean:
+        worse = digits.spread(difference).removeprefix("-")
+        seeds = f"{difference.n} common seed{'s' * (difference.n != 1)}"
+        result = f"{code(first.name)} is worse by {worse} over {seeds}"
+    if p := digits.p_equals(difference):
+        verdict = f"{'' if difference.significant else 'not '}significant, {p}"
+    else:
+        verdict = "one seed, no test" if difference.std is None else "a count, no test"
+    return (
+        f"- In the paper {code(first.name)} ({first.published.value:g}) is better than"
+        f" {code(second.name)} ({second.published.value:g}); here {result}"
+        f" ({digits.spread(first.ours)} against {digits.spread(second.ours)}): {verdict}."
+    )
 
 
 def _missing(summary: Summary) -> list[str]:
@@ -212,6 +202,60 @@ def _missing(summary: Summary) -> list[str]:
     return ["## Missing runs", text, "\n".join(lines)]
 
 
+def _measured(summary: Summary) -> list[str]:
+    """Sections of the further metrics, with the published numbers in brackets."""
+    sections = []
+    if measured.columns(summary):
+        sections += ["## Other measured metrics", grid(*measured.columns_grid(summary))]
+    if families := measured.families(summary):
+        name = "layer" if all(family.unit == "block" for family in families) else "length"
+        grids = measured.grids(summary)
+        parts = [f"{markdown(title)}:\n\n{grid(head, body)}" for title, head, body in grids]
+        sections += [f"## By {name}", *parts, f"![by {name}](lengths.png)"]
+    return sections
+
+
+def _only_published(summary: Summary) -> list[str]:
+    """Columns of the paper that no run has."""
+    in_runs = measured.columns(summary)
+    return [column for column in summary.columns if column not in in_runs]
+
+
+def _printed(summary: Summary) -> list[str]:
+    """Section of the published numbers that are not in the main table, and of notes on them."""
+    parts = []
+    columns = _only_published(summary)
+    if len(columns) > MAX_PUBLISHED_COLUMNS:
+        configs = summary.at_paper_scale
+
+        def both(line: Line, column: str) -> str:
+            published = _also_published(column, line)
+            ours: Any = configs[line.name].get(column)
+            return published if ours is None or not published else f"{published} ({ours})"
+
+        body = [[column, *(both(line, column) for line in summary.lines)] for column in columns]
+        parts += [
+            "In brackets: the value of our configuration at scale=paper, if it has a key of that"
+            " name.",
+            grid(["published", *(line.name for line in summary.lines)], body),
+        ]
+    by_note: dict[str, dict[str, None]] = {}
+    for p in summary.table.published:
+        if p.note:
+            by_note.setdefault(f"{p.column}: {p.note}", {})[p.row] = None
+    every = {line.name for line in summary.trained}
+    lines = [
+        f"- {_sentence(note)}" + ("" if every <= names.keys() else f" ({_codes(names)})")
+        for note, names in by_note.items()
+    ]
+    parts += ["\n".join(lines)] if lines else []
+    return ["## Other published numbers", *parts] if parts else []
+
+
+def _codes(names: Sequence[str] | dict[str, None]) -> str:
+    return ", ".join(map(code, names))
+
+
 def _differing(summary: Summary) -> list[str]:
     keys, by_row = settings.differing(summary)
     if not keys:
@@ -221,12 +265,13 @@ def _differing(summary: Summary) -> list[str]:
 
 
 def _origin(summary: Summary) -> list[str]:
-    runs = summary.cells
+    described = (("code", origin.commit), ("machine", origin.machine))
     counts = [
-        *((f"code {commit}", n) for commit, n in origin.counted(runs, origin.commit)),
-        *((f"machine {machine}", n) for machine, n in origin.counted(runs, origin.machine)),
+        f"- {markdown(f'{name} {description}')}: {n} runs"
+        for name, describe in described
+        for description, n in origin.counted(summary.cells, describe)
     ]
-    return ["\n".join(f"- {markdown(description)}: {n} runs" for description, n in counts)]
+    return ["\n".join(counts)]
 
 
 def _runs(summary: Summary) -> list[list[str]]:
@@ -241,16 +286,6 @@ def _runs(summary: Summary) -> list[list[str]]:
         ]
         for run in summary.cells
     ]
-
-
-def _about(summary: Summary) -> str:
-    seeds = ", ".join(map(str, summary.seeds))
-    table = summary.table
-    return (
-        f"{_sentence(table.source)} Scale {code(summary.scale)}, seeds {seeds}."
-        f" Metric {markdown(table.metric)}, {table.better} is better. Numerics {summary.numerics}."
-        f"{notes.seeds(summary)}"
-    )
 
 
 def _state(run: Cell) -> str:
