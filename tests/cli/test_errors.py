@@ -102,6 +102,22 @@ BAD: list[tuple[list[str], list[str]]] = [
     ),
     (["-m", "extend=true", "seed=0,1"], ["extend=true", "without -m"]),
     (["-m", "experiment=glob(*)"], ["+<paper>/<table>=<row>"]),
+    (["scale=tiny"], ["scale=tiny", "smoke", "small"]),
+    (["preset=bert_bas"], ["preset=bert_bas", "bert_base"]),
+    (["+bitnet_qdyt/norms=layer"], ["layer", "layernorm"]),
+    (["+bitnet_qdyt=norms"], ["is a table", "-m"]),
+    (["launcher=slurm"], ["launcher=slurm", "submitit"]),
+    (["mixer=retnet", "mixer.kv_heads=2"], ["mixer.kv_heads"]),
+    (["norm=qdyt", "norm.callbacks.qdyt.warmup_steps=soon"], ["warmup_steps=soon", "an integer"]),
+    (["workers=0"], ["workers=0", "at least 1"]),
+    (["replay=/nowhere"], ["write python train.py replay="]),
+    (["task.teacher=/nowhere"], ["nowhere"]),
+    (["-m", "mixer=retnet,attentoin"], ["attentoin", "did you mean 'attention'"]),
+    (["-m", "seed=range(0,0)"], ["no jobs", "seed=range(0,0)"]),
+    (["-m", "seed=0,x"], ["seed=x", "an integer"]),
+    (["-m", "mixer=retnet,attention", "position=alibi"], ["position=alibi", "[mixer=retnet]"]),
+    (["-m", "seed=0,1", "launcher=submitit", "launcher.timeout_min=0"], ["timeout_min=0"]),
+    (["-m", "seed=0,1"], ["several jobs"]),
 ]
 
 

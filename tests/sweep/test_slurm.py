@@ -15,8 +15,8 @@ import pytest
 
 from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir
+from tests.sweep.slurm_faults import FAULTS, available, check, reference, slurm
 from tests.torture.job import arguments
-from tests.torture.slurm import FAULTS, available, check, reference, slurm
 
 SET_UP = ROOT / "tools" / "slurm_local.sh"
 SECRETS = {"HF_TOKEN": "hf_marker5150", "WANDB_API_KEY": "5150marker" * 4}

@@ -16,181 +16,110 @@ from chimera.task.base import Task
 from chimera.task.mlm import MaskedLM
 
 
-def die() -> None:
+def die(*_: Any) -> None:
     """Kill this process by SIGKILL."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def nth(number: int, act: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that its n-th call runs `act()` first."""
-    calls = 0
+def fail(*_: Any) -> None:
+    raise RuntimeError("planted")
+
+
+def no_room(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def plant(
+    owner: Any, name: str, number: int, act: Callable[..., None] = die, *,
+    after: bool = False, onwards: bool = False,
+) -> None:  # fmt: skip
+    """Wrap a function so that `act(*its arguments)` runs before its n-th call, or after it.
+
+    Args:
+        owner: class or module.
+        name: of the function.
+        number: n, from 1.
+        act: what happens.
+        after: the call instead of before it.
+        onwards: also at every later call.
+    """
+    function, calls = getattr(owner, name), 0
 
     def wrapped(*given: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == number:
-            act()
-        return function(*given, **named)
+        due = calls == number or (onwards and calls > number)
+        if due and not after:
+            act(*given)
+        result = function(*given, **named)
+        if due and after:
+            act(*given)
+        return result
 
-    return wrapped
+    setattr(owner, name, wrapped)
+
+
+def _half(_: Any, path: Path) -> None:
+    """Only half of a checkpoint's bytes are written."""
+    os.truncate(path, path.stat().st_size // 2)
+    die()
+
+
+def _torn(number: int) -> None:
+    """Kill in the middle of the row of step n of the step log."""
+
+    def torn(log: StepLog, row: Any) -> None:
+        if str(list(row)[3]) == str(number):
+            log._file.write(b"2026-01-01T00:00:00+00:00,0,1,")
+            die()
+
+    plant(StepLog, "_write", 1, torn, onwards=True)
+
+
+def _of_step(number: int) -> None:
+    """Kill after the checksum of step n's rolling checkpoint is written, before its file is."""
+
+    def checksum(path: Path, _: str) -> None:
+        if path.name == f"rolling-{number}.ckpt.json":
+            die()
+
+    plant(files, "write_atomic", 1, checksum, after=True, onwards=True)
+
+
+#: Plants a SIGKILL at the n-th occurrence of a moment.
+KILLS: dict[str, Callable[[int], None]] = {
+    "micro-batch": lambda n: plant(MaskedLM, "training_step", n),
+    "update": lambda n: plant(Task, "configure_gradient_clipping", n),
+    "validation": lambda n: plant(MaskedLM, "validation_step", n),
+    "test": lambda n: plant(MaskedLM, "test_step", n),
+    "row": _torn,
+    "save, writing": lambda n: plant(io, "write", n, _half, after=True),
+    "save, between": lambda n: plant(files, "write_atomic", n, after=True),
+    "save, named": lambda n: plant(files, "sync_folder", n),
+    "save of step": _of_step,
+}
 
 
 def kill_at(moment: str, number: int) -> Callable[[], None]:
-    """A function that plants a SIGKILL at the n-th occurrence of a moment, a key of PLANTS."""
-
-    def plant() -> None:
-        PLANTS[moment](number)
-
-    return plant
-
-
-def _micro(n: int) -> None:
-    MaskedLM.training_step = nth(n, die, MaskedLM.training_step)  # type: ignore[method-assign]
-
-
-def _update(n: int) -> None:
-    Task.configure_gradient_clipping = nth(n, die, Task.configure_gradient_clipping)  # type: ignore[method-assign]
-
-
-def _validation(n: int) -> None:
-    MaskedLM.validation_step = nth(n, die, MaskedLM.validation_step)  # type: ignore[method-assign]
-
-
-def _test(n: int) -> None:
-    MaskedLM.test_step = nth(n, die, MaskedLM.test_step)  # type: ignore[method-assign]
-
-
-def _row(n: int) -> None:
-    """Kill in the middle of the row of step n of the step log."""
-    whole = StepLog._write
-
-    def torn(self: StepLog, row: Any) -> None:
-        if str(list(row)[3]) == str(n):
-            self._file.write(b"2026-01-01T00:00:00+00:00,0,1,")
-            die()
-        whole(self, row)
-
-    StepLog._write = torn  # type: ignore[method-assign]
-
-
-def _save_write(n: int) -> None:
-    """Kill after half of the bytes of the n-th checkpoint."""
-    original = io.write
-
-    def half(checkpoint: dict[str, Any], path: Path) -> str:
-        digest = original(checkpoint, path)
-        os.truncate(path, path.stat().st_size // 2)
-        die()
-        return digest
-
-    calls = 0
-
-    def write(checkpoint: dict[str, Any], path: Path) -> str:
-        nonlocal calls
-        calls += 1
-        return (half if calls == n else original)(checkpoint, path)
-
-    io.write = write
-
-
-def _save_between(n: int) -> None:
-    """Kill after the n-th checksum is written, before its checkpoint is."""
-    calls = 0
-    original = files.write_atomic
-
-    def write(path: Path, text: str) -> None:
-        nonlocal calls
-        calls += 1
-        original(path, text)
-        if calls == n:
-            die()
-
-    files.write_atomic = write  # type: ignore[attr-defined]
-
-
-def _save_of_step(n: int) -> None:
-    """Kill after the checksum of step n's rolling checkpoint is written, before its file is."""
-    original = files.write_atomic
-
-    def write(path: Path, text: str) -> None:
-        original(path, text)
-        if path.name == f"rolling-{n}.ckpt.json":
-            die()
-
-    files.write_atomic = write  # type: ignore[attr-defined]
-
-
-def _save_after(n: int) -> None:
-    """Kill after the n-th checkpoint has its name, before links and old checkpoints are updated."""
-    files.sync_folder = nth(n, die, files.sync_folder)
+    """A function that plants a SIGKILL at the n-th occurrence of a moment, a key of KILLS."""
+    return lambda: KILLS[moment](number)
 
 
 def raise_at(number: int) -> Callable[[], None]:
     """A function that plants an exception in the n-th micro-batch."""
-
-    def fail() -> None:
-        raise RuntimeError("planted")
-
-    def plant() -> None:
-        step = nth(number, fail, MaskedLM.training_step)
-        MaskedLM.training_step = step  # type: ignore[method-assign]
-
-    return plant
-
-
-def full_at(file: str, number: int) -> Callable[[], None]:
-    """A function that plants a full disk from the n-th write of a file on.
-
-    Args:
-        file: checkpoint, sidecar or row.
-        number: n, from 1.
-    """
-
-    def error() -> OSError:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def plant() -> None:
-        calls = 0
-
-        def due() -> bool:
-            nonlocal calls
-            calls += 1
-            return calls >= number
-
-        hash_, sidecar, row = io._Hashing.__init__, files.write_atomic, StepLog._write
-
-        def hashing(self: Any, file: Any) -> None:
-            hash_(self, FullDisk(file) if due() else file)
-
-        def atomic(path: Path, text: str) -> None:
-            if due():
-                raise error()
-            sidecar(path, text)
-
-        def torn(self: StepLog, values: Any) -> None:
-            if due():
-                self._file = FullDisk(self._file)  # type: ignore[assignment]
-            row(self, values)
-
-        if file == "checkpoint":
-            io._Hashing.__init__ = hashing  # type: ignore[method-assign]
-        if file == "sidecar":
-            files.write_atomic = atomic  # type: ignore[attr-defined]
-        if file == "row":
-            StepLog._write = torn  # type: ignore[method-assign]
-
-    return plant
+    return lambda: plant(MaskedLM, "training_step", number, fail)
 
 
 class FullDisk:
     """A file on a disk with 20 free bytes."""
 
     def __init__(self, file: Any) -> None:
-        self.file, self.room = file, 20
+        self.file = file
+        self.room = 20
 
     def write(self, data: bytes) -> int:
         if not self.room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            no_room()
         taken = self.file.write(bytes(data)[: self.room])
         self.room -= taken
         return int(taken)
@@ -199,14 +128,20 @@ class FullDisk:
         return getattr(self.file, name)
 
 
-PLANTS: dict[str, Callable[[int], None]] = {
-    "micro-batch": _micro,
-    "update": _update,
-    "validation": _validation,
-    "test": _test,
-    "row": _row,
-    "save, writing": _save_write,
-    "save, between": _save_between,
-    "save, named": _save_after,
-    "save of step": _save_of_step,
+def _fill(attribute: str) -> Callable[..., None]:
+    return lambda owner, *_: setattr(owner, attribute, FullDisk(getattr(owner, attribute)))
+
+
+#: Plants a full disk from the n-th write of a file on.
+FULL: dict[str, Callable[[int], None]] = {
+    "checkpoint": lambda n: plant(
+        io._Hashing, "__init__", n, _fill("file"), after=True, onwards=True
+    ),
+    "sidecar": lambda n: plant(files, "write_atomic", n, no_room, onwards=True),
+    "row": lambda n: plant(StepLog, "_write", n, _fill("_file")),
 }
+
+
+def full_at(file: str, number: int) -> Callable[[], None]:
+    """A function that plants a full disk from the n-th write of a file on, a key of FULL."""
+    return lambda: FULL[file](number)

@@ -1,4 +1,4 @@
-"""Cases of each torture test of `make torture`; each in a process that forks its runs."""
+"""Cases of each promise of `make torture`; each in a process that forks its runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pytest
 
 from tests import forks
 
-FEW = {"kill in a save": "resume.single(folder, 'save, between', 5, 2)"}
-MORE = {
-    "corruption": "corruption.case(folder, 'bit flipped in a weight')",
-    "full disk": "limits.full(folder, 'checkpoint', 4)",
-    "skipping": "limits.skip(folder)",
-    "exception": "limits.crash(folder)",
-    "not finite": "nan.case(folder, 'loss', math.inf, 'fp32')",
-    "kill between updates": "resume.single(folder, 'micro-batch', 7, 0)",
-    "kill in a validation": "resume.single(folder, 'validation', 2, 0)",
-    "torn save": "corruption.case(folder, 'torn save')",
-    "broken weight": "nan.case(folder, 'weight', math.nan, 'fp16')",
-    "too many skips": "limits.too_many(folder)",
-    "full disk at a row": "limits.full(folder, 'row', 5)",
-}
+FEW = [("resume", "kill at save, between 5, 2 workers")]
+MORE = [
+    ("resume", "kill at micro-batch 7, 0 workers"),
+    ("resume", "kill at validation 2, 0 workers"),
+    ("corruption", "bit flipped in a weight"),
+    ("corruption", "torn save"),
+    ("limits", "full at checkpoint 4"),
+    ("limits", "full at row 5"),
+    ("limits", "a step skipped"),
+    ("limits", "too many skipped"),
+    ("limits", "an exception"),
+    ("nan", "loss in fp32"),
+    ("nan", "weight in fp16"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
+    ("promise", "case"), [*FEW, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)]
 )
-def test_nothing_is_lost(name: str, folder: Path) -> None:
+def test_nothing_is_lost(promise: str, case: str, folder: Path) -> None:
     program = (
-        "import json, math, pathlib\n"
-        "from tests.torture import corruption, limits, nan, resume\n"
-        f"folder = pathlib.Path({str(folder)!r})\n"
-        f"print(json.dumps({(FEW | MORE)[name]}))\n"
+        "import json, pathlib\n"
+        "from tests.torture.__main__ import PROMISES\n"
+        f"case = PROMISES[{promise!r}][{case!r}]\n"
+        f"print(json.dumps(case(pathlib.Path({str(folder)!r}))))\n"
     )
     done = forks.run("-c", program)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Faults of a Slurm cluster on a real one: `python -m tests.torture.slurm [--tasks n] [fault …]`.
+"""Faults of a real Slurm cluster: `python -m tests.sweep.slurm_faults [--tasks n] [fault …]`.
 
 Needs Slurm's commands and a cluster that answers; `tools/slurm_local.sh start` makes one of this
 machine. A sweep of one job is started with launcher=submitit, and a fault is planted in the middle
@@ -31,7 +31,7 @@ STEPS, FROM, PATIENCE = 300, 40, 1800
 SETTLE = 15.0
 LENGTH = [f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_n_steps=100000"]
 LENGTH += ["trainer.val_check_interval=0", "trainer.progress=none"]
-LENGTH += ["+callbacks.pace._target_=tests.torture.pace.Pace"]
+LENGTH += ["+callbacks.pace._target_=tests.sweep.pace.Pace"]
 CLUSTER = ["launcher=submitit", "launcher.cpus=1", "launcher.grace=40"]
 #: A model that does not multiply rounding, with a batch that processes can share; the largest
 #: relative difference of a step's loss between one process and several.
