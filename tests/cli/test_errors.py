@@ -98,7 +98,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["data.path=book.txt"], ["data.path is no key", "data=text data.path="]),
     (
         ["+callbacks.mine._target_=my.Class"],
-        ["callbacks.mine._target_=my.Class cannot be had: No module named 'my'", "PYTHONPATH=."],
+        ["callbacks.mine._target_=my.Class is not available: No module named 'my'", "PYTHONPATH=."],
     ),
     (["-m", "extend=true", "seed=0,1"], ["extend=true", "without -m"]),
     (["-m", "experiment=glob(*)"], ["+<paper>/<table>=<row>"]),

@@ -81,7 +81,7 @@ def test_a_wrong_order_is_one_line(order: list[str], line: str) -> None:
             ["+callbacks.mine._target_=tests.train.strangers.Counter", "+callbacks.mine.evry=2"],
             "callbacks.mine.evry is no argument of tests.train.strangers.Counter; did you mean",
         ),
-        (["+callbacks.mine._target_=tests.nowhere.Counter"], "cannot be had"),
+        (["+callbacks.mine._target_=tests.nowhere.Counter"], "is not available"),
     ],
 )
 def test_a_wrong_callback_is_one_line(overrides: list[str], line: str) -> None:

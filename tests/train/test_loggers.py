@@ -108,7 +108,7 @@ def test_several_at_once(tmp_path: Path) -> None:
         ({"projekt": "x"}, "logger.projekt is no key of logger; did you mean 'project'"),
         ({"online": 3}, "logger.online=3 is not allowed; it takes true or false"),
         ({"_target_": "lightning.pytorch.loggers.CSVLogger", "nam": 1}, "logger.nam is no argumen"),
-        ({"_target_": "nowhere.Logger"}, "logger._target_=nowhere.Logger cannot be had"),
+        ({"_target_": "nowhere.Logger"}, "logger._target_=nowhere.Logger is not available"),
     ],
 )
 def test_a_wrong_logger_is_one_line(change: dict[str, Any], line: str) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO
-from chimera.config.notation import text
 from chimera.config.roots import read_folders
 from chimera.config.schema import check_node
 from chimera.errors import UserError
@@ -45,4 +44,29 @@ def composed(words: Sequence[str]) -> dict[str, Any]:
 
 def settings(group: str, options: Mapping[str, Any]) -> list[str]:
     """Overrides `group.key=value` of keyword arguments."""
-    return [f"{group}.{key}={text(value)}" for key, value in options.items()]
+    return [f"{group}.{key}={_text(value)}" for key, value in options.items()]
+
+
+def _text(value: Any) -> str:
+    """A value in Hydra's notation.
+
+    Raises:
+        UserError: it is no number, text, truth value, None, or list or dictionary of these.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\'", "\\\\'").replace("'", "\\'")
+        return f"'{escaped}'"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_text(item)}" for key, item in value.items()) + "}"
+    raise UserError(
+        f"{value!r} is no value of a setting; give a number, a text, True, False, None, a list or a"
+        " dictionary"
+    )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 from chimera import world
 from chimera.cli.command import exit_code
@@ -48,6 +48,17 @@ class Replay:
 
     replay: str
     trust: bool = False
+
+
+@dataclass(frozen=True)
+class Show:
+    """Arguments of `show`, beside those of a run.
+
+    Args:
+        format: text, json, or mermaid for the diagram alone.
+    """
+
+    format: Literal["text", "json", "mermaid"] = "text"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -126,11 +137,12 @@ def _show(overrides: list[str]) -> int:
     """Print what is known of a run before it starts."""
     import json
 
+    from chimera.config.arguments import read
     from chimera.config.compose import compose, plain
-    from chimera.config.overview import format_of
     from chimera.train.check import check
 
-    how, choices = format_of(overrides)
+    choices = list[str]()
+    how = read(Show, overrides, f"{spelt('train')} show format=json …", unread=choices).format
     config = plain(compose(choices))
     check(config)
     from chimera.train.model_summary import overview, text

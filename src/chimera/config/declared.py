@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
 
-from chimera.config.groups import ZOO, is_part
+from chimera import dotted
+from chimera.config.groups import ZOO
 from chimera.config.roots import roots
 from chimera.config.schema import check_node, check_value
 from chimera.config.settings import Run
@@ -149,12 +151,12 @@ def check_targets(config: Mapping[str, Any], where: str) -> None:
         UserError: a class that is not declared for its group, a key that steers Hydra, a value that
             would be interpreted.
     """
-    for key, value in _leaves(config):
-        name = key.rpartition(".")[2]
+    for key, value in dotted.walk(config, lists=True):
+        group, name = key.partition(".")[0], key.rpartition(".")[2]
         if name == "_target_":
-            group = key.partition(".")[0]
-            allowed = declared().get(group, frozenset())
-            if not isinstance(value, str) or not (value in allowed or _optimiser(key, value)):
+            known = declared().get(group, frozenset())
+            of_torch = key == "optim.optimizer._target_" and OPTIMISERS.fullmatch(str(value))
+            if not (isinstance(value, str) and (value in known or of_torch)):
                 raise UserError(
                     f"{where}: {key}={shown(value)} is not declared; only a class that a file of"
                     f" conf/, experiments/, --config-dir or a plugin names for {group} is built"
@@ -165,7 +167,7 @@ def check_targets(config: Mapping[str, Any], where: str) -> None:
             raise UserError(
                 f"{where}: {key}={shown(value)} is to be interpreted; a run records text"
             )
-        elif not isinstance(value, str | bool | int | float | None):
+        elif not isinstance(value, str | bool | int | float | dict | list | None):
             raise UserError(f"{where}: {key} is a {type(value).__name__}, not a plain value")
 
 
@@ -210,7 +212,7 @@ def check_fetching(file: Path) -> None:
     Raises:
         UserError: naming the key.
     """
-    for key, value in _leaves(read_json(file), containers=True):
+    for key, value in dotted.walk(read_json(file), lists=True):
         if FETCHING.fullmatch(key.rpartition(".")[2]) and value is not None:
             raise UserError(f"{file}: {key} would fetch code or other files; drop it")
 
@@ -225,24 +227,19 @@ def without_fetching(node: Any) -> Any:
 
 @cache
 def _declared(folders: tuple[Path, ...]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    found = defaultdict[str, set[str]](set)
     for root in folders:
         for file in sorted(root.rglob("*.yaml")):
             text = file.read_text(encoding="utf-8")
             if "_target_" not in text:
                 continue
-            group = file.relative_to(root).parts[0]
-            node = yaml.safe_load(text)
-            package = PACKAGE.match(text)  # schedule/ fills optim.schedule
-            place = package[1].partition(".")[0] if package else group
-            whole = (
-                {place: node} if is_part(group) and place not in ("preset", "_global_") else node
-            )
-            for key, value in _leaves(whole):
-                if key.rpartition(".")[2] == "_target_":
-                    found.setdefault(key.partition(".")[0], set()).add(value)
-    every = {target for targets in found.values() for target in targets}
-    moved = set(MOVED.values()) - every
+            package = PACKAGE.match(text)  # schedule/ fills optim.schedule, a preset _global_
+            place = package[1] if package else file.relative_to(root).parts[0]
+            for key, value in dotted.walk(yaml.safe_load(text), f"{place}.", lists=True):
+                group, _, name = key.removeprefix("_global_.").partition(".")
+                if f".{name}".endswith("._target_"):
+                    found[group].add(value)
+    moved = set(MOVED.values()).difference(*found.values())
     return {group: frozenset(targets | moved) for group, targets in found.items()}
 
 
@@ -255,25 +252,3 @@ def shown(value: object) -> str:
     """A value out of a file, for a message: short and on one line."""
     text = one_line(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _optimiser(key: str, value: str) -> bool:
-    return key == "optim.optimizer._target_" and OPTIMISERS.fullmatch(value) is not None
-
-
-def _leaves(node: Any, prefix: str = "", *, containers: bool = False) -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of everything that holds nothing more, and of what steers Hydra.
-
-    Args:
-        node: plain containers.
-        prefix: of its keys.
-        containers: give those that hold more, too.
-    """
-    inner = node.items() if isinstance(node, Mapping) else enumerate(node)
-    for name, value in inner:
-        key = f"{prefix}{name}"
-        holds = isinstance(value, dict | list)
-        if containers or not holds or STEERING.fullmatch(str(name)):
-            yield key, value
-        if holds:
-            yield from _leaves(value, f"{key}.", containers=containers)

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 from chimera.errors import UserError
-
-
-@contextmanager
-def told_once() -> Iterator[None]:
-    """Keep Hydra from printing what it could not import; the exception has it too."""
-    log = logging.getLogger("hydra.utils")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
 
 
 def make(node: Any, **arguments: Any) -> Any:
@@ -40,8 +26,6 @@ def make(node: Any, **arguments: Any) -> Any:
     try:
         return instantiate(node, **arguments, _convert_="all")
     except InstantiationException as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
-        if isinstance(error.__cause__, ValueError):
+        if isinstance(error.__cause__, ValueError):  # which a UserError is
             raise UserError(str(error.__cause__)) from error
         raise

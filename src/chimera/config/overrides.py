@@ -47,7 +47,7 @@ def canonical(overrides: list[str]) -> list[str]:
 def _canonical(text: str, override: Override) -> str:
     key = override.key_or_group
     if override.is_force_add() and is_choice(override) and not override.package:
-        return text.removeprefix("+" if not _names_part(override) else "++")
+        return text.removeprefix("++" if is_part(key) else "+")
     if override.is_delete() and override.value() is None and not override.package:
         if "none" in groups().get(key, ()):
             return f"{key}=none"
@@ -116,58 +116,51 @@ def is_choice(override: Override) -> bool:
     return override.key_or_group in groups()
 
 
-def _names_part(override: Override) -> bool:
-    """Whether the override's group is one of `conf/`, not a table of experiments."""
-    return is_part(override.key_or_group)
-
-
 def _check_choice(override: Override, *, sweep: bool) -> None:
-    group = override.key_or_group
-    if override.is_delete() and (
-        override.value() is not None or group.rpartition(".")[0] not in MAPPINGS
-    ):
+    group, value, text = override.key_or_group, override.value(), override.input_line
+    if override.is_delete() and (value is not None or group.rpartition(".")[0] not in MAPPINGS):
         raise UserError(
-            f"{override.input_line} deletes a key, which only ~callbacks.<name>,"
-            " ~optim.rates.<name> and ~optim.decays.<name> do; to leave a part out, choose none, as"
-            " in adapter=none"
+            f"{text} deletes a key, which only ~callbacks.<name>, ~optim.rates.<name> and"
+            " ~optim.decays.<name> do; to leave a part out, choose none, as in adapter=none"
         )
-    value = override.value()
     if not is_choice(override):
         if isinstance(value, Glob):
-            text = f"; {advice(group)}" if advice(group) else nearest(group, groups())
-            raise UserError(f"{override.input_line}: {group} is no group{text}")
+            meant = f"; {advice(group)}" if advice(group) else nearest(group, groups())
+            raise UserError(f"{text}: {group} is no group{meant}")
         return
+    names = _names(value)
+    for name in names:
+        if name not in groups()[group]:
+            error = unknown(group, name, groups()[group])
+            raise UserError(f"{error}{option_advice(group, name)}")
     if isinstance(value, Sweep | Glob):
-        for name in value.list if isinstance(value, ChoiceSweep) else []:
-            if str(name) not in groups()[group]:
-                raise unknown(group, str(name), groups()[group])
         if not sweep:
-            several = f"; all in one run: '{group}=[{_listed(value)}]'" if group in SEVERAL else ""
+            several = f"; all in one run: '{group}=[{','.join(names) or 'a,b'}]'"
             raise UserError(
-                f"{override.input_line} gives several values; {spelt('train')} -m … trains each in"
-                f" a run of its own{several}"
+                f"{text} gives several values; {spelt('train')} -m … trains each in a run of its"
+                f" own{several if group in SEVERAL else ''}"
             )
-        return
-    if group in SEVERAL and isinstance(value, list) and value:
-        for name in map(str, value):
-            if name not in groups()[group]:
-                raise unknown(group, name, groups()[group])
-            if name == "none":
-                raise UserError(f"{group}=none is no {group}; leave it out of the list")
-            if list(map(str, value)).count(name) > 1:
-                raise UserError(f"{group}={name} is named twice; leave one out")
-        return
-    if not isinstance(value, str):
+    elif isinstance(value, list) and group in SEVERAL and names:
+        if "none" in names:
+            raise UserError(f"{group}=none is no {group}; leave it out of the list")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"{group}={twice[0]} is named twice; leave one out")
+    elif not isinstance(value, str):
         raise UserError(
-            f"{group}={_shown(value)} is not one name; choose one of {', '.join(groups()[group])}"
+            f"{group}={str(value).replace(chr(39), '')} is not one name; choose one of"
+            f" {', '.join(groups()[group])}"
         )
-    if value not in groups()[group]:
-        error = unknown(group, value, groups()[group])
-        raise UserError(f"{error}{option_advice(group, value)}")
-    if override.is_add() and _names_part(override) and not override.package:
+    elif override.is_add() and is_part(group) and not override.package:
         raise UserError(f"+{group}={value}: {group} already has a choice; drop the +")
-    if not override.is_add() and not _names_part(override):
+    elif not override.is_add() and not is_part(group):
         raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
+
+
+def _names(value: object) -> list[str]:
+    """Names in the value of a choice; none for a glob, which selects existing names itself."""
+    if isinstance(value, ChoiceSweep | list):
+        return [str(name) for name in (value.list if isinstance(value, ChoiceSweep) else value)]
+    return [value] if isinstance(value, str) else []
 
 
 def check_key(override: Override, known_keys: Set[str]) -> None:
@@ -239,11 +232,3 @@ def hint(key: str, known_keys: Set[str]) -> str:
     close = difflib.get_close_matches(leaf, list(leaves), n=1, cutoff=0.6)
     near = f"; did you mean '{leaves[close[0]]}'?" if close else ""
     return near or listed or nearest(key, known_keys)
-
-
-def _listed(value: object) -> str:
-    return ",".join(map(str, value.list)) if isinstance(value, ChoiceSweep) else "a,b"
-
-
-def _shown(value: object) -> str:
-    return str(value).replace("'", "")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -129,7 +129,13 @@ def arguments(path: str) -> dict[str, Any]:
     from_source = static.keywords(path)
     if from_source is not None:
         return from_source
-    target = _named(path)
+    try:
+        target = resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"_target_={path} cannot be imported ({error}); name a class or function by its dotted"
+            " path"
+        ) from error
     call = target.__init__ if inspect.isclass(target) else target
     hints = get_type_hints(call, include_extras=True)
     parameters = inspect.signature(target).parameters.values()
@@ -141,17 +147,6 @@ def arguments(path: str) -> dict[str, Any]:
         if is_dataclass(target) or p.kind is p.KEYWORD_ONLY or p.default is not p.empty
     ]
     return {name: hints.get(name, Any) for name in names}
-
-
-def _named(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"_target_={path} cannot be imported ({error}); name a class or function by its dotted"
-            " path"
-        ) from error
 
 
 def _holds_nodes(value: Any) -> bool:

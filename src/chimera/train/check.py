@@ -10,15 +10,14 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any, TypeVar, cast, get_type_hints
-
-from hydra.utils import get_object
 
 from chimera import world
 from chimera.config import static
 from chimera.config.groups import ZOO, groups
 from chimera.config.groups import node as node_of
-from chimera.config.make import make, told_once
+from chimera.config.make import make
 from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest, one_line
 from chimera.train import launch
@@ -218,12 +217,11 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
         name = needed.replace("_", "-")
         raise UserError(f"{where}: {target} needs {needed}, which is not here; pip install {name}")
     try:
-        with told_once():
-            taken = inspect.signature(get_object(target)).parameters
-    except (ImportError, ValueError, TypeError) as error:
-        why = one_line(str(error.__cause__ or error))
+        taken = inspect.signature(resolve_name(target)).parameters
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        why = one_line(error)
         path = "; PYTHONPATH=. finds modules of this folder" if "No module" in why else ""
-        raise UserError(f"{where}._target_={target} cannot be had: {why}{path}") from error
+        raise UserError(f"{where}._target_={target} is not available: {why}{path}") from error
     if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         return
     for key in node:
@@ -237,7 +235,7 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
 def _check_corpus(config: dict[str, Any]) -> None:
     labelled = "chimera.data.corpus.labelled.check_labelled"
     corpus_check = static.attribute(config["task"]["_target_"], "corpus_check", labelled)
-    get_object(corpus_check)(make(config["data"]))
+    resolve_name(corpus_check)(make(config["data"]))
 
 
 def _check_itself(node: dict[str, Any]) -> None:
