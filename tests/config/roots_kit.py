@@ -15,7 +15,7 @@ def _forget() -> None:
     roots.roots.cache_clear()
     groups.groups.cache_clear()
     choices.select.cache_clear()
-    choices.compose_choices.cache_clear()
+    choices.merged_files.cache_clear()
 
 
 @contextmanager

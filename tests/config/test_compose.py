@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra import compose as hydra_compose
 from hydra._internal.config_repository import ConfigRepository
 
-from chimera.config import choices, repository
+from chimera.config import choices, search_path
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.schema import describe
-from chimera.config.search_path import composed, hydra_on
+from chimera.config.search_path import hydra_on
 from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.types import PositiveInt, ProperFraction
@@ -84,14 +85,24 @@ def test_a_file_is_read_once_and_no_composition_changes_it(monkeypatch: pytest.M
         return load(self, config_path)
 
     monkeypatch.setattr(ConfigRepository, "load_config", counted)
-    repository._repository.cache_clear()
-    choices.compose_choices.cache_clear()
-    choices.select.cache_clear()
+    for cached in (search_path._repository, choices.select, choices.merged_files):
+        cached.cache_clear()
     first = plain(compose(["mixer=retnet"]))
     plain(compose(["mixer=pattern", "mixer.cycle=[retnet,gqa]", "mixer.members.retnet.eps=1"]))
-    choices.compose_choices.cache_clear()
+    choices.merged_files.cache_clear()
     assert plain(compose(["mixer=retnet"])) == first
     assert len(reads) == len(set(reads)) > 20
+
+
+def test_hydra_composes_the_same() -> None:
+    """Its list of files is merged here, without a second pass for Hydra's own settings."""
+    chosen = ("+titan/pattern=cyclic", "logger=none", "+logger@logger.csv=csv", "data=mad/mqar")
+    ours = choices.configuration(chosen)
+    with hydra_on():
+        theirs = hydra_compose("config", overrides=list(chosen))
+    removed = ("hydra", "at")
+    expected = {k: v for k, v in theirs.items_ex(resolve=False) if k not in removed}
+    assert dict(ours.items_ex(resolve=False)) == expected
 
 
 def test_a_defaults_list_with_an_interpolation(tmp_path: Path) -> None:
@@ -101,14 +112,4 @@ def test_a_defaults_list_with_an_interpolation(tmp_path: Path) -> None:
         (tmp_path / group / f"{option}.yaml").write_text(f"name: {group}-{option}\n")
     (tmp_path / "config.yaml").write_text("defaults: [a: one, b: '${a}', _self_]\n")
     with hydra_on(tmp_path):
-        assert composed(()).b.name == "b-one"
-
-
-def test_no_table_for_interpolations_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("nothing here has an interpolation")
-
-    monkeypatch.setattr(repository, "_interpolations", refuse)
-    choices.compose_choices.cache_clear()
-    choices.select.cache_clear()
-    assert compose(["mixer=retnet"]).choices.mixer == "retnet"
+        assert hydra_compose("config").b.name == "b-one"

@@ -1,4 +1,4 @@
-"""How often Hydra composes, what is named where, and how soon a command answers."""
+"""How often files are composed, what is named where, and how soon a command answers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,15 @@ from chimera.paths import PACKAGE
     ],
     ids=" ".join,
 )
-def test_hydra_composes_once_per_job(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    count = [0]
-    compose_once = choices.composed
-
-    def counted(given: tuple[str, ...]) -> object:
-        count[0] += 1
-        return compose_once(given)
-
-    monkeypatch.setattr(choices, "composed", counted)
-    choices.compose_choices.cache_clear()
+def test_files_are_merged_once_per_job(overrides: list[str]) -> None:
+    choices.merged_files.cache_clear()
     compose(overrides)
-    assert count == [1]
+    assert choices.merged_files.cache_info().misses == 1
     # Jobs that differ in their values only share the composition, and not the configuration.
     other = plain(compose([*overrides, "seed=9"]))
-    assert count == [1]
+    assert choices.merged_files.cache_info().misses == 1
     assert other["seed"] == 9
     assert plain(compose(overrides))["seed"] == int("seed=1" in overrides)
-    choices.compose_choices.cache_clear()
 
 
 def literals(file: Path) -> Iterator[str]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
@@ -24,6 +24,8 @@ ROOMS = (
     *("optim", "callback", "task", "train", "contract", "site", "ops"),
 )
 SLOW = tuple(f"{PACKAGE}.{room}" for room in ROOMS)
+#: Base of callbacks, whose constructor takes nothing.
+CALLBACK = ("lightning.pytorch.callbacks", "Callback")
 _UNSET = object()
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -38,11 +40,9 @@ def keywords(target: str) -> dict[str, Any] | None:
         Type by name; None if the source does not tell them, or `target` is quick to import.
     """
     definition = _definition(target)
-    if definition is None:
-        return None
-    call = _call(*definition)
-    if call is None:
-        return None if getattr(definition[1], "bases", True) else {}
+    call = definition and _call(target.rpartition(".")[0], definition)
+    if not call:
+        return None if call is None else {}
     module, function = call
     try:
         return {
@@ -64,68 +64,72 @@ def attribute(target: str, name: str, default: Any = _UNSET) -> Any:
             imported, to look in its base classes.
     """
     definition = _definition(target)
-    for node in definition[1].body if definition else ():
-        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [name]:
-            return ast.literal_eval(node.value)
-    if definition and default is not _UNSET:
-        return default
-    module, _, leaf = target.rpartition(".")
-    imported = getattr(import_module(module), leaf)
+    if definition is not None:
+        value = _assigned(definition.body).get(name)
+        if value is not None:
+            return ast.literal_eval(value)
+        if default is not _UNSET:
+            return default
+    imported = resolve_name(target)
     return getattr(imported, name) if default is _UNSET else getattr(imported, name, default)
 
 
 @cache
-def _parse(module: str) -> ast.Module | None:
+def _body(module: str) -> dict[str, Any]:
+    """What each name at the top level of a module is.
+
+    A class or function, an assigned expression, or (module, name) of what is imported.
+    """
     spec = find_spec(module)
     if spec is None or spec.origin is None:
-        return None
-    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+        return {}
+    body = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
+    found: dict[str, Any] = {node.name: node for node in body if isinstance(node, Definition)}
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {each.asname or each.name: (node.module, each.name) for each in node.names}
+    return found | _assigned(body)
 
 
-def _definition(target: str) -> tuple[str, Definition] | None:
-    """Module and syntax tree of a class or function; None if its module is quick to import.
+def _assigned(body: list[ast.stmt]) -> dict[str, ast.expr]:
+    return {
+        node.targets[0].id: node.value
+        for node in body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+
+def _definition(target: str) -> Definition | None:
+    """Syntax tree of a class or function; None if its module is quick to import.
 
     A module is quick to import if it does not import torch or is imported already.
     """
     module, _, leaf = target.rpartition(".")
     if not module.startswith(SLOW) or module in sys.modules:
         return None
-    for node in _body(module):
-        if isinstance(node, Definition) and node.name == leaf:
-            return module, node
-    return None
+    found = _body(module).get(leaf)
+    return found if isinstance(found, Definition) else None
 
 
-def _call(module: str, node: Definition) -> tuple[str, ast.FunctionDef] | None:
-    """Module and syntax tree of a function, or of a class's own or inherited constructor."""
+def _call(module: str, node: Definition) -> tuple[str, ast.FunctionDef] | tuple[()] | None:
+    """Module and syntax tree of a function, or of a class's own or inherited constructor.
+
+    Empty for a constructor without arguments, None if a base class is not of this package.
+    """
     if isinstance(node, ast.FunctionDef):
         return module, node
     for inner in node.body:
         if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
             return module, inner
     for base in node.bases:
-        origin = _origin(module, base.id) if isinstance(base, ast.Name) else None
-        definition = _definition(".".join(origin)) if origin else None
-        if definition is not None and (call := _call(*definition)) is not None:
+        origin = _body(module).get(base.id) if isinstance(base, ast.Name) else None
+        if origin == CALLBACK:
+            return ()
+        place = origin if isinstance(origin, tuple) else (module, getattr(base, "id", ""))
+        definition = _definition(".".join(place))
+        if definition is not None and (call := _call(place[0], definition)) is not None:
             return call
-    return None
-
-
-def _origin(module: str, name: str) -> tuple[str, str] | None:
-    """Module that defines a name used in `module`, and the name in that module."""
-    for node in _body(module):
-        if isinstance(node, Definition) and node.name == name:
-            return module, name
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return node.module, alias.name
-    return None
-
-
-def _body(module: str) -> list[ast.stmt]:
-    parsed = _parse(module)
-    return parsed.body if parsed else []
+    return None if node.bases else ()
 
 
 def _evaluate(annotation: ast.expr, module: str) -> Any:
@@ -134,23 +138,23 @@ def _evaluate(annotation: ast.expr, module: str) -> Any:
     Raises:
         NameError: it uses a name whose value only an import of the module would give.
     """
-    values = {name: _value(name, module) for name in _names(annotation)}
+    names = {inner.id for inner in ast.walk(annotation) if isinstance(inner, ast.Name)}
+    values = {name: _value(name, module) for name in names}
     return eval(compile(ast.Expression(annotation), "<annotation>", "eval"), values)
 
 
 def _value(name: str, module: str) -> Any:
     """Value of a name in a module: built in, imported, or assigned at its top level."""
-    for node in _body(module):
-        if isinstance(node, ast.Assign) and [getattr(t, "id", "") for t in node.targets] == [name]:
-            return _evaluate(node.value, module)
-    origin = _origin(module, name)
-    if origin is None:
+    found = _body(module).get(name)
+    if found is None:
         if hasattr(builtins, name):
             return getattr(builtins, name)
         raise NameError(name)
-    defining_module, original = origin
-    if defining_module == module or defining_module.partition(".")[0] == "torch":
+    if isinstance(found, ast.expr):
+        return _evaluate(found, module)
+    if isinstance(found, Definition) or found[0].partition(".")[0] == "torch":
         return _Opaque(name, (), {})
+    defining_module, original = found
     if defining_module.startswith(SLOW) and defining_module not in sys.modules:
         return _value(original, defining_module)
     return getattr(import_module(defining_module), original)
@@ -166,7 +170,3 @@ class _Opaque(type):
         if name.startswith("__"):
             raise AttributeError(name)
         return cls
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    return (inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
