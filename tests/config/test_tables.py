@@ -23,43 +23,6 @@ from chimera.train.check import check
 from tests.config.kit import everything, here
 from tests.config.roots_kit import folders
 
-#: Number of rows of each table, so that a lost or an additional row is noticed.
-ROWS = {
-    "bitnet_qdyt/ffn": 2,
-    "bitnet_qdyt/glue": 8,
-    "bitnet_qdyt/hadamard": 3,
-    "bitnet_qdyt/main": 6,
-    "bitnet_qdyt/norms": 3,
-    "bitnet_qdyt/norms_extra": 4,
-    "bitnet_qdyt/ste": 3,
-    "ours/multilingual": 4,
-    "ours/routing": 7,
-    "ours/scaling": 20,
-    "saidl/adapters": 10,
-    "saidl/attention": 9,
-    "saidl/attention_length": 8,
-    "saidl/backbone": 1,
-    "saidl/baseline": 1,
-    "saidl/epochs": 3,
-    "saidl/extrapolation": 9,
-    "saidl/hardware": 10,
-    "saidl/hybrids": 6,
-    "saidl/lambda": 10,
-    "saidl/positions": 8,
-    "saidl/targets": 5,
-    "saidl/tasks": 10,
-    "titan/ablations": 5,
-    "titan/baselines": 6,
-    "titan/config": 3,
-    "titan/efficiency": 8,
-    "titan/parameters": 2,
-    "titan/pattern": 7,
-    "titan/spanish": 15,
-    "tptt/mmlu": 3,
-    "tptt/training": 7,
-    "tptt/variants": 17,
-}
-
 
 def composed(job: Job) -> dict[str, Any]:
     return plain(compose(job.overrides))
@@ -68,10 +31,6 @@ def composed(job: Job) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return everything(tmp_path_factory.mktemp("labelled"))
-
-
-def test_every_table_has_its_number_of_rows() -> None:
-    assert {name: len(load(name).rows) for name in tables()} == ROWS
 
 
 def test_a_reference_without_published_numbers_is_the_first_row() -> None:
@@ -95,6 +54,7 @@ def test_the_table_is_complete(name: str) -> None:
     assert all(title_of(EXPERIMENTS / name / f"{row}.yaml") != row for row in rows)
     params = (EXPERIMENTS / f"{name}.yaml").read_text()
     assert f"+{name}: glob(*)" in params
+    assert f"\n  rows: {len(rows)}\n" in params  # so that a lost or an additional row is noticed
 
 
 @pytest.mark.parametrize("name", [n for n in tables() if (EXPERIMENTS / f"{n}.csv").exists()])

@@ -16,8 +16,10 @@ from statistics import fmean
 from typing import Literal
 
 from omegaconf import DictConfig
+from pydantic import TypeAdapter, ValidationError
 
 from chimera.config.roots import roots
+from chimera.config.tables import load
 from chimera.errors import UserError
 
 #: End of the file's name, and its columns.
@@ -77,20 +79,15 @@ def tried(table: str) -> list[Tried]:
 
 def _read(file: Path) -> list[Tried]:
     with file.open(encoding="utf-8", newline="") as opened:
-        try:
-            return [
-                Tried(
-                    line["scale"],
-                    line["row"],
-                    float(line["rate"]),
-                    int(line["seed"]),
-                    float(line["value"]) if line["value"] else None,
-                    int(line["steps"]) if line.get("steps") else None,
-                )
-                for line in csv.DictReader(opened)
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{file} is no table of {', '.join(COLUMNS)}: {error}") from error
+        lines = [
+            {key: value or None for key, value in line.items()} for line in csv.DictReader(opened)
+        ]
+    try:
+        return TypeAdapter(list[Tried]).validate_python(lines)
+    except ValidationError as error:
+        (line, *column), said = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        where = f"line {int(line) + 2}, {'.'.join(map(str, column))}"
+        raise UserError(f"{file} is no table of {', '.join(COLUMNS)}: {where}: {said}") from error
 
 
 def best(lines: Sequence[Tried], better: Literal["lower", "higher"]) -> dict[str, float]:
@@ -127,11 +124,7 @@ def chosen(table: str, row: str, scale: str) -> float | None:
         UserError: the file cannot be read.
     """
     lines = [line for line in lines_at(table, scale) if line.row == row]
-    if not lines:
-        return None
-    from chimera.config.tables import load
-
-    return best(lines, load(table).better).get(row)
+    return best(lines, load(table).better).get(row) if lines else None
 
 
 def lines_at(table: str, scale: str) -> list[Tried]:

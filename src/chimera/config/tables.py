@@ -1,6 +1,6 @@
 """Read the tables of `experiments/` and list the jobs that fill a table.
 
-experiments/<paper>/<table>.yaml         a table: title, source, metric, the reference row
+experiments/<paper>/<table>.yaml         a table: title, source, metric, reference, number of rows
 experiments/<paper>/<table>/<row>.yaml   a row: overrides only; its first comment is its title
 experiments/<paper>/<table>.csv          numbers printed in the paper
 experiments/<paper>/<table>.rates.csv    learning rates chosen for the rows (rates.py)
@@ -19,6 +19,7 @@ from textwrap import wrap
 from typing import Literal
 
 import yaml
+from pydantic import TypeAdapter
 
 from chimera.config.groups import is_part
 from chimera.config.roots import find, roots
@@ -149,7 +150,7 @@ def load(name: str) -> Table:
     """Read the table `<paper>/<table>`.
 
     Raises:
-        UserError: no such table; the message names the nearest.
+        UserError: no such table, the message names the nearest; or not as many rows as it says.
     """
     if name not in tables():
         raise unknown("table", name, tables())
@@ -164,6 +165,8 @@ def load(name: str) -> Table:
         (path.stem for path in file.with_suffix("").glob("*.yaml")),
         key=lambda row: (order.index(row) if row in order else len(order), row),
     )
+    if (count := node.pop("rows", len(names))) != len(names):
+        raise UserError(f"{file} says rows: {count}, and {file.with_suffix('')} has {len(names)}")
     rows = tuple(Row(row, title_of(file.with_suffix("") / f"{row}.yaml")) for row in names)
     return Table(paper, table, **node, rows=rows, published=published)
 
@@ -248,14 +251,4 @@ def _published(file: Path) -> tuple[Published, ...]:
     if not file.exists():
         return ()
     with file.open(encoding="utf-8", newline="") as opened:
-        return tuple(
-            Published(
-                line["row"],
-                line["column"],
-                float(line["value"]),
-                line["unit"],
-                line["source"],
-                line["note"],
-            )
-            for line in csv.DictReader(opened)
-        )
+        return TypeAdapter(tuple[Published, ...]).validate_python(list(csv.DictReader(opened)))
