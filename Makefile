@@ -64,13 +64,13 @@ table: setup ## what is missing of a table, and its report; T=<paper>/<table> SC
 	@$(BIN)/python -m chimera table $(T) scale=$(SCALE) seed=$(SEED_LIST) workers=$(WORKERS) $(ARGS)
 
 report: setup ## a table's report from the runs there are; T=<paper>/<table> SCALE=small SEEDS=3
-	$(BIN)/python -m chimera.report $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
+	$(BIN)/python -m chimera report $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
 
 docs: setup ## the pages as a site, in site/: cards of all parts and tables too
 	$(BIN)/mkdocs build $(ARGS)
 
 dashboard: setup ## a W&B workspace and report of a table; T=<paper>/<table> SCALE=small SEEDS=3
-	$(BIN)/python -m chimera.report.dashboard $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
+	$(BIN)/python -m chimera dashboard $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
 
 notebooks: setup ## executes them on the runs there are, into reports/notebooks/; T= SCALE= SEEDS=
 	@mkdir -p reports/notebooks

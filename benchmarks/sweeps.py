@@ -44,7 +44,7 @@ from chimera.sweep import main
 main._report = lambda *_: None
 main.sweep({overrides})
 """
-REPORT = "from chimera.report.__main__ import main; main({overrides})"
+REPORT = "from chimera.cli.report import main; main({overrides})"
 TIMED = """
 import time; began = time.time()
 {work}

@@ -10,13 +10,8 @@ import pytest
 
 from benchmarks import cards, effects, equal
 from chimera.paths import EXPERIMENTS, ROOT
-from chimera.report import export, text
-from chimera.report.__main__ import parse
-from chimera.report.summary import summarise
 
 DOCS = ROOT / "docs"
-#: Reports that this repository vouches for.
-REPORTS = sorted(EXPERIMENTS.glob("*/*/results/*/report.md"))
 #: Tables at equal steps, FLOPs and seconds.
 EQUAL = sorted(EXPERIMENTS.glob("*/*/results/*/equal/equal.md"))
 
@@ -51,31 +46,6 @@ def test_cards_are_written_from_the_records(tmp_path: Path) -> None:
     for path in written:
         committed = DOCS / path.relative_to(tmp_path)
         assert committed.read_bytes() == path.read_bytes(), committed.name
-
-
-def test_the_reports_are_found() -> None:
-    assert len(REPORTS) >= 9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", REPORTS, ids=lambda file: "-".join(file.parts[-5:-1]))
-def test_reports_are_written_from_the_records_by_the_command_that_they_name(
-    file: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = file.read_text(encoding="utf-8")
-    found = re.findall(r"^((?:\w+=\S+ )*)python -m chimera\.report (.*)$", report, re.MULTILINE)
-    ((variables, command),) = found
-    for variable in shlex.split(variables):
-        name, _, value = variable.partition("=")
-        monkeypatch.setenv(name, value)
-    table, overrides, options = parse(shlex.split(command))
-    summary = summarise(table, overrides, options.seeds)
-    assert text.report(summary) == report
-    for name, written in (
-        ("report.csv", export.comma_separated(summary)),
-        ("report.tex", export.booktabs(summary)),
-    ):
-        assert file.with_name(name).read_text(encoding="utf-8") == written, name
 
 
 @pytest.mark.slow

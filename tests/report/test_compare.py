@@ -184,7 +184,7 @@ def test_pauses_and_torn_rows_are_left_out(tmp_path: Path) -> None:
         (["nowhere"], "nowhere is no folder"),
         (["metrc=mixer"], "did you mean 'metric'"),
         (["better=best"], "better=best"),
-        (["--by"], "--by needs a key"),
+        (["--by"], "did you mean 'by'"),
         (["--depth", "3"], "cannot read '--depth'"),
     ],
 )

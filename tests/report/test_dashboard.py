@@ -79,7 +79,7 @@ def test_without_a_login_json_is_written_to_the_folder(tmp_path: Path) -> None:
     env["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # any use of the network fails
     arguments = [TABLE, *OVERRIDES, "seed=0", f"out={tmp_path / 'out'}"]
     process = subprocess.run(
-        [sys.executable, "-m", "chimera.report.dashboard", *arguments],
+        [sys.executable, "-m", "chimera", "dashboard", *arguments],
         env=env,
         capture_output=True,
         text=True,

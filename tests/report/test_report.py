@@ -116,7 +116,7 @@ def test_scale_data_origin_and_commands_are_in_the_text(whole: tuple[Summary, Pa
     assert f"- code {'a' * 40}: 9 runs" in text
     assert "- machine Test CPU, 2 cores, no GPU" in text
     assert "python train.py -m +bitnet_qdyt=norms scale=smoke seed=0,1,2" in text
-    assert "python -m chimera.report bitnet_qdyt/norms scale=smoke seed=0,1,2" in text
+    assert "chimera report bitnet_qdyt/norms scale=smoke seed=0,1,2" in text
     assert "| `norm` | layernorm | static_tanh | qdyt |" in text
 
 
@@ -241,7 +241,7 @@ def test_another_identity_is_another_run(runs: Path) -> None:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return forks.run("-m", "chimera.report", *arguments, cwd=ROOT)
+    return forks.run("-m", "chimera", "report", *arguments, cwd=ROOT)
 
 
 def test_the_command_line(runs: Path, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_bad_arguments_give_one_line(arguments: list[str], tmp_path: Path) -> No
 
 
 def test_the_report_command_does_not_import_torch() -> None:
-    code = "import sys, chimera.report.__main__; sys.exit('torch' in sys.modules)"
+    code = "import sys, chimera.cli.report, chimera.report.write; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from chimera.cli.command import HELP, exit_code
+from chimera.cli.command import command
+from chimera.cli.report import WORDS, Options, chosen
 from chimera.errors import UserError
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code."""
-    return exit_code(lambda: _command(list(arguments)))
-
-
-def _command(arguments: list[str]) -> int:
-    from chimera.report.__main__ import Options, parse
-
-    if set(arguments) & HELP:
-        from chimera.config.arguments import describe
-
-        usage = "chimera dashboard <paper>/<table> [seed=0,1,2] [rows=<row>,<row>] [out=<folder>]"
-        print(describe(Options, usage))
-        return 0
-    parse(arguments)  # a mistake is told before W&B is imported
+@command("dashboard", Options, WORDS, overrides=True)
+def main(options: Options, words: list[str]) -> int:
+    """Save both to W&B, or write both to the report's folder."""
+    table, overrides, seeds = chosen(options, words)  # a mistake is told before W&B is imported
     try:
-        from chimera.report.dashboard import main as dashboard
+        from chimera.report.dashboard import save
     except ModuleNotFoundError as error:
         raise UserError(
             f"dashboard needs {error.name}; install it: pip install 'chimera-lm[dashboard]'"
         ) from error
-    return dashboard(arguments)
+    from chimera.report.summary import summarise
+
+    save(summarise(table, overrides, seeds), options.out)
+    return 0

@@ -50,7 +50,7 @@ COMMANDS = {
         ("table",),
     ),
     "report": Command(
-        "chimera.report.__main__",
+        "chimera.cli.report",
         "<paper>/<table> [seed=0,1]",
         "a table's report from finished runs",
     ),

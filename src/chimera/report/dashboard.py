@@ -1,15 +1,12 @@
-"""Build a W&B workspace and report of a table: `make dashboard T=<paper>/<table>`.
+"""Build a W&B workspace and report of a table: `chimera dashboard <paper>/<table>`.
 
 Building them needs no network. With a login to W&B they are saved there; without a login the JSON
 that W&B would receive is written to the report's folder.
-
-    python -m chimera.report.dashboard <paper>/<table> scale=<scale> seed=0,1,2 [rows=a,b] [out=…]
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import wandb
@@ -18,8 +15,7 @@ import wandb_workspaces.workspaces as ws
 from wandb_workspaces.expr import FilterExpr
 
 from chimera.report import text
-from chimera.report.__main__ import guarded, parse
-from chimera.report.summary import Summary, summarise
+from chimera.report.summary import Summary
 from chimera.report.write import report_folder
 from chimera.rundir.atomic import make_folder, write_json
 from chimera.rundir.identity import identity
@@ -96,17 +92,15 @@ def spec(view: ws.Workspace | wr.Report) -> dict[str, Any]:
     return model
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Save both to W&B, or write both to the report's folder; return the exit code."""
-    table, overrides, options = parse(arguments)
-    summary = summarise(table, overrides, options.seeds)
+def save(summary: Summary, out: Path | None = None) -> None:
+    """Save both to W&B, or write both to `out` or the report's folder; print where."""
     project = summary.cells[0].config["logger"]["project"]
     if wandb.login(prompt=False):
         entity = wandb.Api().default_entity or ""
         print(workspace(summary, entity, project).save().url)
         print(report(summary, entity, project).save().url)
-        return 0
-    folder = options.out or report_folder(summary)
+        return
+    folder = out or report_folder(summary)
     make_folder(folder, of=folder, key="out")
     for name, build in (("workspace", workspace), ("report", report)):
         write_json(folder / f"wandb_{name}.json", spec(build(summary, "", project)))
@@ -115,7 +109,6 @@ def main(arguments: Sequence[str]) -> int:
         f" wandb login, wandb sync {summary.cells[0].directory.parent}/*/wandb/offline-run-*"
         " and this command again"
     )
-    return 0
 
 
 def _lines(title: str, metrics: str) -> wr.LinePlot:
@@ -163,7 +156,3 @@ def _without_ids(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_ids(v) for k, v in value.items() if k not in ("id", "__id__")}
     return [_without_ids(item) for item in value] if isinstance(value, list) else value
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

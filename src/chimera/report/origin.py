@@ -93,7 +93,7 @@ def start_commands(summary: Summary) -> list[str]:
 
 def report_command(summary: Summary) -> str:
     """Command line that writes the report of the finished runs."""
-    command = ["python", "-m", "chimera.report", summary.table.path]
+    command = [*spelt("report").split(), summary.table.path]
     if summary.table.whole:
         command.append(f"rows={_rows(summary.table)}")
     return shlex.join((*command, *map(portable, summary.overrides), _seeds(summary)))
