@@ -78,22 +78,6 @@ def test_a_directory_of_another_run_is_refused_with_the_keys_that_differ(tmp_pat
             assert shown in str(refused.value)
 
 
-def test_a_run_of_other_numerics_is_shown_if_finished_and_never_resumed(tmp_path: Path) -> None:
-    older = {**config(f"run_dir={tmp_path}"), "numerics": None}
-    del older["optim"]["schedule"]  # type: ignore[attr-defined]  # a key of a later version
-    RunDir(tmp_path).start(older, [])
-    now = config(f"run_dir={tmp_path}")
-    for state in ("RUNNING", "STOPPED", "FAILED"):
-        RunDir(tmp_path).write_status(state)
-        with pytest.raises(UserError, match="unfinished run of numerics 1, and this version"):
-            open_run(now)
-        open_run({**now, "overwrite": True})
-    RunDir(tmp_path).write_status("DONE")
-    open_run(now)
-    with pytest.raises(UserError, match="seed=0 there, 7 here"):
-        open_run(config(f"run_dir={tmp_path}", "seed=7"))
-
-
 def test_an_atomic_write_leaves_the_old_text_when_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,6 @@ from chimera.cli.train import main
 from tests.train import tiny
 from tests.train.tiny import losses, same
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "old_run"
 STEPS = 8
 LINE = [*tiny.LINE, tiny.CONSTANT]
 SHORT = f"trainer.max_steps={STEPS}"
@@ -31,7 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fresh folder with `finished/`, `stopped/`, `killed/`, and `old/` of the first release."""
+    """A fresh folder with `finished/`, `stopped/` and `killed/`."""
     for name in ("text.txt", "cache"):
         (tmp_path / name).symlink_to(home / name)
     for name in ("finished", "stopped", "killed"):
@@ -44,8 +43,6 @@ def there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         status = json.loads((run / "status.json").read_text())
         state = {"state": "STOPPED"} if name == "stopped" else {"state": "RUNNING", "process": "1"}
         (run / "status.json").write_text(json.dumps(status | state))
-    for name in ("killed", "finished"):
-        shutil.copytree(FIXTURE / name, tmp_path / f"old/{name}", symlinks=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -60,10 +57,6 @@ def digest(folder: Path) -> str:
         elif path.is_file():
             total.update(path.read_bytes())
     return total.hexdigest()
-
-
-def old(name: str) -> list[str]:
-    return (FIXTURE / name / "overrides.txt").read_text().split("\n")[:-2]  # without run_dir
 
 
 LONGER = "trainer.max_steps=12"
@@ -87,12 +80,6 @@ NOT_BELONGING: list[tuple[str, list[str], str]] = [
     ("killed", [*OWN, "model.dropout=0.2"], "model.dropout=0.1 there, 0.2 here"),
     ("killed", [*OWN, "optim.schedule._target_=chimera.optim.schedule.wsd"], "optim.schedule"),
     ("killed", [*LINE, LONGER, "extend=true"], "is RUNNING; leave extend=true out"),
-    ("old/killed", [*old("killed"), "mixer=attention"], "an unfinished run of numerics 1"),
-    ("old/killed", old("killed"), "an unfinished run of numerics 1"),
-    ("old/finished", [*old("finished"), "trainer.max_steps=90", "extend=true"], "of numerics 1,"),
-    ("old/finished", [*old("finished"), "seed=3"], "seed=0 there, 3 here"),
-    ("old/finished", [*old("finished"), "optim.lr=0.1"], "optim.lr=0.01 there, 0.1 here"),
-    ("old/finished", OWN, "holds another run: "),
     ("empty", [*OWN, "extend=true"], "holds none; name its directory"),
 ]
 
@@ -101,9 +88,6 @@ NOT_BELONGING: list[tuple[str, list[str], str]] = [
 def test_a_pair_that_does_not_belong_together_is_refused_before_a_byte_changes(
     name: str, command: list[str], says: str, there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for given in ("text.txt", "glue"):  # of the old runs
-        if name.startswith("old/") and not (there / given).exists():
-            (there / given).symlink_to(FIXTURE / given)
     before = digest(there)
     assert main([*command, f"run_dir={name}"]) == 2
     line = capsys.readouterr().err

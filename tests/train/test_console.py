@@ -18,8 +18,8 @@ from chimera.train.console import (
     show_draws,
     show_frozen,
     show_parameters,
-    ternary_by_component,
 )
+from chimera.train.model_summary import ternary_by_component
 
 
 @pytest.fixture

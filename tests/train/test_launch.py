@@ -92,13 +92,14 @@ def test_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_variables_of_srun_become_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(world._SRUN, ("5", "8", "1", "4(x2)"), strict=True):
         monkeypatch.setenv(name, value)
-    for name in (*world._TORCHRUN, "MASTER_ADDR", "MASTER_PORT"):
+    for name in (*world._TORCHRUN, "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")  # restored after the test
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_JOB_ID", "123456")
     monkeypatch.setenv("SLURM_NODELIST", "node[3-4]")
     _name_master()
     assert [os.environ[name] for name in world._TORCHRUN] == ["5", "8", "1", "4"]
+    assert os.environ["GROUP_RANK"] == "1"
     assert os.environ["MASTER_ADDR"] == "node3"
     assert int(os.environ["MASTER_PORT"]) > 1024
     assert (world.launcher(), world.rank(), world.local_size()) == ("torchrun", 5, 4)
@@ -107,9 +108,9 @@ def test_the_variables_of_srun_become_those_of_torch(monkeypatch: pytest.MonkeyP
 SLEEP = "import time; time.sleep(60)"
 
 
-def group(*programs: str) -> launch._Group:
+def group(*programs: str) -> list[launch.Process]:
     """Processes that run Python programs."""
-    return launch._Group([subprocess.Popen([sys.executable, "-c", text]) for text in programs])
+    return [subprocess.Popen([sys.executable, "-c", text]) for text in programs]
 
 
 def test_the_others_end_when_one_fails(
@@ -118,19 +119,19 @@ def test_the_others_end_when_one_fails(
     monkeypatch.setattr(launch, "FIRST_ENDS", 0.3)
     monkeypatch.setattr(launch, "OTHERS_END", 0.1)
     began = time.monotonic()
-    assert group(SLEEP, "raise SystemExit(3)", SLEEP).wait() == 3
-    assert group("", "import os; os.kill(os.getpid(), 9)").wait() == 128 + signal.SIGKILL
+    assert launch.wait(group(SLEEP, "raise SystemExit(3)", SLEEP)) == 3
+    assert launch.wait(group("", "import os; os.kill(os.getpid(), 9)")) == 128 + signal.SIGKILL
     assert time.monotonic() - began < 20
     assert "process 1 of 2 was ended by SIGKILL" in capsys.readouterr().err
-    assert group("", "").wait() == 0
+    assert launch.wait(group("", "")) == 0
 
 
 def test_the_first_process_has_time_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "OTHERS_END", 0.1)
     saving = "import time; time.sleep(0.5); raise SystemExit(7)"
     processes = group(saving, "raise SystemExit(1)", SLEEP)
-    assert processes.wait() == 1
-    codes = [process.returncode for process in processes.processes]
+    assert launch.wait(processes) == 1
+    codes = [process.returncode for process in processes]
     assert codes == [7, 1, -signal.SIGKILL]
 
 
@@ -139,7 +140,7 @@ def test_a_signal_reaches_all_processes() -> None:
     processes = group(*[stops + "print(flush=True); time.sleep(60)"] * 2)
     timer = threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGTERM))
     timer.start()
-    assert processes.wait() in (130, 128 + signal.SIGTERM)  # by the time it has come that far
+    assert launch.wait(processes) in (130, 128 + signal.SIGTERM)  # by the time it has come that far
 
 
 def ranks(count: int) -> list[Ranks]:

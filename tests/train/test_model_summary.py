@@ -42,7 +42,7 @@ def test_memory_and_disk_count_the_state_of_the_chosen_optimiser(line: list[str]
         assert (
             found["disk"]["checkpoint"] == found["memory"]["weights"] + found["memory"]["optimiser"]
         )
-        return found["memory"]["optimiser"] / found["trained"], found["disk"]
+        return found["memory"]["optimiser"] / found["trained"]["parameters"], found["disk"]
 
     assert of()[0] == 8
     assert of("optim=lion")[0] == 4

@@ -17,7 +17,8 @@ from chimera.rundir.plain import read_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 HEADER = 100 * 2**20  # largest header of a safetensors file, as the library's
 ENDS = 2**16  # bytes of either end of a file that stand for it in an identity
 

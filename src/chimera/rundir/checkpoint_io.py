@@ -140,7 +140,8 @@ class _Hashing:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest = file, hashlib.sha256()
+        self.file = file
+        self.digest = hashlib.sha256()
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:

@@ -50,7 +50,8 @@ MAX_DIFFERENCES = 4
 
 #: Seconds between heartbeats of a run; seconds without one until a run on another host counts as
 #: dead.
-HEARTBEAT, HEARTBEAT_TIMEOUT = 5.0, 60.0
+HEARTBEAT = 5.0
+HEARTBEAT_TIMEOUT = 60.0
 
 
 def open_run(config: dict[str, Any]) -> RunDir:
@@ -92,7 +93,8 @@ class RunDir:
                 f"name={config['name']} is not allowed; a run's directory is called by it, so it"
                 " takes letters, digits and any of _ . + -"
             )
-        digits, root = identity(config), runs_root()
+        digits = identity(config)
+        root = runs_root()
         existing = runs_of(digits)
         return RunDir(existing[0] if existing else root / f"{config['name']}-{digits}")
 
@@ -116,8 +118,7 @@ class RunDir:
 
         Call it before writing. Keys in `rundir.identity.NOT_IDENTITY` and `RESUMABLE` may differ;
         `overwrite=true` accepts any run, which is started over; `extend=true` accepts a finished
-        run of fewer steps. A finished run of other numerics is accepted, to be shown; an unfinished
-        one is not resumed.
+        run of fewer steps.
 
         Raises:
             UserError: the path is a file, or holds other files, or another run; the message lists
@@ -144,15 +145,7 @@ class RunDir:
         if not isinstance(existing.get("choices"), dict):
             line = f"run_dir={self.path}: its config.yaml has no choices, so it is of no run"
             raise UserError(f"{line}; name another run_dir, or start over with overwrite=true")
-        older = numerics_of(existing) != numerics_of(config)
-        if older and self.status().get("state") != "DONE":
-            raise UserError(
-                f"run_dir={self.path} holds an unfinished run of numerics {numerics_of(existing)},"
-                f" and this version computes numerics {numerics_of(config)}: its numbers would be"
-                " of two kinds; name another run_dir, start over in this one with overwrite=true,"
-                " or resume it with the version that began it"
-            )
-        if differing := differences(existing, config, of_both=older):
+        if differing := differences(existing, config):
             rest = len(differing) - MAX_DIFFERENCES
             shown = "; ".join(differing[:MAX_DIFFERENCES]) + f"; and {rest} more" * (rest > 0)
             raise UserError(
@@ -202,7 +195,8 @@ class RunDir:
         status = self.status()
         if status.get("state") != "RUNNING":
             return False
-        pid, host = status.get("pid"), status.get("host")
+        pid = status.get("pid")
+        host = status.get("host")
         if not isinstance(pid, int) or not isinstance(host, str):  # not written by a run
             return False
         if host == socket.gethostname():

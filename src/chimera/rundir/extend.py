@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from chimera.errors import UserError
-from chimera.rundir.identity import numerics_of
 
 #: Key of `config.yaml` and `run.json` that lists the extensions of a run.
 EXTENDED = "extended"
@@ -47,7 +46,8 @@ def extended(
             f"extend=true goes on with a finished run, and {path} holds none; name its directory"
             " with run_dir="
         )
-    steps, target = existing["trainer"]["max_steps"], config["trainer"]["max_steps"]
+    steps = existing["trainer"]["max_steps"]
+    target = config["trainer"]["max_steps"]
     past = list(existing.get(EXTENDED) or [])
     if past and target == steps:
         return config | {EXTENDED: past}
@@ -55,12 +55,6 @@ def extended(
         raise UserError(
             f"extend=true goes on with a finished run, and run_dir={path} is {state}; leave"
             " extend=true out and the run resumes"
-        )
-    old, now = numerics_of(dict(existing)), numerics_of(config)
-    if old != now:
-        raise UserError(
-            f"run_dir={path} holds a run of numerics {old}, and this version computes numerics"
-            f" {now}; extend it with the version that made it"
         )
     if steps is None or config["trainer"]["max_epochs"] is not None:
         raise UserError(

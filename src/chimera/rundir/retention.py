@@ -139,7 +139,8 @@ def _is_ours(directory: RunDir) -> bool:
     if directory.checkpoints.is_symlink() or (path / "status.json").is_symlink():
         return False
     try:
-        status, config = directory.status(), directory.config()
+        status = directory.status()
+        config = directory.config()
     except UserError:
         return False
     written = {"state", "time", "pid", "host"} <= set(status)

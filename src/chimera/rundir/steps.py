@@ -40,14 +40,16 @@ def smooth(values: list[float], reach: int | None = None) -> list[float]:
 
 def _centred(values: list[float], half: int) -> list[float]:
     """Mean of the finite values within `half` steps; NaN where there are none."""
-    sums, counts = [0.0], [0]
+    sums = [0.0]
+    counts = [0]
     for value in values:
         finite = math.isfinite(value)
         sums.append(sums[-1] + (value if finite else 0.0))
         counts.append(counts[-1] + finite)
     out = []
     for place in range(len(values)):
-        first, end = place - min(half, place), min(place + min(half, place) + 1, len(values))
+        first = place - min(half, place)
+        end = min(place + min(half, place) + 1, len(values))
         count = counts[end] - counts[first]
         out.append((sums[end] - sums[first]) / count if count else math.nan)
     return out
@@ -62,7 +64,8 @@ def validated(record: Mapping[str, Any]) -> list[tuple[int, float]]:
         record: contents of run.json.
     """
     found = [(int(step), float(loss)) for step, loss in record.get("validations") or []]
-    end, loss = record.get("steps"), (record.get("metrics") or {}).get("val/loss")
+    end = record.get("steps")
+    loss = (record.get("metrics") or {}).get("val/loss")
     scored = any("score" in epoch for epoch in (record.get("epochs") or {}).values())
     if end and loss is not None and not scored and (not found or found[-1][0] < int(end)):
         found.append((int(end), float(loss)))
@@ -87,7 +90,8 @@ def epochs(
     by_step = {int(row["global_step"]): row for row in rows}
     score = dict(scores)
     summaries: dict[str, dict[str, float]] = {}
-    last, start = 0, datetime.fromisoformat(rows[0]["timestamp"]) if rows else datetime.min
+    last = 0
+    start = datetime.fromisoformat(rows[0]["timestamp"]) if rows else datetime.min
     for number, (step, loss) in enumerate(validations, 1):
         losses = [float(by_step[s]["loss"]) for s in range(last + 1, step + 1) if s in by_step]
         summaries[str(number)] = {"step": step, "loss": loss}

@@ -18,7 +18,8 @@ from chimera.rundir.atomic import write_json
 from chimera.rundir.plain import read_json
 
 #: Keys of run.json's `data`: hash of the settings that decide the tokens, and of the tokens.
-SETTINGS, TOKENS = "settings_sha256", "tokens_sha256"
+SETTINGS = "settings_sha256"
+TOKENS = "tokens_sha256"
 #: Settings of data and tokenizer without a say in the tokens.
 FREE = ("batch_size", "num_workers", "processes", "cache_dir", "num_threads")
 ADVICE = (

@@ -58,7 +58,8 @@ def nodes(config: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     own = {name: node for name, node in config["callbacks"].items() if node is not None}
     names = list(own)
     end = names.index(ORDER[-1]) + 1 if ORDER[-1] in own else len(names)
-    run, added = names[:end], names[end:]
+    run = names[:end]
+    added = names[end:]
     check_order(run)
     brought = [(f"{where}.callbacks.{name}", node) for where, name, node in of_parts(config)]
     keyed = {name: (f"callbacks.{name}", own[name]) for name in names}

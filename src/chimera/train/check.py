@@ -156,7 +156,8 @@ def check_lengths(config: dict[str, Any], model: Any) -> None:
     Raises:
         UserError: naming the part.
     """
-    task, length = config["task"], config["data"].get("seq_len") or config["model"].get("max_len")
+    task = config["task"]
+    length = config["data"].get("seq_len") or config["model"].get("max_len")
     if not length:
         return
     factors = [1, *(task.get("longer") or [])]  # of task=causal_lm
@@ -182,7 +183,8 @@ def _checked_model(parts: dict[str, Any]) -> Any:
     from chimera.model.assemble import check_model, choose
     from chimera.model.classifier import head_of
 
-    settings, task = make(parts["model"]), parts["task"]
+    settings = make(parts["model"])
+    task = parts["task"]
     return check_model(settings, choose(parts), causal=causal_of(task), head=head_of(task))
 
 

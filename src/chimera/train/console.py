@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,13 @@ from rich.table import Table
 from torch import nn
 
 from chimera import world
-from chimera.contract import Packable
-from chimera.optim.groups import Group, components, groups
+from chimera.optim.groups import Group, groups
 from chimera.rundir.directory import RunDir
+from chimera.train.model_summary import (
+    parameters_by_component,
+    ternary_by_component,
+    ternary_weights,
+)
 
 
 def quiet() -> None:
@@ -52,33 +55,6 @@ class _Say(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         say(record.getMessage())
-
-
-def parameters_by_component(model: nn.Module) -> dict[str, int]:
-    """Number of parameters of each component; a shared table counts once."""
-    owner = components(model)
-    counts: Counter[str] = Counter()
-    for name, parameter in model.named_parameters():
-        counts[owner[name]] += parameter.numel()
-    return dict(counts)
-
-
-def ternary_weights(model: nn.Module) -> list[nn.Parameter]:
-    """Latent weights of the ternary layers, and of a ternary table; a shared one counts once."""
-    layers = (module for module in model.modules() if isinstance(module, Packable))
-    weights = (getattr(layer, "weight", None) for layer in layers)
-    return list({id(w): w for w in weights if isinstance(w, nn.Parameter)}.values())
-
-
-def ternary_by_component(model: nn.Module) -> dict[str, float]:
-    """Ternary share of each component's parameters; empty if the model has no ternary weight."""
-    owner, ternary = components(model), {id(w) for w in ternary_weights(model)}
-    counts: Counter[str] = Counter()
-    for name, parameter in model.named_parameters():
-        counts[owner[name]] += parameter.numel() * (id(parameter) in ternary)
-    if not counts.total():
-        return {}
-    return {name: counts[name] / n for name, n in parameters_by_component(model).items()}
 
 
 def show_parameters(title: str, trained: list[Group], model: nn.Module) -> None:
@@ -149,7 +125,8 @@ class ConsoleSummary(Callback):
 
 def report(record: dict[str, Any], folder: Path) -> None:
     """Print the results of a finished run in a few lines."""
-    saves, skipped = record["checkpoints"], record["skipped"]
+    saves = record["checkpoints"]
+    skipped = record["skipped"]
     left_out = (
         f", {skipped['not_finite']} steps left out as not finite, {skipped['scaler']} by the scaler"
         if any(skipped.values())

@@ -8,7 +8,6 @@ torch.
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -27,9 +26,13 @@ from chimera.rundir.stand_in import mark_ended
 
 #: Seconds that the others have to end by themselves when one process has failed: the first one that
 #: is left may be saving, the others have nothing to save.
-FIRST_ENDS, OTHERS_END = 60.0, 5.0
+FIRST_ENDS = 60.0
+OTHERS_END = 5.0
+#: Seconds between two looks at the processes.
+LOOK = 0.05
 #: Tells a started process who its parent is; it stops when that process has ended.
 PARENT = "CHIMERA_PARENT"
+Process = subprocess.Popen[bytes]
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -39,25 +42,18 @@ def check(config: Mapping[str, Any]) -> None:
         UserError: one line.
     """
     trainer = config["trainer"]
-    devices, nodes = trainer["devices"], trainer.get("num_nodes") or 1
-    by, size, tasks = world.launcher(), devices * nodes, _tasks(config)
-    if by is not None:
-        if size not in (1, world.world_size()):
-            raise UserError(
-                f"trainer.devices={devices} on trainer.num_nodes={nodes} is {size} processes, but"
-                f" {by} has started {world.world_size()}; leave both out, or make them agree"
-            )
-        size = world.world_size()
-    elif tasks > 1:
-        if size not in (1, tasks):
-            raise UserError(
-                f"trainer.devices={devices} on trainer.num_nodes={nodes} is {size} processes, but"
-                f" launcher.nodes times launcher.tasks_per_node is {tasks}; leave both out, or make"
-                " them agree"
-            )
-        size = tasks
-    elif nodes > 1:
+    devices = trainer["devices"]
+    nodes = trainer.get("num_nodes") or 1
+    size = devices * nodes
+    started, who = _started(config)
+    if started > 1 and size not in (1, started):
+        raise UserError(
+            f"trainer.devices={devices} on trainer.num_nodes={nodes} is {size} processes, but"
+            f" {who} {started}; leave both out, or make them agree"
+        )
+    if nodes > 1 and started == 1:
         raise UserError(_needs_launcher(nodes, devices))
+    size = max(size, started)
     if trainer["strategy"] == "fsdp" and config["precision"] == "fp16" and size > 1:
         raise UserError(
             "trainer.strategy=fsdp does not go with precision=fp16: each process would scale its"
@@ -71,10 +67,13 @@ def check(config: Mapping[str, Any]) -> None:
         )
 
 
-def _tasks(config: Mapping[str, Any]) -> int:
-    """Processes that the launcher of a sweep starts for a job."""
+def _started(config: Mapping[str, Any]) -> tuple[int, str]:
+    """Processes that a launcher has started, or that the launcher of a sweep starts for a job."""
+    if (by := world.launcher()) is not None:
+        return world.world_size(), f"{by} has started"
     launcher = config.get("launcher") or {}
-    return int(launcher.get("nodes") or 1) * int(launcher.get("tasks_per_node") or 1)
+    tasks = int(launcher.get("nodes") or 1) * int(launcher.get("tasks_per_node") or 1)
+    return tasks, "launcher.nodes times launcher.tasks_per_node is"
 
 
 def _needs_launcher(nodes: int, devices: int) -> str:
@@ -114,7 +113,6 @@ def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
         "GROUP_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "CHIMERA_RUN": secrets.token_hex(4),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
         PARENT: str(os.getpid()),
     }
@@ -127,72 +125,59 @@ def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
         )
         for rank in range(count)
     ]
-    code = _Group(processes).wait()
+    code = wait(processes)
     if code:
         why = "its processes were ended from outside"
         mark_ended(RunDir.of(dict(config)), [process.pid for process in processes], why)
     return code
 
 
-class _Group:
-    """Started processes. Signals that this process gets are passed on to all of them."""
+def wait(processes: Sequence[Process]) -> int:
+    """Wait for all, passing signals on; returns the code of the first that failed, else 0."""
 
-    def __init__(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        self.processes = processes
-
-    def wait(self) -> int:
-        """Wait for all; returns the code of the first that failed, else 0."""
-        before = {n: signal.signal(n, self._pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            while not (failed := self._failed()) and self._alive():
-                time.sleep(0.05)
-            if failed:
-                self._end()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return self._code(failed)
-
-    def _failed(self) -> list[int]:
-        """Ranks of processes that have failed."""
-        return [rank for rank, process in enumerate(self.processes) if process.poll()]
-
-    def _alive(self) -> list[subprocess.Popen[bytes]]:
-        return [process for process in self.processes if process.poll() is None]
-
-    def _end(self) -> None:
-        """Wait for those that are still there, then kill them."""
-        began = time.monotonic()
-        while alive := self._alive():
-            waited = time.monotonic() - began
-            for number, process in enumerate(alive):
-                if waited > (OTHERS_END if number else FIRST_ENDS) or _is_stopped(process):
-                    process.kill()
-            time.sleep(0.05)
-
-    def _code(self, failed: list[int]) -> int:
-        if not failed:
-            return 0
-        codes = [self.processes[rank].returncode for rank in failed]
-        for rank, code in zip(failed, codes, strict=True):
-            if code < 0:
-                name = signal.Signals(-code).name
-                full = " (if nobody did, memory was full: lower data.batch_size)"
-                print(
-                    f"error: process {rank} of {len(self.processes)} was ended by {name}"
-                    f"{full if name == 'SIGKILL' else ''}; start the"
-                    " same command again to resume from the last checkpoint",
-                    file=sys.stderr,
-                )
-                return 128 - code
-        return codes[0]
-
-    def _pass_on(self, number: int, _: object) -> None:
-        for process in self._alive():
+    def pass_on(number: int, _: object) -> None:
+        for process in _alive(processes):
             process.send_signal(number)
 
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not (failed := [each for each in processes if each.poll()]) and _alive(processes):
+            time.sleep(LOOK)
+        if failed:
+            _end(processes)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for process in failed:
+        if (code := process.returncode) < 0:
+            name = signal.Signals(-code).name
+            full = " (if nobody did, memory was full: lower data.batch_size)"
+            print(
+                f"error: process {processes.index(process)} of {len(processes)} was ended by"
+                f" {name}{full if name == 'SIGKILL' else ''}; start the same command again to"
+                " resume from the last checkpoint",
+                file=sys.stderr,
+            )
+            return 128 - code
+    return failed[0].returncode if failed else 0
 
-def _is_stopped(process: subprocess.Popen[bytes]) -> bool:
+
+def _alive(processes: Sequence[Process]) -> list[Process]:
+    return [process for process in processes if process.poll() is None]
+
+
+def _end(processes: Sequence[Process]) -> None:
+    """Wait for those that are still there, then kill them."""
+    began = time.monotonic()
+    while alive := _alive(processes):
+        for number, process in enumerate(alive):
+            late = time.monotonic() - began > (OTHERS_END if number else FIRST_ENDS)
+            if late or _is_stopped(process):
+                process.kill()
+        time.sleep(LOOK)
+
+
+def _is_stopped(process: Process) -> bool:
     """Whether a process is stopped by a signal or a debugger: it will not end by itself."""
     try:
         state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]

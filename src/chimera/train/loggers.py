@@ -107,7 +107,8 @@ class WandbRun(WandbLogger):
 
     def __init__(self, save_dir: str, *, project: str = "chimera", online: bool = False) -> None:
         super().__init__(project=project, save_dir=save_dir, offline=not online)
-        self.folder, self.online = Path(save_dir), online
+        self.folder = Path(save_dir)
+        self.online = online
         self._axes: dict[str, float] = {}
         self._flops: float | None = None
 

@@ -14,8 +14,10 @@ import os
 
 #: Parameters of mallopt(3): bytes free at the top from which on memory is given back, and bytes
 #: from which on a block is taken from the system by itself; glibc allows the second up to 32 MiB.
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-KEPT, LARGEST = 1 << 30, 32 << 20
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
+KEPT = 1 << 30
+LARGEST = 32 << 20
 #: Variables by which a user sets the same; they are left as they are.
 OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
 

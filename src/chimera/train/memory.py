@@ -58,8 +58,11 @@ def memory_named(advice: str) -> Iterator[None]:
 
 def advice(config: Mapping[str, Any]) -> str:
     """What to lower, with its value, the cheapest first."""
-    data, model, trainer = config["data"], config["model"], config["trainer"]
-    size, parts = data.get("batch_size"), trainer.get("accumulate_grad_batches") or 1
+    data = config["data"]
+    model = config["model"]
+    trainer = config["trainer"]
+    size = data.get("batch_size")
+    parts = trainer.get("accumulate_grad_batches") or 1
     advised = []
     if isinstance(size, int) and size > 1:
         advised.append(

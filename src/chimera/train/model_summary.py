@@ -6,22 +6,23 @@ the size that the tokenizer's settings ask for.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
+from chimera.contract import Packable
 from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
-from chimera.optim.groups import groups
+from chimera.optim.groups import components, groups
 from chimera.optim.optimizer import build
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.plain import read_json
 from chimera.task.base import Task
 from chimera.task.flops import count, example, on_meta
 from chimera.train.build import make_task
-from chimera.train.console import parameters_by_component, ternary_by_component
 
 #: Entries of a vocabulary whose size only the data tell.
 VOCABULARY = 30_000
@@ -36,23 +37,67 @@ def overview(config: dict[str, Any]) -> dict[str, Any]:
     vocabulary = vocabulary_of(config)
     with torch.device("meta"), unfilled():
         task = make_task(config, vocabulary)
-    model, data = task.model, config["data"]
+    model = task.model
+    data = config["data"]
     length = data.get("seq_len") or config["model"]["max_len"]
-    flops = count(task, length)
-    parameters = parameters_by_component(model)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    facts = model_facts(task, length)
+    needed = memory(config, task, length, facts["trained"]["parameters"])
     return {
         "name": config["name"],
         "vocabulary": vocabulary,
-        "parameters": {"total": sum(parameters.values()), **parameters},
-        "trained": trained,
+        **facts,
         "ternary": ternary_by_component(model),
-        "bytes": {role: size._asdict() for role, size in byte_report(model).items()},
-        "flops": flops._asdict() if flops else None,
-        "memory": (needed := memory(config, task, length, trained)),
+        "memory": needed,
         "disk": disk(config["trainer"], needed["weights"] + needed["optimiser"]),
         "diagram": mermaid(model, config["choices"]),
     }
+
+
+def model_facts(task: Task, length: int) -> dict[str, Any]:
+    """Parameters by component, how many are trained, FLOPs and bytes, as run.json has them.
+
+    Args:
+        task: with its model, on any device.
+        length: tokens of a sequence.
+    """
+    by_component = parameters_by_component(task.model)
+    total = sum(by_component.values())
+    trained = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
+    flops = count(task, length)
+    return {
+        "parameters": {"total": total, **by_component},
+        "trained": {"parameters": trained, "share": trained / total},
+        "flops": flops._asdict() if flops else None,
+        "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},
+    }
+
+
+def parameters_by_component(model: nn.Module) -> dict[str, int]:
+    """Number of parameters of each component; a shared table counts once."""
+    owner = components(model)
+    counts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        counts[owner[name]] += parameter.numel()
+    return dict(counts)
+
+
+def ternary_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Latent weights of the ternary layers, and of a ternary table; a shared one counts once."""
+    layers = (module for module in model.modules() if isinstance(module, Packable))
+    weights = (getattr(layer, "weight", None) for layer in layers)
+    return list({id(w): w for w in weights if isinstance(w, nn.Parameter)}.values())
+
+
+def ternary_by_component(model: nn.Module) -> dict[str, float]:
+    """Ternary share of each component's parameters; empty if the model has no ternary weight."""
+    owner = components(model)
+    ternary = {id(w) for w in ternary_weights(model)}
+    counts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        counts[owner[name]] += parameter.numel() * (id(parameter) in ternary)
+    if not counts.total():
+        return {}
+    return {name: counts[name] / n for name, n in parameters_by_component(model).items()}
 
 
 def vocabulary_of(config: dict[str, Any]) -> int:
@@ -164,7 +209,8 @@ def activations(task: Task, length: int) -> tuple[float, float]:
 
 def text(found: dict[str, Any]) -> str:
     """The overview as tables of fixed width."""
-    total, flops = found["parameters"]["total"], found["flops"]
+    total = found["parameters"]["total"]
+    flops = found["flops"]
     by_component = flops["by_component"] if flops else {}
     lines = [found["name"], ""]
     lines.append(
@@ -177,7 +223,8 @@ def text(found: dict[str, Any]) -> str:
             f"{name:<16}{number:>14,}{number / total:>8.1%}{ternary:>9}"
             f"{f'{of:,.0f}' if of else '':>14}"
         )
-    lines.append(f"{'trained':<16}{found['trained']:>14,}{found['trained'] / total:>8.1%}")
+    trained = found["trained"]
+    lines.append(f"{'trained':<16}{trained['parameters']:>14,}{trained['share']:>8.1%}")
     lines += ["", f"{'stored':<16}{'bits/weight':>14}{'packed':>12}{'fp16':>12}{'fp32':>12}"]
     for role, size in found["bytes"].items():
         bits = 8 * size["packed"] / size["parameters"]

@@ -42,7 +42,8 @@ SHEET = {
 }
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: Seconds of the first measurement, and of those that only confirm it.
-FIRST, AGAIN = 0.25, 0.03
+FIRST = 0.25
+AGAIN = 0.03
 
 
 def rate_of(device: torch.device, precision: str, *, keep: bool = True) -> float:
@@ -75,7 +76,9 @@ def rate_of(device: torch.device, precision: str, *, keep: bool = True) -> float
 @torch.no_grad()
 def measure(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
     """FLOP/s of the fastest square product of 512, 1024 or 2048 rows in about so many seconds."""
-    best, size, began = 0.0, 512, time.perf_counter()
+    best = 0.0
+    size = 512
+    began = time.perf_counter()
     while True:
         a = torch.ones(size, size, dtype=dtype, device=device)
         out = torch.empty_like(a)

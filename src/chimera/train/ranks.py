@@ -30,7 +30,8 @@ from chimera.train.launch import PARENT
 
 Plain = TypeVar("Plain")
 #: Seconds between two looks at the store, and seconds that it has to answer.
-LOOK, ANSWER = 0.05, 2.0
+LOOK = 0.05
+ANSWER = 2.0
 #: On every tensor's own device, so that flags and counts on the CPU never wait for the GPU.
 BACKENDS = "cpu:gloo,cuda:nccl"
 
@@ -44,8 +45,11 @@ class Ranks:
     """
 
     def __init__(self, store: distributed.Store | None = None, timeout: float = 0.0) -> None:
-        self.rank, self.size = world.rank(), world.world_size()
-        self._store, self._turn, self.timeout = store, 0, timeout
+        self.rank = world.rank()
+        self.size = world.world_size()
+        self._store = store
+        self._turn = 0
+        self.timeout = timeout
 
     @property
     def first(self) -> bool:
@@ -79,7 +83,8 @@ class Ranks:
         """Whether this process is the first to report an error; the others stay silent."""
         if self._store is None:
             return self.first
-        store, number = self._store, []
+        store = self._store
+        number = []
 
         def ask() -> None:
             with contextlib.suppress(RuntimeError):  # the process with the store may have ended
@@ -137,7 +142,8 @@ def joined(timeout: float) -> Iterator[Ranks]:
     store, rank, size = next(rendezvous("env://", timeout=limit))
     backends = BACKENDS if torch.cuda.is_available() else "gloo"
     distributed.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=limit)
-    before, here = here, Ranks(store, timeout)
+    before = here
+    here = Ranks(store, timeout)
     try:
         with lost_processes_named(timeout):
             yield here
@@ -189,6 +195,7 @@ def _name_master() -> None:
         "WORLD_SIZE": world.world_size(),
         "LOCAL_RANK": world.local_rank(),
         "LOCAL_WORLD_SIZE": world.local_size(),
+        "GROUP_RANK": world.rank() // world.local_size(),
     }
     os.environ.update({name: str(number) for name, number in numbers.items()})
 

@@ -15,30 +15,19 @@ from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.guard import NanGuard
 from chimera.config.scale import PAST, past_bounds
 from chimera.data.batch.module import DataModule
-from chimera.quant.shared.packing import byte_report
 from chimera.rundir.directory import RunDir
 from chimera.rundir.extend import EXTENDED
-from chimera.rundir.identity import NUMERICS, identity, numerics_of
+from chimera.rundir.identity import NUMERICS, identity
 from chimera.rundir.steps import epochs
 from chimera.rundir.text import SETTINGS, settings_hash
 from chimera.task.base import Task
-from chimera.task.flops import count
-from chimera.train.console import parameters_by_component
+from chimera.train.model_summary import model_facts
 from chimera.train.peak_flops import rate_of
-
-
-def older(config: dict[str, Any]) -> str:
-    """Words on a run whose numbers this version would not give; empty for its own."""
-    number = numerics_of(config)
-    return "" if number == NUMERICS else f" with numerics {number} (this version: {NUMERICS})"
 
 
 def facts_before(config: dict[str, Any], data: DataModule, task: Task) -> dict[str, Any]:
     """The facts of a run that are known before training."""
-    by_component = parameters_by_component(task.model)
-    total = sum(by_component.values())
-    trained = sum(p.numel() for p in task.model.parameters() if p.requires_grad)
-    flops = count(task, config["data"].get("seq_len") or config["model"]["max_len"])
+    length = config["data"].get("seq_len") or config["model"]["max_len"]
     prepared = data.prepared
     past = past_bounds(config)
     return {
@@ -50,10 +39,7 @@ def facts_before(config: dict[str, Any], data: DataModule, task: Task) -> dict[s
         **({"tags": config["tags"]} if config.get("tags") else {}),
         **({EXTENDED: config[EXTENDED]} if EXTENDED in config else {}),
         **({PAST: past} if past else {}),
-        "parameters": {"total": total, **by_component},
-        "trained": {"parameters": trained, "share": trained / total},
-        "flops": flops._asdict() if flops else None,
-        "bytes": {role: size._asdict() for role, size in byte_report(task.model).items()},
+        **model_facts(task, length),
         "tokenizer": {
             "sha256": prepared.tokenizer.sha256,
             "vocab_size": prepared.tokenizer.vocab_size,

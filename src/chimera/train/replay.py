@@ -70,7 +70,8 @@ def _at_fault_elsewhere(facts: dict[str, Any]) -> int | None:
 
     A report of one process, and of 0.1.0, names none.
     """
-    random, faulty = facts["random"], facts.get("at_fault")
+    random = facts["random"]
+    faulty = facts.get("at_fault")
     rank = random.get("rank", 0) if isinstance(random, dict) else 0
     if not isinstance(faulty, list) or not faulty or rank in faulty:
         return None
@@ -97,7 +98,8 @@ class Recorded:
     """A loader of the recorded micro-batches, as long as the run's own loader."""
 
     def __init__(self, batches: list[dict[str, Any]], length: int) -> None:
-        self.batches, self.length = batches, length
+        self.batches = batches
+        self.length = length
 
     def __len__(self) -> int:
         return self.length
@@ -134,20 +136,19 @@ def replay(file: Path, *, trust: bool = False) -> int:
     from chimera.rundir.checkpoint_io import load
     from chimera.train.callbacks import make_part_callbacks
     from chimera.train.console import say
-    from chimera.train.record import older
     from chimera.train.restore import restore
     from chimera.train.trainer import make_trainer
 
-    facts, directory = read(file), RunDir(file.parent)
+    facts = read(file)
+    directory = RunDir(file.parent)
     state = directory.path / facts["state"]
     at = load(state)["global_step"]
     if at != facts["step"] - 1:
         raise UserError(f"replay={file}: {state} is of step {at}, a later report's; keep it aside")
     # The trainer loads the state.
     run = restore(directory, None, trust=trust, training=True)
-    if of := older(run.config):
-        say(f"a run{of}: its dropout and its sums of losses are not repeated to the bit")
-    task, settings = run.task, in_steps(run.settings, facts["batches_an_epoch"])
+    task = run.task
+    settings = in_steps(run.settings, facts["batches_an_epoch"])
     task.total_steps = settings.max_steps
     batches = nan_report.read_batches(file)
     with tempfile.TemporaryDirectory() as scratch:

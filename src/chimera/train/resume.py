@@ -101,7 +101,8 @@ def starting_point(
             f"ckpt_path={path} has no {', '.join(missing)}, so training cannot go on from it;"
             " init_from=<file> starts from its weights"
         )
-    here, there = task.state_dict(), saved["state_dict"]
+    here = task.state_dict()
+    there = saved["state_dict"]
     wrong = [k for k, v in here.items() if getattr(there.get(k), "shape", None) != v.shape]
     if wrong := [*wrong, *sorted(set(there) - set(here))]:
         raise UserError(
@@ -140,7 +141,8 @@ def announcement(extension: dict[str, Any], optim: Optim, resume: files.ResumePo
     Raises:
         UserError: the checkpoint of the run's last step is gone.
     """
-    before, after = extension["from"], extension["to"]
+    before = extension["from"]
+    after = extension["to"]
     if resume.step < before:
         raise UserError(
             f"the checkpoint of step {before}, the run's last, is missing, so that the run cannot"

@@ -24,7 +24,7 @@ from chimera.train.loggers import hyperparameters, open_loggers, summarise
 from chimera.train.malloc_tuning import keep_freed_memory
 from chimera.train.memory import advice, memory_named
 from chimera.train.ranks import Ranks, joined
-from chimera.train.record import facts_after, facts_before, older, utilisation
+from chimera.train.record import facts_after, facts_before, utilisation
 from chimera.train.resume import start
 from chimera.train.status import run_status
 from chimera.train.trainer import make_trainer, trainer_settings, training_steps
@@ -45,8 +45,7 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     with memory_named(advice(config)), joined(config["trainer"]["timeout"]) as ranks:
         directory, config, done = find_run(config, ranks)
         if done:
-            of = older(directory.config())
-            say(f"done already{of}: {directory.path}  (overwrite=true starts it over)")
+            say(f"done already: {directory.path}  (overwrite=true starts it over)")
             report(directory.record(), directory.path)
             return directory.record()
         return _train(directory, config, overrides, ranks)

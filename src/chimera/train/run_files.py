@@ -27,7 +27,7 @@ from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import RESUMABLE, flatten, identity_settings
 from chimera.task.base import Task
-from chimera.train.console import parameters_by_component, ternary_by_component
+from chimera.train.model_summary import parameters_by_component, ternary_by_component
 
 PACKAGE = "chimera."
 #: Files of a run's directory that say what it is.
@@ -126,9 +126,11 @@ def from_defaults(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for group, name in choices.items():
         if (usual := default["choices"].get(group)) != name:
             yield group, str(usual), name
-    before, here = flatten(identity_settings(same)), flatten(identity_settings(dict(config)))
+    before = flatten(identity_settings(same))
+    here = flatten(identity_settings(dict(config)))
     for key in dict.fromkeys((*before, *here)):
-        old, new = before.get(key, ABSENT), here.get(key, ABSENT)
+        old = before.get(key, ABSENT)
+        new = here.get(key, ABSENT)
         if old != new and key not in RESUMABLE:
             yield key, one_line(old), one_line(new)
 

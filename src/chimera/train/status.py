@@ -79,21 +79,12 @@ class Heartbeat:
         steps: knows the last step.
         start: optimiser steps already taken.
         max_steps: of the run.
-        every: seconds.
     """
 
-    def __init__(
-        self,
-        directory: RunDir,
-        steps: Steps,
-        start: int,
-        max_steps: int,
-        every: float = HEARTBEAT,
-    ) -> None:
+    def __init__(self, directory: RunDir, steps: Steps, start: int, max_steps: int) -> None:
         self.directory = directory
         self.steps = steps
-        self.every = every
-        self._started: dict[str, object] = {
+        self._facts: dict[str, object] = {
             "started": datetime.now(UTC).isoformat(),
             "step": start,
             "max_steps": max_steps,
@@ -110,18 +101,15 @@ class Heartbeat:
     def stop(self, state: str, **more: object) -> None:
         """Stop the thread and write the final state."""
         self._end.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         self._mark(state, **more)
 
     def _mark(self, state: str, **more: Any) -> None:
-        last = self.steps.last
-        now = {} if last is None else {"step": last.global_step, "loss": last.loss}
-        self.directory.write_status(state, **{**self._started, **now, **more})
+        if (last := self.steps.last) is not None:
+            self._facts |= {"step": last.global_step, "loss": last.loss}
+        self.directory.write_status(state, **self._facts, **more)
 
     def _beat(self) -> None:
-        while not self._end.wait(self.every):
-            try:
+        while not self._end.wait(HEARTBEAT):
+            with contextlib.suppress(OSError):  # a full disk is for the training thread to report
                 self._mark("RUNNING")
-            except OSError:  # a full disk is for the training thread to report
-                continue

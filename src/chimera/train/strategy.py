@@ -8,13 +8,12 @@ and with the other strategy. Tensor and pipeline parallelism are out of scope.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, distributed
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -36,46 +35,8 @@ def arguments(strategy: str | None, timeout: float) -> dict[str, Any]:
         "devices": world.local_size(),
         "num_nodes": world.world_size() // world.local_size(),
         "strategy": kind(timedelta(seconds=timeout)),
-        "plugins": [Started()],
+        "plugins": [TorchElasticEnvironment()],  # reads the variables of torchrun
     }
-
-
-class Started(ClusterEnvironment):
-    """Processes that torchrun, srun or `train.launch` has started."""
-
-    @property
-    def creates_processes_externally(self) -> bool:
-        return True
-
-    @property
-    def main_address(self) -> str:
-        return os.environ["MASTER_ADDR"]
-
-    @property
-    def main_port(self) -> int:
-        return int(os.environ["MASTER_PORT"])
-
-    @staticmethod
-    def detect() -> bool:
-        return world.launcher() is not None
-
-    def world_size(self) -> int:
-        return world.world_size()
-
-    def set_world_size(self, size: int) -> None:
-        """Nothing: the launcher has set it."""
-
-    def global_rank(self) -> int:
-        return world.rank()
-
-    def set_global_rank(self, rank: int) -> None:
-        """Nothing: the launcher has set it."""
-
-    def local_rank(self) -> int:
-        return world.local_rank()
-
-    def node_rank(self) -> int:
-        return world.rank() // world.local_size()
 
 
 class _PlainMessages:

@@ -41,7 +41,9 @@ def training_steps(settings: Settings, data: DataModule) -> TrainerInSteps:
     Raises:
         UserError: a share of the batches that is less than one.
     """
-    train, valid, test = data.train_dataloader(), data.val_dataloader(), data.test_dataloader()
+    train = data.train_dataloader()
+    valid = data.val_dataloader()
+    test = data.test_dataloader()
     train.limit(None)
     limit = number("limit_train_batches", settings.limit_train_batches, len(train))
     train.limit(limit, repeat=bool(settings.overfit_batches))

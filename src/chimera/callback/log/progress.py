@@ -40,7 +40,8 @@ class Progress(RichProgressBar):
         every: optimiser steps between two lines.
     """
 
-    validation_description, test_description = "valid", "test"
+    validation_description = "valid"
+    test_description = "test"
 
     def __init__(
         self,
@@ -50,7 +51,8 @@ class Progress(RichProgressBar):
     ) -> None:
         super().__init__(refresh_rate=4, console_kwargs={"stderr": True})
         self.out = Console(stderr=True)  # for lines; the bar has a console of its own
-        self.style, self.every = style, every
+        self.style = style
+        self.every = every
         self._total = self._first = 0
         self._start = 0.0
         self._loss: float | None = None
@@ -82,7 +84,8 @@ class Progress(RichProgressBar):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._total = trainer.max_steps
-        self._start, self._first = time.perf_counter(), trainer.global_step
+        self._start = time.perf_counter()
+        self._first = trainer.global_step
         if self.progress is not None:
             bar = self._add_task(self._total, "train")
             self.progress.update(bar, completed=self._first)
@@ -103,7 +106,8 @@ class Progress(RichProgressBar):
     def on_step(self, step: Step) -> None:
         self._loss = _smooth(self._loss, step.loss)
         self._speed = _smooth(self._speed, step.tokens / step.seconds)
-        loss, speed = f"loss {self._loss:.3f}", f"{self._speed / 1e3:.1f}k tok/s"
+        loss = f"loss {self._loss:.3f}"
+        speed = f"{self._speed / 1e3:.1f}k tok/s"
         text = f"{loss}  lr {step.lr:.2e}  {speed}"
         if self.progress is not None and self.train_progress_bar_id is not None:
             width = self.progress.console.width

@@ -65,13 +65,15 @@ class Steps(Callback):
 
     def __init__(self) -> None:
         self.last: Step | None = None  # of which all listeners know
-        self.tokens, self.seconds = 0, 0.0
+        self.tokens = 0
+        self.seconds = 0.0
         self.seen = 0  # tokens of all steps of the run
         self._listeners: list[Any] = []
         self._micro: list[dict[str, Any]] = []
         self._tokens = 0
         self._clock = self._paused = 0.0
-        self._began, self._wall_before = time.perf_counter(), 0.0
+        self._began = time.perf_counter()
+        self._wall_before = 0.0
         self._warm = False
 
     @property
@@ -93,9 +95,10 @@ class Steps(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
-        self.tokens, self.seconds = int(state_dict["tokens"]), state_dict["seconds"]
+        self.tokens = int(state_dict["tokens"])
+        self.seconds = state_dict["seconds"]
         self._wall_before = state_dict["wall"]
-        self.seen = int(state_dict.get("seen", self.tokens))  # older checkpoints lack it
+        self.seen = int(state_dict["seen"])
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._listeners = with_method(trainer, "on_step")
@@ -135,7 +138,8 @@ class Steps(Callback):
             self.seconds += step.seconds
         self._warm = True
         self.seen += step.tokens
-        self._clock, self._tokens = now, 0
+        self._clock = now
+        self._tokens = 0
         self._micro.clear()
         for listener in self._listeners:
             listener.on_step(step)

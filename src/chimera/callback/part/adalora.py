@@ -68,9 +68,14 @@ class RankBudget(OnUpdate):
         orth: NonNegativeFloat = 0.5,
         penalty: Literal["squared", "norm"] = "squared",
     ) -> None:
-        self.target_r, self.initial, self.final, self.every = target_r, initial, final, every
-        self.beta1, self.beta2 = beta1, beta2
-        self.orth, self.penalty = orth, penalty
+        self.target_r = target_r
+        self.initial = initial
+        self.final = final
+        self.every = every
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.orth = orth
+        self.penalty = penalty
         self.updates: list[Budgeted] = []
         self._penalty: Tensor | None = None
 

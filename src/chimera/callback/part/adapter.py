@@ -67,7 +67,8 @@ def ranks(model: nn.Module) -> dict[str, float]:
     blocks: dict[str, list[float]] = defaultdict(list)
     log: dict[str, float] = {}
     for name, (entropy, alive) in zip(updates, table, strict=True):
-        log[f"rank/{name}"], log[f"alive/{name}"] = entropy, alive
+        log[f"rank/{name}"] = entropy
+        log[f"alive/{name}"] = alive
         if block := re.search(r"(?:^|\.)(\d+)(?:\.|$)", name):
             blocks[block[1]].append(entropy)
     log |= {f"rank/layer_{n}": sum(of) / len(of) for n, of in blocks.items()}

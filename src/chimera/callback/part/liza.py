@@ -61,7 +61,10 @@ class MagSchedule(Callback):
         values: list[Fraction] | None = None,
         evaluate: Fraction | None = None,
     ) -> None:
-        self.schedule, self.start, self.end, self.steps = schedule, start, end, steps
+        self.schedule = schedule
+        self.start = start
+        self.end = end
+        self.steps = steps
         self.values = values or [0.0, 0.5, 1.0]
         self.evaluate = evaluate
         self._modules: list[Mixed] = []

@@ -70,8 +70,11 @@ class QDyTSchedule(OnUpdate):
         end: PositiveFloat = 0.5,
         sequences: PositiveInt = 32,
     ) -> None:
-        self.warmup_steps, self.start, self.end = warmup_steps, start, end
-        self.sequences, self.seen = sequences, 0
+        self.warmup_steps = warmup_steps
+        self.start = start
+        self.end = end
+        self.sequences = sequences
+        self.seen = 0
         self._cold: list[Scheduled] = []
         self._raw: list[Scheduled] = []
         self._settling: list[Settling] = []

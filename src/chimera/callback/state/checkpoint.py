@@ -53,8 +53,10 @@ class Checkpoints(Callback):
         keep_best: NonNegativeInt = 2,
         keep_epochs: NonNegativeInt | None = None,
     ) -> None:
-        self.every_n_steps, self.keep = every_n_steps, keep
-        self.keep_best, self.keep_epochs = keep_best, keep_epochs
+        self.every_n_steps = every_n_steps
+        self.keep = keep
+        self.keep_best = keep_best
+        self.keep_epochs = keep_epochs
         self.validations: list[tuple[int, float]] = []
         self.scores: list[tuple[int, float]] = []  # of the monitored metric, if it is not the loss
         self.stalls: list[float] = []
@@ -76,7 +78,7 @@ class Checkpoints(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.validations = [(step, loss) for step, loss in state_dict["validations"]]
-        self.scores = [(step, score) for step, score in state_dict.get("scores", [])]
+        self.scores = [(step, score) for step, score in state_dict["scores"]]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -178,12 +180,14 @@ class Checkpoints(Callback):
         self.stalls.append(time.perf_counter() - began)
 
     def _among_best(self, loss: float) -> bool:
-        best, most = files.best(self.folder), self.keep_best
+        best = files.best(self.folder)
+        most = self.keep_best
         return math.isfinite(loss) and (len(best) < most or (most > 0 and loss < best[most - 1][0]))
 
     def _prune(self) -> None:
         """Delete what a tier has too many of, and update the links."""
-        rolling, epochs = files.tier(self.folder, "rolling"), files.tier(self.folder, "epoch")
+        rolling = files.tier(self.folder, "rolling")
+        epochs = files.tier(self.folder, "epoch")
         best = [path for _, path in files.best(self.folder)]
         if rolling:
             files.link(self.folder / "last.ckpt", rolling[-1])

@@ -46,7 +46,9 @@ class NanGuard(Callback):
         max_skips: PositiveInt = 10,
         show: bool = True,
     ) -> None:
-        self.policy, self.max_skips, self.show = policy, max_skips, show
+        self.policy = policy
+        self.max_skips = max_skips
+        self.show = show
         self.skipped = self.scaler_skipped = 0
         self._batches: list[Any] = []
         self._before = -1
@@ -55,7 +57,8 @@ class NanGuard(Callback):
         return {"skipped": self.skipped, "scaler_skipped": self.scaler_skipped}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        self.skipped, self.scaler_skipped = state_dict["skipped"], state_dict["scaler_skipped"]
+        self.skipped = state_dict["skipped"]
+        self.scaler_skipped = state_dict["scaler_skipped"]
 
     def chart(self) -> dict[str, float]:
         """Steps left out so far, by the guard and by the scaler."""

@@ -49,6 +49,8 @@ def collect(
     """
     gradients = {n: whole(p.grad) for n, p in task.named_parameters() if p.grad is not None}
     weights = {n: whole(p) for n, p in task.named_parameters()} | dict(task.named_buffers())
+    micro = trainer.fit_loop.epoch_loop.total_batch_idx
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
     facts: dict[str, Any] = {
         "step": trainer.global_step + 1,
         "epoch": trainer.current_epoch,
@@ -64,20 +66,19 @@ def collect(
         ],
         "memory": _memory(),
         "configuration": {key: config[key] for key in ("choices", *STABILITY) if key in config},
-        "scaler_scale": _scale(trainer),
+        "scaler_scale": 1.0 if scaler is None else float(scaler.get_scale()),
+        "random": {
+            "seed": config.get("seed"),
+            "micro_batches": list(range(micro - len(batches) + 1, micro + 1)),
+            "rank": trainer.global_rank,
+        },
+        "at_fault": _at_fault(trainer, losses),
+        "absent": [[k for k, v in b.items() if v is None] for b in batches],
+        "batches_an_epoch": int(trainer.num_training_batches),
+        "indices": [b["indices"].tolist() for b in batches if "indices" in b],
     }
-    micro = trainer.fit_loop.epoch_loop.total_batch_idx
-    facts["random"] = {
-        "seed": config.get("seed"),
-        "micro_batches": list(range(micro - len(batches) + 1, micro + 1)),
-        "rank": trainer.global_rank,
-    }
-    facts["at_fault"] = _at_fault(trainer, losses)
-    facts["absent"] = [[k for k, v in b.items() if v is None] for b in batches]
-    facts["batches_an_epoch"] = int(trainer.num_training_batches)
-    facts["indices"] = [b["indices"].tolist() for b in batches if "indices" in b]
-    facts["kind"], facts["what"] = _verdict(facts, losses)
-    return facts
+    kind, what = _verdict(facts, losses)
+    return {**facts, "kind": kind, "what": what}
 
 
 def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, Any]]) -> Path:
@@ -115,31 +116,26 @@ def read_batches(report: Path) -> list[dict[str, Any]]:
 
 def markdown(facts: dict[str, Any], file: Path) -> str:
     """The whole report as Markdown."""
-    memory, random = facts["memory"], facts["random"]
-    parts: list[tuple[str, list[str]]] = [
-        ("Learning rates", [f"{k}: {v:.3e}" for k, v in facts["learning_rates"].items()]),
-        ("Gradients that are not finite", _counts(facts["gradients_not_finite"])),
-        (
-            f"Gradients above {LARGE:g}",
-            [f"`{k}`: largest {v:.3e}" for k, v in facts["gradients_large"].items()],
-        ),
-        ("Weights and buffers that are not finite", _counts(facts["weights_not_finite"])),
-        (
-            "Batch",
-            [
-                f"micro-batch {random['micro_batches'][i]}, `{key}`: {s['shape']} {s['dtype']},"
-                f" {s['min']} to {s['max']}, {s['not_finite']} not finite"
-                for i, batch in enumerate(facts["batch"])
-                for key, s in batch.items()
-            ],
-        ),
-        ("Memory", [f"{key}: {value}" for key, value in memory.items()]),
-        (
-            "Configuration that affects stability",
-            [f"{k}: `{v}`" for k, v in facts["configuration"].items()],
-        ),
-    ]
-    head = [
+    random = facts["random"]
+    sections = {
+        "Learning rates": [f"{k}: {v:.3e}" for k, v in facts["learning_rates"].items()],
+        "Gradients that are not finite": _counts(facts["gradients_not_finite"]),
+        f"Gradients above {LARGE:g}": [
+            f"`{k}`: largest {v:.3e}" for k, v in facts["gradients_large"].items()
+        ],
+        "Weights and buffers that are not finite": _counts(facts["weights_not_finite"]),
+        "Batch": [
+            f"micro-batch {random['micro_batches'][i]}, `{key}`: {s['shape']} {s['dtype']},"
+            f" {s['min']} to {s['max']}, {s['not_finite']} not finite"
+            for i, batch in enumerate(facts["batch"])
+            for key, s in batch.items()
+        ],
+        "Memory": [f"{key}: {value}" for key, value in facts["memory"].items()],
+        "Configuration that affects stability": [
+            f"{k}: `{v}`" for k, v in facts["configuration"].items()
+        ],
+    }
+    lines = [
         f"# {facts['what']} at step {facts['step']}",
         "",
         f"Epoch {facts['epoch']}; losses of the micro-batches {facts['losses']}; gradient norm"
@@ -151,9 +147,9 @@ def markdown(facts: dict[str, Any], file: Path) -> str:
         "",
         f"Repeat the step: `{spelt('train')} replay={file}`",
     ]
-    for title, lines in parts:
-        head += ["", f"## {title}", "", *(f"- {line}" for line in lines or ["none"])]
-    return "\n".join(head) + "\n"
+    for title, items in sections.items():
+        lines += ["", f"## {title}", "", *(f"- {item}" for item in items or ["none"])]
+    return "\n".join(lines) + "\n"
 
 
 def shortened(facts: dict[str, Any], file: Path) -> str:
@@ -255,11 +251,6 @@ def _memory() -> dict[str, str]:
         "reserved": f"{torch.cuda.memory_reserved() / 1e9:.3f} GB",
         "peak": peak,
     }
-
-
-def _scale(trainer: Any) -> float:
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return 1.0 if scaler is None else float(scaler.get_scale())
 
 
 def _plain(value: float) -> float | str:

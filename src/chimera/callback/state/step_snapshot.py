@@ -90,7 +90,8 @@ class StepSnapshot(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if self._rewinding and self.intact(trainer):
-            checkpoint["loops"], checkpoint["callbacks"] = self._loops, self._callbacks
+            checkpoint["loops"] = self._loops
+            checkpoint["callbacks"] = self._callbacks
 
     def _take(self, trainer: pl.Trainer) -> None:
         # What Lightning itself puts into a checkpoint; it offers no public way to these two alone.

@@ -31,7 +31,8 @@ class ValidationSchedule(Callback):
         every: NonNegativeInt | float | Literal["epoch"] = 0,
         epochs: PositiveInt | None = None,
     ) -> None:
-        self.every, self.epochs = every, epochs
+        self.every = every
+        self.epochs = epochs
         self.interval = 0  # in optimiser steps, known when training starts
 
     def due(self, step: int) -> bool:
