@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from chimera.config.compose import compose, plain
 from chimera.optim.groups import groups
-from chimera.train.build import make_data, make_task
+from chimera.train.build import build_data, build_task
 from chimera.train.run import run
 
 STEPS, TURNS = 16, 5
@@ -61,8 +61,8 @@ def main() -> dict[str, Any]:
 def _bare(config: dict[str, Any]) -> float:
     """Mean seconds per step of the bare loop without the first step, as the platform measures."""
     torch.manual_seed(config["seed"])
-    data = make_data(config)
-    task = make_task(config, data.prepared.tokenizer.vocab_size).train()
+    data = build_data(config["data"], config["tokenizer"], config["task"], config["seed"])
+    task = build_task(config, data.prepared.tokenizer.vocab_size).train()
     train = data.train_dataloader()
     options = [g.options() for g in groups(task.model, task.optim)]
     optimizer = torch.optim.AdamW(

@@ -23,7 +23,7 @@ from chimera.model.compiled import compile_model
 from chimera.ops.flops import Count
 from chimera.optim.groups import groups
 from chimera.optim.optimizer import build
-from chimera.train.build import make_task
+from chimera.train.build import build_task
 from chimera.train.malloc_tuning import keep_freed_memory
 from chimera.train.peak_flops import rate_of
 
@@ -72,7 +72,7 @@ def main() -> dict[str, Any]:
 def step_of(precision: str, overrides: list[str], *, compiled: bool = False) -> Callable[[], None]:
     """A function that takes a training step."""
     torch.manual_seed(0)
-    task = make_task(plain(compose(overrides)), VOCAB)
+    task = build_task(plain(compose(overrides)), VOCAB)
     if compiled:
         compile_model(task.model)
     optimizer, _ = build(task.optim, groups(task.model, task.optim), 1000, fused=True)

@@ -82,11 +82,11 @@ def steps() -> list[float]:
     from chimera.config.compose import compose, plain
     from chimera.optim.groups import groups
     from chimera.optim.optimizer import build
-    from chimera.train.build import make_task
+    from chimera.train.build import build_task
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     torch.manual_seed(0)
-    task = make_task(plain(compose(["mixer=retnet", "quant=bitnet158", "norm=qdyt"])), 4096)
+    task = build_task(plain(compose(["mixer=retnet", "quant=bitnet158", "norm=qdyt"])), 4096)
     optimizer, _ = build(task.optim, groups(task.model, task.optim), 1000, fused=True)
     ids = torch.randint(4096, (16, 128))
     index = torch.randperm(ids.numel())[: ids.numel() * 15 // 100].sort().values

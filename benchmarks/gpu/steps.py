@@ -35,7 +35,7 @@ from chimera.ops.flops import Count
 from chimera.optim.groups import groups
 from chimera.optim.optimizer import build
 from chimera.task.flops import count
-from chimera.train.build import make_task
+from chimera.train.build import build_task
 from chimera.train.peak_flops import rate_of
 
 MASKED = 0.15
@@ -135,7 +135,7 @@ def write_text(folder: Path, vocabulary: int, letters: int) -> None:
 
 def bare(setting: Setting, preset: Preset, kind: str) -> dict[str, Any]:
     """Time the step without Trainer."""
-    task = make_task(plain(compose(preset.words)), -(-preset.vocabulary // 64) * 64)
+    task = build_task(plain(compose(preset.words)), -(-preset.vocabulary // 64) * 64)
     model = task.model.to(setting.device).train()
     work = flops(task, preset)
     fused = preset.precision != "fp16"

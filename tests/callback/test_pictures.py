@@ -23,14 +23,14 @@ from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
-from chimera.train.build import make_task
+from chimera.train.build import build_task
 from chimera.train.run import run
 from tests.train.tiny import LINE, write
 
 
 def model(*words: str) -> Any:
     torch.manual_seed(0)
-    return make_task(plain(compose(["scale=smoke", *words])), 100).model.eval()
+    return build_task(plain(compose(["scale=smoke", *words])), 100).model.eval()
 
 
 def watched(net: Any, length: int = 12) -> Captured:

@@ -21,7 +21,7 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.rundir.steps import epochs
 from chimera.sweep.plan import plan, prerequisites
-from chimera.train.build import make_task
+from chimera.train.build import build_task
 from tests.config.kit import everything, here
 
 LORA, BODY = "+saidl/adapters=lora", "+saidl/backbone=mlm"
@@ -132,7 +132,7 @@ def test_the_papers_counts(row: str, labelled: Path) -> None:
     words = [line, "scale=paper"]
     words += here(config(*words), "paper", labelled)
     with torch.device("meta"):
-        model = make_task(config(*words), 259).model
+        model = build_task(config(*words), 259).model
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     printed = {
         (p.row, p.column): p.value

@@ -136,6 +136,6 @@ def test_a_student_starts_from_its_trained_teacher(
 
 def zoo_of(directory: RunDir) -> Any:
     """An untrained model of the run's configuration."""
-    from chimera.train.build import make_task
+    from chimera.train.build import build_task
 
-    return make_task(directory.config(), directory.record()["tokenizer"]["vocab_size"]).model
+    return build_task(directory.config(), directory.record()["tokenizer"]["vocab_size"]).model

@@ -106,12 +106,12 @@ def datamodule(name: str = "pydocs", *words: str, **options: Any) -> DataModule:
     Raises:
         UserError: an unknown choice or key, a wrong value, missing files.
     """
-    from chimera.train.build import make_data
+    from chimera.train.build import build_data
     from chimera.train.check import check_settings
 
     config = plain(compose([f"data={name}", *overrides_of(words), *settings("data", options)]))
     check_settings(config)
-    return make_data(config)
+    return build_data(config["data"], config["tokenizer"], config["task"], config["seed"])
 
 
 def fit(*words: str) -> Run:

@@ -115,7 +115,7 @@ def evaluate(
     """
     from chimera.config.init_from import causal_of
     from chimera.task.mmlu.answer import answer
-    from chimera.train.build import make_task
+    from chimera.train.build import build_task
     from chimera.train.restore import restore
 
     if not causal_of(config["task"]):
@@ -124,7 +124,8 @@ def evaluate(
     tokenizer = run.tokenizer
     models = {"trained": run.task.model}
     if config["choices"]["adapter"] != "none":
-        base = make_task(config, tokenizer.vocab_size, start=True, adapter=False)
+        start = location(config)
+        base = build_task(config, tokenizer.vocab_size, start_weights=start, adapter=False)
         models["base"] = base.model
     results = {}
     for name, model in models.items():

@@ -17,7 +17,7 @@ from chimera.model.language import LanguageModel
 from chimera.rundir.atomic import write_json
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, numerics_of
-from chimera.train.build import make_data
+from chimera.train.build import build_data
 from chimera.train.restore import restore
 from chimera.train.trainer import precision_arguments
 
@@ -48,7 +48,9 @@ def evaluate(directory: RunDir, length: int | None = None, *, trust: bool = Fals
         enable_model_summary=False,
         enable_checkpointing=False,
     )
-    data = make_data(run.config)
+    data = build_data(
+        run.config["data"], run.config["tokenizer"], run.config["task"], run.config["seed"]
+    )
     data.load_test(directory.test_data)
     if length and not task.causal:
         name = run.config["task"]["name"]

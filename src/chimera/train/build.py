@@ -6,35 +6,41 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from chimera.config.init_from import causal_of, location
+from chimera.config.init_from import causal_of
 from chimera.data.batch.module import DataModule
 from chimera.model.assemble import build_model, choose
 from chimera.model.restore import start_from
 from chimera.task.base import Task
 
+Node = dict[str, Any]
 
-def make_data(config: dict[str, Any]) -> DataModule:
+
+def build_data(data: Node, tokenizer: Node, task: Node, seed: int) -> DataModule:
     """The data module of the task's batches; its `setup` reads the data.
 
     Args:
-        config: checked.
+        data, tokenizer, task: nodes of a checked configuration.
+        seed: of the order of the training examples.
     """
-    corpus, tokenizer, task = (
-        instantiate(config[group], _convert_="all") for group in ("data", "tokenizer", "task")
-    )
-    data: DataModule = task.func.data_module(corpus, tokenizer, config["seed"], task.keywords)
-    return data
+    corpus, words, factory = (instantiate(n, _convert_="all") for n in (data, tokenizer, task))
+    module: DataModule = factory.func.data_module(corpus, words, seed, factory.keywords)
+    return module
 
 
-def make_task(
-    config: dict[str, Any], vocab_size: int, *, start: bool = False, adapter: bool = True
+def build_task(
+    config: dict[str, Any],
+    vocab_size: int,
+    *,
+    start_weights: str | None = None,
+    adapter: bool = True,
 ) -> Task:
     """The task with its model: body, start weights, head, adapter.
 
     Args:
-        config: checked.
+        config: checked; its parts, model, optim, task and data are read.
         vocab_size: of the tokenizer.
-        start: load the weights of `init_from`; not needed where a checkpoint is loaded next.
+        start_weights: a model whose weights are loaded, as of `init_from`; not needed where a
+            checkpoint is loaded next.
         adapter: False builds the model without the adapter that the configuration names.
     """
     choices = choose(config, adapter=adapter)
@@ -45,11 +51,10 @@ def make_task(
         causal=causal_of(config["task"]),
         adapt=False,
     )
-    if start:
-        start_from(model, location(config))
+    start_from(model, start_weights)
     optim = instantiate(config["optim"], _convert_="all")
     factory = instantiate(config["task"], _convert_="all")
-    task = factory(model, optim, config["trainer"]["max_steps"] or 1, vocab_size)
+    task = factory(model, optim, 1, vocab_size)  # the run sets the number of steps
     assert isinstance(task, Task)
     task.configure_head(instantiate(config["data"], _convert_="all"))
     task.model = choices.adapter(task.model)

@@ -22,7 +22,7 @@ from chimera.quant.shared.packing import byte_report
 from chimera.rundir.plain import read_json
 from chimera.task.base import Task
 from chimera.task.flops import count, example, on_meta
-from chimera.train.build import make_task
+from chimera.train.build import build_task
 
 #: Entries of a vocabulary whose size only the data tell.
 VOCABULARY = 30_000
@@ -36,7 +36,7 @@ def overview(config: dict[str, Any]) -> dict[str, Any]:
     """
     vocabulary = vocabulary_of(config)
     with torch.device("meta"), unfilled():
-        task = make_task(config, vocabulary)
+        task = build_task(config, vocabulary)
     model = task.model
     data = config["data"]
     length = data.get("seq_len") or config["model"]["max_len"]

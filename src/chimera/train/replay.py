@@ -137,7 +137,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
     from chimera.train.callbacks import make_part_callbacks
     from chimera.train.console import say
     from chimera.train.restore import restore
-    from chimera.train.trainer import make_trainer
+    from chimera.train.trainer import build_trainer
 
     facts = read(file)
     directory = RunDir(file.parent)
@@ -164,7 +164,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
             StepSnapshot(),
             Until(facts["step"]),
         ]
-        trainer = make_trainer(run.config["precision"], settings, again, [], callbacks)
+        trainer = build_trainer(run.config["precision"], settings, again, [], callbacks)
         if settings.compile:
             compile_model(task.model)
         try:

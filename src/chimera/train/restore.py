@@ -21,7 +21,7 @@ from chimera.rundir.kept_weights import weights_of
 from chimera.rundir.store import is_stored
 from chimera.rundir.tensors import load_tensors
 from chimera.task.base import Task
-from chimera.train.build import make_task
+from chimera.train.build import build_task
 from chimera.train.console import quiet, say
 from chimera.train.trainer import trainer_settings
 
@@ -77,7 +77,7 @@ def restore(
     settings = trainer_settings(config["trainer"])
     tokenizer = load_tokenizer(directory.tokenizer)
     with one_line():
-        task = make_task(config, tokenizer.vocab_size)
+        task = build_task(config, tokenizer.vocab_size)
     step = 0
     if path is not None:
         saved = _stored(directory, path) if is_stored(directory) else load(path)

@@ -9,13 +9,14 @@ import lightning.pytorch as pl
 
 from chimera.callback.lookup import find, with_method
 from chimera.callback.state.stop import GracefulStop
+from chimera.config.init_from import location
 from chimera.config.lengths import TrainerInSteps
 from chimera.data.batch.module import DataModule
 from chimera.errors import Interrupted
 from chimera.model.compiled import compile_model
 from chimera.rundir.directory import RunDir, open_run
 from chimera.task.base import Task
-from chimera.train.build import make_data, make_task
+from chimera.train.build import build_data, build_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say
 from chimera.train.curves import curves
@@ -27,7 +28,7 @@ from chimera.train.ranks import Ranks, joined
 from chimera.train.record import facts_after, facts_before, utilisation
 from chimera.train.resume import start
 from chimera.train.status import run_status
-from chimera.train.trainer import make_trainer, trainer_settings, training_steps
+from chimera.train.trainer import build_trainer, trainer_settings, training_steps
 
 
 def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -76,9 +77,9 @@ def _train(
     settings = trainer_settings(config["trainer"])
     pl.seed_everything(config["seed"], verbose=False)
 
-    data = make_data(config)
+    data = build_data(config["data"], config["tokenizer"], config["task"], config["seed"])
     ranks.on_first(data.prepare_data)
-    task = make_task(config, data.prepared.tokenizer.vocab_size, start=True)
+    task = build_task(config, data.prepared.tokenizer.vocab_size, start_weights=location(config))
     task.configure_for(data, "fit")
     data.setup()
     lengths = training_steps(settings, data)
@@ -89,7 +90,7 @@ def _train(
         facts = facts_before(config, data, task)
         known = hyperparameters(config, facts)
         with open_loggers(config["logger"], known, directory.path) as loggers:
-            trainer = make_trainer(config["precision"], lengths, directory, loggers, callbacks)
+            trainer = build_trainer(config["precision"], lengths, directory, loggers, callbacks)
             fit(trainer, task, data, lengths, checkpoint)
             metrics = final_metrics(trainer, task, data, lengths.limit_val_batches, ranks)
             facts |= facts_after(trainer, metrics, by_other_rules(trainer, task, data))

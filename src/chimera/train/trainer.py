@@ -50,7 +50,7 @@ def training_steps(settings: Settings, data: DataModule) -> TrainerInSteps:
     return in_steps(settings, len(train), valid=len(valid), test=len(test))
 
 
-def make_trainer(
+def build_trainer(
     precision: str,
     settings: TrainerInSteps,
     directory: RunDir,
