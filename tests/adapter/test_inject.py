@@ -27,6 +27,7 @@ from tests.adapter.kit import bert, stir, updates
 from tests.kit import close
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("mixer", zoo.distinct("mixer"))
 def test_every_layer_that_may_be_adapted_trains_in_every_mixer(mixer: str) -> None:
     model = zoo.model(mixer=mixer, ffn="moe" if mixer == "attention" else "mlp")
@@ -55,6 +56,7 @@ def test_a_block_diagonal_layer_takes_an_update_made_from_its_matrix(adapter: An
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("quant", zoo.names("quant"))
 def test_the_update_stands_beside_every_quantiser(quant: str) -> None:
     torch.manual_seed(0)

@@ -40,6 +40,7 @@ def test_public_names() -> None:
     assert not hasattr(ch, "nothing")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", distinct("mixer"))
 @pytest.mark.parametrize("causal", [True, False])
 def test_every_mixer_is_a_layer(name: str, causal: bool) -> None:
@@ -55,16 +56,16 @@ def test_every_mixer_is_a_layer(name: str, causal: bool) -> None:
         torch.testing.assert_close(layer(changed)[:, :8], y[:, :8], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["attention", "mamba", "delta", "sliding_window"])
-def test_padding_changes_nothing(name: str) -> None:
+def test_padding_changes_nothing() -> None:
     torch.manual_seed(0)
-    layer = ch.layers.mixer(name, dim=32, heads=4, causal=True, dropout=0.0).eval()
+    layer = ch.layers.mixer("delta", dim=32, heads=4, causal=True, dropout=0.0).eval()
     mask = ragged([5, 9], left=True)
     x = torch.randn(2, 9, 32)
     alone = layer(x[:1, 4:])
     torch.testing.assert_close(layer(x, mask)[:1, 4:], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2, each=("group",))
 @pytest.mark.parametrize(
     ("group", "name"),
     [(g, n) for g in ("norm", "ffn", "quant") for n in names(g) if (g, n) != ("ffn", "none")],

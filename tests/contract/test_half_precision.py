@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle
 
 import pytest
 
@@ -19,6 +18,7 @@ HALVES = ("fp16", "bf16")
 #: Adapters for Hugging Face models, and for classifiers, only.
 REFUSED = ("liza", "head_only")
 QUICK = list(cases(length=128, padding="both", depth=1))
+HALVES_OF_EACH = [(case.group, case, half) for case in QUICK for half in HALVES]
 LONG = [c for p in ("left", "right") for c in cases(length=2048, padding=p)]  # type: ignore[arg-type]
 
 
@@ -47,20 +47,9 @@ def check(case: Case, *halves: str, draws: Sequence[int] = (2, 8)) -> None:
     assert not outside
 
 
-#: Of each group, the numbers of those in the fast tests among so many: every sixth mixer as a
-#: decoder in fp16 and another as an encoder in bf16, every other part in one half.
-PICKED = {"mixer": (12, 0, 7), "model": (4, 0)}
-IN_ONE_HALF = [
-    (case, half)
-    for number, (case, half) in enumerate(zip(QUICK, cycle(HALVES), strict=False))
-    for of, *chosen in [PICKED.get(case.group, (4, 0, 3))]
-    if number % of in chosen
-]
-
-
-@pytest.mark.parametrize(("case", "half"), IN_ONE_HALF, ids=name)
-def test_128_tokens(case: Case, half: str) -> None:
-    """The slow tests have all in both."""
+@pytest.mark.sampled(4, each=("group",))
+@pytest.mark.parametrize(("group", "case", "half"), HALVES_OF_EACH, ids=name)
+def test_128_tokens(group: str, case: Case, half: str) -> None:
     check(case, half)
 
 

@@ -40,6 +40,7 @@ def by_full_passes(model: LanguageModel, prompt: list[int], count: int) -> tuple
     return ids[len(prompt) :], torch.stack(logits)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mixer", zoo.distinct("mixer"))
 def test_greedy_decoding_of_a_ragged_batch_equals_full_passes(mixer: str) -> None:
     model = build(mixer)
@@ -53,6 +54,7 @@ def test_greedy_decoding_of_a_ragged_batch_equals_full_passes(mixer: str) -> Non
         close(got, of_full, 1e-9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", zoo.names("position"))
 def test_every_position_decodes_as_the_full_pass(position: str) -> None:
     model = build("gqa", position=position)

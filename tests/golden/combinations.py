@@ -13,8 +13,7 @@ from tests.contract.cases import depth
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 20
 #: In every command line. Clipping at 50 never clips, so that gradient norms are seen as they are.
-ALDROP = "model.dropout=0.1 trainer.accumulate_grad_batches=2"
-WAYS = [
+ALWAYS = [
     "logger=none", "data.batch_size=4", "model.max_len=32", f"trainer.max_steps={STEPS}",
     "trainer.val_check_interval=10", "trainer.limit_val_batches=2", "trainer.limit_test_batches=2",
     "trainer.log_every_n_steps=5", "trainer.checkpoint_every_n_steps=5",

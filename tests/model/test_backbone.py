@@ -128,21 +128,27 @@ class NoSynchronisation(TorchFunctionMode):
 
 #: Mixtures of experts fetch the sizes of their groups, one transfer; lsq_learned tests its steps
 #: once.
-@pytest.mark.parametrize("group", ["mixer", "norm", "quant", "position", "ffn"])
+PARTS = [
+    (group, name)
+    for group in ("mixer", "norm", "quant", "position", "ffn")
+    for name in zoo.names(group)
+    if not name.startswith("moe")
+]
+
+
+@pytest.mark.sampled(3, each=("group",))
+@pytest.mark.parametrize(("group", "name"), PARTS)
 def test_training_and_decoding_do_not_wait_for_the_device(
-    group: str, monkeypatch: pytest.MonkeyPatch
+    group: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mesa, "_ends_early", lambda _: False)  # as on a GPU
-    for name in zoo.names(group):
-        if group == "ffn" and name.startswith("moe"):
-            continue
-        model, ids = zoo.model(causal=True, **{group: name}), zoo.tokens(2, 12)
-        mask = torch.arange(12)[None] >= torch.tensor([[0], [5]])
-        with NoSynchronisation():
-            model.train()(ids, mask)
-            with torch.no_grad():
-                state = model.eval()(ids, mask, state=model.init_state(2)).state
-                model(ids[:, :1], state=state)
+    model, ids = zoo.model(causal=True, **{group: name}), zoo.tokens(2, 12)
+    mask = torch.arange(12)[None] >= torch.tensor([[0], [5]])
+    with NoSynchronisation():
+        model.train()(ids, mask)
+        with torch.no_grad():
+            state = model.eval()(ids, mask, state=model.init_state(2)).state
+            model(ids[:, :1], state=state)
 
 
 def test_layers_share_the_mask_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:

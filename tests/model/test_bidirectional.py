@@ -66,6 +66,7 @@ def test_reversal_turns_real_tokens_wherever_the_padding_is() -> None:
     assert index.gather(1, index).tolist() == [[0, 1, 2, 3, 4]] * 4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("inner", [Sum, partial(Attention, kv_heads=2)])
 @pytest.mark.parametrize("shared", [True, False])

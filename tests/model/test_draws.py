@@ -41,6 +41,7 @@ def hidden(made: Any, rows: list[int], *, mask: bool = True, shift: int = 0) -> 
 CHOICES = [(group, name) for group in ("mixer", "ffn") for name in zoo.distinct(group)]
 
 
+@pytest.mark.sampled(5, each=("group",))
 @pytest.mark.parametrize(("group", "name"), CHOICES)
 def test_a_sample_gets_the_same_in_any_batch_at_any_place(group: str, name: str) -> None:
     made = model({group: name}, loops=1 + (name == "attention"))

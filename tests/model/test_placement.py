@@ -58,6 +58,7 @@ def test_blocks_are_their_equations(placement: str) -> None:
     assert count == norms + (placement == "peri")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("placement", PLACEMENTS[1:])
 def test_padding_changes_nothing(placement: str, left: bool) -> None:

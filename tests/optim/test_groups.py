@@ -17,6 +17,7 @@ from chimera.optim.optimizer import build
 SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "model.max_len=8", "position=none"]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("mixer", zoo.distinct("mixer"))
 def test_every_parameter_in_exactly_one_group(mixer: str) -> None:
     model = zoo.model(mixer=mixer, norm="qdyt")

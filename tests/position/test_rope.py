@@ -39,8 +39,7 @@ def ours(tokens: int, width: int = 32, **options: Any) -> tuple[Tensor, Tensor]:
     return turned[0, 0, :, 0::2], turned[0, 0, :, 1::2]
 
 
-@pytest.mark.parametrize("tokens", [1, 64, 200])
-@pytest.mark.parametrize("width", [8, 32, 64])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 8), (64, 64), (200, 32)])
 class TestAgainstTransformers:
     def test_default(self, tokens: int, width: int) -> None:
         close(ours(tokens, width), theirs(tokens, width, rope_type="default"), 1e-5)
@@ -61,7 +60,7 @@ class TestAgainstTransformers:
         want = tuple(x[:tokens] for x in whole)
         close(ours(tokens, width, scaling="ntk", factor=4.0), want, 1e-4)
 
-    @pytest.mark.parametrize("factor", [1.0, 4.0, 16.0])
+    @pytest.mark.parametrize("factor", [1.0, 16.0])
     def test_yarn(self, tokens: int, width: int, factor: float) -> None:
         want = theirs(
             tokens, width, rope_type="yarn", factor=factor, original_max_position_embeddings=LENGTH
@@ -69,9 +68,10 @@ class TestAgainstTransformers:
         close(ours(tokens, width, scaling="yarn", factor=factor), want, 1e-5)
 
 
-@pytest.mark.parametrize(("fast", "slow"), [(32.0, 1.0), (8.0, 2.0), (3.0, 3.0)])
-@pytest.mark.parametrize("length", [32, 1000, 4096])
-def test_yarn_ramp_lies_where_the_turns_are(length: int, fast: float, slow: float) -> None:
+@pytest.mark.parametrize(
+    ("fast", "slow", "length"), [(32.0, 1.0, 4096), (8.0, 2.0, 1000), (3.0, 3.0, 32)]
+)
+def test_yarn_ramp_lies_where_the_turns_are(fast: float, slow: float, length: int) -> None:
     want = theirs(
         99,
         rope_type="yarn",

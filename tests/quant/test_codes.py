@@ -88,6 +88,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.sampled(1, each=("change",))
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("learned", [True, False])
 def test_no_change_is_missed(change: str, learned: bool) -> None:
@@ -101,6 +102,7 @@ def test_no_change_is_missed(change: str, learned: bool) -> None:
     assert change == "other dtype" or (mine(x) - before).abs().max() > 1e-2
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "make",
     [

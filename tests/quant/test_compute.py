@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.config.compose import compose as composed
@@ -56,9 +56,9 @@ def results(layer: Any, x: torch.Tensor, g: torch.Tensor) -> dict[str, torch.Ten
     return {"y": y.detach(), "x": x.grad, **found}
 
 
+@pytest.mark.sampled(3, each=("compute",))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("compute", ["int8", "bf16"])
-@settings(max_examples=8, deadline=None)
 @given(
     batch=st.integers(0, 3), tokens=st.integers(1, 19), d_in=st.integers(1, 67),
     d_out=st.integers(1, 35), zeros=st.sampled_from(["none", "token", "row", "all"]),
@@ -84,6 +84,7 @@ def test_is_simulate(
     close(list(got.values()), [want[name] for name in got], 1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_is_simulate_to_the_rounding_of_float32(kind: str) -> None:
     """Inputs are sums of 129 products: 129·2⁻²⁴ of their sizes bounds what summation may change."""
@@ -95,6 +96,7 @@ def test_is_simulate_to_the_rounding_of_float32(kind: str) -> None:
     close(list(got.values()), [want[name] for name in got], 1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("compute", ["int8", "bf16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_under_autocast_as_simulate(kind: str, compute: str) -> None:
@@ -130,6 +132,7 @@ def test_what_is_not_finite_stays_so() -> None:
         assert not other(x)[0, 1].isfinite().any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_padded_model_is_simulated_ones(causal: bool, side: str) -> None:

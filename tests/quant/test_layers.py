@@ -48,6 +48,7 @@ def test_bitnets_are_their_papers(quantiser: Any, reference: Any, training: bool
     close(grads((mine * g).sum(), over), grads((theirs * g).sum(), over), 1e-12)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_gradient_and_never_a_stale_weight(name: str) -> None:
     quantiser = make(name)
@@ -64,6 +65,7 @@ def test_every_gradient_and_never_a_stale_weight(name: str) -> None:
     close(layer(x), -seen, 1e-9)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("quantised", [True, False])
 def test_embedding_looks_up_its_table(name: str, quantised: bool) -> None:
@@ -76,6 +78,7 @@ def test_embedding_looks_up_its_table(name: str, quantised: bool) -> None:
     close(a, b, 1e-6)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
 def test_head_is_quantised_by_option_only(name: str) -> None:
     head = make(name).linear(16, 32, bias=True, role="head")
@@ -85,6 +88,7 @@ def test_head_is_quantised_by_option_only(name: str) -> None:
     assert not torch.allclose(other(x), F.linear(x, other.weight, other.bias), atol=1e-3)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_meta_device_roles_and_autocast(name: str) -> None:
     for role in get_args(Role):

@@ -71,6 +71,7 @@ def test_erratum_e8_bits_per_weight() -> None:
     assert math.log2(3) * weights < bits < 1.6 * weights + 8
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("quantiser", QUANTISERS.values(), ids=QUANTISERS.keys())
 @pytest.mark.parametrize("cache", [True, False])
 def test_computes_what_the_trained_model_does(quantiser: BitNet158, cache: bool) -> None:
@@ -84,6 +85,7 @@ def test_computes_what_the_trained_model_does(quantiser: BitNet158, cache: bool)
     assert not any(p is q for p in small.parameters() for q in model.parameters())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("quantiser", QUANTISERS.values(), ids=QUANTISERS.keys())
 def test_export_loads_back_exactly(quantiser: BitNet158) -> None:
     model, ids = Tiny(quantiser), torch.randint(13, (4, 9))
@@ -137,6 +139,7 @@ def test_byte_report_without_ternary_layers() -> None:
     assert report["total"].packed == report["total"].fp32
 
 
+@pytest.mark.sampled(2, each=("path",))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("path", ["kernel", "bytes", "blocks"])
 @pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit lsq_learned", "bitnet_v2"])

@@ -52,6 +52,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize(("quantiser", "role", "activations", "rotates"), CASES)
 def test_layers_are_their_papers(

@@ -19,6 +19,7 @@ from tests.safety.kit import TEXT, line
 NAMES = ["../../x", "a/b", "/tmp/x", "..\\x", "a b", "a\nb", "", "$HOME", "~", "a;b", "x" * 201]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("where", ["", "run_dir"])
 def test_a_run_is_called_by_a_name_and_not_by_a_path(

@@ -33,6 +33,7 @@ class TestEveryPart:
         assert not without
         assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
+    @pytest.mark.sampled(1, each=("group", "name"))
     @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
     def test_padding_gives_the_unpadded_numbers(self, group: str, name: str, left: bool) -> None:
         model = build(group, name).double().eval()

@@ -39,6 +39,7 @@ def trained(base: Path, **said: Any) -> Any:
     return model.eval()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("whole", [False, True], ids=["new", "whole"])
 @pytest.mark.parametrize(
     "said",

@@ -39,6 +39,7 @@ def grafted(model: Any, **said: Any) -> Any:
     return graft.liza(model, **{"lora": None, **said})
 
 
+@pytest.mark.sampled(5)
 @families
 def test_at_weight_0_the_base_speaks_to_the_bit(family: str) -> None:
     base = causal_model(family)
@@ -74,6 +75,7 @@ def test_weights_are_untouched_and_keep_their_names() -> None:
     }
 
 
+@pytest.mark.sampled(1, each=("family",))
 @options
 @families
 def test_the_linear_branch_is_the_naive_recurrence(family: str, said: dict[str, Any]) -> None:
@@ -120,6 +122,7 @@ def test_the_linear_branch_is_the_naive_recurrence(family: str, said: dict[str, 
     close(mixed, base + lin + cross)
 
 
+@pytest.mark.sampled(1, each=("family",))
 @options
 @families
 def test_decoding_token_by_token_is_the_full_pass(family: str, said: dict[str, Any]) -> None:
@@ -135,10 +138,9 @@ def test_decoding_token_by_token_is_the_full_pass(family: str, said: dict[str, A
     close(torch.cat(got, 1), want)
 
 
+@pytest.mark.sampled(4)
 @families
-@pytest.mark.parametrize(
-    "bound", [*(pytest.param(b, marks=pytest.mark.slow) for b in (None, 1)), 5]
-)
+@pytest.mark.parametrize("bound", [None, 1, 5])
 def test_left_padding_and_a_bounded_cache(family: str, bound: int | None) -> None:
     model = grafted(causal_model(family).double(), max_cache=bound, order=3, gate="kv")
     alone, mask = tokens(1, 20), torch.ones(2, 20, dtype=torch.long)
