@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from benchmarks.markdown import grid
 from benchmarks.results_page import report
 from benchmarks.stored import Pair, records
-from chimera.config.rates import best, lines_at
+from chimera.config.row_learning_rates import best, lines_at
 from chimera.config.tables import load
 from chimera.report.digits import number
 

@@ -20,7 +20,7 @@ from typing import Any, get_args
 from benchmarks.equal_page import At, Cost, Equality, write
 from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
-from chimera.config.roots import roots
+from chimera.config.config_folders import roots
 from chimera.config.tables import Table, load
 from chimera.errors import UserError
 from chimera.report.budget import tokens_per_step

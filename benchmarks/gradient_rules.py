@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.markdown import table
 from benchmarks.qdyt import PRESET, RECORDS, SCALE, perplexities
-from chimera.config.rates import chosen, lines_at
+from chimera.config.row_learning_rates import chosen, lines_at
 from chimera.paths import ROOT
 from chimera.report import digits
 from chimera.report.stats import paired

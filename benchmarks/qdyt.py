@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
-from chimera.config.rates import lines_at
+from chimera.config.row_learning_rates import lines_at
 from chimera.report import digits
 from chimera.report.stats import paired, spread
 

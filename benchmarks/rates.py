@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import not_run
 from benchmarks.markdown import grid
 from chimera.config.arguments import read
-from chimera.config.rates import COLUMNS, SUFFIX, Tried, best, lines_at, tried
+from chimera.config.row_learning_rates import COLUMNS, SUFFIX, Tried, best, lines_at, tried
 from chimera.config.tables import Table, load, tables
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks import not_run
 from benchmarks.markdown import grid
 from benchmarks.paired_ratio import by_seed
-from chimera.config import rates
+from chimera.config import row_learning_rates
 from chimera.config.tables import Table, load, tables
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits
@@ -53,7 +53,7 @@ class Report:
     @property
     def own_rates(self) -> frozenset[str]:
         """Rows with a learning rate that was chosen for them on another seed."""
-        chosen = {line.row for line in rates.lines_at(self.table.path, self.scale)}
+        chosen = {line.row for line in row_learning_rates.lines_at(self.table.path, self.scale)}
         return self.shown & chosen
 
     @property

@@ -27,7 +27,7 @@ from benchmarks.laws import Law, Run, draw, fitted
 from benchmarks.markdown import table
 from benchmarks.stored import Pair, records
 from chimera.config.arguments import read
-from chimera.config.rates import chosen, lines_at
+from chimera.config.row_learning_rates import chosen, lines_at
 from chimera.report import digits
 from chimera.report.budget import tokens_per_step
 from chimera.report.stats import Difference, corrected, paired, spread

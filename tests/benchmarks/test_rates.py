@@ -10,7 +10,7 @@ from benchmarks import rates
 from chimera.errors import UserError
 from chimera.report.summary import summarise
 from chimera.report.text import report
-from tests.config.roots_kit import folders
+from tests.config.folders_kit import folders
 from tests.report.runs import make
 
 TABLE = "bitnet_qdyt/norms"

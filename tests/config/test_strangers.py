@@ -15,7 +15,7 @@ from chimera.contract_tests.__main__ import main as contract
 from chimera.errors import UserError
 from chimera.paths import CONF
 from tests import forks
-from tests.config.roots_kit import folders
+from tests.config.folders_kit import folders
 
 #: File to contents, below the stranger's folder; `conf/` is what `--config-dir` names.
 FILES = {

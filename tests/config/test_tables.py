@@ -20,8 +20,8 @@ from chimera.report.cells import metric
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.train.check import check
+from tests.config.folders_kit import folders
 from tests.config.kit import everything, here
-from tests.config.roots_kit import folders
 
 
 def composed(job: Job) -> dict[str, Any]:

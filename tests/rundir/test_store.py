@@ -13,7 +13,7 @@ import yaml
 
 from chimera.callback.log.step_log import FIELDS
 from chimera.config.compose import compose, plain
-from chimera.config.declared import recorded
+from chimera.config.trusted_config import recorded
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity

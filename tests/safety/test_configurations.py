@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chimera.config.declared import declared, recorded
+from chimera.config.trusted_config import declared, recorded
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from tests.safety.kit import CODE, COMMANDS, OF_EXPORT, Scene, refused
@@ -83,7 +83,7 @@ def target_that_is_no_text(config: Config, scene: Scene) -> None:
 
 
 def function_of_ours(config: Config, scene: Scene) -> None:
-    config["mixer"] = {"_target_": "chimera.config.roots.add", "folder": str(scene.code)}
+    config["mixer"] = {"_target_": "chimera.config.config_folders.add", "folder": str(scene.code)}
 
 
 def through_a_module_of_ours(config: Config, scene: Scene) -> None:
@@ -156,7 +156,7 @@ ATTACKS: dict[Change, str] = {
     positional: "position._args_=[",
     partial_that_is_no_truth: "position._partial_={",
     target_that_is_no_text: "mixer.inner._target_={",
-    function_of_ours: "mixer._target_=chimera.config.roots.add is not declared",
+    function_of_ours: "mixer._target_=chimera.config.config_folders.add is not declared",
     through_a_module_of_ours: "mixer._target_=chimera.rundir.directory.os.system is not declared",
     class_of_another_group: "mixer._target_=chimera.train.loggers.WandbRun is not declared",
     interpolated: "mixer.kv_heads=${oc.create:",

@@ -28,7 +28,7 @@ class Evaluation:
 @command("eval", Evaluation)
 def main(options: Evaluation, words: list[str]) -> int:
     """Test the run again, print each metric beside the recorded one."""
-    from chimera.config.declared import recorded
+    from chimera.config.trusted_config import recorded
     from chimera.rundir.directory import RunDir
 
     directory = RunDir(options.run)

@@ -50,7 +50,7 @@ def main(options: Export, words: list[str]) -> int:
             f"to={options.to}: {options.to.suffix} is not written; name a folder, which gets"
             " model.safetensors and code for transformers, or a file .gguf for llama.cpp"
         )
-    from chimera.config.declared import recorded
+    from chimera.config.trusted_config import recorded
     from chimera.rundir.directory import RunDir
 
     run = RunDir(options.run)

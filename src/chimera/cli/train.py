@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(arguments: list[str]) -> int:
     from chimera.cli.flags import read_flags
-    from chimera.config.roots import read_folders
+    from chimera.config.config_folders import read_folders
 
     flags, overrides = read_flags(read_folders(arguments))
     word, rest = (overrides or [""])[0], overrides[1:]
@@ -247,8 +247,8 @@ def _show_info(overrides: Sequence[str], topic: str) -> int:
         UserError: the overrides do not compose.
     """
     from chimera.config.compose import final_choices
+    from chimera.config.hydra_files import hydra_on
     from chimera.config.overrides import canonical
-    from chimera.config.search_path import hydra_on
 
     topics = ["plugins", "searchpath", "defaults-tree", "defaults", "config"]
     for each in topics if topic == "all" else [topic]:
@@ -270,7 +270,7 @@ def _complete(words: Sequence[str]) -> int:
     Raises:
         UserError: other words.
     """
-    from chimera.config.search_path import hydra_on
+    from chimera.config.hydra_files import hydra_on
 
     with hydra_on() as hydra:
         try:

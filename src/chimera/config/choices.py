@@ -16,9 +16,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from chimera import dotted
-from chimera.config import static
+from chimera.config import signatures
 from chimera.config.groups import groups, is_part
-from chimera.config.search_path import listed_files, one_line
+from chimera.config.hydra_files import listed_files, one_line
 from chimera.errors import unknown
 
 #: Key of a part's YAML that chooses other parts.
@@ -135,7 +135,7 @@ def _scale_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
     """Choices that the scale makes, without groups that the command line chooses."""
     general, own = _scale(chosen)
     options = dict(general["choices"])
-    if options and not static.attribute(str(chosen.value("task._target_")), "plain_text", True):
+    if options and not signatures.attribute(str(chosen.value("task._target_")), "plain_text", True):
         # The scale's data set is plain text; it cannot replace labelled examples.
         options = {g: o for g, o in options.items() if g not in ("data", "tokenizer")}
     options |= own.get("choices", {})

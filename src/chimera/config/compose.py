@@ -6,7 +6,7 @@
 3. *Hydra* composes the files of all choices, once for each set of choices; a copy goes on.
 4. *Values* (`key=value`) are set. A key that no chosen part has is refused, naming the nearest.
 5. *Scale*: its values, shares and bounds (`scale.py`); then the learning rate chosen for the row
-   (`rates.py`), `debug=` (`lengths.py`), `precision=auto` (`precision.py`).
+   (`row_learning_rates.py`), `debug=` (`training_steps.py`), `precision=auto` (`precision.py`).
 6. *Start model and teacher*: their nodes, tokenizer and identities are put in.
 
 The command line wins over each step. Afterwards `train/check.py` checks the configuration: types,
@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from chimera import dotted
-from chimera.config import init_from, precision, rates, tables
+from chimera.config import init_from, precision, row_learning_rates, tables
 from chimera.config.choices import (
     configuration,
     implied_choices,
@@ -35,9 +35,8 @@ from chimera.config.choices import (
     scale_of,
     select,
 )
-from chimera.config.declared import recorded, trusted_model
 from chimera.config.groups import groups
-from chimera.config.lengths import apply_debug
+from chimera.config.hydra_files import one_line
 from chimera.config.overrides import (
     OPEN,
     canonical,
@@ -49,8 +48,9 @@ from chimera.config.overrides import (
     one_each,
 )
 from chimera.config.scale import apply_scale, drop_unused_preset_keys
-from chimera.config.search_path import one_line
 from chimera.config.start_model import OWN, row_overrides, start_model, teacher_overrides
+from chimera.config.training_steps import apply_debug
+from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
 from chimera.program import spelt
 from chimera.rundir.directory import RunDir
@@ -78,7 +78,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     _refuse_unknown(cfg, known_keys)
     _name_choices(cfg, chosen.options)
     apply_scale(cfg, scale_of(chosen), set(settings))
-    rates.apply(cfg, set(settings))
+    row_learning_rates.apply(cfg, set(settings))
     apply_debug(cfg, chosen, settings)
     precision.resolve(cfg)
     cfg.init_from = begins_with

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from chimera.config.roots import find, roots
+from chimera.config.config_folders import find, roots
 from chimera.errors import UserError
 from chimera.paths import CONF
 

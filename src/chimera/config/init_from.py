@@ -25,8 +25,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera.config import from_hf
-from chimera.config.declared import checked, exported, recorded, trusted_model
 from chimera.config.groups import groups
+from chimera.config.trusted_config import checked, exported, recorded, trusted_model
 from chimera.data.source import hub
 from chimera.errors import UserError, unknown
 from chimera.paths import runs_root
@@ -283,10 +283,10 @@ def causal_of(task: Mapping[str, Any]) -> bool | None:
     Args:
         task: the node `task` of a configuration; its key `causal` wins over the class attribute.
     """
-    from chimera.config import static
+    from chimera.config import signatures
 
     causal = task.get("causal")
-    return causal if causal is not None else static.attribute(str(task["_target_"]), "causal")
+    return causal if causal is not None else signatures.attribute(str(task["_target_"]), "causal")
 
 
 def _put(cfg: DictConfig, group: str, node: Any, settings: Mapping[str, Any]) -> None:

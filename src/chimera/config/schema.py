@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
-from chimera.config import static
+from chimera.config import signatures
 from chimera.errors import UserError, nearest
 from chimera.types import NAME
 
@@ -126,7 +126,7 @@ def arguments(path: str) -> dict[str, Any]:
     Raises:
         UserError: the path cannot be imported.
     """
-    from_source = static.keywords(path)
+    from_source = signatures.keywords(path)
     if from_source is not None:
         return from_source
     try:

@@ -3,7 +3,7 @@
 experiments/<paper>/<table>.yaml         a table: title, source, metric, reference, number of rows
 experiments/<paper>/<table>/<row>.yaml   a row: overrides only; its first comment is its title
 experiments/<paper>/<table>.csv          numbers printed in the paper
-experiments/<paper>/<table>.rates.csv    learning rates chosen for the rows (rates.py)
+experiments/<paper>/<table>.rates.csv    learning rates chosen for the rows (row_learning_rates.py)
 
 Does not import torch.
 """
@@ -21,8 +21,8 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
+from chimera.config.config_folders import find, roots
 from chimera.config.groups import is_part
-from chimera.config.roots import find, roots
 from chimera.errors import UserError, unknown
 
 #: Prefix of a reference to a row of a table.

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chimera.config.arguments import describe, read
-from chimera.config.declared import recorded, shown
+from chimera.config.config_folders import read_folders
 from chimera.config.init_from import location
-from chimera.config.roots import read_folders
+from chimera.config.trusted_config import recorded, shown
 from chimera.errors import UserError, one_line
 from chimera.rundir.atomic import write_json
 from chimera.rundir.directory import RunDir

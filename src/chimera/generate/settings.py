@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chimera.config.static import attribute
+from chimera.config.signatures import attribute
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
 
@@ -77,7 +77,7 @@ class Generation:
         Raises:
             UserError: no run, no prompts, or a run of another task.
         """
-        from chimera.config.declared import recorded
+        from chimera.config.trusted_config import recorded
         from chimera.rundir.directory import RunDir
 
         config = recorded(RunDir(Path(self.run)), weights=True)

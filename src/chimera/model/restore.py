@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from chimera.config.declared import without_fetching
 from chimera.config.init_from import source
+from chimera.config.trusted_config import without_fetching
 from chimera.errors import UserError
 from chimera.model.from_hf import converted
 from chimera.rundir.atomic import write_json

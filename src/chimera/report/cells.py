@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.config.compose import compose, plain
-from chimera.config.roots import roots
+from chimera.config.config_folders import roots
 from chimera.config.start_model import applicable
 from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir

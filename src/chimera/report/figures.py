@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chimera.config import static
+from chimera.config import signatures
 from chimera.report import digits, measured, style
 from chimera.report.measured import Family
 from chimera.report.style import empty, escaped
@@ -129,7 +129,7 @@ def _perplexity(axis: Any) -> None:
 def _unit(summary: Summary) -> str:
     """Unit of the rows' losses: nats per masked token, say."""
     tasks = {str(cell.config["task"]["_target_"]) for cell in summary.cells if cell.config}
-    units = {static.attribute(target, "predicts", "prediction") for target in tasks}
+    units = {signatures.attribute(target, "predicts", "prediction") for target in tasks}
     return f"nats per {units.pop()}" if len(units) == 1 else "nats"
 
 
@@ -190,7 +190,7 @@ def _draw_scores(
     for number, points in scores.items():
         axis.plot(*zip(*points, strict=True), markersize=4, **style.line(number))
     tasks = {str(cell.config["task"]["_target_"]) for cell in summary.cells if cell.config}
-    names = {static.attribute(target, "monitor", "val/score") for target in tasks}
+    names = {signatures.attribute(target, "monitor", "val/score") for target in tasks}
     axis.set_ylabel(style.words(names.pop()) if len(names) == 1 else "score")
     style.tidy(axis)
 

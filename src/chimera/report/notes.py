@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from chimera.config.rates import SUFFIX, Tried, best, lines_at
+from chimera.config.row_learning_rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
 from chimera.report import digits
 from chimera.report.baselines import baselines, below

@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import Any
 
 from chimera.config.compose import compose, plain
+from chimera.config.config_folders import roots
 from chimera.config.groups import groups
-from chimera.config.roots import roots
 from chimera.config.tables import Published, Row, Table, jobs, load
 from chimera.errors import UserError
 from chimera.report import digits

@@ -5,7 +5,7 @@ Never remove a line and never change its left side, because the table has three 
 - `current` rewrites the old paths in `config.yaml` of an older run when the run is read;
 - the identity of a run hashes the old paths (`original`), so finished runs keep their names;
 - a file from disk may instantiate only classes that this table, `conf/`, `experiments/` or a
-  plugin declares (`chimera.config.declared`).
+  plugin declares (`chimera.config.trusted_config`).
 
 Classes that have never moved are not listed.
 """

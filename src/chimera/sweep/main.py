@@ -19,10 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from chimera.config.compose import compose, plain
+from chimera.config.hydra_files import register_roots
 from chimera.config.migration_hints import is_hydra
 from chimera.config.overrides import canonical, check_choices
 from chimera.config.scale import past_lines
-from chimera.config.search_path import register_roots
 from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.program import spelt

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chimera.config.compose import compose, plain
+from chimera.config.config_folders import roots
 from chimera.config.init_from import pending
-from chimera.config.roots import roots
 from chimera.config.start_model import applicable, row_overrides, teacher_directory, wait_for_all
 from chimera.config.start_model import identities as identities_of
 from chimera.config.tables import metric_of

@@ -19,7 +19,7 @@ from hydra.utils import instantiate
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.config.declared import recorded, trusted_model
+from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel

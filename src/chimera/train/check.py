@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import Any, TypeVar, cast, get_type_hints
 
 from chimera import world
-from chimera.config import static
+from chimera.config import signatures
 from chimera.config.groups import ZOO, groups
 from chimera.config.groups import node as node_of
 from chimera.config.make import make
@@ -95,7 +95,7 @@ def check_settings(config: dict[str, Any], once: Once | None = None, *, train: b
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
         node = config[group]
         once(f"{group}.check", node, partial(_check_itself, node))
-    if not static.attribute(config["task"]["_target_"], "plain_text", True):
+    if not signatures.attribute(config["task"]["_target_"], "plain_text", True):
         once("corpus", (config["task"], config["data"]), lambda: _check_corpus(config))
     launch.check(config)
     if world.is_first():  # which may be at work in it before another process comes here
@@ -191,7 +191,7 @@ def _checked_model(parts: dict[str, Any]) -> Any:
 def _components() -> set[str]:
     """Components of all parts, by which `optim.rates` of a table may speak."""
     mixers = (node_of("mixer", name)["_target_"] for name in groups()["mixer"])
-    found = {static.attribute(target, "component", "attention") for target in mixers}
+    found = {signatures.attribute(target, "component", "attention") for target in mixers}
     named = (node_of("optim", name) for name in groups()["optim"])
     rates = {key for n in named for of in ("rates", "decays") for key in n.get(of, {})}
     return {"ffn", "head", "position", *found, *rates}
@@ -236,7 +236,7 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
 
 def _check_corpus(config: dict[str, Any]) -> None:
     labelled = "chimera.data.corpus.labelled.check_labelled"
-    corpus_check = static.attribute(config["task"]["_target_"], "corpus_check", labelled)
+    corpus_check = signatures.attribute(config["task"]["_target_"], "corpus_check", labelled)
     resolve_name(corpus_check)(make(config["data"]))
 
 

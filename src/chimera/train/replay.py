@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chimera.config.declared import recorded, shown
+from chimera.config.trusted_config import recorded, shown
 from chimera.errors import NotFiniteError, UserError
 from chimera.model.compiled import compile_model
 from chimera.rundir.directory import RunDir
@@ -132,7 +132,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
     from chimera.callback.state.step_snapshot import StepSnapshot
     from chimera.callback.state.stop import Until
     from chimera.callback.state.validation import ValidationSchedule
-    from chimera.config.lengths import in_steps
+    from chimera.config.training_steps import in_steps
     from chimera.rundir.checkpoint_io import load
     from chimera.train.callbacks import make_part_callbacks
     from chimera.train.console import say

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from hydra.utils import get_object
 
-from chimera.config.declared import recorded, trusted_model
-from chimera.config.search_path import one_line
+from chimera.config.hydra_files import one_line
 from chimera.config.settings import Trainer as Settings
+from chimera.config.trusted_config import recorded, trusted_model
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
@@ -61,7 +61,7 @@ def restore(
     """Build a run's task and load its weights. Nothing is written.
 
     Args:
-        directory: of the run, whoever made it: its files are data (`chimera.config.declared`).
+        directory: of the run, whoever made it: its files are data (`config.trusted_config`).
         which: the checkpoint; None builds the task without one.
         trust: load the Hugging Face model that the run's configuration names, if it has to be.
         training: keep the optimiser and the schedule of the configuration.

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from chimera.callback.lookup import find, with_method
 from chimera.callback.state.stop import GracefulStop
 from chimera.config.init_from import location
-from chimera.config.lengths import TrainerInSteps
+from chimera.config.training_steps import TrainerInSteps
 from chimera.data.batch.module import DataModule
 from chimera.errors import Interrupted
 from chimera.model.compiled import compile_model

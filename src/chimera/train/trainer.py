@@ -19,8 +19,8 @@ from lightning.pytorch.profilers import (
 
 from chimera import world
 from chimera.callback.state.validation import NEVER
-from chimera.config.lengths import TrainerInSteps, in_steps, number
 from chimera.config.settings import Trainer as Settings
+from chimera.config.training_steps import TrainerInSteps, in_steps, number
 from chimera.data.batch.module import DataModule
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir

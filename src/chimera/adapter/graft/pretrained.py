@@ -24,8 +24,8 @@ from chimera.adapter.graft.memory import GraftedMemory
 from chimera.adapter.graft.sites import sites
 from chimera.adapter.shared.inject import inject
 from chimera.adapter.shared.low_rank import LowRank, adapted
-from chimera.config.declared import check_fetching
 from chimera.config.schema import check_value
+from chimera.config.trusted_config import check_fetching
 from chimera.errors import UserError, one_line
 from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
 from chimera.rundir.plain import read_json

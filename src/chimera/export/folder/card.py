@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from chimera.config.declared import LEFT_OUT
+from chimera.config.trusted_config import LEFT_OUT
 from chimera.quant.shared.packing import Bytes
 
 _OWN_USE = {

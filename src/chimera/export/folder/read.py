@@ -9,10 +9,10 @@ from hydra.utils import instantiate
 from torch import nn
 
 from chimera.adapter.shared import files as adapters
-from chimera.config.declared import exported, trusted_model
+from chimera.config.hydra_files import one_line
 from chimera.config.init_from import causal_of
 from chimera.config.schema import check_value
-from chimera.config.search_path import one_line
+from chimera.config.trusted_config import exported, trusted_model
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.data.tokenizer.own import from_transformers

@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.utils import get_object
 
-from chimera.config.declared import declared
+from chimera.config.trusted_config import declared
 
 
 def named(target: str) -> Callable[..., Any]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chimera.config import choices, groups, roots
+from chimera.config import choices, config_folders, groups
 
 
 def _forget() -> None:
-    roots.roots.cache_clear()
+    config_folders.roots.cache_clear()
     groups.groups.cache_clear()
     choices.select.cache_clear()
     choices.merged_files.cache_clear()
@@ -22,10 +22,10 @@ def _forget() -> None:
 def folders(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> Iterator[None]:
     """With these folders as `--config-dir` adds them, and without them afterwards."""
     with monkeypatch.context() as patch:
-        patch.setenv(roots.VARIABLE, "")
+        patch.setenv(config_folders.VARIABLE, "")
         patch.setattr("sys.path", [*__import__("sys").path])
         for path in paths:
-            roots.add(str(path))
+            config_folders.add(str(path))
         _forget()
         try:
             yield

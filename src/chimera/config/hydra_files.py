@@ -29,7 +29,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from chimera.config.roots import roots
+from chimera.config.config_folders import roots
 from chimera.errors import UserError
 from chimera.paths import CONF
 
@@ -85,7 +85,7 @@ def _interpolations_if_any(
 
 
 def register_roots() -> None:
-    """Register the folders of `chimera.config.roots` with Hydra, for this process."""
+    """Register the folders of `chimera.config.config_folders` with Hydra, for this process."""
     Plugins.instance().register(RootsOnSearchPath)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from chimera.config.compose import compose
-from chimera.config.rates import SUFFIX, Tried, best, tried
+from chimera.config.row_learning_rates import SUFFIX, Tried, best, tried
 from chimera.config.tables import load, tables
 from chimera.errors import UserError
-from tests.config.roots_kit import folders
+from tests.config.folders_kit import folders
 
 TABLE = "bitnet_qdyt/norms"
 LINES = """scale,row,rate,seed,value
