@@ -23,8 +23,8 @@ from chimera.config.compose import compose, plain
 from chimera.config.config_folders import roots
 from chimera.config.tables import Table, load
 from chimera.errors import UserError
-from chimera.report.budget import tokens_per_step
 from chimera.report.cells import Cell, cells, numerics
+from chimera.report.curves import tokens_per_step
 from chimera.report.stats import corrected, paired
 from chimera.report.summary import Line, Summary, summarise
 from chimera.rundir.index import RunIndex

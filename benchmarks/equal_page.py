@@ -18,8 +18,8 @@ from benchmarks.paired_ratio import Ratio, by_seed, ratio
 from chimera.config.tables import load
 from chimera.paths import EXPERIMENTS
 from chimera.report import digits, notes, text
-from chimera.report.budget import budget as draw
-from chimera.report.budget import known
+from chimera.report.curves import budget as draw
+from chimera.report.curves import costs_known as known
 from chimera.report.stats import spread
 from chimera.report.style import save
 from chimera.report.summary import Summary
@@ -88,14 +88,13 @@ def write(
     machines = sorted({cost.machine for cost in costs.values() if cost.machine})
     seeds = f" of seed {', '.join(map(str, timed))}" if timed else ""
     lines = list(_lines(found, costs))
-    scheduled = {row: cost.seconds for row, cost in costs.items() if cost.seconds}
     write_atomic(folder / "equal.csv", _csv(lines))
     parts = [
         f"# {table.title} at equal {named([at.equality for at in found])}",
         f"Written by `{command}` from finished runs. A row at a budget is a run of its own, whose"
         " schedule ends there. FLOPs are those of matrix products in training. A step takes the"
         f" median time of the row's runs at the table's own steps{seeds}, validations left out"
-        f" ({', '.join(machines)}), in the pictures too.",
+        f" ({', '.join(machines)}).",
         text.grid(*together(lines)),
     ]
     for at in found:
@@ -103,7 +102,7 @@ def write(
         parts += [notes.processors(at.summary), notes.beaten(at.summary)]
         if at.equality != "steps" and known(at.summary):  # that of steps is the report's budget.png
             name = f"{at.equality.lower()}.png"
-            save(draw(at.summary, scheduled), folder / name, ("png",))
+            save(draw(at.summary), folder / name, ("png",))
             parts.append(f"![loss against FLOPs and time]({name})")
     write_atomic(folder / "equal.md", "\n\n".join(filter(None, parts)) + "\n")
 

@@ -29,7 +29,7 @@ from benchmarks.stored import Pair, records
 from chimera.config.arguments import read
 from chimera.config.row_learning_rates import chosen, lines_at
 from chimera.report import digits
-from chimera.report.budget import tokens_per_step
+from chimera.report.curves import tokens_per_step
 from chimera.report.stats import Difference, corrected, paired, spread
 from chimera.report.summary import summarise
 from chimera.report.write import report_folder

@@ -9,7 +9,7 @@ import pytest
 
 from chimera.config.compose import compose, plain
 from chimera.config.tables import jobs, load
-from chimera.report import figures, measured, style, text
+from chimera.report import metric_grid, style, text
 from chimera.report.summary import Summary, summarise
 from chimera.rundir.directory import RunDir
 
@@ -36,24 +36,24 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_multiples_of_the_trained_length() -> None:
     rope = {"val/loss": 3.0, "val/loss_2x": 4.0, "val/loss_4x": 5.0, "val/accuracy_2x": 0.1}
     table = summary("saidl/positions", {"rope": rope, "learned": {"val/loss": 7.0}})
-    ((title, head, body),) = measured.grids(table)
+    ((title, head, body),) = metric_grid.grids(table)
     assert title == "val/loss, by multiples of the trained length"
     assert head == ["row", "1 ×", "2 ×", "4 ×"]
     rows = {row[0]: row[1:] for row in body}
     assert rows["rope"][1] == "5.0 ± 1.4 (6.14731)"
     assert rows["learned"] == ["8.0 ± 1.4 (6.62816)", "–", "–"]
     assert "## By length" in text.report(table)
-    assert figures.lengths(table) is None  # of loss and perplexity only perplexity is drawn
+    assert metric_grid.picture(table) is None  # of loss and perplexity only perplexity is drawn
 
 
 @pytest.mark.slow
 def test_lengths_in_tokens_are_drawn_with_the_published_values(tmp_path: Path) -> None:
     speed = {f"cost/tokens_per_second@{n}": 1000.0 * n for n in (256, 4096)}
     table = summary("saidl/hardware", {"standard": speed, "linear": speed})
-    ((_, head, body),) = measured.grids(table)
+    ((_, head, body),) = metric_grid.grids(table)
     assert head[1:] == ["256", "512", "1024", "2048", "4096"]
     assert next(r for r in body if r[0] == "standard")[5] == "4,096,001.0 ± 1.4 (802.8)"
-    figure = figures.lengths(table)
+    figure = metric_grid.picture(table)
     assert figure is not None
     hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
     assert len(hollow) == 6  # the paper's rows
@@ -66,7 +66,7 @@ def test_lengths_in_tokens_are_drawn_with_the_published_values(tmp_path: Path) -
 
 def test_a_rank_of_zero_is_drawn() -> None:
     ranks = {"val/rank": 1.0, "rank/layer_0": 2.0, "rank/layer_1": -1.0}
-    figure = figures.lengths(summary("saidl/lambda", {"xi_001": ranks}))  # a mean of -1 and 1
+    figure = metric_grid.picture(summary("saidl/lambda", {"xi_001": ranks}))  # a mean of -1 and 1
     assert figure is not None
     (line,) = figure.axes[0].lines
     assert list(line.get_ydata()) == [3.0, 0.0]
@@ -74,5 +74,5 @@ def test_a_rank_of_zero_is_drawn() -> None:
 
 def test_a_table_without_lengths_has_no_section_by_length() -> None:
     table = summary("saidl/hybrids", {"baseline": {"val/perplexity": 9.0, "val/loss": 2.0}})
-    assert measured.grids(table) == []
+    assert metric_grid.grids(table) == []
     assert "## By length" not in text.report(table)

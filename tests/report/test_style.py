@@ -68,9 +68,3 @@ def test_a_legend_covers_no_data(name: str, count: int) -> None:
     box = legend.get_window_extent()
     assert box.x0 >= 0
     assert box.x1 <= figure.bbox.x1
-
-
-def test_long_curves_are_thinned_and_keep_their_end() -> None:
-    steps, values = style.thinned([float(n) for n in range(10_001)], range(1, 10_002))
-    assert len(steps) <= 1502
-    assert (steps[0], steps[-1], values[-1]) == (1, 10_001, 10_000.0)

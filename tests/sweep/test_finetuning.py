@@ -14,7 +14,7 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.tables import load
 from chimera.errors import UserError
-from chimera.report.measured import columns, columns_grid, families
+from chimera.report.metric_grid import columns, columns_grid, families
 from chimera.report.summary import summarise
 from chimera.report.text import report
 from chimera.rundir.directory import RunDir

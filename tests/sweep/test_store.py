@@ -13,7 +13,7 @@ from chimera.cli import compare
 from chimera.cli.store import main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
-from chimera.report.figures import losses_of, together
+from chimera.report.curves import at_common_steps, losses_of
 from chimera.report.write import write
 from chimera.rundir.identity import identity
 from chimera.rundir.keep import ROWS, add
@@ -121,7 +121,7 @@ def test_curves_of_whole_and_thinned_logs_meet(tmp_path: Path) -> None:
     record, _ = add(run)
     whole, thin = losses_of(run / "steps.csv"), losses_of(record / "steps.csv")
     assert len(whole[0]) == 1000
-    steps, (first, second) = together([whole, thin])
+    steps, (first, second) = at_common_steps([whole, thin])
     assert (steps, second) == thin
     assert len(steps) <= ROWS
     assert first == pytest.approx([step / 7 for step in steps])

@@ -128,17 +128,6 @@ def tidy(axis: Axes) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def thinned(
-    values: list[float], steps: Sequence[float], limit: int = 1500
-) -> tuple[list[float], list[float]]:
-    """Steps and values, at most so many of them, evenly, with the last one."""
-    every = max(1, -(-len(values) // limit))
-    places = [*range(0, len(values), every)]
-    if values and places[-1] != len(values) - 1:
-        places.append(len(values) - 1)
-    return [steps[place] for place in places], [values[place] for place in places]
-
-
 def legend(figure: Figure, axis: Axes, title: str | None = None) -> None:
     """The legend beside or below the data, never over them.
 

@@ -79,6 +79,12 @@ class Line:
         text = digits.spread(self.ours)
         return f"{text} ({self.ours.n} of {len(self.cells)} seeds; {states})" if undone else text
 
+    def printed(self, key: str) -> float | None:
+        """The published value of a column; None if the paper prints none."""
+        if self.published and self.published.column == key:
+            return self.published.value
+        return self.also_published[key].value if key in self.also_published else None
+
     def measured(self, key: str) -> Spread | None:
         """Mean and spread of a metric or number in the runs' records; None if no run has it."""
         return spread([v for cell in self.cells if (v := metric(cell.record, key)) is not None])

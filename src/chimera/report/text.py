@@ -8,7 +8,7 @@ from typing import Any
 
 from chimera.config.tables import Published, title_of
 from chimera.paths import CONF
-from chimera.report import budget, digits, measured, notes, origin, settings
+from chimera.report import curves, digits, metric_grid, notes, origin, settings
 from chimera.report.baselines import baselines
 from chimera.report.cells import Cell
 from chimera.report.escape import Markdown, block, cell, code, markdown
@@ -37,7 +37,7 @@ def report(summary: Summary) -> str:
         notes.beaten(summary),
         "![published and ours](report.png)",
         "![loss of every row](curves.png)",
-        "![loss against FLOPs and time](budget.png)" if budget.known(summary) else "",
+        "![loss against FLOPs and time](budget.png)" if curves.costs_known(summary) else "",
         "## Order of rows",
         order(summary),
         *_missing(summary),
@@ -205,11 +205,11 @@ def _missing(summary: Summary) -> list[str]:
 def _measured(summary: Summary) -> list[str]:
     """Sections of the further metrics, with the published numbers in brackets."""
     sections = []
-    if measured.columns(summary):
-        sections += ["## Other measured metrics", grid(*measured.columns_grid(summary))]
-    if families := measured.families(summary):
+    if metric_grid.columns(summary):
+        sections += ["## Other measured metrics", grid(*metric_grid.columns_grid(summary))]
+    if families := metric_grid.families(summary):
         name = "layer" if all(family.unit == "block" for family in families) else "length"
-        grids = measured.grids(summary)
+        grids = metric_grid.grids(summary)
         parts = [f"{markdown(title)}:\n\n{grid(head, body)}" for title, head, body in grids]
         sections += [f"## By {name}", *parts, f"![by {name}](lengths.png)"]
     return sections
@@ -217,7 +217,7 @@ def _measured(summary: Summary) -> list[str]:
 
 def _only_published(summary: Summary) -> list[str]:
     """Columns of the paper that no run has."""
-    in_runs = measured.columns(summary)
+    in_runs = metric_grid.columns(summary)
     return [column for column in summary.columns if column not in in_runs]
 
 

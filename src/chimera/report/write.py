@@ -11,7 +11,7 @@ from rich.text import Text
 
 from chimera.config.tables import Table
 from chimera.paths import home
-from chimera.report import budget, export, figures, text
+from chimera.report import curves, export, metric_grid, text
 from chimera.report.bars import bars
 from chimera.report.baselines import baselines
 from chimera.report.cells import Configs
@@ -57,10 +57,10 @@ def write(
     write_atomic(folder / "report.csv", export.comma_separated(summary))
     write_atomic(folder / "report.tex", export.booktabs(summary))
     save(bars(summary), folder / "report.png", forms)
-    save(figures.curves(summary), folder / "curves.png", forms)
-    if budget.known(summary):
-        save(budget.budget(summary), folder / "budget.png", forms)
-    if lengths := figures.lengths(summary):
+    save(curves.curves(summary), folder / "curves.png", forms)
+    if curves.costs_known(summary):
+        save(curves.budget(summary), folder / "budget.png", forms)
+    if lengths := metric_grid.picture(summary):
         save(lengths, folder / "lengths.png", forms)
     return summary
 
