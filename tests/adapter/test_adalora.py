@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import peft
 import pytest
 import torch
@@ -105,33 +103,6 @@ def test_the_gradient_of_the_penalty(form: str) -> None:
         factor.grad = torch.zeros_like(factor)
     close(update.add_penalty(0.3, form), penalty(update.A, update.B).detach(), 1e-12)
     close([update.A.grad, update.B.grad], list(wanted), 1e-12)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_goes_on_with_the_same_numbers() -> None:
-    def run(first: int, last: int, state: dict[str, Tensor] | None, optim: object) -> nn.Module:
-        model = pair()[0]
-        optimizer = adam(model)
-        if state is not None:
-            model.load_state_dict(state)
-            optimizer.load_state_dict(optim)
-        callback = budget(model)
-        for step, batch in enumerate(batches(last)):
-            if step >= first:
-                optimizer.zero_grad()
-                model(**batch).loss.backward()
-                callback.penalise()
-                optimizer.step()
-                callback.allocate(step)
-        model.optimizer = SimpleNamespace(state=optimizer.state_dict())
-        return model
-
-    whole = run(0, 180, None, None)
-    for cut in (31, 160):
-        half = run(0, cut, None, None)
-        state = {k: v.clone() for k, v in half.state_dict().items()}
-        again = run(cut, 180, state, half.optimizer.state)
-        close(list(again.state_dict().values()), list(whole.state_dict().values()), 0.0)
 
 
 def test_more_is_asked_for_than_there_is() -> None:

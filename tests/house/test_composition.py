@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,13 +62,3 @@ def test_config_and_model_name_no_component(file: Path) -> None:
     components = {name for group in ZOO for name in names(group)} - {"none"}
     words = {"learned", "linear"}  # also a scale of embeddings, and what a Quantiser makes
     assert not components & set(literals(file)) - words
-
-
-@pytest.mark.parametrize("overrides", [["--help"], ["mixer=retnett"], ["mixer.windw=3"]])
-def test_an_answer_imports_no_torch(overrides: list[str]) -> None:
-    code = (
-        "import sys; from chimera.cli.train import main; main(sys.argv[1:]);"
-        "sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *overrides], capture_output=True)
-    assert done.returncode == 0

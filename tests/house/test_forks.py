@@ -42,23 +42,6 @@ def test_arguments_folder_environment_and_output_are_those_of_a_process(
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "error"),
-    [
-        ("import sys; sys.exit(3)", 3, ""),
-        ("import sys; sys.exit('in words')", 1, "in words\n"),
-        ("import sys; sys.exit()", 0, ""),
-        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
-        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
-    ],
-)
-def test_exit_codes(program: str, code: int, error: str) -> None:
-    done = forks.run("-c", program)
-    assert done.returncode == code
-    assert done.stderr.endswith(error)
-    assert bool(done.stderr) == bool(error)
-
-
-@pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)]
 )
 def test_signals_arrive(number: signal.Signals, code: int, tmp_path: Path) -> None:

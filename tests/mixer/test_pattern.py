@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from chimera.contract_tests import zoo
 from chimera.mixer.attention import Attention
@@ -70,35 +68,6 @@ def test_windows_stand_between_global_layers(name: str, windows: list[int | None
     make = zoo.choices(mixer=name).mixer
     layers = [make(site(layer=i, depth=6), parts()) for i in range(6)]
     assert [getattr(layer, "window", None) for layer in layers] == windows
-
-
-#: Published patterns, the depth at which all of their members are in, encoder or decoder.
-PUBLISHED = [
-    ("hymba", 1, True),
-    pytest.param("kimi_linear", 4, True, marks=pytest.mark.slow),
-    pytest.param("mamba2_hybrid", 5, True, marks=pytest.mark.slow),
-    pytest.param("modernbert", 3, False, marks=pytest.mark.slow),
-    pytest.param("gemma3", 6, True, marks=pytest.mark.slow),
-    pytest.param("hymba", 1, False, marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(("name", "depth", "causal"), PUBLISHED)
-def test_published_patterns_learn(name: str, depth: int, causal: bool) -> None:
-    """A text of two halves that are equal: 30 steps take a third of the loss."""
-    model = zoo.model(replace(zoo.TINY, depth=depth, init_std=0.02), causal=causal, mixer=name)
-    half = zoo.tokens(4, 16)
-    ids = torch.cat([half, half], 1)
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    losses = []
-    for _ in range(30):
-        logits = model(ids).logits[:, :-1] if causal else model(ids.where(ids % 3 > 0, 0)).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), (ids[:, 1:] if causal else ids).flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] * 2 / 3
 
 
 def test_best_combo_is_blocks_throughout() -> None:

@@ -131,20 +131,6 @@ def test_a_position_that_rotates_takes_the_place_of_the_own_rotation() -> None:
     assert "bias" not in Retention.honours
 
 
-def test_runs_in_bfloat16() -> None:
-    m = build().float()
-    x = torch.randn(2, 40, 32)
-    want = m(x, ctx(tokens=40)).y
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        out = m(x, ctx(tokens=40), m.init_state(2))
-    assert out.state.s.dtype == torch.float32
-    assert (out.y.float() - want).abs().max() < 0.05 * want.abs().max()
-    m = m.bfloat16()
-    out = m(x.bfloat16(), ctx(tokens=40), m.init_state(2))
-    assert out.y.dtype == torch.bfloat16
-    assert out.state.s.dtype == torch.float32
-
-
 def test_decoding_is_one_step_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
     m = build()
     state = m(torch.randn(1, 5, 32).double(), ctx(tokens=5), m.init_state(1)).state

@@ -183,13 +183,3 @@ def test_it_can_do_what_all_of_its_members_can() -> None:
     both = Bidirectional(site(causal=False), parts(), partial(Routed, members=members))
     assert isinstance(both.ahead, Mixer)
     assert both(torch.randn(2, 5, 32), ctx(tokens=5)).y.shape == (2, 5, 32)
-
-
-def test_bf16_autocast_runs() -> None:
-    for causal in (True, False):
-        for mode, scope in CHOICES:
-            m = build(causal, mode=mode, scope=scope).float()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                out = m(torch.randn(3, 5, 32), ctx(tokens=5))
-            assert torch.isfinite(out.y).all()
-            out.y.float().sum().backward()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chimera.ops import delta
-from tests.kit import close, grads
+from tests.kit import close
 from tests.reference.delta import delta as naive
 
 
@@ -39,15 +39,6 @@ class Case:
         return [x if x is None else x.requires_grad_() for x in found]
 
 
-CASES = [
-    Case(),
-    Case(steps=2, decay=True, top=2.0),
-    Case(steps=3, reads=2, channels=True),
-    Case(reads=2, channels=True, decay=True),
-]
-cases = pytest.mark.parametrize("case", CASES, ids=str)
-
-
 def by_token(*x: Tensor | None) -> tuple[Tensor, Tensor]:
     """Naive recurrence, with key-value heads repeated for the query heads that share them."""
     q, *rest = x
@@ -55,47 +46,6 @@ def by_token(*x: Tensor | None) -> tuple[Tensor, Tensor]:
     rest = [None if y is None else y.repeat_interleave(reads, 1) for y in rest]
     y, h = naive(q, *rest)
     return y, h[:, ::reads]
-
-
-def stepped(*x: Tensor | None) -> tuple[Tensor, Tensor]:
-    *inputs, h = x
-    reads = []
-    for t in range(inputs[0].shape[2]):
-        y, h = delta.step(*(None if i is None else i[:, :, t : t + 1] for i in inputs), h)
-        reads.append(y)
-    return torch.cat(reads, 2), h
-
-
-def same(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], inputs: list[Tensor | None]) -> None:
-    """Compare outputs, final states, and gradients of both with respect to all inputs."""
-    close(a, b)
-    weights = [torch.randn_like(x) for x in a]
-    losses = [sum((x * w).sum() for x, w in zip(pair, weights, strict=True)) for pair in (a, b)]
-    over = [x for x in inputs if x is not None]
-    close(grads(losses[0], over), grads(losses[1], over))
-
-
-@cases
-@pytest.mark.parametrize("tokens", [1, 130])
-def test_chunkwise_is_the_recurrence(case: Case, tokens: int) -> None:
-    x = case.make(tokens)
-    same(delta.chunkwise(*x), by_token(*x), x)
-
-
-@cases
-@pytest.mark.parametrize("chunk", [1, 16])
-def test_all_forms_give_the_same_numbers(case: Case, chunk: int) -> None:
-    x = case.make(33)
-    one = delta.parallel(*x)
-    same(delta.chunkwise(*x, chunk=chunk), one, x)
-    same(stepped(*x), one, x)
-
-
-def test_no_state_is_a_zero_state_and_gives_none() -> None:
-    *x, state = CASES[1].make(33)
-    y, none = delta.chunkwise(*x, chunk=8)
-    assert none is None
-    close(y, delta.chunkwise(*x, torch.zeros_like(state))[0])
 
 
 def test_a_full_step_writes_and_a_double_step_reflects() -> None:
@@ -107,19 +57,6 @@ def test_a_full_step_writes_and_a_double_step_reflects() -> None:
     close(
         delta.chunkwise(k[:, :, :, 0], k, 0 * v, 2 * one, None, h)[0], -k[:, :, :, 0] @ h
     )  # a negative eigenvalue
-
-
-def test_something_happens_between_chunks() -> None:
-    x = CASES[2].make(40)
-    *inputs, state = x
-    reads = []
-    for at in range(0, 40, 16):
-        part = [None if i is None else i[:, :, at : at + 16] for i in inputs]
-        y, state = by_token(*part, state)
-        state = state.tanh()
-        reads.append(y)
-    got = delta.chunkwise(*x, chunk=16, between=lambda h, c: h.tanh())
-    same(got, (torch.cat(reads, 2), state), x)
 
 
 def paper(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, sign: int, own: bool) -> Tensor:

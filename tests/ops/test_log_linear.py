@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from chimera.ops import log_linear, ssd
@@ -13,9 +10,6 @@ from chimera.ops.log_linear import Levels
 from tests.kit import close, grads
 from tests.ops import recurrent
 from tests.reference.log_linear import buckets
-from tests.reference.log_linear import log_linear as by_bucket
-
-widths, chunks = st.integers(1, 4), st.sampled_from([1, 2, 8, 16, 64])
 
 
 def make(t: int, k: int = 3, v: int = 2, levels: int = 5, strength: float = 1.0) -> list[Tensor]:
@@ -24,11 +18,6 @@ def make(t: int, k: int = 3, v: int = 2, levels: int = 5, strength: float = 1.0)
     g = -strength * torch.rand(2, 4, t) ** 4
     found = recurrent.leaves(q, keys, torch.randn(2, 4, t, v), g, torch.rand(2, 4, t, levels))
     return [x for x in found if x is not None]
-
-
-def oracle(x: list[Tensor]) -> Tensor:
-    q, k, *rest = x
-    return by_bucket(*(y.repeat_interleave(2, 1) for y in (q, k)), *rest)
 
 
 def empty(x: list[Tensor]) -> Levels:
@@ -49,40 +38,6 @@ def in_pieces(x: list[Tensor], pieces: list[int], chunk: int) -> tuple[Tensor, L
         reads.append(y)
         at += n
     return torch.cat(reads, 2), state
-
-
-def same(got: Tensor, want: Tensor, x: list[Tensor]) -> None:
-    close(got, want, recurrent.EXACT)
-    weight = torch.randn_like(got) / got.numel() ** 0.5
-    close(grads((got * weight).sum(), x), grads((want * weight).sum(), x), recurrent.EXACT)
-
-
-@given(st.integers(1, 23), widths, st.integers(1, 7), chunks, st.integers(1, 9))
-def test_every_form(t: int, k: int, levels: int, chunk: int, width: int) -> None:
-    torch.manual_seed(t)
-    x = make(t, k, levels=levels)
-    want = oracle(x)
-    y, none = log_linear.chunkwise(*x, chunk=chunk)
-    assert none is None
-    same(y, want, x)
-    pieces = [width] * (t // width) + [t % width] * bool(t % width)
-    y, state = in_pieces(x, pieces, chunk)
-    same(y, want, x)
-    # The state is that of single tokens, gradients too.
-    reads, last = in_pieces(x, [1] * t, chunk)
-    same(reads, want, x)
-    same(state.memory, last.memory, x)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strength", [0.0, 3000.0])
-@pytest.mark.parametrize("t", [64, 65, 200])
-def test_long_texts(t: int, strength: float) -> None:
-    """Aligned chunks, free ones and single tokens, with more tokens than levels reach."""
-    x = make(t, levels=6, strength=strength)
-    want, _ = in_pieces(x, [1] * t, 8)
-    same(log_linear.chunkwise(*x, chunk=16)[0], want, x)
-    same(in_pieces(x, [27] * (t // 27) + [t % 27], 8)[0], want, x)
 
 
 def test_equal_weights_are_one_state() -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from chimera.ops import mesa
@@ -18,7 +12,6 @@ from tests.kit import close, grads
 from tests.ops import recurrent
 from tests.reference.mesa import mesa as by_token
 
-widths, chunks = st.integers(1, 5), st.sampled_from([1, 2, 8, 16, 64])
 EXACT = mesa.Solver(steps=100, tolerance=0)
 
 
@@ -30,28 +23,6 @@ def make(t: int, k: int = 4, v: int = 3, strength: float = 1.0) -> list[Tensor |
     state = torch.cat([h @ h.mT, torch.randn(2, 2, k, v)], -1)
     ridge = 0.5 + torch.rand(2, k)
     return recurrent.leaves(q, keys, torch.randn(2, 2, t, v), beta, g, ridge, state)
-
-
-def with_ridge(x: list[Tensor | None]) -> tuple[Any, Any, list[Tensor | None]]:
-    """Op, oracle and inputs without the ridge, which has no tokens."""
-    ridge, inputs = x[5], [*x[:5], x[6]]
-
-    def run(form: Any, *args: Any, **options: Any) -> Any:
-        state = args[5] if len(args) > 5 else None
-        return form(*args[:5], ridge, state, **options)
-
-    op = SimpleNamespace(
-        chunkwise=partial(run, partial(mesa.chunkwise, solver=EXACT)),
-        step=partial(run, partial(mesa.step, solver=EXACT)),
-    )
-    return op, partial(run, by_token), inputs
-
-
-@given(st.integers(1, 70), widths, widths, chunks, st.sampled_from([0.0, 1.0, 3000.0]))
-def test_every_form(t: int, k: int, v: int, chunk: int, strength: float) -> None:
-    torch.manual_seed(t)
-    op, oracle, inputs = with_ridge(make(t, k, v, strength))
-    recurrent.every_form(op, oracle, inputs, chunk)
 
 
 def test_the_ridge_has_a_gradient() -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from chimera.ops import path
 from tests.kit import close, grads
 from tests.ops import recurrent
-from tests.reference.path import path as by_definition
-
-widths = st.integers(1, 5)
 
 
 def make(t: int, k: int = 4, v: int = 3, groups: int = 2, reads: int = 2) -> list[Tensor]:
@@ -23,13 +17,6 @@ def make(t: int, k: int = 4, v: int = 3, groups: int = 2, reads: int = 2) -> lis
     keys, values = torch.randn(2, groups, t, k), torch.randn(2, groups, t, v)
     found = recurrent.leaves(q, keys, values, w, 2 * torch.rand(2, groups, t))
     return [x for x in found if x is not None]
-
-
-def want(x: list[Tensor]) -> tuple[Tensor, Tensor]:
-    q, *rest = x
-    reads = q.shape[1] // rest[0].shape[1]
-    y, keys = by_definition(q, *(z.repeat_interleave(reads, 1) for z in rest))
-    return y, keys[:, ::reads]
 
 
 def in_pieces(x: list[Tensor], width: int, chunk: int) -> tuple[Tensor, Tensor]:
@@ -43,22 +30,6 @@ def in_pieces(x: list[Tensor], width: int, chunk: int) -> tuple[Tensor, Tensor]:
         outputs.append(out.y)
         keys = out.keys
     return torch.cat(outputs, 2), keys
-
-
-@given(st.integers(1, 20), widths, widths, st.integers(1, 3), st.sampled_from([1, 3, 8]), widths)
-def test_every_form(t: int, k: int, v: int, reads: int, chunk: int, width: int) -> None:
-    torch.manual_seed(t)
-    x = make(t, k, v, reads=reads)
-    oracle = want(x)
-    for got in (in_pieces(x, t, chunk), in_pieces(x, width, chunk), in_pieces(x, 1, chunk)):
-        recurrent.same(got, oracle, x)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("t", [63, 65, 130])
-def test_chunks_equal_one_chunk(t: int) -> None:
-    x = make(t)
-    recurrent.same(in_pieces(x, t, 64), in_pieces(x, t, t), x)
 
 
 def test_reflections_keep_lengths() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,14 +41,6 @@ def test_every_form(
 ) -> None:
     torch.manual_seed(t)
     recurrent.every_form(ssd, oracle, make(t, groups, shared, k, v, strength), chunk)
-
-
-@pytest.mark.parametrize("t", [1, 150])
-def test_many_chunks(t: int) -> None:
-    x = make(t, 2, 2, 4, 3)
-    want = oracle(*x)
-    recurrent.same(ssd.chunkwise(*x), want, x)
-    recurrent.same(ssd.chunkwise(*x, chunk=4), want, x)
 
 
 def test_float32_keeps_its_digits_beside_strong_decays() -> None:

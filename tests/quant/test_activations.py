@@ -151,20 +151,6 @@ def test_a_half_precision_input_is_rounded_to_the_grid_in_float32(
     assert torch.equal(seen[0], layer.inputs(x.float()).bfloat16())
 
 
-@pytest.mark.parametrize(("dtype", "share"), [(torch.bfloat16, 0.07), (torch.float16, 0.009)])
-def test_share_of_codes_that_a_rounding_before_the_grid_changes(
-    dtype: torch.dtype, share: float
-) -> None:
-    """A code changes if a border is between the exact and the rounded number, in steps."""
-    x = torch.randn(2000, 128)
-    rounded = x.to(dtype).float()
-    exact, got = (z / (z.abs().amax(-1, keepdim=True) / 127) for z in (x, rounded))
-    assert torch.equal(got.round(), (PerToken(8)(rounded) / (rounded / got)).round())
-    changed = (exact.round() != got.round()).float().mean()
-    assert float(changed) == pytest.approx(float((exact - got).abs().mean()), rel=0.1)
-    assert changed < share
-
-
 def test_layers_with_one_input_round_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries, keys, values and gate: the numbers and gradients of rounding it for each."""
     made: list[torch.Tensor] = []

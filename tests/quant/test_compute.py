@@ -168,33 +168,3 @@ def test_other_grids_are_refused_in_one_line(make: Any, need: str, compute: str)
     assert f"quant.compute={compute}" in str(error.value)
     assert "\n" not in str(error.value)
     assert make("simulate").compute == "simulate"
-
-
-@pytest.mark.slow
-def test_300_steps_of_int8_train_as_simulate() -> None:
-    """The same data and seed: the curves differ by flips at ties, less than those of two seeds."""
-    curves = {}
-    for compute, seed in (("simulate", 0), ("int8", 0), ("simulate", 1)):
-        torch.manual_seed(seed)
-        line = ["quant=bitnet158", "norm=none", "mixer=retnet", f"quant.compute={compute}"]
-        shape = Model(dim=32, depth=2, heads=4, max_len=16)
-        choices = choose(resolved(composed(line)))
-        model = build_model(shape, choices, vocab_size=17, causal=True)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        data, losses = torch.Generator().manual_seed(7), []
-        for _ in range(300):
-            start = torch.randint(17, (8, 1), generator=data)
-            step = torch.randint(1, 4, (8, 1), generator=data)
-            ids = (start + step * torch.arange(13)) % 17
-            logits = model(ids[:, :-1]).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        curves[compute, seed] = torch.tensor(losses)
-    apart = (curves["int8", 0] - curves["simulate", 0]).abs().mean()
-    seeds = (curves["simulate", 1] - curves["simulate", 0]).abs().mean()
-    print(f"int8 and simulate {apart:.4f} apart, two seeds {seeds:.4f}")
-    assert apart < seeds
-    assert curves["int8", 0][-50:].mean() < 0.7 * curves["int8", 0][:10].mean()

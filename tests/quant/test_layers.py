@@ -176,29 +176,6 @@ def test_hadamard_by_role(role: Role) -> None:
     close(found["attention"], found["all" if rotates else "none"], 0.0)
 
 
-def test_dense_and_fast_layers_agree() -> None:
-    dense, fast = linear(HBit(transform="dense")), linear(HBit(transform="fast"))
-    fast.load_state_dict(dense.state_dict())
-    x, g = randn(2, 9, 48), randn(2, 9, 40)
-    close(dense(x), fast(x), 1e-10)
-    assert all(
-        torch.allclose(a, b, atol=1e-10)
-        for a, b in zip(
-            grads((dense(x) * g).sum(), dense), grads((fast(x) * g).sum(), fast), strict=True
-        )
-    )
-
-
-@pytest.mark.parametrize("name", ["int8", "int4_act", "ternary_weight"])
-def test_baselines_keep_biases(name: str) -> None:
-    assert make(name).linear(8, 8, bias=True, role="up").bias is not None
-
-
-@pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit"])
-def test_bitnets_have_none(name: str) -> None:
-    assert make(name).linear(8, 8, bias=True, role="up").bias is None
-
-
 @pytest.mark.parametrize("name", ["bitnet158", "bitnet_b1", "hbit", "ternary_weight"])
 def test_ternary_layers_show_their_codes(name: str) -> None:
     for module in (linear(make(name)), make(name, embedding=True).embedding(9, 16).double()):
@@ -207,27 +184,3 @@ def test_ternary_layers_show_their_codes(name: str) -> None:
         assert codes.dtype == torch.int8
         used = module.table() if hasattr(module, "table") else module.quantised()
         close(codes * scale, used.detach(), 1e-15)
-
-
-@pytest.mark.parametrize("name", ["none", "int8", "int4_act"])
-def test_others_have_none_to_show(name: str) -> None:
-    assert not isinstance(linear(make(name)), Packable)
-
-
-@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
-def test_adamw_removes_the_factor_of_the_papers_lsq(optimizer: Any) -> None:
-    """`lsq` and `standard` train alike with AdamW, apart with SGD; `lsq_learned` differs."""
-    moved = {}
-    for ste in ("standard", "lsq", "lsq_learned"):
-        torch.manual_seed(0)
-        layer = HBit(ste=ste, activations="per_token").linear(16, 8, bias=False, role="up")
-        start, steps = layer.weight.detach().clone(), optimizer(layer.parameters(), lr=1e-3)
-        x, target = torch.randn(32, 16), torch.randn(32, 8)
-        for _ in range(20):
-            steps.zero_grad()
-            (layer(x) - target).square().sum().backward()
-            steps.step()
-        moved[ste] = layer.weight.detach() - start
-    apart = {k: float((v - moved["standard"]).norm() / v.norm()) for k, v in moved.items()}
-    assert (apart["lsq"] < 0.05) == (optimizer is torch.optim.AdamW)
-    assert apart["lsq_learned"] > 0.05

@@ -9,43 +9,25 @@ from typing import Any
 
 import pytest
 
-from chimera.config.trusted_config import declared, recorded
+from chimera.config.declared import declared, recorded
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from tests.safety.kit import CODE, COMMANDS, OF_EXPORT, Scene, refused
 
 Config = dict[str, Any]
-Change = Callable[[Config, Scene], None]
+Change = Callable[[Config, Scene], object]
 
 #: Commands that build from what the directory says; `go on` takes the command line's word.
 BUILDERS = [name for name in COMMANDS if name != "go on"]
 
 
+#: A node that runs the stranger's code when it is built.
+EVIL = {"_target_": f"{CODE}.run"}
+
+
 def hub(config: Config, scene: Scene) -> None:
-    config["mixer"] = {
-        "_target_": "torch.hub.load",
-        "repo_or_dir": str(scene.code),
-        "model": "run",
-        "source": "local",
-        "trust_repo": True,
-    }
-
-
-def evaluated(config: Config, scene: Scene) -> None:
-    config["model"] = {"_target_": "builtins.eval", "_args_": [f"open('{scene.canary}', 'w')"]}
-
-
-def call(config: Config, scene: Scene) -> None:
-    inner = {"_target_": "os.system", "_args_": [f"touch {scene.canary}"]}
-    config["data"] = {"_target_": "hydra.utils.call", "config": inner}
-
-
-def system(config: Config, scene: Scene) -> None:
-    config["tokenizer"] = {"_target_": "os.system", "command": f"touch {scene.canary}"}
-
-
-def process(config: Config, scene: Scene) -> None:
-    config["task"] = {"_target_": "subprocess.run", "args": ["touch", str(scene.canary)]}
+    node = {"_target_": "torch.hub.load", "repo_or_dir": str(scene.code), "model": "run"}
+    config["mixer"] = {**node, "source": "local", "trust_repo": True}
 
 
 def in_a_list(config: Config, scene: Scene) -> None:
@@ -53,142 +35,97 @@ def in_a_list(config: Config, scene: Scene) -> None:
     config["norm"]["eps"] = [1, {"deep": [[inner]]}]
 
 
-def callback_of_a_part(config: Config, scene: Scene) -> None:
-    config["norm"]["callbacks"] = {"mine": {"_target_": f"{CODE}.run"}}
-
-
-def partial(config: Config, scene: Scene) -> None:
-    inner = {"_target_": "functools.partial", "_args_": [{"_target_": f"{CODE}.run"}]}
-    config["ffn"] = {**inner, "_partial_": True}
-
-
-def imported_alone(config: Config, scene: Scene) -> None:
-    config["quant"] = {"_target_": f"{CODE}.run", "_partial_": True}
-
-
-def not_recursive(config: Config, scene: Scene) -> None:
-    config["position"]["_recursive_"] = False
-
-
-def positional(config: Config, scene: Scene) -> None:
-    config["position"]["_args_"] = [str(scene.canary)]
-
-
-def partial_that_is_no_truth(config: Config, scene: Scene) -> None:
-    config["position"]["_partial_"] = {"_target_": f"{CODE}.run"}
-
-
-def target_that_is_no_text(config: Config, scene: Scene) -> None:
-    config["mixer"]["inner"] = {"_target_": {"_target_": "os.getcwd"}}
-
-
-def function_of_ours(config: Config, scene: Scene) -> None:
-    config["mixer"] = {"_target_": "chimera.config.config_folders.add", "folder": str(scene.code)}
-
-
-def through_a_module_of_ours(config: Config, scene: Scene) -> None:
-    config["mixer"] = {"_target_": "chimera.rundir.directory.os.system", "command": "true"}
-
-
-def class_of_another_group(config: Config, scene: Scene) -> None:
-    config["mixer"] = {"_target_": "chimera.train.loggers.WandbRun", "save_dir": str(scene.code)}
-
-
 def interpolated(config: Config, scene: Scene) -> None:
     node = f"{{_target_: os.system, command: touch {scene.canary}}}"
     config["mixer"]["kv_heads"] = "${oc.create:" + node + "}"
 
 
-def environment(config: Config, scene: Scene) -> None:
-    config["model"]["dropout"] = "${oc.env:HOME}"
-
-
-def missing(config: Config, scene: Scene) -> None:
-    config["model"]["dim"] = "???"
-
-
-def trainer(config: Config, scene: Scene) -> None:
-    config["trainer"]["plugin"] = {"_target_": f"{CODE}.run"}
-
-
-def unknown_argument(config: Config, scene: Scene) -> None:
-    config["model"]["builder"] = f"{CODE}.run"
-
-
-def wrong_type(config: Config, scene: Scene) -> None:
-    config["model"]["dim"] = [f"{CODE}.run"]
-
-
-def no_part(config: Config, scene: Scene) -> None:
-    del config["mixer"]
-
-
-def unknown_group(config: Config, scene: Scene) -> None:
-    config["extra"] = {"_target_": f"{CODE}.run"}
-
-
 def remote_model(config: Config, scene: Scene) -> None:
     about = {"auto_map": {"AutoConfig": "modeling_evil.run", "AutoModel": "modeling_evil.run"}}
     (scene.code / "config.json").write_text(json.dumps(about))
-    config["model"] = {
-        "_target_": "chimera.model.hf_settings.HuggingFace",
-        "name": str(scene.code),
-        "max_len": 16,
-    }
+    name = "chimera.model.hf_settings.HuggingFace"
+    config["model"] = {"_target_": name, "name": str(scene.code), "max_len": 16}
 
 
-def option_that_is_a_path(config: Config, scene: Scene) -> None:
-    config["choices"]["mixer"] = f"../../{CODE}/mixer"
+def put(path: str, value: Any) -> Change:
+    """Replaces the value at a dotted path."""
+
+    def change(config: Config, scene: Scene) -> None:
+        *parents, last = path.split(".")
+        for key in parents:
+            config = config[key]
+        config[last] = value
+
+    return change
 
 
-#: Attack to a part of the line that refuses it.
-ATTACKS: dict[Change, str] = {
-    hub: "mixer._target_=torch.hub.load is not declared",
-    evaluated: "model._target_=builtins.eval is not declared",
-    call: "data._target_=hydra.utils.call is not declared",
-    system: "tokenizer._target_=os.system is not declared",
-    process: "task._target_=subprocess.run is not declared",
-    in_a_list: "norm.eps.1.deep.0.0._target_=os.system is not declared",
-    callback_of_a_part: f"norm.callbacks.mine._target_={CODE}.run is not declared",
-    partial: "ffn._target_=functools.partial is not declared",
-    imported_alone: f"quant._target_={CODE}.run is not declared",
-    not_recursive: "position._recursive_=False",
-    positional: "position._args_=[",
-    partial_that_is_no_truth: "position._partial_={",
-    target_that_is_no_text: "mixer.inner._target_={",
-    function_of_ours: "mixer._target_=chimera.config.config_folders.add is not declared",
-    through_a_module_of_ours: "mixer._target_=chimera.rundir.directory.os.system is not declared",
-    class_of_another_group: "mixer._target_=chimera.train.loggers.WandbRun is not declared",
-    interpolated: "mixer.kv_heads=${oc.create:",
-    environment: "model.dropout=${oc.env:HOME}",
-    missing: "model.dim=???",
-    trainer: f"trainer.plugin._target_={CODE}.run is not declared",
-    unknown_argument: "model.builder is n",
-    wrong_type: "model.dim=",
-    no_part: "no node mixer",
-    unknown_group: f"extra._target_={CODE}.run is not declared",
-    remote_model: "not loaded on a file's word",
-    option_that_is_a_path: f"choices.mixer=../../{CODE}/mixer",
+#: Attack to what it changes and a part of the line that refuses it.
+ATTACKS: dict[str, tuple[Change, str]] = {
+    "hub": (hub, "mixer._target_=torch.hub.load is not declared"),
+    "in a list": (in_a_list, "norm.eps.1.deep.0.0._target_=os.system is not declared"),
+    "callback of a part": (
+        put("norm.callbacks", {"mine": EVIL}),
+        f"norm.callbacks.mine._target_={CODE}.run is not declared",
+    ),
+    "partial": (
+        put("ffn", {"_target_": "functools.partial", "_args_": [EVIL], "_partial_": True}),
+        "ffn._target_=functools.partial is not declared",
+    ),
+    "not recursive": (put("position._recursive_", False), "position._recursive_=False"),
+    "positional": (put("position._args_", ["x"]), "position._args_=["),
+    "partial that is no truth": (put("position._partial_", EVIL), "position._partial_={"),
+    "target that is no text": (
+        put("mixer.inner", {"_target_": {"_target_": "os.getcwd"}}),
+        "mixer.inner._target_={",
+    ),
+    "function of ours": (
+        put("mixer", {"_target_": "chimera.config.config_folders.add", "folder": "x"}),
+        "mixer._target_=chimera.config.config_folders.add is not declared",
+    ),
+    "through a module of ours": (
+        put("mixer", {"_target_": "chimera.rundir.directory.os.system", "command": "true"}),
+        "mixer._target_=chimera.rundir.directory.os.system is not declared",
+    ),
+    "class of another group": (
+        put("mixer", {"_target_": "chimera.train.loggers.WandbRun", "save_dir": "x"}),
+        "mixer._target_=chimera.train.loggers.WandbRun is not declared",
+    ),
+    "interpolated": (interpolated, "mixer.kv_heads=${oc.create:"),
+    "environment": (put("model.dropout", "${oc.env:HOME}"), "model.dropout=${oc.env:HOME}"),
+    "missing": (put("model.dim", "???"), "model.dim=???"),
+    "trainer": (
+        put("trainer.plugin", EVIL),
+        f"trainer.plugin._target_={CODE}.run is not declared",
+    ),
+    "unknown argument": (put("model.builder", f"{CODE}.run"), "model.builder is n"),
+    "wrong type": (put("model.dim", [f"{CODE}.run"]), "model.dim="),
+    "no part": (lambda config, _: config.pop("mixer"), "no node mixer"),
+    "unknown group": (put("extra", EVIL), f"extra._target_={CODE}.run is not declared"),
+    "remote model": (remote_model, "not loaded on a file's word"),
+    "option that is a path": (
+        put("choices.mixer", f"../../{CODE}/mixer"),
+        f"choices.mixer=../../{CODE}/mixer",
+    ),
 }
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.__name__)
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_a_runs_configuration(
-    attack: Change, scene: Callable[..., Scene], capsys: pytest.CaptureFixture[str]
+    attack: str, scene: Callable[..., Scene], capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = scene()
-    here.config(lambda config: attack(config, here))
-    names = [n for n in BUILDERS if not (attack is remote_model and n in ("generate", "mmlu"))]
-    refused(here, names, COMMANDS, ATTACKS[attack], capsys)
+    here.config(lambda config: ATTACKS[attack][0](config, here))
+    names = [n for n in BUILDERS if not (attack == "remote model" and n in ("generate", "mmlu"))]
+    refused(here, names, COMMANDS, ATTACKS[attack][1], capsys)
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: a.__name__)
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_an_exported_configuration(
-    attack: Change, scene: Callable[..., Scene], capsys: pytest.CaptureFixture[str]
+    attack: str, scene: Callable[..., Scene], capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = scene("exported")
-    here.config(lambda config: attack(config, here))
-    refused(here, [*OF_EXPORT], OF_EXPORT, ATTACKS[attack], capsys)
+    here.config(lambda config: ATTACKS[attack][0](config, here))
+    refused(here, [*OF_EXPORT], OF_EXPORT, ATTACKS[attack][1], capsys)
 
 
 @pytest.mark.parametrize(
