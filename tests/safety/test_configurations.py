@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chimera.config.declared import declared, recorded
+from chimera.config.trusted_config import declared, recorded
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from tests.safety.kit import CODE, COMMANDS, OF_EXPORT, Scene, refused
