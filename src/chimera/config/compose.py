@@ -16,16 +16,14 @@ writes a file or imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError
 
-from chimera import dotted
 from chimera.config import init_from, precision, row_learning_rates, tables
 from chimera.config.choices import (
     configuration,
@@ -36,19 +34,9 @@ from chimera.config.choices import (
     select,
 )
 from chimera.config.groups import groups
-from chimera.config.hydra_files import one_line
-from chimera.config.overrides import (
-    OPEN,
-    canonical,
-    check_choices,
-    check_entry,
-    check_key,
-    hint,
-    is_choice,
-    one_each,
-)
+from chimera.config.overrides import CommandLine, read, refuse_unknown, set_values
 from chimera.config.scale import apply_scale, drop_unused_preset_keys
-from chimera.config.start_model import OWN, row_overrides, start_model, teacher_overrides
+from chimera.config.start_model import row_overrides, start_model, teacher_overrides
 from chimera.config.training_steps import apply_debug
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
@@ -67,25 +55,23 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         UserError: an override that cannot be read, an unknown choice, an unknown key, an unusable
             `init_from`.
     """
-    overrides = one_each(canonical(list(overrides)))
-    parsed = check_choices(overrides)
-    settings: dict[str, Any] = {o.key_or_group: o.value() for o in parsed}
-    begins_with, source, choices = _choices(overrides, parsed, settings)
+    line = read(overrides)
+    begins_with, source, choices = _all_choices(line)
     cfg, chosen = configuration(choices), select(choices)
     known_keys = set(chosen.keys())
-    _set_values(cfg, parsed, settings, known_keys)
+    set_values(cfg, line, known_keys)
     drop_unused_preset_keys(cfg, chosen.options, known_keys)
-    _refuse_unknown(cfg, known_keys)
+    refuse_unknown(cfg, known_keys)
     _name_choices(cfg, chosen.options)
-    apply_scale(cfg, scale_of(chosen), set(settings))
-    row_learning_rates.apply(cfg, set(settings))
-    apply_debug(cfg, chosen, settings)
+    apply_scale(cfg, scale_of(chosen), set(line.settings))
+    row_learning_rates.apply(cfg, set(line.settings))
+    apply_debug(cfg, chosen, line.settings)
     precision.resolve(cfg)
     cfg.init_from = begins_with
-    init_from.apply_source(cfg, source, settings)
+    init_from.apply_source(cfg, source, line.settings)
     init_from.apply_checkpoint(cfg)
     if cfg.task.get("teacher"):
-        cfg.task.teacher_run = teacher_identity(cfg.task.teacher, overrides)
+        cfg.task.teacher_run = _teacher_identity(cfg.task.teacher, line.texts)
     return cfg
 
 
@@ -109,19 +95,17 @@ def final_choices(overrides: Sequence[str]) -> list[str]:
     Raises:
         UserError: as of `compose`.
     """
-    parsed = check_choices(list(overrides))
-    return list(_choices(overrides, parsed, {o.key_or_group: o.value() for o in parsed})[2])
+    return list(_all_choices(read(overrides))[2])
 
 
-def _choices(
-    overrides: Sequence[str], parsed: Sequence[Override], settings: Mapping[str, Any]
+def _all_choices(
+    line: CommandLine,
 ) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
     """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
-    choices = [text for text, o in zip(overrides, parsed, strict=True) if is_choice(o)]
-    begins_with = start_model(select(tuple(choices)), choices, settings)
-    source = _source(begins_with, overrides) if begins_with else None
-    choices = [*init_from.source_choices(source, begins_with, settings), *choices]
-    return begins_with, source, implied_choices(choices, settings)
+    begins_with = start_model(select(tuple(line.choices)), line)
+    source = _source(begins_with, line.texts) if begins_with else None
+    choices = [*init_from.source_choices(source, begins_with, line.settings), *line.choices]
+    return begins_with, source, implied_choices(choices, line.settings)
 
 
 def _source(begins_with: str, overrides: Sequence[str]) -> init_from.Source | None:
@@ -142,7 +126,7 @@ def _source(begins_with: str, overrides: Sequence[str]) -> init_from.Source | No
     return init_from.Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
 
 
-def teacher_identity(teacher: str, overrides: Sequence[str]) -> str:
+def _teacher_identity(teacher: str, overrides: Sequence[str]) -> str:
     """Identity (eight hexadecimal digits) of the teacher of a run.
 
     Args:
@@ -167,71 +151,6 @@ def teacher_identity(teacher: str, overrides: Sequence[str]) -> str:
 @cache
 def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
     return plain(compose(overrides))
-
-
-def _set_values(
-    cfg: DictConfig, parsed: Sequence[Override], settings: Mapping[str, Any], known_keys: set[str]
-) -> None:
-    """Set each `key=value`; an argument that a class has and no file sets becomes a known key."""
-    for override in parsed:
-        key = override.key_or_group
-        if is_choice(override) or key.startswith(OWN):
-            continue
-        if key in known_keys or not _is_argument(cfg, key, settings):
-            check_key(override, known_keys)
-        elif override.is_add() or override.is_force_add():
-            known_keys.add(key)
-        else:
-            raise UserError(
-                f"{override.input_line}: no file sets {key}; if its class has this argument, write"
-                f" +{override.input_line}"
-            )
-        _set(cfg, override)
-
-
-def _is_argument(cfg: DictConfig, key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a key is an argument of its node's class that no YAML file names.
-
-    The arguments of a class of another package are checked later, when it is imported.
-    """
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(cfg, parent) if parent else None
-    if not isinstance(node, DictConfig) or name in node:
-        return False
-    target = str(settings.get(f"{parent}._target_", node.get("_target_") or ""))
-    if not target.startswith("chimera."):
-        return bool(target)
-    from chimera.config.schema import arguments  # imports pydantic
-
-    return name in arguments(target)
-
-
-def _set(cfg: DictConfig, override: Override) -> None:
-    key = override.key_or_group
-    if override.is_delete():
-        with open_dict(cfg):
-            dotted.drop(cfg, key)
-        return
-    if override.is_sweep_override():
-        raise UserError(
-            f"{override.input_line} gives several values; start a sweep with {spelt('train')} -m …"
-        )
-    check_entry(override, OmegaConf.select(cfg, key, throw_on_resolution_failure=False))
-    try:
-        with one_line():
-            OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)
-    except OmegaConfBaseException as error:
-        raise UserError(" ".join(str(error).split())) from error
-
-
-def _refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
-    keys = {key for key, _ in dotted.walk(OmegaConf.to_container(cfg))}
-    for key in sorted(keys - known_keys):
-        if not key.startswith(("table.", "mixer.members", "callbacks.", *OPEN)):
-            raise UserError(
-                f"an experiment or preset sets {key}, which no chosen part has"
-                f"{hint(key, known_keys)}"
-            )
 
 
 def _name_choices(cfg: DictConfig, options: Mapping[str, str]) -> None:

@@ -1,20 +1,26 @@
-"""Parse the overrides of a command line and check their choices and keys."""
+"""Read the overrides of a command line: parse them, check choices and keys, set values."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Set
-from functools import lru_cache
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
 from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
+from chimera import dotted
 from chimera.config.groups import ZOO, groups, is_part
+from chimera.config.hydra_files import one_line
 from chimera.config.migration_hints import advice, check_hydra, is_hydra, option_advice
-from chimera.config.schema import RESERVED
+from chimera.config.schema import RESERVED, arguments
 from chimera.errors import UserError, nearest, unknown
 from chimera.program import spelt
 
@@ -24,11 +30,47 @@ MAPPINGS = ("optim.rates", "optim.decays")
 SEVERAL = ("logger",)
 #: Keys that an empty value would leave out without a word.
 EMPTY = ("run_dir", "init_from", "ckpt_path")
+#: Prefix of what is set for the row that a run starts from (`start_model.py`).
+NEEDS = "needs."
 #: Any component of the model has a key below these; the model's check refuses others.
 OPEN = ("optim.rates.", "optim.decays.")
 
 #: A setting whose value is below the home folder; Hydra's grammar has no `~` in a value.
 _HOME = re.compile(r"^([\w.+]+=)~/")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Overrides of a run, read and checked.
+
+    Args:
+        texts: each override in the form that Hydra takes.
+        parsed: the same, parsed.
+    """
+
+    texts: list[str]
+    parsed: list[Override]
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Value by key or group."""
+        return {override.key_or_group: override.value() for override in self.parsed}
+
+    @cached_property
+    def choices(self) -> list[str]:
+        """The overrides that choose an option of a group."""
+        pairs = zip(self.texts, self.parsed, strict=True)
+        return [text for text, override in pairs if is_choice(override)]
+
+
+def read(overrides: Sequence[str]) -> CommandLine:
+    """Read the overrides of one run.
+
+    Raises:
+        UserError: an override that cannot be read, or an unknown choice.
+    """
+    texts = _one_each(canonical(list(overrides)))
+    return CommandLine(texts, check_choices(texts))
 
 
 def canonical(overrides: list[str]) -> list[str]:
@@ -78,7 +120,7 @@ def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override
     return parsed
 
 
-def one_each(overrides: list[str]) -> list[str]:
+def _one_each(overrides: list[str]) -> list[str]:
     """Overrides with a choice for each name of `logger=[csv,wandb]`, in the form that Hydra takes.
 
     The node of each is below its name: `logger.csv`, `logger.wandb`.
@@ -163,7 +205,58 @@ def _names(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def check_key(override: Override, known_keys: Set[str]) -> None:
+def set_values(cfg: DictConfig, line: CommandLine, known_keys: set[str]) -> None:
+    """Set each `key=value`; an argument that a class has and no file sets becomes a known key."""
+    for override in line.parsed:
+        key = override.key_or_group
+        if is_choice(override) or key.startswith(NEEDS):
+            continue
+        if key in known_keys or not _is_argument(cfg, key, line.settings):
+            _check_key(override, known_keys)
+        elif override.is_add() or override.is_force_add():
+            known_keys.add(key)
+        else:
+            raise UserError(
+                f"{override.input_line}: no file sets {key}; if its class has this argument, write"
+                f" +{override.input_line}"
+            )
+        _set(cfg, override)
+
+
+def _is_argument(cfg: DictConfig, key: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a key is an argument of its node's class that no YAML file names.
+
+    The arguments of a class of another package are checked later, when it is imported.
+    """
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(cfg, parent) if parent else None
+    if not isinstance(node, DictConfig) or name in node:
+        return False
+    target = str(settings.get(f"{parent}._target_", node.get("_target_") or ""))
+    if not target.startswith("chimera."):
+        return bool(target)
+    return name in arguments(target)
+
+
+def _set(cfg: DictConfig, override: Override) -> None:
+    key = override.key_or_group
+    if override.is_delete():
+        with open_dict(cfg):
+            dotted.drop(cfg, key)
+        return
+    if override.is_sweep_override():
+        raise UserError(
+            f"{override.input_line} gives several values; start a sweep with {spelt('train')} -m …"
+        )
+    _check_entry(override, OmegaConf.select(cfg, key, throw_on_resolution_failure=False))
+    try:
+        with one_line():
+            OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)
+    except OmegaConfBaseException as error:
+        raise UserError(" ".join(str(error).split())) from error
+
+
+def _check_key(override: Override, known_keys: Set[str]) -> None:
     """Refuse `key=value` for an unknown key and `+key=value` for a known one.
 
     Args:
@@ -186,7 +279,7 @@ def check_key(override: Override, known_keys: Set[str]) -> None:
         raise UserError(f"+{key}: {key} exists already; drop the +")
 
 
-def check_entry(override: Override, now: object) -> None:
+def _check_entry(override: Override, now: object) -> None:
     """Refuse a value for a key that holds a mapping (`optim.schedule=cosine`), and an empty path.
 
     Args:
@@ -209,6 +302,16 @@ def check_entry(override: Override, now: object) -> None:
         f"{override.input_line} would replace a mapping; set an entry of it, as in"
         f" {key}.<name>=…{f' (it has {names})' if names else ''}"
     )
+
+
+def refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
+    keys = {key for key, _ in dotted.walk(OmegaConf.to_container(cfg))}
+    for key in sorted(keys - known_keys):
+        if not key.startswith(("table.", "mixer.members", "callbacks.", *OPEN)):
+            raise UserError(
+                f"an experiment or preset sets {key}, which no chosen part has"
+                f"{hint(key, known_keys)}"
+            )
 
 
 def hint(key: str, known_keys: Set[str]) -> str:

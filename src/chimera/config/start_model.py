@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 
 from chimera.config import init_from, tables
 from chimera.config.choices import UNSET, Selection, scale_of, select
-from chimera.config.overrides import check_choices, is_choice
+from chimera.config.overrides import NEEDS, CommandLine, read
 from chimera.errors import UserError
 from chimera.program import spelt
 from chimera.rundir.directory import RunDir, directory_of_teacher
 
-#: Value of `needs` for rows that train from scratch, and prefix of what the needed row is set to.
-NONE, OWN = "none", "needs."
-_OWN = re.compile(r"\+*(needs\.)")
+#: Value of `needs` for rows that train from scratch.
+NONE = "none"
+_NEEDS = re.compile(r"\+*(needs\.)")
 #: Prefixes of the overrides that a run shares with the row that it needs.
 SHARED = ("scale=", "logger", "launcher", "trainer.progress=", "data.cache_dir=")
 #: Prefixes of the overrides of a student that are not for its teacher.
-STUDENT_ONLY = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil", OWN)
+STUDENT_ONLY = ("run_dir", "overwrite", "name", "table", "task.teacher", "task.distil", NEEDS)
 
 
 class FirstRun(NamedTuple):
@@ -41,29 +41,26 @@ class FirstRun(NamedTuple):
     command: str
 
 
-def start_model(
-    chosen: Selection, choices: Sequence[str], settings: Mapping[str, Any]
-) -> str | None:
+def start_model(chosen: Selection, line: CommandLine) -> str | None:
     """`init_from` of a run: the command line's, or `row:` with what its row or preset needs.
 
     Args:
         chosen: options and files of the choices.
-        choices: overrides that choose.
-        settings: values by key of the command line.
+        line: of the run.
 
     Raises:
         UserError: the command line speaks of a start model that the run does not have.
     """
-    needed, given = _needed(chosen, choices), settings.get("init_from", UNSET)
+    needed, given = _needed(chosen, line.choices), line.settings.get("init_from", UNSET)
     found = given if given is not UNSET else needed and f"{tables.ROW}{needed}"
     if needed == NONE:
         if given not in (UNSET, None):
             raise UserError(
-                f"init_from={given}: {_name(choices)} trains a model from scratch, whose shape no"
-                " other model has; leave init_from= out"
+                f"init_from={given}: {_name(line.choices)} trains a model from scratch, whose"
+                " shape no other model has; leave init_from= out"
             )
         found = None
-    own = [key for key in settings if key.startswith(OWN)]
+    own = [key for key in line.settings if key.startswith(NEEDS)]
     if own and not str(found).startswith(tables.ROW):
         raise UserError(
             f"{own[0]}= is for the row that a run starts from, and this run starts from none; leave"
@@ -74,17 +71,14 @@ def start_model(
 
 def applicable(overrides: Sequence[str]) -> list[str]:
     """Overrides of a job without those about a start model that its row does not have."""
-    parsed = dict(zip(overrides, check_choices(list(overrides)), strict=True))
-    keys = {text: override.key_or_group for text, override in parsed.items()}
-    own = [text for text, key in keys.items() if key.startswith(OWN)]
-    given = [text for text, key in keys.items() if key == "init_from"]
-    choices = [text for text, override in parsed.items() if is_choice(override)]
-    if not (own or given) or not any("/" in keys[choice] for choice in choices):
+    given = [text for text in overrides if text.startswith("init_from=")]
+    own = [text for text in overrides if _NEEDS.match(text)]
+    line = read(overrides) if given or own else None
+    if line is None or not any("/" in choice.partition("=")[0] for choice in line.choices):
         return list(overrides)
-    needed = _needed(select(tuple(choices)), choices)
-    unused = given if needed == NONE else []
-    names_row = str(parsed[given[-1]].value()).startswith(tables.ROW) if given else bool(needed)
-    unused = [*unused, *(own if needed == NONE or not names_row else [])]
+    needed = _needed(select(tuple(line.choices)), line.choices)
+    row = str(line.settings["init_from"]).startswith(tables.ROW) if given else needed is not None
+    unused = [*(given if needed == NONE else []), *(own if needed == NONE or not row else [])]
     return [text for text in overrides if text not in unused]
 
 
@@ -99,7 +93,7 @@ def row_overrides(row: str, overrides: Iterable[str]) -> list[str]:
         UserError: no such row.
     """
     overrides = list(overrides)
-    own = [text[: m.start(1)] + text[m.end(1) :] for text in overrides if (m := _OWN.match(text))]
+    own = [text[: m.start(1)] + text[m.end(1) :] for text in overrides if (m := _NEEDS.match(text))]
     keys = {text.partition("=")[0] for text in own}
     shared = [o for o in overrides if o.startswith(SHARED) and o.partition("=")[0] not in keys]
     return [tables.row_override(row, "init_from"), *shared, *own]
