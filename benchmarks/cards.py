@@ -21,7 +21,7 @@ from benchmarks.card.stored import read as read_store
 from benchmarks.card.stored import read_longer
 from chimera.config.arguments import read
 from chimera.errors import UserError
-from chimera.paths import ROOT, store_root
+from chimera.paths import EXPERIMENTS, ROOT
 from chimera.rundir.atomic import make_folder
 
 RESULTS = Path(__file__).parent / "results"
@@ -48,7 +48,7 @@ def main(words: Sequence[str] = ()) -> dict[str, Any]:
         UserError: a bad word, or the named store has no record of a profile.
     """
     options = read(Options, words, USAGE)
-    store = options.store or store_root()
+    store = options.store or EXPERIMENTS
     try:
         profiles = read_store(store)
     except UserError as error:

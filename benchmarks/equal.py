@@ -23,10 +23,11 @@ from chimera.config.compose import compose, plain
 from chimera.config.config_folders import roots
 from chimera.config.tables import Table, load
 from chimera.errors import UserError
-from chimera.report.cells import Cell, cells, numerics
+from chimera.report.cells import Cell, cells
 from chimera.report.curves import tokens_per_step
 from chimera.report.stats import corrected, paired
 from chimera.report.summary import Line, Summary, summarise
+from chimera.rundir.identity import NUMERICS
 from chimera.rundir.index import RunIndex
 from chimera.types import NonNegativeInt, PositiveFloat
 
@@ -178,15 +179,16 @@ def summary_at(
         [None if line.name == table.reference else paired(line.values, reference) for line in lines]
     )
     lines = [replace(line, difference=d) for line, d in zip(lines, tested, strict=True)]
-    cells = [cell for line in lines for cell in line.cells]
-    return Summary(table, list(overrides), seeds, numerics(cells), tuple(lines), ())
+    return Summary(table, list(overrides), seeds, NUMERICS, tuple(lines), ())
 
 
 def record_of(words: Sequence[str]) -> dict[str, Any]:
     """Record of a finished run; empty without one."""
     index = RunIndex(roots())
     config, digits = index.config(list(words), lambda texts: plain(compose(texts)))
-    return index.result(config, digits).record()
+    directory = index.directory(config, digits)
+    kept = index.record(config, digits, directory)
+    return kept.result if kept else directory.record()
 
 
 def reproduce(table: Table, overrides: Sequence[str], options: Options) -> str:

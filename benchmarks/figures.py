@@ -88,7 +88,7 @@ def readme() -> str:
 
 def convolution() -> str:
     """The README's sentence about convolutions."""
-    store = ROOT / "store"
+    store = ROOT / "experiments"
     profiles = read_profiles(store)
     return controls.sentence(profiles, longer.gather(read_longer(store), profiles))
 

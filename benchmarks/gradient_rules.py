@@ -7,7 +7,6 @@ of the training, and the share of stretches with every step clipped stands besid
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -15,11 +14,11 @@ from typing import Any
 
 from benchmarks.markdown import table
 from benchmarks.qdyt import PRESET, RECORDS, SCALE, perplexities
+from benchmarks.stored import named
 from chimera.config.row_learning_rates import chosen, lines_at
 from chimera.paths import ROOT
 from chimera.report import digits
 from chimera.report.stats import paired
-from chimera.rundir.store import check, paths
 
 #: The table, the feed-forward layer of its rows, and the norm in the names of their records.
 TABLE, FFN, NORM = "bitnet_qdyt/ste", "swiglu", "qdyt"
@@ -31,17 +30,13 @@ Run = tuple[dict[str, Any], dict[str, Any], list[float]]
 
 def gradient_rules() -> str:
     """A line for each rule, the lowest perplexity first."""
-    return page(runs(ROOT / "store"))
+    return page(runs(ROOT / "experiments"))
 
 
 def runs(root: Path) -> Iterator[Run]:
     """The records of such runs."""
-    for path in sorted(paths(root)):
-        if path.name.startswith(f"{RECORDS}{NORM}-"):
-            directory = check(path)
-            with (path / "steps.csv").open(encoding="utf-8", newline="") as file:
-                norms = [float(line["grad_norm"]) for line in csv.DictReader(file)]
-            yield directory.config(), directory.record(), norms
+    for record in named(root, f"{RECORDS}{NORM}-"):
+        yield record.config, record.result, record.steps["grad_norm"]
 
 
 def page(found: Iterable[Run]) -> str:

@@ -28,8 +28,7 @@ from chimera.config.compose import compose, plain
 from chimera.errors import NotFiniteError, UserError, unknown
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
-from chimera.rundir.keep import add
-from chimera.rundir.store import Store
+from chimera.rundir.records import Records, add
 from chimera.types import PositiveInt
 
 USAGE = "python -m benchmarks profile mixer=<name>[+<option>=<value>…][,…] [tasks=…] [workers=2]"
@@ -51,8 +50,6 @@ STEPS = 800
 RATES = (1e-3, 3e-3, 1e-2)
 CHOICE, SEEDS = 0, (1, 2, 3, 4)
 SOLVED = 0.99
-#: Rows of a record's step log.
-ROWS = 10
 _EARLY = "+callbacks.solved"
 
 
@@ -180,9 +177,9 @@ def settle(
 def run(words: list[str]) -> dict[str, Any] | None:
     """Record of a run, trained if the store lacks it; None if its numbers do not stay finite."""
     config = plain(compose(words))
-    stored = Store().find(config, identity(config))
+    stored = Records().find(config, identity(config))
     if stored is not None:
-        return stored.record()
+        return stored.result
     from chimera.api.runs import fit
 
     began = time.perf_counter()
@@ -192,9 +189,9 @@ def run(words: list[str]) -> dict[str, Any] | None:
         where = f"{config['name']} lr={config['optim']['lr']:g} seed={config['seed']}"
         print(f"{where}: {error}", flush=True)
         return None
-    place, _ = add(directory, rows=ROWS)
+    record = RunDir(directory).record()
+    add([directory])
     shutil.rmtree(directory)  # weights of a solved toy task; the record has its numbers
-    record = RunDir(place).record()
     print(f"{line(record)}, {time.perf_counter() - began:.0f} s", flush=True)
     return record
 
@@ -262,8 +259,8 @@ def line(record: Mapping[str, Any]) -> str:
 def stored(mixer: str, task: str, rate: float, seed: int) -> dict[str, Any] | None:
     """Record of a run of the profile, None if the run store lacks it."""
     config = plain(compose(overrides(mixer, task, rate, seed)))
-    found = Store().find(config, identity(config))
-    return None if found is None else found.record()
+    found = Records().find(config, identity(config))
+    return None if found is None else found.result
 
 
 def _check(options: Options) -> list[str]:

@@ -1,4 +1,4 @@
-"""Records of the repo's store, for the blocks of pages that are written from them."""
+"""The repo's records, for the blocks of pages that are written from them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from chimera.paths import ROOT
-from chimera.rundir.store import FILES, check, paths
+from chimera.paths import EXPERIMENTS
+from chimera.rundir.records import Record, folders
+from chimera.rundir.records import records as read
 
 #: A record's configuration and run.json.
 Pair = tuple[dict[str, Any], dict[str, Any]]
@@ -19,19 +20,22 @@ def records(start: str = "", root: Path | None = None, *, end: str = "") -> Iter
 
     Args:
         start, end: of the records' names, which end with the runs' identities.
-        root: of the store; None: that of the repo.
+        root: of the records; None: that of the repo.
 
     Raises:
         UserError: one of them does not count. A page must not silently lose a row.
     """
-    for path in sorted(paths(root or ROOT / "store")):
-        if path.name.startswith(start) and path.name.endswith(end):
-            files = [file for name in FILES if (file := path / name).exists()]
-            yield _read(path, tuple(file.stat().st_mtime_ns for file in files))
+    for record in named(root or EXPERIMENTS, start):
+        if record.path.name.endswith(end):
+            yield record.config, record.result
+
+
+def named(root: Path, start: str) -> list[Record]:
+    """The records whose names start so, sorted by name."""
+    return [each for each in _all(root) if each.path.name.startswith(start)]
 
 
 @cache  # a dozen blocks read the same records
-def _read(path: Path, times: tuple[int, ...]) -> Pair:
-    """A record; `times` are when its files were written. Nobody changes what it returns."""
-    directory = check(path)
-    return directory.config(), directory.record()
+def _all(root: Path) -> list[Record]:
+    found = [record for folder in folders([root]) for record in read(folder)]
+    return sorted(found, key=lambda record: record.path.name)

@@ -23,7 +23,7 @@ from tests.rotation import (  # noqa: F401 - hooks of pytest
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ["CHIMERA_STORE"] = os.devnull  # the checkout's records are no test's results
+os.environ["CHIMERA_RECORDS"] = os.devnull  # the checkout's records are no test's results
 if "HF_MODULES_CACHE" not in os.environ:  # copies of exported folders' code
     os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="chimera-modules-")
     atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)

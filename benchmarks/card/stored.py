@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from benchmarks.card.records import CHANCE, METRIC, Profiles, Run, gather
+from benchmarks.stored import named
 from benchmarks.variant import of_node
 from chimera.errors import UserError, one_line
 from chimera.rundir.identity import flatten
-from chimera.rundir.store import check, paths
+from chimera.rundir.records import Record
 
 #: Start of the names of records, of those with more steps, and of their data sets.
 NAME, LONGER, DATA = "profile-", "longer-", "mad/"
@@ -32,7 +32,7 @@ def read(root: Path) -> Profiles:
     if not found.by_mixer:
         raise UserError(
             f"{root} has no record of a profile; train one by python -m benchmarks profile"
-            " mixer=<name>, or name another store by CHIMERA_STORE="
+            " mixer=<name>, or name another store by CHIMERA_RECORDS="
         )
     return found
 
@@ -45,24 +45,21 @@ def read_longer(root: Path) -> list[Run]:
 def _named(root: Path, start: str) -> tuple[list[Run], list[str]]:
     """Runs whose records' names start so, and why other such records do not count."""
     runs, left_out = [], []
-    for path in paths(root):
-        if not path.name.startswith(start):
-            continue
+    for record in named(root, start):
         try:
-            runs.append(_run(path))
+            runs.append(_run(record))
         except UserError as error:
             left_out.append(one_line(error).replace(f"{root}/", ""))  # pages name no machine
     return runs, left_out
 
 
-def _run(path: Path) -> Run:
+def _run(kept: Record) -> Run:
     """A record as a run.
 
     Raises:
         UserError: it does not count, or is of no profile.
     """
-    directory = check(path)
-    config, record = directory.config(), directory.record()
+    config, record, path = kept.config, kept.result, kept.path
     tags = [str(tag) for tag in record.get("tags", ())]
     stages = [tag for tag in tags if tag in ("rate", "report")]
     choices = record["choices"]
@@ -73,7 +70,7 @@ def _run(path: Path) -> Run:
         raise UserError(f"{path} is of no profile: it has {what}")
     flat = flatten(config).items()
     setting = sorted((key, str(value)) for key, value in flat if COMPARED.match(key))
-    environment = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+    environment = kept.environment
     return Run(
         mixer=of_node(str(choices["mixer"]), config["mixer"]),
         task=str(choices["data"]).removeprefix(DATA),

@@ -7,7 +7,6 @@ profile of a mixer is the cell rmsnorm, none, swiglu, and is not trained again.
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from benchmarks.profile import CHOICE
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError, one_line
 from chimera.rundir.identity import identity
-from chimera.rundir.store import Store
+from chimera.rundir.records import Records
 
 #: Groups of the factors, in the order of a cell.
 FACTORS = ("norm", "quant", "ffn")
@@ -132,7 +131,7 @@ def measured(
         seeds: that report.
         root: of the store; None: that of this process.
     """
-    store, result = Store(root), Measured(task)
+    store, result = Records([root] if root else None), Measured(task)
     for cell in cells:
         try:
             config = plain(compose(words(mixer, task, cell, rates[0], seeds[0])))
@@ -147,7 +146,7 @@ def measured(
 
 def _read(
     result: Measured,
-    store: Store,
+    store: Records,
     config: dict[str, Any],
     cell: Cell,
     rates: Sequence[float],
@@ -178,7 +177,7 @@ def _read(
 
 
 def _record(
-    store: Store, config: dict[str, Any], rate: float, seed: int
+    store: Records, config: dict[str, Any], rate: float, seed: int
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """run.json and environment.json of this configuration's run at another rate and seed."""
     own = copy.deepcopy(config)
@@ -186,8 +185,7 @@ def _record(
     found = store.find(own, identity(own))
     if found is None:
         return None
-    about = json.loads((found.path / "environment.json").read_text(encoding="utf-8"))
-    return found.record(), about
+    return found.result, found.environment
 
 
 def _response(record: dict[str, Any], *, text: bool) -> float:

@@ -30,11 +30,11 @@ from chimera.rundir.environment import environment
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 #: Jobs that fit into 80 GB together, the most important first.
 WAVES = (
-    ("card", *steps.WAVES[0]),
-    steps.WAVES[1],
+    ("card", *(f"steps {name}" for name in steps.FIRST)),
+    tuple(f"steps {name}" for name in steps.SECOND),
     ("packed", "packed gemlite", *(f"kernels {name}" for name in kernels.NAMES),
      *(f"forms {part}" for part in range(forms.JOBS))),
-    *steps.WAVES[2:],
+    tuple(f"steps {name}" for name in steps.THIRD),
 )  # fmt: skip
 #: Share of a wave's seconds in which its jobs have to be ready.
 PREPARED = 0.7

@@ -71,7 +71,6 @@ class Setting:
             for _ in range(3):
                 step()
         torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.empty_cache()  # what the calls before it held
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()

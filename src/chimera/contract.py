@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int, Int8
@@ -216,22 +215,6 @@ class FFN(nn.Module):
 
     def forward(self, x: Tensor, ctx: Ctx) -> Out:
         raise NotImplementedError
-
-
-def accept_scalars(module: nn.Module, *names: str) -> None:
-    """Let parameters of shape [1] load from files in which they have shape [], as in numerics 1.
-
-    FSDP2 divides the first axis of each parameter, so a parameter of one number has shape [1].
-    """
-    module.register_load_state_dict_pre_hook(partial(_as_vectors, names))
-
-
-def _as_vectors(
-    names: tuple[str, ...], module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any
-) -> None:
-    for name in names:
-        if (saved := state.get(prefix + name)) is not None and saved.ndim == 0:
-            state[prefix + name] = saved.reshape(1)
 
 
 def _no_grid(dim: int) -> nn.Module | None:

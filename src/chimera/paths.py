@@ -56,6 +56,7 @@ def cache_root() -> Path:
     return Path(os.environ.get("CHIMERA_CACHE") or "~/.cache/chimera").expanduser()
 
 
-def store_root() -> Path:
-    """Folder of the run store: `CHIMERA_STORE` if it is set, else `store/` below `home`."""
-    return Path(os.environ.get("CHIMERA_STORE") or home() / "store")
+def records_roots() -> list[Path]:
+    """Folders with records of runs: that of `CHIMERA_RECORDS`, else two below `home`."""
+    named = os.environ.get("CHIMERA_RECORDS")
+    return [Path(named)] if named else [home() / "experiments", home() / "records"]

@@ -17,8 +17,6 @@ from benchmarks import cards
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.rundir.identity import identity
-from chimera.rundir.keep import add
-from chimera.rundir.store import paths
 
 ACCURACY = {"attention": {"mqar": 0.9, "parity": 0.5}, "delta": {"mqar": 0.8, "parity": 0.9}}
 BEST = RATES[1]

@@ -18,7 +18,6 @@ from benchmarks import effects, profile
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.rundir.identity import identity
-from chimera.rundir.store import Store, check, paths
 
 FACTORS = (("layernorm", "dyt", "none"), ("none", "int8", "hbit"), ("mlp", "moe", "none"))
 CELLS = cells(FACTORS, 2)

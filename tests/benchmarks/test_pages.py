@@ -18,7 +18,7 @@ EQUAL = sorted(EXPERIMENTS.glob("*/*/results/*/equal/equal.md"))
 
 @pytest.fixture(autouse=True)
 def the_repos_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CHIMERA_STORE", str(ROOT / "store"))
+    monkeypatch.setenv("CHIMERA_RECORDS", str(ROOT / "experiments"))
 
 
 @pytest.fixture

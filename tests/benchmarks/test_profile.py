@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import profile
-from chimera.rundir.store import check, paths
 
 
 def record(accuracy: float, steps: int, rate: float) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.report.stats import paired
 from chimera.rundir.identity import identity
-from chimera.rundir.store import paths
 
 from .test_cards import ATTENTION, DELTA, FACTS, RETNET, runs
 from .test_cards_store import record

@@ -20,13 +20,11 @@ from transformers import (
 from chimera.adapter.shared.low_rank import adapted
 from chimera.cli.export import main as export
 from chimera.cli.train import main as train
-from chimera.config.init_from import source
 from chimera.export import load
 from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
 from chimera.model.decode import pad_left
 from chimera.quant.shared.packing import packed as pack_model
-from chimera.rundir.class_table import original
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 from tests.data.glue import cola
@@ -130,19 +128,6 @@ def test_a_body_is_saved_again_and_trained(name: str, runs: Path, tmp_path: Path
         model.generation_config.eos_token_id = None
         new = model.generate(padded, attention_mask=mask.long(), max_new_tokens=5, do_sample=False)
         assert torch.equal(new[:, 4:], want)
-
-
-def test_a_folder_of_the_first_release_loads(runs: Path, tmp_path: Path) -> None:
-    assert export([f"run={runs}/lm", f"to={tmp_path}/out"]) == 0
-    wanted = load(tmp_path / "out").model.state_dict()
-    file = tmp_path / "out" / "config.json"
-    file.write_text(json.dumps(original(json.loads(file.read_text()))))
-    assert "chimera.settings.Model" in file.read_text()
-    found = load(tmp_path / "out").model.state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
-    ours = source(str(tmp_path / "out"))
-    assert ours is not None
-    assert ours.config["model"]["_target_"] == "chimera.config.settings.Model"
 
 
 def test_a_refused_export_leaves_an_earlier_one(

@@ -170,7 +170,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.setenv("CHIMERA_RUNS", str(root / "runs"))
-        patch.setenv("CHIMERA_STORE", str(root / "store"))
+        patch.setenv("CHIMERA_RECORDS", str(root / "records"))
         small = [*tiny.LINE, "trainer.max_steps=2", "task=causal_lm", "model.dim=32"]
         parts = ["mixer=attention", "norm=rmsnorm", "ffn=swiglu", "position=rope"]
         whole = ["model.head_transform=false", "tokenizer=sentencepiece"]
@@ -182,7 +182,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         begun = [word for word in small if word.startswith(kept)]
         begun += ["init_from=hf:llama", "model.max_len=64", "run_dir=runs/llama"]
         assert main(["train", *begun]) == 0
-        assert main(["store", "add", "runs/a"]) == 0
+        assert main(["records", "add", "runs/a"]) == 0
     return root
 
 
@@ -195,7 +195,7 @@ def test_a_command_is_accepted(
     shutil.copytree(place, here)
     monkeypatch.chdir(here)
     monkeypatch.setenv("CHIMERA_RUNS", str(here / "runs"))
-    monkeypatch.setenv("CHIMERA_STORE", str(here / "store"))
+    monkeypatch.setenv("CHIMERA_RECORDS", str(here / "records"))
     words = [re.sub("^to=", f"to={tmp_path}/", word) for word in words_of(line)]
     if "like=llama" in words:  # of a run that began with that checkpoint
         words = [word.replace("runs/name", "runs/llama") for word in words]

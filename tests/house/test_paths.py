@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("conf", "docs", "experiments", "notebooks", "src", "benchmarks", "store", "README.md")
+PLACES = ("conf", "docs", "experiments", "notebooks", "src", "benchmarks", "README.md")
 SUFFIXES = {".py", ".md", ".yaml", ".json", ".csv", ".tex", ".ipynb", ".svg", ".txt"}
 
 

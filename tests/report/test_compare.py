@@ -18,7 +18,7 @@ from chimera.callback.log.step_log import FIELDS
 from chimera.cli.compare import main
 from chimera.config.compose import compose, plain
 from chimera.report.compare_page import as_script
-from chimera.report.comparison import collect, compare, differing, directories, thinned
+from chimera.report.comparison import _rows, collect, compare, differing, directories, thinned
 
 
 def run(
@@ -169,11 +169,11 @@ def test_pauses_and_torn_rows_are_left_out(tmp_path: Path) -> None:
     rows = [f"2026-01-01T{t // 3600:02}:{t // 60 % 60:02}:{t % 60:02}+00:00" for t in times]
     lines = [f"{at},0,{n},{n},{5 - n},0,0,0,1,0,0" for n, at in enumerate(rows, 1)]
     log.write_text("\n".join([",".join(FIELDS), *lines, "2026-01-01T02:0"]))
-    points = thinned(log)
+    points = thinned(list(_rows(log)))
     assert points[:, 0].tolist() == [1, 2, 3, 4, 5]
     assert points[2][2] == 2
     assert points[-1][2] < 60
-    assert not len(thinned(tmp_path / "missing.csv"))
+    assert not len(thinned(list(_rows(tmp_path / "missing.csv"))))
 
 
 @pytest.mark.parametrize(

@@ -178,50 +178,6 @@ def test_a_number_that_is_not_finite_is_no_result(runs: Path) -> None:
     assert "no finite val/perplexity" in run.why
 
 
-def test_runs_of_other_numerics_are_left_out(runs: Path, tmp_path: Path) -> None:
-    make(TABLE, VALUES)
-    for cell in summarise(TABLE, OVERRIDES, SEEDS).cells:  # the first release recorded none: 1
-        if cell.row == "qdyt" or (cell.row, cell.seed) == ("layernorm", 0):
-            later = json.dumps({**cell.record, "numerics": 2})
-            (cell.directory / "run.json").write_text(later, encoding="utf-8")
-    summary = write(TABLE, OVERRIDES, SEEDS, tmp_path / "out")
-    assert summary.numerics == 1
-    states = {(cell.row, cell.seed): cell.state for cell in summary.cells}
-    assert states["layernorm", 0] == states["qdyt", 2] == "numerics 2"
-    assert states["layernorm", 1] == "done"
-    rows = lines(tmp_path / "out")
-    assert rows["layernorm"]["seeds"] == "1;2"
-    assert {row["numerics"] for row in rows.values()} == {"1"}
-    text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
-    assert "is better. Numerics 1." in text
-    assert "- `qdyt`, seed 0: numerics 2: left out, because this report is of numerics 1" in text
-    assert "| numerics 2 |" in text
-    assert "numerics 1." in (tmp_path / "out/report.tex").read_text(encoding="utf-8")
-
-
-def test_runs_of_older_numerics_are_reported_as_such_until_there_are_newer(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as first_release:
-        first_release.setattr("chimera.config.compose.NUMERICS", 1)
-        make(TABLE, {("qdyt", 0): 9.0, ("qdyt", 1): 8.0, ("layernorm", 0): 8.5})
-    summary = summarise(TABLE, OVERRIDES, [0, 1])
-    assert summary.numerics == 1
-    done = {(c.row, c.seed): c.value for c in summary.cells if c.state == "done"}
-    assert done == {("qdyt", 0): 9.0, ("qdyt", 1): 8.0, ("layernorm", 0): 8.5}
-    make(TABLE, {("qdyt", 0): 7.0})  # trained again: the newer run of a cell counts
-    newer = next(c for c in summarise(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt")
-    assert newer.value == 7.0
-
-
-def test_at_a_tie_the_later_numerics_is_reported(runs: Path) -> None:
-    make(TABLE, {("qdyt", 0): 9.0, ("layernorm", 0): 8.0})
-    first = next(c for c in summarise(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt")
-    later = json.dumps({**first.record, "numerics": 2})
-    (first.directory / "run.json").write_text(later, encoding="utf-8")
-    assert summarise(TABLE, OVERRIDES, [0]).numerics == 2
-
-
 def test_several_commits_are_all_listed(runs: Path, tmp_path: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0})
     other = {**ENVIRONMENT, "git": {"commit": "b" * 40, "changed": True}, "cpus": 8}

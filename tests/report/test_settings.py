@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chimera.report.settings import in_half
-from chimera.rundir.keep import portable
+from chimera.rundir.portable import portable
 
 
 @pytest.mark.parametrize(

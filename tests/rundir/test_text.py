@@ -22,7 +22,7 @@ from chimera.rundir.text import (
     settings_hash,
     text_of,
 )
-from tests.rundir.test_store import a_run
+from tests.rundir.test_records import a_run
 
 TABLE = "bitnet_qdyt/norms"
 

@@ -22,7 +22,7 @@ from chimera.config.settings import Trainer
 from chimera.config.training_steps import number
 from chimera.errors import UserError
 from chimera.paths import CONF, ROOT
-from chimera.rundir.identity import HASHED_AS, NOT_IDENTITY, RESUMABLE, identity
+from chimera.rundir.identity import NOT_IDENTITY, RESUMABLE, identity
 from chimera.task.base import Task
 from chimera.train.trainer import PASSED_THROUGH
 from tests import forks
@@ -71,11 +71,7 @@ def test_the_table_has_every_argument_of_lightning_and_its_place_here() -> None:
         shown = "null" if DEFAULTS[name] is None else str(DEFAULTS[name]).lower()
         assert default == shown, name
         assert entered == (
-            "no"
-            if key in (*NOT_IDENTITY, *HASHED_AS)
-            else "resumable"
-            if key in RESUMABLE
-            else "yes"
+            "no" if key in NOT_IDENTITY else "resumable" if key in RESUMABLE else "yes"
         ), name
 
 

@@ -15,7 +15,7 @@ from chimera.generate.settings import Generation
 from chimera.paths import runs_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten
-from chimera.rundir.store import beside, intact, is_stored
+from chimera.rundir.records import Record, unfinished
 
 if TYPE_CHECKING:
     import pandas
@@ -150,7 +150,7 @@ def fit(*words: str) -> Run:
 def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> pandas.DataFrame:
     """Make a data frame of the runs below a folder, one row each, sorted by name.
 
-    The runs in `./runs` are those of the run store too, unless they are finished in both.
+    Without a folder, records of runs that are not finished in `./runs` are rows, too.
 
     Its columns: name, state (DONE, RUNNING, …), path, facts (seed, parameters, steps, tokens per
     second, …), the choice of each group, each metric, each of `keys`. What a run lacks is missing.
@@ -163,31 +163,35 @@ def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> panda
         UserError: no such folder, or pandas is not installed.
     """
     root = Path(folder).expanduser() if folder is not None else runs_root()
-    paths = sorted(root.iterdir()) if root.is_dir() else []
-    if folder is None:
-        stored = {path.name: path for path in beside(paths)}
-        by_name = {path.name: path for path in paths} | stored
-        paths = [by_name[name] for name in sorted(by_name)]
-    if not root.is_dir() and not paths:
+    paths = list(root.iterdir()) if root.is_dir() else []
+    kept = unfinished(paths) if folder is None else []
+    if not root.is_dir() and not kept:
         raise UserError(f"{root} is no folder; name one that holds the directories of runs")
-    frame = _pandas().DataFrame(list(_rows(paths, keys)))
+    by_name: dict[str, Path | Record] = {path.name: path for path in paths}
+    by_name |= {record.path.name: record for record in kept}
+    frame = _pandas().DataFrame(list(_rows([by_name[name] for name in sorted(by_name)], keys)))
     return frame if len(frame) else _pandas().DataFrame(columns=["name", "state", "path"])
 
 
-def _rows(paths: Sequence[Path], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for path in paths:
-        if not (path / "status.json").is_file():
-            continue
-        run = RunDir(path)
+def _rows(found: Sequence[Path | Record], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for each in found:
+        path = each if isinstance(each, Path) else each.path
         row: dict[str, Any] = {"name": path.name, "state": "unreadable", "path": str(path)}
-        try:
-            run = intact(path) if is_stored(run) else run
-            state, record = run.status().get("state"), run.record()
-            config = run.config() if keys or not record else {}
-        except UserError:  # one damaged file does not hide the other runs
-            yield row
+        state: Any
+        if isinstance(each, Record):
+            state, record, config = "DONE", each.result, each.config
+        elif not (path / "status.json").is_file():
             continue
-        row["state"] = "STOPPED" if state == "RUNNING" and not run.is_running() else state
+        else:
+            run = RunDir(path)
+            try:
+                state, record = run.status().get("state"), run.record()
+                config = run.config() if keys or not record else {}
+            except UserError:  # one damaged file does not hide the other runs
+                yield row
+                continue
+            state = "STOPPED" if state == "RUNNING" and not run.is_running() else state
+        row["state"] = state
         facts = flatten(record)
         row |= {name: facts[key] for name, key in FACTS.items() if key in facts}
         row |= dict(record.get("choices") or config.get("choices") or {})

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from chimera.cli.command import command
+
+if TYPE_CHECKING:
+    from chimera.rundir.records import Record
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,14 @@ def main(options: Options, words: list[str]) -> int:
     return 0
 
 
-def _all() -> list[Path]:
-    """The runs in ./runs, and the records of the store of those that are not finished there."""
+def _all() -> list[Path | Record]:
+    """The runs in ./runs, and the records of those that are not finished there."""
     from chimera.paths import runs_root
-    from chimera.report.comparison import directories
-    from chimera.rundir.store import beside
+    from chimera.report.comparison import directories, path_of
+    from chimera.rundir.records import unfinished
 
-    root, stored = runs_root(), beside([])
-    own = directories([root]) if root.is_dir() or not stored else []
-    stored = beside(own)
-    names = {path.name for path in stored}
-    return [*(path for path in own if path.name not in names), *stored]
+    root = runs_root()
+    kept = unfinished(root.iterdir() if root.is_dir() else ())
+    own = directories([root]) if root.is_dir() or not kept else []
+    names = {record.path.name for record in kept}
+    return [*(run for run in own if path_of(run).name not in names), *kept]

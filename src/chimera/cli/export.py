@@ -54,7 +54,7 @@ def main(options: Export, words: list[str]) -> int:
     from chimera.rundir.directory import RunDir
 
     run = RunDir(options.run)
-    recorded(run, weights=True)
+    recorded(run)
     if options.to.suffix == ".gguf":
         return _gguf(run, options)
     if options.type is not None:

@@ -55,8 +55,8 @@ COMMANDS = {
         "a table's report from finished runs",
     ),
     "compare": Command("chimera.cli.compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
-    "store": Command(
-        "chimera.cli.store", "add|check [<runs>]", "finished runs' records in a folder for git"
+    "records": Command(
+        "chimera.cli.records", "add|check [<runs>]", "keep finished runs' results in git"
     ),
     "doctor": Command("chimera.cli.doctor", "", "what this machine has, and what will be slow"),
     "clean": Command("chimera.cli.clean", "[<runs>] [yes=true]", "surplus checkpoints, old runs"),

@@ -6,9 +6,8 @@ folder that `export.py` wrote, a Hugging Face folder, or `owner/name` on the hub
 set all parts of the model that the command line does not set; whether the weights fit is checked
 when they are loaded. The last two mean `model=hf model.name=`. `row:<paper>/<table>/<row>` is the
 run of that row at the same scale, which a sweep trains first (`config.compose.source_of`). A run
-that is gone, but whose record is in the run store, still names the runs that started from it, so
-that reports find them; others start from it if the record has its weights. Imports torch only for
-`hf:`.
+that is gone, but of which there is a record, still names the runs that started from it, so
+that reports find them. Imports torch only for `hf:`.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ from chimera.config import from_hf
 from chimera.config.groups import groups
 from chimera.config.trusted_config import checked, exported, recorded, trusted_model
 from chimera.data.source import hub
-from chimera.errors import UserError, unknown
+from chimera.errors import UserError, one_line, unknown
 from chimera.paths import runs_root
 from chimera.program import spelt
 from chimera.rundir.checkpoint_hf import digest
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import identity
-from chimera.rundir.keep import words_of
-from chimera.rundir.kept_weights import weights_of
 from chimera.rundir.plain import read_json
-from chimera.rundir.store import check, is_stored, record_of
+from chimera.rundir.records import Record, Records
 
 #: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")
@@ -104,9 +101,9 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
             )
         return _of_run(RunDir(folder), path.resolve(), trust)
     if record := _record_of(path):
-        config, weights = checked(record.config(), f"init_from={init_from}"), weights_of(record)
-        run, best = (record, weights) if weights else (RunDir(path), path / "checkpoints/best.ckpt")
-        return _of_config(config, run, best, identity(record.config()), trust)
+        config = checked(record.config, f"init_from={init_from}")
+        best = path / "checkpoints/best.ckpt"
+        return _of_config(config, RunDir(path), best, record.identity, trust)
     if (path / "config.yaml").is_file():
         run = RunDir(path)
         state = run.status().get("state", "not started")
@@ -148,13 +145,12 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def only_record(config: Mapping[str, Any]) -> RunDir | None:
-    """The record of the run that `init_from` names, if it is without weights and all there is."""
+def only_record(config: Mapping[str, Any]) -> Record | None:
+    """The record of the run that `init_from` names, if it is all there is of the run."""
     init_from = config.get("init_from")
     if not init_from or str(init_from).startswith((_ROW, from_hf.PREFIX)):
         return None
-    record = _record_of(Path(init_from).expanduser())
-    return record if record and not weights_of(record) else None
+    return _record_of(Path(init_from).expanduser())
 
 
 def check_present(config: Mapping[str, Any]) -> None:
@@ -164,19 +160,16 @@ def check_present(config: Mapping[str, Any]) -> None:
         UserError: the line has the command that trains it.
     """
     if record := only_record(config):
-        words = shlex.join(words_of(record.path))
         raise UserError(
-            f"of init_from={config['init_from']} only the record is here, {record.path}, without"
-            f" weights; train it first: {spelt('train')} {words}"
+            f"of init_from={config['init_from']} only the record is here, in {record.folder},"
+            " without weights; train it first:"
+            f" {spelt('train')} {one_line(shlex.join(record.overrides))}"
         )
 
 
-def _record_of(path: Path) -> RunDir | None:
-    """The record of a run store that a path is, or of a run's directory that is gone."""
-    if not path.exists():
-        return record_of(path.name)
-    ours = (path / "config.yaml").is_file()  # another library's status.json is not read
-    return check(path) if ours and is_stored(RunDir(path)) else None
+def _record_of(path: Path) -> Record | None:
+    """The record of a run's directory that is gone."""
+    return None if path.exists() else Records().get(path.name.rpartition("-")[2])
 
 
 def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:

@@ -1,15 +1,14 @@
 """Check a configuration that is read back from a directory before anything is built from it.
 
 A directory may come from a stranger, so its configuration is data: it names classes only that
-`conf/`, `experiments/`, a plugin, a folder of `--config-dir`, or the table of moved classes declare
-for that group. Nodes that reading back never builds (loggers, callbacks, …) are left out. A model
-that has to be fetched, or read from another folder, takes `trust=true` on the command line.
+`conf/`, `experiments/`, a plugin or a folder of `--config-dir` declare for that group. Nodes that
+reading back never builds (loggers, callbacks, …) are left out. A model that has to be fetched, or
+read from another folder, takes `trust=true` on the command line.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
@@ -24,14 +23,9 @@ from chimera.config.groups import ZOO
 from chimera.config.schema import check_node, check_value
 from chimera.config.settings import Run
 from chimera.errors import UserError, one_line
-from chimera.program import spelt
-from chimera.rundir.class_table import MOVED, current
 from chimera.rundir.directory import RunDir
-from chimera.rundir.keep import words_of
-from chimera.rundir.kept_weights import weights_of
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json
-from chimera.rundir.store import check, is_stored
 from chimera.types import NAME, NonNegativeInt, PositiveInt
 
 #: Top-level nodes that are built when a configuration is read back.
@@ -61,13 +55,12 @@ EXPORTED: dict[str, Any] = {
 }
 
 
-def recorded(directory: RunDir, *, training: bool = False, weights: bool = False) -> dict[str, Any]:
+def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
     """The configuration of a run's directory, checked; nodes that are not built are left out.
 
     Args:
         directory: of a run, whoever made it.
         training: keep the optimiser and the schedule, to repeat a step of training.
-        weights: a record of a run store will do, if it has weights.
 
     Raises:
         UserError: no run, or a configuration that is more than data.
@@ -76,15 +69,6 @@ def recorded(directory: RunDir, *, training: bool = False, weights: bool = False
         above = directory.path.parent
         run = above.parent if above.name == "checkpoints" else above
         raise UserError(f"run={directory.path} is a file; name the run's directory, run={run}")
-    if is_stored(directory):
-        there = weights_of(check(directory.path)) is not None
-        if not (there and weights):
-            words = shlex.join(words_of(directory.path))
-            serve = " (its weights serve init_from=, generate and export)" if there else ""
-            raise UserError(
-                f"run={directory.path} is a record of the run store, not a run{serve}; train it"
-                f" again: {spelt('train')} {one_line(words)}"
-            )
     check_links(directory.path, "checkpoints", "tokenizer")
     return checked(directory.config(), f"run={directory.path}", training=training)
 
@@ -93,7 +77,7 @@ def checked(config: Mapping[str, Any], where: str, *, training: bool = False) ->
     """A configuration as it was read from a file, without what is never built; nothing is imported.
 
     Args:
-        config: with every class as it is called now.
+        config: of a run or an export.
         where: it was read, for the message.
         training: see `recorded`.
 
@@ -137,7 +121,7 @@ def exported(folder: Path, where: str) -> dict[str, Any] | None:
     for key, hint in EXPORTED.items():
         check_value(f"{where}: {key}", about.get(key), hint)
     check_links(folder, "tokenizer", "body", "adapter")
-    return about | {"chimera": checked(current(about["chimera"]), where)}
+    return about | {"chimera": checked(about["chimera"], where)}
 
 
 def check_targets(config: Mapping[str, Any], where: str) -> None:
@@ -239,8 +223,7 @@ def _declared(folders: tuple[Path, ...]) -> dict[str, frozenset[str]]:
                 group, _, name = key.removeprefix("_global_.").partition(".")
                 if f".{name}".endswith("._target_"):
                     found[group].add(value)
-    moved = set(MOVED.values()).difference(*found.values())
-    return {group: frozenset(targets | moved) for group, targets in found.items()}
+    return {group: frozenset(targets) for group, targets in found.items()}
 
 
 def declared() -> dict[str, frozenset[str]]:

@@ -7,7 +7,7 @@ A causal language model is tested at other lengths than it was trained at, too, 
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import cast
 
 import lightning.pytorch as pl
 from lightning.fabric.plugins.environments import LightningEnvironment
@@ -16,7 +16,6 @@ from chimera.errors import UserError
 from chimera.model.language import LanguageModel
 from chimera.rundir.atomic import write_json
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import NUMERICS, numerics_of
 from chimera.train.build import build_data
 from chimera.train.restore import restore
 from chimera.train.trainer import precision_arguments
@@ -61,15 +60,9 @@ def evaluate(directory: RunDir, length: int | None = None, *, trust: bool = Fals
     metrics = trainer.test(task, datamodule=data, verbose=False)[0]
     recorded = directory.record().get("metrics", {})
     shown = {k: {"now": v, "recorded": recorded.get(k)} for k, v in metrics.items()}
-    summary = {"run": str(directory.path), "step": run.step, **_older(run.config)}
+    summary = {"run": str(directory.path), "step": run.step}
     if length:
         summary["length"] = length
         write_json(directory.path / f"eval-{length}.json", {**summary, **metrics})
     print(json.dumps({**summary, **shown}, indent=2))
     return 0
-
-
-def _older(config: dict[str, Any]) -> dict[str, int]:
-    """Numerics of a run of older code, whose recorded metrics may differ from the new ones."""
-    number = numerics_of(config)
-    return {} if number == NUMERICS else {"numerics": number}

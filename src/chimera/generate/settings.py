@@ -80,7 +80,7 @@ class Generation:
         from chimera.config.trusted_config import recorded
         from chimera.rundir.directory import RunDir
 
-        config = recorded(RunDir(Path(self.run)), weights=True)
+        config = recorded(RunDir(Path(self.run)))
         if not attribute(config["task"]["_target_"], "causal"):
             name = config["task"]["name"]
             raise UserError(f"run={self.run} was trained by task={name}; text is task=causal_lm's")

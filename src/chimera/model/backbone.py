@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from chimera.contract import Ctx, Mixer, Norm, Out, Position, accept_scalars
+from chimera.contract import Ctx, Mixer, Norm, Out, Position
 from chimera.errors import UserError
 from chimera.model.block import Block as Block
 from chimera.model.block import blank
@@ -45,7 +45,6 @@ class EmbeddingScale(nn.Module):
     def __init__(self, scale: float, *, learned: bool) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor([scale])) if learned else scale
-        accept_scalars(self, "scale")
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         return x * self.scale

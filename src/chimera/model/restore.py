@@ -109,8 +109,7 @@ def _copy(
     for name, tensor in state.items():
         if name not in tensors:
             raise UserError(f"{source} has no weights for {name}; {missing}")
-        one_number = tensors[name].ndim == 0 and tensor.shape == (1,)  # see accept_scalars
-        if tensors[name].shape != tensor.shape and not one_number:
+        if tensors[name].shape != tensor.shape:
             raise UserError(
                 f"{source} has {name} {_shape(tensors[name])}, this model {_shape(tensor)};"
                 f" {misfit}"

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Norm, PositiveFloat, accept_scalars
+from chimera.contract import Norm, PositiveFloat
 from chimera.ops.precision import widen
 
 
@@ -37,7 +37,6 @@ class DyT(Norm):
     ) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.full((dim if alpha == "channel" else 1,), float(init)))
-        accept_scalars(self, "alpha")
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
 

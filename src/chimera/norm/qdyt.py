@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.contract import Fraction, Norm, PositiveFloat, ProperFraction, accept_scalars
+from chimera.contract import Fraction, Norm, PositiveFloat, ProperFraction
 from chimera.errors import UserError
 from chimera.ops import reduce
 from chimera.ops.precision import token_sum, widen
@@ -74,7 +74,6 @@ class QDyT(Norm):
         self.inference_mean = self._mean = inference_mean
         self.momentum, self.running_from, self.settled = momentum, running_from, False
         self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
-        accept_scalars(self, "alpha")
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
         self.register_buffer("running_mean", torch.zeros(dim))

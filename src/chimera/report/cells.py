@@ -1,10 +1,8 @@
-"""Read state and result of every (row, seed) of a table from its run directory or the store."""
+"""Read state and result of every (row, seed) of a table from its run directory or its record."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,8 +14,11 @@ from chimera.config.start_model import applicable
 from chimera.config.tables import Job, Table, jobs
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
-from chimera.rundir.identity import NUMERICS, flatten
+from chimera.rundir.identity import flatten
 from chimera.rundir.index import RunIndex
+from chimera.rundir.plain import read_json
+from chimera.rundir.records import Record
+from chimera.rundir.steps import losses
 
 #: Resolved configurations by row and seed.
 Configs = Mapping[tuple[str, int], dict[str, Any]]
@@ -30,14 +31,14 @@ class Cell:
     Args:
         row, seed: row of the table and seed of the run.
         state: done, running, stopped, failed or missing; `cut off` if its process is gone and
-            recorded no reason; `numerics <n>` if the run is done but left out, because the table
-            reports runs of other numerics.
-        why: reason of a failed, stopped or left-out run; progress of a running one.
+            recorded no reason.
+        why: reason of a failed or stopped run; progress of a running one.
         value: value of the table's metric; None unless done.
         directory: directory of the run; it need not exist.
         config: configuration as composed now.
         record: contents of run.json; empty unless done.
         environment: contents of environment.json; empty before the run has started.
+        steps: thinned columns of its step log; empty if that is in the directory.
     """
 
     row: str
@@ -49,16 +50,16 @@ class Cell:
     config: dict[str, Any] = field(repr=False)
     record: dict[str, Any] = field(repr=False)
     environment: dict[str, Any] = field(repr=False)
-
-    @property
-    def numerics(self) -> int:
-        """Numerics version of the code that trained the run; 1 if not recorded (first release)."""
-        return int(self.record.get("numerics", 1))
+    steps: dict[str, list[Any]] = field(repr=False, default_factory=dict)
 
     @property
     def computed_on(self) -> str | None:
         """Name of the GPU or processor that trained the run; None if it is not recorded."""
         return computed_on(self.environment, self.config)
+
+    def losses(self) -> tuple[list[float], list[float]]:
+        """Steps and training losses of the run; a record has those of some steps."""
+        return losses(self.steps or self.directory / "steps.csv")
 
     def fact(self, key: str) -> float | None:
         """Number in run.json by its dotted key (`parameters.total`); None if absent."""
@@ -66,7 +67,7 @@ class Cell:
 
 
 def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs) -> list[Cell]:
-    """All cells of a table, row by row; finished runs of other numerics are left out.
+    """All cells of a table, row by row.
 
     Args:
         table: the table.
@@ -83,17 +84,12 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
         if config := configs.get((job.row, job.seed)):
             index.add(job.overrides, config)
         config, digits = index.config(job.overrides, lambda texts: plain(compose(texts)))
-        directory = index.result(config, digits)
-        if not directory.status():
-            directory = RunDir.of_any_numerics(config)
-        all_cells.append(_cell(table, job, config, directory))
-    index.store.tell()
+        directory = index.directory(config, digits)
+        record = index.record(config, digits, directory)
+        all_cells.append(_cell(table, job, config, directory, record))
+    index.records.tell()
     index.save()
-    reported = numerics(all_cells)
-    return [
-        cell if cell.state != "done" or cell.numerics == reported else _left_out(cell, reported)
-        for cell in all_cells
-    ]
+    return all_cells
 
 
 def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
@@ -102,29 +98,22 @@ def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
     return [replace(job, overrides=applicable(job.overrides)) for job in listed]
 
 
-def numerics(all_cells: list[Cell]) -> int:
-    """Numerics version of most finished runs, the later version at a tie.
-
-    Without finished runs: the version of the code.
-    """
-    counts = Counter(cell.numerics for cell in all_cells if cell.state == "done")
-    return max(counts, key=lambda number: (counts[number], number), default=NUMERICS)
-
-
 def metric(record: dict[str, Any], key: str) -> float | None:
     """A metric of a run, or another number of its record; None if absent or not finite."""
     return _finite(record.get("metrics", {}).get(key, flatten(record).get(key)))
 
 
-def _cell(table: Table, job: Job, config: dict[str, Any], directory: RunDir) -> Cell:
-    record = directory.record()
-    value = metric(record, table.metric)
-    state, why = _state(directory)
+def _cell(
+    table: Table, job: Job, config: dict[str, Any], directory: RunDir, kept: Record | None
+) -> Cell:
+    result = kept.result if kept else directory.record()
+    value = metric(result, table.metric)
+    state, why = ("done", "") if kept else _state(directory)
     if state == "done" and value is None:
         state, why = "failed", f"run.json has no finite {table.metric}"
     if state != "done":
-        value, record = None, {}
-    environment = directory.path / "environment.json"
+        value, result = None, {}
+    environment = kept.environment if kept else read_json(directory.path / "environment.json")
     return Cell(
         row=job.row,
         seed=job.seed,
@@ -133,17 +122,10 @@ def _cell(table: Table, job: Job, config: dict[str, Any], directory: RunDir) -> 
         value=value,
         directory=directory.path,
         config=config,
-        record=record,
-        environment=json.loads(environment.read_text("utf-8")) if environment.exists() else {},
+        record=result,
+        environment=environment,
+        steps=kept.steps if kept else {},
     )
-
-
-def _left_out(cell: Cell, reported: int) -> Cell:
-    why = (
-        f"left out, because this report is of numerics {reported}; the row's command trains the run"
-        f" again, with numerics {NUMERICS}"
-    )
-    return replace(cell, state=f"numerics {cell.numerics}", why=why, value=None, record={})
 
 
 def _state(directory: RunDir) -> tuple[str, str]:

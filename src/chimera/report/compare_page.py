@@ -28,10 +28,11 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from chimera.errors import UserError, one_line
-from chimera.paths import home, store_root
+from chimera.paths import home, records_roots
 from chimera.report import digits, style
-from chimera.report.comparison import AXES, Comparison, Group, Run, collect, compare
+from chimera.report.comparison import AXES, Comparison, Group, Run, collect, compare, path_of
 from chimera.rundir.atomic import make_folder, write_atomic
+from chimera.rundir.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_comparison(
-    paths: Sequence[Path],
+    found: Sequence[Path | Record],
     out: Path | None = None,
     *,
     by: Sequence[str] = (),
@@ -64,19 +65,19 @@ def write_comparison(
     """Compare runs; write compare.html, .csv, .png and .svg; return the comparison and the folder.
 
     Args:
-        paths: directories of runs.
+        found: directories of runs, and records.
         out: folder of the files; None: that of `folder_of`.
         by, metric, better: as of `compare`.
 
     Raises:
         UserError: a key or metric that no run has; no run can be read; the folder cannot be made.
     """
-    runs, broken = collect(paths)
+    runs, broken = collect(found)
     if not runs:
-        raise UserError(f"none of {len(paths)} runs can be read: {next(iter(broken.values()))}")
+        raise UserError(f"none of {len(found)} runs can be read: {next(iter(broken.values()))}")
     names = {one_line(path.name): why for path, why in broken.items()}
     comparison = compare(runs, by=by, metric=metric, better=better, broken=names)
-    folder = out or folder_of(comparison, paths)
+    folder = out or folder_of(comparison, [path_of(run) for run in found])
     make_folder(folder, of=folder, key="out")
     picture = folder / "compare.png"
     style.save(overlay(comparison), picture, ("png", "svg"))
@@ -88,14 +89,15 @@ def write_comparison(
 def folder_of(comparison: Comparison, paths: Sequence[Path]) -> Path:
     """Default folder of a comparison: the same for the same runs.
 
-    It is below `reports/compare/` for runs in `runs/` and records of the run store, and below
-    `compare/` beside other runs.
+    It is below `reports/compare/` for runs in `runs/` and for records, else below `compare/` beside
+    the runs.
     """
     text = "\n".join(sorted(str(path.absolute()) for path in paths))
     named = "-".join(re.sub(r"\W+", "_", key) for key in comparison.keys[:3]) or "runs"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     parents = {path.absolute().parent for path in paths}
-    own = parents <= {(home() / "runs").absolute(), store_root().absolute()}
+    roots = [root.absolute() for root in (home() / "runs", *records_roots())]
+    own = all(any(parent.is_relative_to(root) for root in roots) for parent in parents)
     place = home() / "reports" if own else Path(os.path.commonpath(parents))
     return place / "compare" / f"{named[:60]}-{digest}"
 

@@ -23,7 +23,7 @@ from chimera.errors import UserError, nearest, one_line
 from chimera.report.stats import Spread, spread
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten, identity_settings
-from chimera.rundir.store import intact, is_stored
+from chimera.rundir.records import LIST, Record, records
 from chimera.rundir.text import Text, apart, text_of
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
@@ -61,7 +61,7 @@ class Run:
     """A run of a comparison.
 
     Args:
-        path: its directory.
+        path: its directory; of a record, the one that names it.
         state: of its status.json, `RUNNING` only if its process is alive.
         settings: flat keys on which its numbers depend, and its choices, as text.
         metrics: of its final validation and test.
@@ -87,7 +87,7 @@ class Run:
     @cached_property
     def log(self) -> Array:
         """Step, mean loss since the last point, seconds without pauses [n 3] of the training."""
-        return thinned(self.path / "steps.csv")
+        return thinned(list(_rows(self.path / "steps.csv")))
 
     def curve(self, axis: str) -> Array:
         """Place on one of `AXES` and loss [n 2]; no points if tokens or FLOPs are not known."""
@@ -170,23 +170,30 @@ class Comparison:
         return apart(run.text for run in self.runs)
 
 
-def directories(places: Sequence[Path]) -> list[Path]:
-    """Directories of runs, each once: those that are named, and those in folders that are named.
+def directories(places: Sequence[Path]) -> list[Path | Record]:
+    """Runs, each once: those that are named, and those and the records in folders that are named.
 
     Raises:
         UserError: a place is neither.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path | Record] = {}
     for place in places:
         if not place.is_dir():
             beside = place.parent.iterdir() if place.parent.is_dir() else ()
             close = nearest(place.name, [path.name for path in beside])
             raise UserError(f"{place} is no folder; name runs, or a folder that holds them{close}")
         inside = [path for path in [place, *sorted(place.iterdir())] if is_run(path)]
-        if not inside:
+        kept = records(place) if (place / LIST).is_file() else []
+        if not inside and not kept:
             raise UserError(f"{place} holds no run; name runs, or a folder that holds them")
-        found |= dict.fromkeys([place] if place in inside else inside)
-    return list(found)
+        found |= {path: path for path in ([place] if place in inside else inside)}
+        found |= {record.path: record for record in kept}
+    return list(found.values())
+
+
+def path_of(run: Path | Record) -> Path:
+    """The directory of a run; of a record, the one that names it."""
+    return run if isinstance(run, Path) else run.path
 
 
 def is_run(path: Path) -> bool:
@@ -194,16 +201,20 @@ def is_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() and (path / "status.json").is_file()
 
 
-def collect(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
-    """The runs in these directories, and what is wrong with those that cannot be read."""
+def collect(found: Iterable[Path | Record]) -> tuple[list[Run], dict[Path, str]]:
+    """The runs in these directories and records, and what is wrong with those that can't be read.
+
+    Args:
+        found: directories of runs, and records.
+    """
     runs, broken = [], dict[Path, str]()
-    for path in paths:
+    for each in found:
         try:
-            runs.append(read(path))
+            runs.append(read(each) if isinstance(each, Path) else of_record(each))
         except UserError as error:
-            broken[path] = one_line(error)
+            broken[path_of(each)] = one_line(error)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            broken[path] = one_line(f"its files are not those of a run: {error!r}")
+            broken[path_of(each)] = one_line(f"its files are not those of a run: {error!r}")
     return runs, broken
 
 
@@ -215,10 +226,21 @@ def read(path: Path) -> Run:
         KeyError, TypeError, ValueError, AttributeError, OverflowError: a file holds something else.
     """
     directory = RunDir(path)
-    if is_stored(directory):
-        directory = intact(path)
-    config, record, status = directory.config(), directory.record(), directory.status()
-    state = one_line(status.get("state"))[:40]
+    state = one_line(directory.status().get("state"))[:40]
+    state = "STOPPED" if state == "RUNNING" and not directory.is_running() else state
+    return _run(path, state, directory.config(), directory.record())
+
+
+def of_record(record: Record) -> Run:
+    """The run of a record, with its curve."""
+    run = _run(record.path, "DONE", record.config, record.result)
+    columns = [record.steps.get(key, []) for key in ("global_step", "loss", "seconds")]
+    rows = np.array(list(zip(*columns, strict=True)), float).reshape(-1, 3)
+    run.__dict__["log"] = thinned(rows)  # where `cached_property` looks first
+    return run
+
+
+def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any]) -> Run:
     table, data, trainer = config.get("table"), config["data"], config["trainer"]
     length = data.get("seq_len") or config["model"].get("max_len")
     batch = data.get("batch_size")
@@ -228,7 +250,7 @@ def read(path: Path) -> Run:
     facts = flatten(record)
     return Run(
         path=path,
-        state="STOPPED" if state == "RUNNING" and not directory.is_running() else state,
+        state=state,
         settings=_settings(config),
         metrics=_numbers(record.get("metrics") or {}),
         facts=_numbers({name: facts.get(key) for name, key in FACTS.items()}),
@@ -240,17 +262,16 @@ def read(path: Path) -> Run:
     )
 
 
-def thinned(log: Path, points: int = POINTS) -> Array:
+def thinned(rows: Sequence[tuple[float, float, float]] | Array, points: int = POINTS) -> Array:
     """Step, mean loss since the last point, seconds since the first step [n 3] of a step log.
 
-    Pauses between two processes of a run are left out of the seconds. A row that cannot be read
-    is skipped.
+    Pauses between two processes of a run are left out of the seconds.
 
     Args:
-        log: steps.csv; may be missing.
+        rows: step, loss and time of each row.
         points: about so many are kept.
     """
-    steps, losses, times = np.array(list(_rows(log)), float).reshape(-1, 3).T
+    steps, losses, times = np.array(rows, float).reshape(-1, 3).T
     if not len(steps):
         return np.empty((0, 3))
     gaps = np.diff(times, prepend=times[0]).clip(min=0.0)
@@ -266,7 +287,7 @@ def thinned(log: Path, points: int = POINTS) -> Array:
 
 
 def _rows(log: Path) -> Iterator[tuple[float, float, float]]:
-    """(step, loss, time) of each row."""
+    """(step, loss, time) of each row that can be read; nothing of a log that is missing."""
     try:
         with log.open(newline="", encoding="utf-8", errors="replace") as file:
             reader = csv.reader(file)

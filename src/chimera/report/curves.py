@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimera.config import signatures
 from chimera.report import digits, style
 from chimera.report.cells import Cell
 from chimera.report.summary import Line, Summary
-from chimera.rundir.steps import column, smooth, validated
+from chimera.rundir.steps import smooth, validated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +72,7 @@ def budget(summary: Summary) -> Figure:
     for panel, title in zip(axes, (FLOPS, SECONDS), strict=True):
         for number, line in enumerate(summary.trained):
             priced = [(cell, cost) for cell in line.cells if (cost := costs(cell).get(title))]
-            runs = [(log, cost) for cell, cost in priced if (log := _losses(cell))[0]]
+            runs = [(log, cost) for cell, cost in priced if (log := cell.losses())[0]]
             if runs:
                 step = sum(cost for _, cost in runs) / len(runs)
                 _band(panel, [log for log, _ in runs], number, step, line.title)
@@ -112,19 +111,6 @@ def tokens_per_step(config: dict[str, Any]) -> float:
     return float(data["batch_size"] * length * config["trainer"]["accumulate_grad_batches"])
 
 
-def losses_of(log: Path) -> Log:
-    """Steps and losses of a step log; that of the run store has a row for several steps."""
-    if not log.exists():
-        return [], []
-    rows = zip(column(log, "global_step"), column(log, "loss"), strict=True)
-    numbers = [(float(step), float(loss)) for step, loss in rows if loss]
-    return [step for step, _ in numbers], [loss for _, loss in numbers]
-
-
-def _losses(cell: Cell) -> Log:
-    return losses_of(cell.directory / "steps.csv")
-
-
 def at_common_steps(logs: Sequence[Log]) -> tuple[list[float], list[list[float]]]:
     """The logs at common steps: those of the coarsest log, as far as all of them go."""
     import numpy as np
@@ -160,7 +146,7 @@ def _curve(axis: Axes, number: int, line: Line) -> bool:
     """Draw the losses of a row's runs; return whether one took a step."""
     # The mean ends at the shortest log: an unfinished run would shorten it.
     cells = [cell for cell in line.cells if cell.state == "done"] or line.cells
-    logs = [log for cell in cells if (log := _losses(cell))[0]]
+    logs = [log for cell in cells if (log := cell.losses())[0]]
     if not logs:
         return False
     _band(axis, logs, number)

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from chimera.config import tables
@@ -15,8 +14,8 @@ from chimera.program import spelt
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
 from chimera.rundir.directory import runs_of
-from chimera.rundir.keep import portable
-from chimera.rundir.store import record_of
+from chimera.rundir.portable import portable
+from chimera.rundir.records import Records
 
 
 def commit(environment: dict[str, Any], digits: int = 40) -> str:
@@ -76,19 +75,16 @@ def start_commands(summary: Summary) -> list[str]:
 
     A row that rows start from (`init_from=row:…`) is trained by the table's own command.
     """
-    started = [cell.config for cell in summary.cells if cell.config.get("init_run")]
-    by_path = [c for c in started if not str(c["init_from"]).startswith(ROW)]
-    names = {str(c["init_run"]): Path(c["init_from"]).name for c in by_path}
-    found = []
-    for digits, name in sorted(names.items()):
-        record = record_of(name)  # of a run that is gone
-        places = [*runs_of(digits), *([record.path] if record else [])]
-        found += [place / "overrides.txt" for place in places[:1]]
-    return [
-        shlex.join((*spelt("train").split(), *map(portable, file.read_text("utf-8").splitlines())))
-        for file in found
-        if file.is_file()
-    ]
+    configs = [cell.config for cell in summary.cells if cell.config.get("init_run")]
+    started = {str(c["init_run"]) for c in configs if not str(c["init_from"]).startswith(ROW)}
+    kept, found = Records(), list[list[str]]()
+    for digits in sorted(started):
+        file = next((run / "overrides.txt" for run in runs_of(digits)), None)
+        if file is not None and file.is_file():
+            found.append(file.read_text("utf-8").splitlines())
+        elif (record := kept.get(digits)) is not None:  # the run is gone
+            found.append(record.overrides)
+    return [shlex.join((*spelt("train").split(), *map(portable, words))) for words in found]
 
 
 def report_command(summary: Summary) -> str:

@@ -16,9 +16,9 @@ from chimera.config.groups import groups
 from chimera.config.tables import Published, Row, Table, jobs, load
 from chimera.errors import UserError
 from chimera.report import digits
-from chimera.report.cells import Cell, Configs, cells, metric, numerics
+from chimera.report.cells import Cell, Configs, cells, metric
 from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
-from chimera.rundir.identity import flatten
+from chimera.rundir.identity import NUMERICS, flatten
 from chimera.rundir.index import RunIndex
 
 #: Facts of a row (means over its runs), and their dotted keys in run.json.
@@ -185,7 +185,7 @@ def summarise(
     tested = corrected([line.difference for line in lines], test=not table.counts)
     lines = [replace(line, difference=d) for line, d in zip(lines, tested, strict=True)]
     pairs = _pairs(lines, table.better, test=not table.counts)
-    return Summary(table, list(overrides), list(seeds), numerics(all_cells), tuple(lines), pairs)
+    return Summary(table, list(overrides), list(seeds), NUMERICS, tuple(lines), pairs)
 
 
 def _line(table: Table, row: Row, row_cells: list[Cell], reference: dict[int, float]) -> Line:

@@ -12,12 +12,12 @@ from pathlib import Path
 from chimera.errors import FULL, UserError
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a text file; after a crash or on a full disk the old file is unchanged."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file; after a crash or on a full disk the old file is unchanged."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -30,10 +30,9 @@ import yaml
 from chimera.errors import UserError
 from chimera.paths import runs_root
 from chimera.rundir.atomic import age_of, check_place, make_folder, write_atomic, write_json
-from chimera.rundir.class_table import current
 from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
-from chimera.rundir.identity import differences, identity, numerics_of
+from chimera.rundir.identity import differences, identity
 from chimera.rundir.links import check_links
 from chimera.rundir.plain import read_json, read_yaml
 from chimera.rundir.processes import process_start
@@ -97,21 +96,6 @@ class RunDir:
         root = runs_root()
         existing = runs_of(digits)
         return RunDir(existing[0] if existing else root / f"{config['name']}-{digits}")
-
-    @staticmethod
-    def of_any_numerics(config: dict[str, Any]) -> RunDir:
-        """Run directory of a configuration; if it is missing, that of a run of older numerics.
-
-        For readers such as reports. A run of older numerics is never resumed.
-        """
-        directory = RunDir.of(config)
-        if config.get("run_dir") or directory.status():
-            return directory
-        for number in range(numerics_of(config) - 1, 0, -1):
-            older = RunDir.of({**config, "numerics": number})
-            if older.status().get("state") == "DONE":
-                return older
-        return directory
 
     def check(self, config: dict[str, Any]) -> None:
         """Refuse a directory that holds anything but the run of this configuration.
@@ -242,7 +226,7 @@ class RunDir:
         write_json(self.path / "environment.json", environment())
 
     def config(self) -> dict[str, Any]:
-        """Read the resolved configuration of the run, with classes by their path now.
+        """Read the resolved configuration of the run.
 
         Raises:
             UserError: the directory holds no run.
@@ -250,8 +234,7 @@ class RunDir:
         file = self.path / "config.yaml"
         if not file.exists():
             raise UserError(f"run={self.path} holds no config.yaml; name the directory of a run")
-        config: dict[str, Any] = current(read_yaml(file))
-        return config
+        return read_yaml(file)
 
     def write_record(self, facts: Mapping[str, Any]) -> None:
         """Write run.json."""

@@ -1,4 +1,10 @@
-"""Identity of a run: eight hexadecimal digits of a hash of all settings that affect its numbers."""
+"""Identity of a run: eight hexadecimal digits of a hash of all settings that affect its numbers.
+
+Records of finished runs are found by it, so it changes as seldom as possible. A new key of a part
+is null by default, because null is not hashed. A change of the code that alters numbers changes a
+key of the runs that it concerns and of no others, such as a key `revision` of the part or of the
+data, which is null until then.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,7 @@ import hashlib
 import json
 from typing import Any
 
-from chimera.rundir.class_table import original
-
-#: Raise it when a change of the code alters the numbers of unchanged configurations, so that no
-#: table mixes runs from before and after the change. 1 is the first release; the identity includes
-#: values from 2 on. docs/numerics.md says what changed with each value.
+#: Version of what the code computes, a part of every identity. It stays; see above.
 NUMERICS = 2
 
 #: Keys that do not affect the numbers of a run (places, logging, checkpoints), and keys whose
@@ -47,6 +49,7 @@ NOT_IDENTITY = (
     "trainer.num_sanity_val_steps",
     "trainer.limit_predict_batches",
     "trainer.strategy",
+    "trainer.devices",
     "trainer.num_nodes",
     "trainer.timeout",
     "trainer.inference_mode",
@@ -58,36 +61,8 @@ NOT_IDENTITY = (
 )
 
 #: Keys of the identity that may differ when a run in `run_dir=` is resumed: they say which machine
-#: is used and how much of it. They are hashed, because they were in the first release.
-RESUMABLE = (
-    "trainer.accelerator",
-    "trainer.threads",
-)
-
-#: Keys that were hashed in the first release and that the numbers no longer depend on, with the
-#: value that is hashed instead of theirs: a batch is that of all processes.
-HASHED_AS: dict[str, Any] = {"trainer.devices": 1}
-
-#: Dotted keys added after the first release, with their defaults. A key at its default is not
-#: hashed, so finished runs keep their names.
-LATER: dict[str, Any] = {
-    "numerics": 1,
-    "ffn.quantise_halves": False,
-    "quant.compute": "simulate",
-    "data.boundaries": "none",
-    "data.deduplicate": False,
-    "data.stream": False,
-    "mixer.gate_input": "normalised",
-    "mixer.pool": 3,
-    "adapter.gate_input": "normalised",
-    "adapter.pool": 3,
-    "position.fraction": 1.0,
-    "model.norm_placement": "pre",
-    "model.qk_norm": False,
-    "model.embedding_norm": False,
-    "optim.optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True},
-    "optim.schedule": {"_target_": "chimera.optim.schedule.warmup_cosine", "_partial_": True},
-}
+#: is used and how much of it. They are hashed, so that a sweep over them has a run for each.
+RESUMABLE = ("trainer.accelerator", "trainer.threads")
 
 
 def identity(config: dict[str, Any]) -> str:
@@ -97,20 +72,8 @@ def identity(config: dict[str, Any]) -> str:
 
 
 def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Part of a configuration that affects the numbers, with classes by their original paths.
-
-    Null keys are left out, so that a new option of a class does not rename its runs.
-    """
+    """Part of a configuration that affects the numbers; null keys are left out."""
     kept = json.loads(json.dumps(config))
-    for key, default in LATER.items():
-        node = _holder(kept, key)
-        if node.get(key.rpartition(".")[2]) == default:
-            del node[key.rpartition(".")[2]]
-    kept = original(kept)
-    for key, value in HASHED_AS.items():
-        node, name = _holder(kept, key), key.rpartition(".")[2]
-        if name in node:
-            node[name] = value
     if kept.get("extended"):  # the times of the extensions do not count
         kept["extended"] = [f"{each['from']} to {each['to']}" for each in kept["extended"]]
     for key in NOT_IDENTITY:
@@ -133,14 +96,7 @@ def _callbacks_of_others(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def numerics_of(config: dict[str, Any]) -> int:
-    """Numerics of the code that composed a configuration; the first release recorded none."""
-    return int(config.get("numerics") or 1)
-
-
-def differences(
-    existing: dict[str, Any], config: dict[str, Any], *, of_both: bool = False
-) -> list[str]:
+def differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
     """List the differing identity settings of two runs, such as `seed=0 there, 7 here`.
 
     Keys in `RESUMABLE` may differ. If two runs chose different options of a group, only the options
@@ -149,13 +105,10 @@ def differences(
     Args:
         existing: configuration of the run in the directory («there»).
         config: configuration of the new run («here»).
-        of_both: compare only keys that both have, and not `numerics`: for a run of older code.
     """
     old, new = flatten(identity_settings(existing)), flatten(identity_settings(config))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     keys = [key for key in keys if key not in RESUMABLE]
-    if of_both:
-        keys = [key for key in keys if key in old and key in new and key != "numerics"]
     options = {
         group: (existing["choices"].get(group), option)
         for group, option in config["choices"].items()

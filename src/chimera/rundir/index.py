@@ -22,7 +22,7 @@ from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
 from chimera.rundir.extend import was_extended
 from chimera.rundir.identity import identity
-from chimera.rundir.store import Store
+from chimera.rundir.records import Record, Records
 
 #: Name of the index below the folder of all runs.
 FILE = ".index.json"
@@ -42,17 +42,15 @@ class RunIndex:
         self.root = root or runs_root()
         self.state = code_state(folders)
         self._composed: dict[str, list[Any]] = {}
-        self._stored: dict[str, Any] = {}
         self._checked: dict[str, list[int]] = {}
         self._changed = False
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             kept = _read(self.root / FILE, str(stamp(self.root / FILE)))
             self._checked = dict(kept["checked"])
             if kept["state"] == self.state:
-                self._composed, self._stored = dict(kept["composed"]), dict(kept["stored"])
+                self._composed = dict(kept["composed"])
         self._names = _names(self.root)
-        self.store = Store(passed=self._stored)
-        self._known = len(self._stored)
+        self.records = Records()
 
     def config(
         self, overrides: Sequence[str], compose: Callable[[list[str]], dict[str, Any]]
@@ -93,16 +91,10 @@ class RunIndex:
             return RunDir.of(config)
         return RunDir(self.root / names[0])
 
-    def result(self, config: dict[str, Any], digits: str) -> RunDir:
-        """`directory`; if the run is not finished there, its record in the run store.
-
-        Raises:
-            UserError: a name that would be a path.
-        """
-        directory = self.directory(config, digits)
-        if directory.status().get("state") == "DONE":
-            return directory
-        return self.store.find(config, digits) or directory
+    def record(self, config: dict[str, Any], digits: str, directory: RunDir) -> Record | None:
+        """The record of a run that is not finished in its directory; None if there is none."""
+        done = directory.status().get("state") == "DONE"
+        return None if done else self.records.find(config, digits)
 
     def finished(self, config: dict[str, Any], directory: RunDir) -> bool:
         """Whether the run is done, and its config.yaml is the one that `passed` has seen."""
@@ -121,15 +113,13 @@ class RunIndex:
 
     def save(self) -> None:
         """Write the index; a folder that cannot be written has none."""
-        changed = self._changed or len(self._stored) != self._known
-        if not changed or not self.root.is_dir():
+        if not self._changed or not self.root.is_dir():
             return
         composed = dict(list(self._composed.items())[-MOST:])
         kept = {
             "state": self.state,
             "checked": self._checked,
             "composed": composed,
-            "stored": self._stored,
         }
         with contextlib.suppress(OSError, TypeError):
             write_atomic(self.root / FILE, json.dumps(kept))

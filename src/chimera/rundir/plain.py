@@ -46,12 +46,29 @@ def read_json(file: Path) -> dict[str, Any]:
         UserError: it holds something else.
     """
     try:
-        loaded = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise _unreadable(file, error) from error
-    return _mapping(file, loaded)
+    return parse_json(text, str(file))
+
+
+def parse_json(text: str | bytes, where: str) -> dict[str, Any]:
+    """The mapping in a JSON text.
+
+    Args:
+        text: any.
+        where: it was read, for the message.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    try:
+        loaded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(where, error) from error
+    return _mapping(where, loaded)
 
 
 def _check_events(file: Path, text: str) -> None:
@@ -72,7 +89,7 @@ def _check_events(file: Path, text: str) -> None:
             raise UserError(f"{file} nests more than {DEEPEST} levels deep")
 
 
-def _mapping(file: Path, loaded: Any) -> dict[str, Any]:
+def _mapping(file: Path | str, loaded: Any) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise UserError(f"{file} holds no mapping of keys to values")
     level: list[Any] = [loaded]
@@ -86,6 +103,6 @@ def _mapping(file: Path, loaded: Any) -> dict[str, Any]:
     return loaded
 
 
-def _unreadable(file: Path, error: BaseException) -> UserError:
+def _unreadable(file: Path | str, error: BaseException) -> UserError:
     why = " ".join(str(error).split())[:200] or type(error).__name__
     return UserError(f"{file} cannot be read: {why}")

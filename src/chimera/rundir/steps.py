@@ -24,6 +24,29 @@ def column(path: Path, name: str) -> list[str]:
         return [row[place] for row in rows if len(row) > place]
 
 
+def losses(log: Path | Mapping[str, Sequence[float | None]]) -> tuple[list[float], list[float]]:
+    """Steps and losses of a step log, without steps that have no loss.
+
+    Args:
+        log: steps.csv, which may be missing, or the columns of a record, which has some steps.
+    """
+    if isinstance(log, Path):
+        if not log.exists():
+            return [], []
+        pairs = zip(column(log, "global_step"), column(log, "loss"), strict=True)
+        kept = [(float(step), float(loss)) for step, loss in pairs if loss]
+    else:
+        columns = zip(log.get("global_step", ()), log.get("loss", ()), strict=True)
+        kept = [(float(step), loss) for step, loss in columns if step and loss is not None]
+    return [step for step, _ in kept], [loss for _, loss in kept]
+
+
+def seconds_of(rows: Sequence[Mapping[str, str]]) -> list[float]:
+    """Seconds from the first row of a step log to each row."""
+    times = [datetime.fromisoformat(row["timestamp"]) for row in rows]
+    return [(time - times[0]).total_seconds() for time in times]
+
+
 def smooth(values: list[float], reach: int | None = None) -> list[float]:
     """Weighted mean of the steps around each one, triangular: it does not lag behind a slope.
 

@@ -87,8 +87,7 @@ def _sweep(overrides: list[str], parsed: list[Override]) -> int:
     if not batches.work:
         raise UserError("the sweep has no jobs: its ranges and globs match nothing; widen them")
     reported = _report(batches.jobs, overrides, parsed)
-    directories = [job.directory.path for job in batches.jobs]
-    write_compared(directories, Console(), table=not reported)
+    write_compared(batches.jobs, Console(), table=not reported)
     return _failed(batches.work)
 
 
@@ -151,7 +150,7 @@ def _return(job: Job, work: Work) -> JobReturn:
     result = QuietJobReturn(overrides=job.overrides, task_name="train")
     if work.state is State.DONE:
         result.status = JobStatus.COMPLETED
-        result.return_value = job.directory.record()["metrics"].get(job.metric, math.nan)
+        result.return_value = job.result()["metrics"].get(job.metric, math.nan)
     else:
         result.status = JobStatus.FAILED
         result.return_value = JobFailedError(f"{job.label}: {work.why}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from chimera.config.tables import metric_of
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.rundir.index import RunIndex
-from chimera.rundir.store import is_stored
+from chimera.rundir.records import Record
 from chimera.train.check import Once, check_parts, check_settings
 
 #: Metric of a job outside tables; sweepers that search minimise it.
@@ -36,6 +35,7 @@ class Job:
         config: the resolved configuration.
         directory: directory of the run; it need not exist.
         identity: hash of the configuration.
+        record: of the run, if it is finished and not in its directory.
     """
 
     overrides: tuple[str, ...]
@@ -43,6 +43,15 @@ class Job:
     config: dict[str, Any]
     directory: RunDir
     identity: str
+    record: Record | None = None
+
+    def status(self) -> dict[str, Any]:
+        """State of the run, as in status.json; `{}` before it has begun."""
+        return {"state": "DONE"} if self.record else self.directory.status()
+
+    def result(self) -> dict[str, Any]:
+        """Contents of run.json; `{}` before the run is done."""
+        return self.record.result if self.record else self.directory.record()
 
     @property
     def key(self) -> Path:
@@ -76,11 +85,11 @@ def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> li
         index.add(overrides, config)
     checks = Checks(label(batch))
     jobs = _jobs([tuple(applicable(overrides)) for overrides in batch], checks, index)
-    jobs = _without_weights(jobs, index)
+    jobs = _without_weights(jobs)
     _one_run_a_directory(jobs)
     identities = {job.identity for job in jobs}
     checks.each(jobs, lambda job: _check_teacher(job, identities))
-    index.store.tell()
+    index.records.tell()
     index.save()
     return jobs
 
@@ -95,7 +104,7 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
     by_identity = {
         str(job.config["init_run"]): tuple(row_overrides(job.config["init_from"], job.overrides))
         for job in jobs
-        if not is_stored(job.directory)
+        if job.record is None
         and pending(job.config) is not None
         and job.config["init_run"] not in identities
     }
@@ -104,7 +113,7 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
     rows = list(by_identity.values())
     checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])
     index = RunIndex(roots())
-    first = [_own(job, index) for job in _jobs(rows, checks, index)]
+    first = [replace(job, record=None) for job in _jobs(rows, checks, index)]
     return [*prerequisites(first), *first]
 
 
@@ -114,13 +123,10 @@ def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, index: RunIndex) -> 
     jobs = checks.each(list(named), lambda pair: _composed(*pair, index))
 
     def check(job: Job, what: Callable[[dict[str, Any], Once], None]) -> None:
-        if not index.finished(job.config, job.directory):
+        if job.record is None and not index.finished(job.config, job.directory):
             what(job.config, checks.once)
 
-    def settings(job: Job) -> None:
-        check(job, partial(check_settings, train=not is_stored(job.directory)))
-
-    checks.each(jobs, settings)
+    checks.each(jobs, lambda job: check(job, check_settings))
     checks.each(jobs, lambda job: check(job, check_parts))
     for job in jobs:
         index.passed(job.directory)
@@ -129,23 +135,20 @@ def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, index: RunIndex) -> 
 
 def _composed(overrides: tuple[str, ...], name: str, index: RunIndex) -> Job:
     config, digits = index.config(overrides, lambda texts: plain(compose(texts)))
-    return Job(overrides, name, config, index.result(config, digits), digits)
+    directory = index.directory(config, digits)
+    record = index.record(config, digits, directory)
+    return Job(overrides, name, config, directory, digits, record)
 
 
-def _own(job: Job, index: RunIndex) -> Job:
-    """The job with a directory of its own in place of a record, which has no weights."""
-    return replace(job, directory=index.directory(job.config, job.identity))
-
-
-def _without_weights(jobs: list[Job], index: RunIndex) -> list[Job]:
+def _without_weights(jobs: list[Job]) -> list[Job]:
     """The jobs, records in place of runs only where no job that has to run needs the weights."""
     while True:
-        to_run = [job for job in jobs if job.directory.status().get("state") != "DONE"]
+        to_run = [job for job in jobs if job.status().get("state") != "DONE"]
         needed = {identity for job in to_run for identity in job.prerequisites}
-        needed &= {job.identity for job in jobs if is_stored(job.directory)}
+        needed &= {job.identity for job in jobs if job.record is not None}
         if not needed:
             return jobs
-        jobs = [_own(job, index) if job.identity in needed else job for job in jobs]
+        jobs = [replace(job, record=None) if job.identity in needed else job for job in jobs]
 
 
 Subject = TypeVar("Subject")
@@ -194,7 +197,7 @@ def _short(override: str) -> str:
 
 def _check_teacher(job: Job, identities: set[str]) -> None:
     """Raise if the job's teacher is neither trained, nor in training, nor a job of the sweep."""
-    teacher = None if is_stored(job.directory) else teacher_directory(job.config)
+    teacher = None if job.record is not None else teacher_directory(job.config)
     in_sweep = job.config["task"].get("teacher_run") in identities
     if teacher is not None and not in_sweep and not teacher.is_running():
         wait_for_all({**job.config, "init_from": None}, list(job.overrides))

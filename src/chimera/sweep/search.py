@@ -82,7 +82,7 @@ def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[s
         raise UserError(f"another process is running this search ({file}); wait for it") from error
     show(engine, Console())
     trials = [trial for trial, _, _ in engine.study.trials() if trial.overrides]
-    write_compared([engine.job(t).directory.path for t in trials], Console(), table=False)
+    write_compared([engine.job(t) for t in trials], Console(), table=False)
     failed = [w for w in work if w.state is State.FAILED]
     for w in failed:
         print(f"failed: {w.job.label}: {w.why}; see {w.log}", file=sys.stderr)
@@ -205,7 +205,7 @@ class SearchEngine(Engine):
     def _tell(self, work: Work, trial: Trial) -> bool:
         """Tell the study how a trial ended; returns False while it has not."""
         if work.state is State.DONE:
-            value = work.job.directory.record().get("metrics", {}).get(self.metric)
+            value = work.job.result().get("metrics", {}).get(self.metric)
             self.study.tell(trial, "done", value)
         elif work.state is State.PRUNED:
             self.study.tell(trial, "pruned")
@@ -253,10 +253,10 @@ def show(engine: SearchEngine, console: Console) -> None:
     for trial, state, value in engine.study.trials():
         directory = ""
         if state != "fail" and trial.overrides:
-            run = engine.job(trial).directory
-            directory, status = run.path.name, run.status()
+            job = engine.job(trial)
+            directory, status = job.directory.path.name, job.status()
             if value is None and status.get("state") == "DONE":
-                value, state = run.record().get("metrics", {}).get(engine.metric), "revived"
+                value, state = job.result().get("metrics", {}).get(engine.metric), "revived"
             state = str(status["why"]) if status.get("pruned") else state
         order = float("inf") if value is None else sign * value
         number = "" if value is None else f"{value:.5g}"

@@ -60,7 +60,7 @@ class Work:
 
     @property
     def status(self) -> dict[str, Any]:
-        return self.job.directory.status()
+        return self.job.status()
 
     @property
     def changed_elsewhere(self) -> bool:
@@ -71,7 +71,7 @@ class Work:
         """Change the state to DONE, with the job's result as the reason."""
         if self.started is not None:
             self.seconds = time.monotonic() - self.started
-        value = self.job.directory.record().get("metrics", {}).get(self.job.metric)
+        value = self.job.result().get("metrics", {}).get(self.job.metric)
         self.become(State.DONE, "" if value is None else f"{self.job.metric} {value:.5g}")
 
     def prepare(self, slot: int, workers: int) -> Start:

@@ -19,7 +19,6 @@ from chimera.errors import NotFiniteError
 from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local, whole
 from chimera.optim.groups import groups
-from chimera.optim.older import upgrade
 from chimera.optim.optimizer import build
 
 Stage = Literal["val", "test"]
@@ -272,9 +271,6 @@ class Task(pl.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        upgrade(checkpoint, groups(self.model, self.optim))
 
     def configure_gradient_clipping(
         self,

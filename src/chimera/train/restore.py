@@ -17,9 +17,6 @@ from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.directory import RunDir
-from chimera.rundir.kept_weights import weights_of
-from chimera.rundir.store import is_stored
-from chimera.rundir.tensors import load_tensors
 from chimera.task.base import Task
 from chimera.train.build import build_task
 from chimera.train.console import quiet, say
@@ -71,7 +68,7 @@ def restore(
             that are more than data.
     """
     quiet()
-    config = recorded(directory, training=training, weights=not training and which is not None)
+    config = recorded(directory, training=training)
     config["model"] = trusted_model(config, directory.path, f"run={directory.path}", trust=trust)
     path = None if which is None else checkpoint(directory, config, which)
     settings = trainer_settings(config["trainer"])
@@ -80,7 +77,7 @@ def restore(
         task = build_task(config, tokenizer.vocab_size)
     step = 0
     if path is not None:
-        saved = _stored(directory, path) if is_stored(directory) else load(path)
+        saved = load(path)
         try:
             task.load_state_dict(saved["state_dict"])
         except RuntimeError as error:  # torch lists every tensor, a line each
@@ -98,8 +95,6 @@ def checkpoint(directory: RunDir, config: dict[str, Any], which: Which | Path) -
     """
     if isinstance(which, Path):
         return which
-    if is_stored(directory):
-        return _kept(directory, config, which)
     best = directory.checkpoints / "best.ckpt"
     if which == "tested":
         final = get_object(config["task"]["_target_"]).final
@@ -115,24 +110,3 @@ def checkpoint(directory: RunDir, config: dict[str, Any], which: Which | Path) -
     if not link.exists():
         raise UserError(f"run={directory.path} has no checkpoint yet ({link} is missing)")
     return link
-
-
-def _kept(directory: RunDir, config: dict[str, Any], which: Which) -> Path:
-    """The weights of a record of the run store, which are the best of its run."""
-    if which not in ("best", "tested"):
-        raise UserError(
-            f"run={directory.path} is a record of the run store, which has the best weights only,"
-            f" not {which}; say checkpoint=best"
-        )
-    if get_object(config["task"]["_target_"]).final != "best":
-        say(f"{directory.path}: the weights of the best validation; its metrics are of the last")
-    kept = weights_of(directory)
-    assert kept is not None  # else `recorded` has refused the record
-    return kept
-
-
-def _stored(directory: RunDir, path: Path) -> dict[str, Any]:
-    """A record's weights in the form of a checkpoint."""
-    tensors = {f"model.{name}": tensor for name, tensor in load_tensors(path).items()}
-    steps = directory.record().get("steps")
-    return {"state_dict": tensors, "global_step": steps if isinstance(steps, int) else 0}

@@ -1,0 +1,508 @@
+"""Keep finished runs as records in git, find the record of a run, make a data frame of all records.
+
+<folder>/runs.jsonl.gz  a line of JSON per run: configuration, overrides, run.json, environment,
+                        thinned step log
+<folder>/runs.txt       a line of text per run, so that a diff shows which runs came
+
+Records of a table's runs are in `experiments/<paper>/<table>/results/<scale>/`, a user's other ones
+in `records/<scale>/`. Sweeps, reports, comparisons and `ch.runs` count a record as a finished run.
+A record has no weights. It may be a stranger's, so it is data: nothing that it names is imported,
+and a line that is damaged, or of another run than its configuration says, does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import io
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chimera.errors import UserError, one_line
+from chimera.paths import home, records_roots
+from chimera.rundir.atomic import make_folder, write_atomic
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import flatten, identity
+from chimera.rundir.plain import parse_json, read_json
+from chimera.rundir.portable import (
+    portable_config,
+    portable_environment,
+    portable_overrides,
+    portable_result,
+    thinned,
+)
+from chimera.rundir.steps import read, seconds_of
+
+if TYPE_CHECKING:
+    import pandas
+
+RUNS, LIST = "runs.jsonl.gz", "runs.txt"
+#: Columns of runs.txt.
+COLUMNS = ("identity", "row", "seed", "metric", "value", "commit", "date")
+#: Bytes of all records of a folder, uncompressed; a larger file is damaged or meant to do harm.
+LARGEST = 1 << 28
+#: Lines on records that do not count which one command prints.
+MOST_LINES = 5
+#: Fields of a line, and their types.
+FIELDS: dict[str, type] = {
+    "identity": str,
+    "name": str,
+    "date": str,
+    "config": dict,
+    "overrides": list,
+    "result": dict,
+    "environment": dict,
+    "steps": dict,
+}
+_told: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a finished run.
+
+    Args:
+        identity: of its settings.
+        name: of the run, without the identity.
+        date: when its last step was taken.
+        config: resolved configuration.
+        overrides: its command line.
+        result: contents of run.json.
+        environment: contents of environment.json.
+        steps: thinned columns of steps.csv, and the seconds since the first step.
+        folder: of the file that it was read from.
+    """
+
+    identity: str
+    name: str
+    date: str
+    config: dict[str, Any] = field(repr=False)
+    overrides: list[str] = field(repr=False)
+    result: dict[str, Any] = field(repr=False)
+    environment: dict[str, Any] = field(repr=False)
+    steps: dict[str, list[Any]] = field(repr=False)
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """A name of the record, for readers: its folder, and the directory that its run had."""
+        return self.folder / f"{self.name}-{self.identity}"
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the final validation and test."""
+        metrics: dict[str, float] = self.result["metrics"]
+        return metrics
+
+    @property
+    def table(self) -> str | None:
+        """Name of the table whose folder the record is in; of another folder, that of its row."""
+        results = self.folder.parent
+        if results.name == "results":
+            return f"{results.parent.parent.name}/{results.parent.name}"
+        return (self.config.get("table") or {}).get("name")
+
+    @property
+    def row(self) -> str:
+        """Name of the table's row that the run is of; its name if it is of none."""
+        return str((self.config.get("table") or {}).get("row") or self.name)
+
+
+class Records:
+    """The records below some folders, looked up by identity.
+
+    Args:
+        roots: the folders; None: those of this process.
+
+    Attributes:
+        refused: why records that were looked for do not count, by their identity.
+    """
+
+    def __init__(self, roots: Sequence[Path] | None = None) -> None:
+        self.refused: dict[str, str] = {}
+        self._folders: dict[str, Path] = {}
+        for folder in folders(roots):
+            self._folders |= dict.fromkeys(_listed(folder / LIST), folder)
+
+    def find(self, config: Mapping[str, Any], digits: str) -> Record | None:
+        """The record of a configuration's run; None for a run that has to be trained.
+
+        Args:
+            config: resolved.
+            digits: its identity.
+        """
+        if config["overwrite"] or config.get("extend") or config.get("run_dir"):
+            return None
+        return self.get(digits)
+
+    def get(self, digits: str) -> Record | None:
+        """The record of this identity; None if there is none that counts."""
+        if digits not in self._folders or digits in self.refused:
+            return None
+        try:
+            return _record(self._folders[digits], digits)
+        except UserError as error:
+            self.refused[digits] = str(error)
+            return None
+
+    def __iter__(self) -> Iterator[str]:
+        """The identities, folder by folder."""
+        return iter(self._folders)
+
+    def __contains__(self, digits: object) -> bool:
+        return digits in self._folders
+
+    def tell(self) -> None:
+        """Say on standard error which records do not count, each once in a process."""
+        lines = [f"not counted: {one_line(why)}" for why in dict.fromkeys(self.refused.values())]
+        if (rest := len(lines) - MOST_LINES) > 0:
+            lines[MOST_LINES:] = [f"not counted: {rest} more records"]
+        for line in lines:
+            if line not in _told:
+                _told.add(line)
+                print(line, file=sys.stderr)
+
+
+def folders(roots: Sequence[Path] | None = None) -> list[Path]:
+    """Folders with records, below some folders or those of this process, sorted."""
+    found = {file.parent for root in roots or records_roots() for file in root.rglob(LIST)}
+    return sorted(found)
+
+
+def records(folder: Path) -> list[Record]:
+    """All records of a folder, in the order of its list.
+
+    Raises:
+        UserError: one does not count, or list and records differ; the line names the file.
+    """
+    listed, kept = _listed(folder / LIST), _lines(folder / RUNS)
+    if missing := sorted(set(listed) ^ set(kept)):
+        one = "lists" if missing[0] in listed else "does not list"
+        raise UserError(
+            f"{folder / LIST} {one} the run {missing[0]}, unlike {RUNS}; restore both files"
+        )
+    return [_record(folder, digits) for digits in listed]
+
+
+def unfinished(runs: Iterable[Path], roots: Sequence[Path] | None = None) -> list[Record]:
+    """Records of runs that are not finished in any of these directories; the others' are not read.
+
+    Args:
+        runs: directories of runs.
+        roots: folders; None: those of this process.
+    """
+    kept, there = Records(roots), set[str]()
+    for run in runs:
+        digits = run.name.rpartition("-")[2]
+        if digits in kept and RunDir(run).status().get("state") == "DONE":
+            there.add(digits)
+    found = [kept.get(digits) for digits in kept if digits not in there]
+    kept.tell()
+    return [record for record in found if record is not None]
+
+
+def frame(*tables: str, roots: Sequence[Path] | None = None) -> pandas.DataFrame:
+    """Make a data frame of all records, one row each: settings and results in flat columns.
+
+    Columns: table, row, scale, seed, identity, name, date, tags; each key of the configuration
+    (`optim.lr`), each choice (`choices.mixer`), each metric (`val/perplexity`), each other number
+    of run.json (`parameters.total`, `steps`), and of the machine processor, gpu, commit,
+    git.changed.
+
+    Args:
+        tables: names, such as `saidl/attention`; none: all.
+        roots: folders; None: those of this process.
+
+    Raises:
+        UserError: a record does not count.
+    """
+    import pandas
+
+    found = [record for folder in folders(roots) for record in _of_tables(folder, tables)]
+    return pandas.DataFrame([_flat(record) for record in found])
+
+
+def _of_tables(folder: Path, tables: Sequence[str]) -> list[Record]:
+    place = "/".join(folder.parts[-4:-2])
+    if tables and folder.parent.name == "results" and place not in tables:
+        return []
+    return [each for each in records(folder) if not tables or each.table in tables]
+
+
+def _flat(record: Record) -> dict[str, Any]:
+    result = {k: v for k, v in record.result.items() if k not in ("metrics", "choices")}
+    config = {k: v for k, v in record.config.items() if k not in ("scale", "table", "callbacks")}
+    git = record.environment.get("git") or {}
+    return {
+        **flatten(result),
+        **flatten(config),
+        **record.metrics,
+        "table": record.table,
+        "row": record.row,
+        "scale": record.config["choices"].get("scale"),
+        "identity": record.identity,
+        "date": record.date,
+        "tags": record.result.get("tags") or record.config.get("tags"),
+        "processor": record.environment.get("processor"),
+        "gpu": record.environment.get("gpu"),
+        "commit": git.get("commit"),
+        "git.changed": git.get("changed"),
+    }
+
+
+def of_run(run: Path) -> Record:
+    """The record of a finished run's directory.
+
+    Raises:
+        UserError: the run is not finished, its numbers depend on a path of this machine, or its
+            settings may hold a secret.
+    """
+    directory = RunDir(run)
+    state = directory.status().get("state", "no run")
+    if state != "DONE":
+        raise UserError(f"{run} is {state}; records are kept of finished runs")
+    config = directory.config()
+    words = run / "overrides.txt"
+    lines = words.read_text(encoding="utf-8").splitlines() if words.is_file() else []
+    rows = read(directory.steps) if directory.steps.is_file() else []
+    return Record(
+        identity(config),
+        config["name"],
+        str(rows[-1].get("timestamp", ""))[:19] if rows else "",
+        portable_config(config, run),
+        portable_overrides(lines),
+        portable_result(directory.record()) | {"identity": identity(config)},
+        portable_environment(read_json(run / "environment.json")),
+        thinned(rows, seconds_of(rows)),
+        folder_of(config),
+    )
+
+
+def folder_of(config: Mapping[str, Any]) -> Path:
+    """Folder of the records of a configuration's table and scale."""
+    scale = str(config["choices"].get("scale"))
+    table = (config.get("table") or {}).get("name")
+    return home() / f"experiments/{table}/results/{scale}" if table else home() / "records" / scale
+
+
+@dataclass
+class Added:
+    """Records that are new, how many were there already, and why other runs have none."""
+
+    new: list[Record] = field(default_factory=list)
+    same: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+
+def add(
+    runs: Iterable[Path],
+    to: Path | None = None,
+    *,
+    overwrite: bool = False,
+    named: Iterable[Path] = (),
+) -> Added:
+    """Keep the records of finished runs.
+
+    Args:
+        runs: their directories.
+        to: folder of the records; None: that of each run's table and scale.
+        overwrite: replace a record of the same run with other numbers.
+        named: of the runs, those that were asked for one by one: one that is not kept is an error.
+
+    Raises:
+        UserError: a named run is not kept, or a folder's records cannot be read.
+    """
+    added, by_folder, must = Added(), dict[Path, list[Record]](), set(named)
+    for run in runs:
+        try:
+            record = of_run(run)
+        except UserError as error:
+            if run in must:
+                raise
+            added.left_out.append(str(error))
+            continue
+        by_folder.setdefault(to or record.folder, []).append(record)
+    for folder, found in by_folder.items():
+        new = write(folder, found, overwrite=overwrite)
+        added.new += new
+        added.same += len(found) - len(new)
+    return added
+
+
+def write(folder: Path, found: Sequence[Record], *, overwrite: bool = False) -> list[Record]:
+    """Write records into a folder beside those that are there; return those that are new.
+
+    The list is written after the records: a process that is killed in between leaves records that
+    nobody finds, until they are added again.
+
+    Raises:
+        UserError: the folder's records cannot be read, or it has another record of a run.
+    """
+    make_folder(folder, of=folder, key="to")
+    with _locked(folder):
+        kept = {each: _record(folder, each) for each in _lines(folder / RUNS)}
+        new = []
+        for record in found:
+            there = kept.get(record.identity)
+            placed = replace(record, folder=folder)
+            if there == placed:
+                continue
+            if there is not None and not overwrite:
+                raise UserError(
+                    f"{folder / RUNS} has another record of {placed.path.name}; overwrite=true"
+                    " replaces it"
+                )
+            kept[record.identity] = placed
+            new.append(placed)
+        ordered = sorted(kept.values(), key=_order)
+        if new or len(_listed(folder / LIST)) != len(kept):
+            write_atomic(folder / RUNS, _compressed(map(_line, ordered)))
+            text = "".join("\t".join(_summary(each)) + "\n" for each in ordered)
+            write_atomic(folder / LIST, "\t".join(COLUMNS) + "\n" + text)
+    return new
+
+
+def check(roots: Sequence[Path] | None = None) -> tuple[int, list[str]]:
+    """Read all records: how many count, and a line for each file or record that does not."""
+    good, wrong = 0, list[str]()
+    for folder in folders(roots):
+        try:
+            for digits in dict.fromkeys([*_listed(folder / LIST), *_lines(folder / RUNS)]):
+                try:
+                    _record(folder, digits)
+                    good += 1
+                except UserError as error:
+                    wrong.append(str(error))
+        except UserError as error:
+            wrong.append(str(error))
+    return good, wrong
+
+
+def _summary(record: Record) -> list[str]:
+    """The record's line of runs.txt."""
+    named = (record.config.get("table") or {}).get("metric")
+    keys = [key for key in (named, "val/perplexity", "val/accuracy", "val/loss") if key]
+    key = next((key for key in keys if key in record.metrics), "")
+    commit = str((record.environment.get("git") or {}).get("commit") or "")[:8]
+    return [
+        record.identity,
+        one_line(record.row),
+        str(record.config["seed"]),
+        key,
+        f"{record.metrics[key]:.6g}" if key else "",
+        commit,
+        record.date[:10],
+    ]
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    return record.row, record.config["seed"], record.name, record.identity
+
+
+def _line(record: Record) -> str:
+    values = {name: getattr(record, name) for name in FIELDS}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+
+
+def _compressed(lines: Iterable[str]) -> bytes:
+    """The same bytes for the same lines."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=packed, compresslevel=9, mtime=0) as file:
+        for line in lines:
+            file.write(line.encode() + b"\n")
+    return packed.getvalue()
+
+
+def _listed(file: Path) -> list[str]:
+    """Identities in a list; empty where there is no file."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {one_line(error)}") from error
+    return [line.partition("\t")[0] for line in text.splitlines()[1:]]
+
+
+def _lines(file: Path) -> dict[str, bytes]:
+    """Lines of a file of records by their identity; empty where there is no file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        about = file.stat()
+    except OSError:
+        return {}
+    return _unpacked(file, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=64)
+def _unpacked(file: Path, changed: int, size: int) -> dict[str, bytes]:
+    """`_lines` of a file that was changed then and is so large."""
+    try:
+        with gzip.open(file) as opened:
+            whole = opened.read(LARGEST + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"{file} cannot be read: {one_line(error)}") from error
+    if len(whole) > LARGEST:
+        raise UserError(f"{file} has more than {LARGEST:,} bytes")
+    start = b'{"identity":"'
+    found = {}
+    for number, line in enumerate(whole.splitlines(), 1):
+        digits = line.removeprefix(start)[:8].decode("ascii", "replace")
+        if not line.startswith(start) or digits in found:
+            raise UserError(f"{file}: line {number} is no record; restore the file")
+        found[digits] = line
+    return found
+
+
+def _record(folder: Path, digits: str) -> Record:
+    """The record of an identity in a folder that lists it.
+
+    Raises:
+        UserError: it does not count; the line names the file and says why.
+    """
+    file = folder / RUNS
+    if (line := _lines(file).get(digits)) is None:
+        raise UserError(f"{file} lacks the run {digits}, which {LIST} lists; restore both files")
+    where = f"{file}: the record {digits}"
+    values = parse_json(line, where)
+    for name, kind in FIELDS.items():
+        if not isinstance(values.get(name), kind):
+            raise UserError(f"{where} has no {name}; restore the file")
+    metrics = values["result"].get("metrics")
+    if not isinstance(metrics, dict) or not all(_is_number(value) for value in metrics.values()):
+        raise UserError(f"{where} has no metrics; restore the file")
+    try:
+        own = identity(values["config"])
+        values["config"]["choices"].get("scale")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{where} has a configuration that is of no run") from error
+    if not own == digits == values["result"].get("identity"):
+        raise UserError(f"{where} has settings of another run, {own}")
+    return Record(**{name: values[name] for name in FIELDS}, folder=folder)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing the folder's records."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
