@@ -90,7 +90,7 @@ def main(setting: Setting, label: str) -> dict[str, Any]:
         row = through_run(setting, preset, compiled=kind == "compiled")
     else:
         row = bare(setting, preset, kind)
-    rate = rate_of(torch.device(setting.device), preset.precision, keep=False)
+    rate = rate_of(torch.device(setting.device), preset.precision)
     return {"tokens": preset.batch * preset.length, "flops_per_second": rate, **row}
 
 

@@ -33,13 +33,9 @@ def test_the_directory_depends_on_settings_that_change_results(
     assert identity(config()) != identity(config("seed=1"))
     assert identity(config()) != identity(config("optim.lr=1e-3"))
     assert identity(config()) != identity(config("mixer=gqa"))
-    for cosmetic in (
-        "logger=none",
-        "name=x",
-        "run_dir=/x",
-        "data.num_workers=2",
-        "data.cache_dir=/x",
-    ):
+    places = ("logger=none", "name=x", "run_dir=/x", "data.num_workers=2", "data.cache_dir=/x")
+    saves = ("trainer.checkpoint_keep=1", "guard=skip", "trainer.log_every_n_steps=3")
+    for cosmetic in (*places, *saves):
         assert identity(config()) == identity(config(cosmetic)), cosmetic
     found = RunDir.of(config("mixer=gqa")).path
     assert found.parent == ROOT / "runs"
@@ -66,16 +62,8 @@ def test_a_directory_of_another_run_is_refused_with_the_keys_that_differ(tmp_pat
         RunDir(tmp_path).write_status(state)
         open_run(config(here, "mixer=gqa", "data.num_workers=2", "logger=none", "name=other"))
         open_run(config(here, "overwrite=true"))
-        for change, shown in {
-            "mixer=retnet": "mixer=gqa there, retnet here;",
-            "seed=7": "seed=0 there, 7 here;",
-            "optim.lr=0.5": "optim.lr=0.002 there, 0.5 here;",
-            "mixer.bias=true": "mixer.bias=False there, True here;",
-        }.items():
-            overrides = [here, *(["mixer=gqa"] if change != "mixer=retnet" else []), change]
-            with pytest.raises(UserError, match="holds another run: ") as refused:
-                open_run(config(*overrides))
-            assert shown in str(refused.value)
+        with pytest.raises(UserError, match=r"another run: mixer\.bias=False there, True here;"):
+            open_run(config(here, "mixer=gqa", "mixer.bias=true"))
 
 
 def test_an_atomic_write_leaves_the_old_text_when_it_fails(
@@ -185,11 +173,6 @@ def test_a_second_process_cannot_lock_the_run(tmp_path: Path) -> None:
     assert forks.run(*words).returncode
     run._lock.close()
     assert forks.run(*words).returncode == 0
-
-
-def test_settings_that_change_no_result_do_not_change_the_identity() -> None:
-    for cosmetic in ("trainer.checkpoint_keep=1", "guard=skip", "trainer.log_every_n_steps=3"):
-        assert identity(config()) == identity(config(cosmetic)), cosmetic
 
 
 @pytest.mark.parametrize(("clock", "beat", "running"), [(3600, 120, False), (-3600, 0, True)])

@@ -1,8 +1,7 @@
-"""The rate of matrix products: measured once, kept, never lowered."""
+"""The rate of matrix products, and the share of it that a run reaches."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,33 +16,12 @@ from tests.train import tiny
 CPU = torch.device("cpu")
 
 
-def test_a_rate_is_measured_once_and_only_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path / "cache"))
-    asked: list[float] = []
-    rates = iter([5e9, 3e9, 8e9])
-
-    def measured(device: torch.device, dtype: torch.dtype, seconds: float) -> float:
-        asked.append(seconds)
-        return next(rates)
-
-    monkeypatch.setattr(peak_flops, "measure", measured)
-    assert [peak_flops.rate_of(CPU, "fp32") for _ in range(3)] == [5e9, 5e9, 8e9]
-    assert asked == [peak_flops.FIRST, peak_flops.AGAIN, peak_flops.AGAIN]
-    kept = json.loads((tmp_path / "cache" / "peak_flops.json").read_text())
-    assert list(kept.values()) == [8e9]
-    (tmp_path / "cache" / "peak_flops.json").write_text("{damaged")
-    assert peak_flops._read() == {}
-
-
 def test_half_precision_that_a_cpu_emulates_is_no_yardstick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Part of such a run multiplies float32, so a share of the slow rate would exceed 1."""
-    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path))
     speeds = {torch.float16: 2e9, torch.bfloat16: 4e11, torch.float32: 1e11}
-    monkeypatch.setattr(peak_flops, "measure", lambda device, dtype, seconds: speeds[dtype])
+    monkeypatch.setattr(peak_flops, "measure", lambda device, dtype: speeds[dtype])
     assert [peak_flops.rate_of(CPU, p) for p in ("fp16", "bf16", "fp32")] == [1e11, 4e11, 1e11]
 
 
@@ -71,7 +49,6 @@ def test_utilisation_is_flops_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_records_and_prints_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path / "cache"))
     run = tiny.trained(tmp_path, run=2) / "run"
     facts = tiny.record(run)
     flops = facts["flops"]

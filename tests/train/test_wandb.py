@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import forks
-from tests.train import wandb_contents
 
 pytestmark = pytest.mark.slow  # its run takes seconds; tests/callback have each part
 
@@ -26,7 +28,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     ran = forks.run("train.py", *words, env={"CHIMERA_RUNS": str(root / "runs")})
     assert ran.returncode == 0, ran.stderr
     (file,) = (root / "runs").glob("*/wandb/offline-run-*/*.wandb")
-    return wandb_contents.records(file)
+    viewer = str(Path(sys.executable).with_name("wandb"))
+    words = [viewer, "leet", "inspect", "--json", str(file)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in shown.stdout.splitlines()]
 
 
 def of(records: list[dict[str, Any]], kind: str) -> list[Any]:
@@ -93,8 +98,7 @@ def test_points_have_tokens_flops_and_seconds_as_further_axes(
 
 
 def test_parts_diagram_samples_and_code_are_there(records: list[dict[str, Any]]) -> None:
-    held = wandb_contents.contents(records)
-    media = {
+    expected = {
         "model/parameters": "table-file",
         "model/settings": "table-file",
         "model/diagram": "html-file",
@@ -103,18 +107,17 @@ def test_parts_diagram_samples_and_code_are_there(records: list[dict[str, Any]])
         "pictures/maps": "image-file",
         "samples": "table-file",
     }
-    assert held["media"] == media
-    (files,) = [files for files in held["artifacts"].values() if "config.yaml" in files]
-    expected = {
-        "environment.json",
-        "overrides.txt",
-        "model.md",
-        "settings.md",
-        "code/chimera/norm/qdyt.py",
-    }
-    assert expected <= set(files)
+    points = [point["item"] for point in of(records, "history")]
+    kinds = {k.removesuffix("._type"): p[k] for p in points for k in p if k.endswith("._type")}
+    assert kinds == expected
+    artifacts = [each.get("manifest", {}).get("contents", []) for each in of(records, "artifact")]
+    kept = [[file["path"] for file in files] for files in artifacts]
+    (files,) = [files for files in kept if "config.yaml" in files]
+    assert {"environment.json", "overrides.txt", "model.md", "settings.md"} <= set(files)
+    assert "code/chimera/norm/qdyt.py" in files
     assert not [file for file in files if file.startswith("code/torch")]
-    assert {"val/perplexity", "test/perplexity", "val/unigram_perplexity"} <= set(held["summary"])
+    summary = {key for each in of(records, "summary") for key in each.get("update", {})}
+    assert {"val/perplexity", "test/perplexity", "val/unigram_perplexity"} <= summary
 
 
 def test_a_job_of_a_sweep_is_grouped_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

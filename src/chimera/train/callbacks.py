@@ -89,15 +89,12 @@ def of_parts(config: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]
 def make_callbacks(config: Mapping[str, Any]) -> list[Any]:
     """Lightning callbacks of a run, in the order of their calls.
 
-    With a time limit or an extension there is a callback for it.
+    An extended run has one more.
     """
     from chimera.callback.state.extension import RatesOfSchedule
-    from chimera.callback.state.stop import TimeLimit
 
     first, *others = [_make(node) for _, node in nodes(config)]
-    limit = config["trainer"]["max_time"]
-    asked = [TimeLimit(limit)] if limit else []
-    return [first, *asked, *([RatesOfSchedule()] if EXTENDED in config else []), *others]
+    return [first, *([RatesOfSchedule()] if EXTENDED in config else []), *others]
 
 
 def make_part_callbacks(config: Mapping[str, Any]) -> list[Any]:

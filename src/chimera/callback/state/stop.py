@@ -56,12 +56,14 @@ class TimeLimit(Callback):
     """Stops a run after the step in which its wall time passes a limit (`trainer.max_time`).
 
     Args:
-        limit: DD:HH:MM:SS, over all processes of the run.
+        limit: DD:HH:MM:SS, of the run over all its resumptions; null for none.
     """
 
-    def __init__(self, limit: str) -> None:
-        days, hours, minutes, seconds = map(int, limit.split(":"))
-        self.seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    def __init__(self, *, limit: str | None = None) -> None:
+        self.seconds: int | None = None
+        if limit is not None:
+            days, hours, minutes, seconds = map(int, limit.split(":"))
+            self.seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
         self.reached = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -69,6 +71,8 @@ class TimeLimit(Callback):
 
     def on_step(self, step: Step) -> None:
         """Stop after the step in which the limit passes."""
+        if self.seconds is None:
+            return
         if reduce.any_of(find(self._trainer, Steps).wall_seconds >= self.seconds):
             self.reached = True
             _stop(self._trainer)
