@@ -57,20 +57,26 @@ def trivial(task: Task, data: DataModule) -> dict[str, Any]:
 
 
 def facts_after(
-    trainer: pl.Trainer, metrics: dict[str, float], other_rules: dict[str, dict[str, float]]
+    trainer: pl.Trainer,
+    before: dict[str, Any],
+    metrics: dict[str, float],
+    other_rules: dict[str, dict[str, float]],
+    precision: str,
 ) -> dict[str, Any]:
-    """What training and test gave.
+    """What training and test gave; the rate of the machine is measured by rank 0.
 
     Args:
         trainer: has trained.
+        before: the facts that were known before training.
         metrics: of the final validation and test.
         other_rules: metrics by the rules of evaluation that were not chosen.
+        precision: of the run.
     """
     steps = find(trainer, Steps)
     checkpoints = find(trainer, Checkpoints)
     guard = find(trainer, NanGuard)
     log = RunDir(Path(trainer.default_root_dir)).steps
-    return {
+    facts = {
         "metrics": metrics,
         "tokens_per_second": steps.tokens_per_second,
         "peak_memory_gb": peak_memory_gb(),
@@ -86,6 +92,9 @@ def facts_after(
         },
         **({"other_rules": other_rules} if other_rules else {}),
     }
+    if trainer.is_global_zero:
+        facts |= utilisation(trainer, precision, {**before, **facts})
+    return facts
 
 
 def utilisation(trainer: pl.Trainer, precision: str, facts: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from chimera.train.loggers import hyperparameters, open_loggers, summarise
 from chimera.train.malloc_tuning import keep_freed_memory
 from chimera.train.memory import advice, memory_named
 from chimera.train.ranks import Ranks, joined
-from chimera.train.record import facts_after, facts_before, utilisation
+from chimera.train.record import facts_after, facts_before
 from chimera.train.resume import start
 from chimera.train.status import run_status
 from chimera.train.trainer import build_trainer, trainer_settings, training_steps
@@ -93,10 +93,9 @@ def _train(
             trainer = build_trainer(config["precision"], lengths, directory, loggers, callbacks)
             fit(trainer, task, data, lengths, checkpoint)
             metrics = final_metrics(trainer, task, data, lengths.limit_val_batches, ranks)
-            facts |= facts_after(trainer, metrics, by_other_rules(trainer, task, data))
-            if ranks.first:
-                facts |= utilisation(trainer, config["precision"], facts)
-                summarise(facts, loggers)
+            others = by_other_rules(trainer, task, data)
+            facts |= facts_after(trainer, facts, metrics, others, config["precision"])
+            summarise(facts, loggers)
         if ranks.first:
             directory.write_record(facts)
             curves(directory, facts, f"nats per {task.predicts}")
