@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -101,36 +100,3 @@ def test_a_shape_among_the_tables_is_found_from_anywhere(place: Path, tmp_path: 
     )
     found = forks.run("-c", code, root=place, cwd=tmp_path)
     assert found.stdout.strip() == str(place / "src/chimera" / shape), found.stderr
-
-
-@pytest.mark.slow
-def test_an_installed_package_does_all_its_work(place: Path, tmp_path: Path) -> None:
-    def chimera(*words: str) -> str:
-        done = forks.run("-m", "chimera", *words, root=place, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done.stdout
-
-    chimera("sweep", *TINY, "mixer=attention,retnet", "model.dim=32", "workers=2")
-    assert len(list((tmp_path / "runs").glob("mlm-*/run.json"))) == 2
-    decoder = ["task=causal_lm", "mixer=delta", "position=none", "run_dir=decoder"]
-    chimera("train", *TINY, *decoder, "trainer.devices=2")
-    assert "test/loss" in chimera("eval", "run=decoder")
-    assert chimera("generate", "run=decoder", "prompt=The", "max_new=2").startswith("The")
-    chimera("export", "run=decoder", "to=out")
-    assert (tmp_path / "out" / "model.safetensors").is_file()
-    chimera("table", "bitnet_qdyt/norms", "scale=smoke", "trainer.max_steps=2", "logger=none")
-    assert (tmp_path / "reports/bitnet_qdyt/norms/smoke/report.md").is_file()
-    assert "bitnet_qdyt/norms" in chimera("list", "tables")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
-    reached = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
-    if subprocess.run([*reached, str(tmp_path), "build"], capture_output=True).returncode:
-        pytest.skip("no package index can be reached from here")
-    script = ROOT / "tools" / "wheel_test.sh"
-    environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run([script], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert done.stdout.splitlines()[-1].endswith("done")

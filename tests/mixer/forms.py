@@ -32,6 +32,8 @@ class Pieces:
     wide: ClassVar[bool] = True  # whether it has matrices, which stay in float32
     size: ClassVar[float] = 30.0  # standard deviation of inputs in half precision
     tol: ClassVar[float] = EXACT
+    #: Options and values of parameters with which the decay is the strongest.
+    forgets: ClassVar[tuple[dict[str, Any], dict[str, float]] | None] = None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "chosen" in metafunc.fixturenames:
@@ -68,6 +70,14 @@ class Pieces:
     def test_half_precision(self) -> None:
         for dtype in (torch.bfloat16, torch.float16):
             in_half_precision(self.build().to(dtype), dtype, size=self.size, wide=self.wide)
+
+    def test_the_strongest_decay(self) -> None:
+        if self.forgets:
+            options, values = self.forgets
+            mixer = self.build(**options)
+            for name, value in values.items():
+                mixer.get_parameter(name).data.fill_(value)
+            forgets_all(mixer)
 
 
 class Forms(Pieces):

@@ -107,21 +107,3 @@ def test_running_sums_take_one_pass() -> None:
         want = torch.stack([reference.aft(*kv, none, causal=True) for kv in zip(k, v, strict=True)])
         close(y, want)
         close(grads(y.square().sum(), [k, v]), grads(want.square().sum(), [k, v]))
-
-
-@pytest.mark.parametrize("t", [16, 23, 64])
-def test_full_form_computes_the_weights_below_the_diagonal_only(
-    t: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each level pads at most its last pair; the diagonal is computed separately."""
-    weighted, made = aft.weighted, []
-
-    def counted(w: Tensor, *rest: Any) -> aft.Sums:
-        made.append(w.numel())
-        return weighted(w, *rest)
-
-    monkeypatch.setattr(aft, "weighted", counted)
-    a, b, k, v = (torch.randn(1, t, 3).double() for _ in range(4))
-    aft.halving(a, b, k, v, None)
-    least = t * (t - 1) // 2
-    assert least <= sum(made) <= least + (0 if t & (t - 1) == 0 else t * t // 4)

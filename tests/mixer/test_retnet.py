@@ -6,12 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.contract import Ctx
 from chimera.mixer.retnet import Retention
 from chimera.position.hope import Hope
 from chimera.position.rope import Rotary
@@ -86,14 +84,6 @@ def test_the_norm_over_each_head_adds_one_millionth() -> None:
     assert (want - definition(m, x, eps=2e-6)).abs().max() > 0.01
 
 
-def test_titan_decays_range_as_the_paper_says() -> None:
-    """TITAN 4.2: «from approximately 0.97 to 0.999», with eight heads."""
-    gamma = build(where=site(heads=8, dim=32)).log_decay(0, torch.empty(0).double()).exp()
-    close(gamma, torch.tensor([1 - 2 ** -(5 + 7 * h / 8) for h in range(8)], dtype=gamma.dtype))
-    assert 0.965 < gamma[0] < 0.975
-    assert gamma[-1] > 0.999
-
-
 def test_the_papers_score_normalisations_are_taken_away_by_the_norm() -> None:
     m = build(eps=1e-30)
     x = torch.randn(1, 9, 32).double()
@@ -129,14 +119,6 @@ def test_a_position_that_rotates_takes_the_place_of_the_own_rotation() -> None:
     close(rope(x, here).y, want)
     assert (own(x, here).y - still(x, here).y).abs().max() > 1e-3
     assert "bias" not in Retention.honours
-
-
-def test_decoding_is_one_step_per_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    m = build()
-    state = m(torch.randn(1, 5, 32).double(), ctx(tokens=5), m.init_state(1)).state
-    monkeypatch.delattr("chimera.ops.decay.chunkwise")
-    out = m(torch.randn(1, 1, 32).double(), Ctx(torch.tensor([[5]])), state)
-    assert out.state.s.shape == (1, 4, 8, 8)
 
 
 def test_layers_share_rates_and_angles_without_a_change_of_numbers() -> None:

@@ -156,19 +156,6 @@ def test_load_report(causal: bool, mode: str, scope: str) -> None:
     assert 0 < out.aux["balance_mixer"].item() <= 3
 
 
-def test_balance_pulls_a_collapsed_router_apart() -> None:
-    m, x = build(), rows(16, 6) + 1
-    with torch.no_grad():
-        m.router.weight.mul_(0.1)[0] += 0.2
-    start = m(x, ctx(tokens=6)).aux["balance_mixer"].item()
-    optimizer = torch.optim.Adam(m.router.parameters(), lr=0.01)
-    for _ in range(40):
-        optimizer.zero_grad()
-        m(x, ctx(tokens=6)).aux["balance_mixer"].backward()
-        optimizer.step()
-    assert m(x, ctx(tokens=6)).aux["balance_mixer"].item() < 1.3 < 2 < start
-
-
 def test_it_can_do_what_all_of_its_members_can() -> None:
     class Deaf(Attention):
         directions = CAUSAL

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,28 +109,3 @@ def test_experts_without_tokens_on_one_process_wait_for_no_one() -> None:
     torch.testing.assert_close(torch.cat([s[0] for s in shares]), y, rtol=1e-5, atol=1e-6)
     for share in shares:
         close(share[1], loss)
-
-
-PROGRAM = """
-import sys
-import torch
-from chimera.ops import reduce
-rank = int(sys.argv[1])
-torch.distributed.init_process_group(
-    "gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
-x = torch.tensor([1.0 + rank, 2.0], requires_grad=True)
-total = reduce.total(x)
-(total.square().sum() * (rank + 1)).backward()
-print(reduce.participants(), total.tolist(), reduce.largest(x).tolist(), x.grad.tolist())
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_of_gloo(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", PROGRAM]
-    started = [
-        subprocess.Popen([*words, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=60)[0].decode().strip() for process in started]
-    assert said == ["2 [3.0, 4.0] [2.0, 2.0] [18.0, 24.0]"] * 2

@@ -11,9 +11,6 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from tests.outside import DATA
-
-STORIES = DATA / "models/stories260k"
 SMALL: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 32,
@@ -60,13 +57,6 @@ def causal_model(family: str = "Llama", seed: int = 0, attention: str = "sdpa") 
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=0.2)
     return model.eval()
-
-
-def trained() -> Any:
-    """Trained Llama if it is on this machine, otherwise a random one."""
-    if not STORIES.is_dir():
-        return causal_model()
-    return transformers.AutoModelForCausalLM.from_pretrained(STORIES).eval()
 
 
 def tokens(batch: int, length: int, vocab: int = 61) -> Tensor:
