@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from chimera.config import choices, hydra_files
 from chimera.config.compose import compose, plain
 from chimera.config.scale import past_bounds, past_lines
 from chimera.errors import UserError
 from chimera.train.check import check
+from tests.config.folders_kit import folders
 
 ROW = "+bitnet_qdyt/norms=qdyt"
 
@@ -54,23 +59,47 @@ def test_medium_keeps_the_ratios_of_saidls_budgets() -> None:
     assert plain(compose([*words, "mixer.window=256"]))["mixer"]["window"] == 256
 
 
-def test_a_choice_of_the_scale_wins_over_the_presets_and_loses_to_the_command_line() -> None:
+def test_choices_and_values_win_over_the_presets_and_lose_to_the_command_line() -> None:
     assert plain(compose([ROW]))["choices"]["data"] == "wikitext2"
     assert plain(compose([ROW, "scale=paper"]))["choices"]["tokenizer"] == "bert"
     assert plain(compose([ROW, "scale=smoke"]))["choices"]["data"] == "pydocs"
     mine = plain(compose([ROW, "scale=smoke", "data=text", "data.path=x"]))
-    assert mine["choices"]["data"] == "text"
-    assert mine["data"]["path"] == "x"
+    assert (mine["choices"]["data"], mine["data"]["path"]) == ("text", "x")
     assert mine["choices"]["tokenizer"] == "sentencepiece"
+    titan = ["+titan/ablations=full"]
+    for words, rate, precision in (
+        (titan, 1e-4, "fp16"),
+        ([*titan, "scale=small"], 2e-3, "fp32"),
+        ([*titan, "scale=small", "optim.lr=3e-4"], 3e-4, "fp32"),
+    ):
+        config = plain(compose(words))
+        assert (config["optim"]["lr"], config["precision"]) == (rate, precision)
 
 
-def test_a_value_of_the_scale_wins_over_the_presets_and_loses_to_the_command_line() -> None:
-    titan = "+titan/ablations=full"
-    assert plain(compose([titan]))["optim"]["lr"] == 1e-4
-    assert plain(compose([titan, "scale=small"]))["optim"]["lr"] == 2e-3
-    assert plain(compose([titan, "scale=small", "optim.lr=3e-4"]))["optim"]["lr"] == 3e-4
-    assert plain(compose([titan]))["precision"] == "fp16"
-    assert plain(compose([titan, "scale=small"]))["precision"] == "fp32"
+def test_a_preset_of_ones_own_says_what_a_scale_means_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file: bounds, values, shares and choices, over those of the preset that it builds on."""
+    file = tmp_path / "preset/mine.yaml"
+    file.parent.mkdir()
+    base = "# @package _global_\ndefaults:\n  - saidl_gpt\n  - _self_\nat:\n  small:\n"
+    own = "    bounds: {model.depth: 3, mixer.window: null}\n    shares: {model.heads: 0.5}\n"
+    file.write_text(f"{base}{own}    values: {{optim.lr: 0.5}}\n    choices: {{tokenizer: word}}\n")
+    with folders(monkeypatch, tmp_path):
+        config = plain(compose(["preset=mine", "scale=small"]))
+        assert (
+            config["scale"]["bounds"] | {"model.depth": 3, "data.seq_len": 128}
+            == (config["scale"]["bounds"])
+        )
+        assert "mixer.window" not in config["scale"]["bounds"]
+        assert (config["model"]["heads"], config["optim"]["lr"]) == (4, 0.5)
+        assert config["choices"]["tokenizer"] == "word"
+        assert plain(compose(["preset=mine"]))["model"]["depth"] == 6
+        file.write_text(f"{base}    bonds: {{model.depth: 3}}\n")
+        for cached in (choices.select, choices.merged_files, hydra_files._repository):
+            cached.cache_clear()
+        with pytest.raises(UserError, match=r"scale\.bonds is no key .* did you mean 'bounds'"):
+            check(plain(compose(["preset=mine", "scale=small"])))
 
 
 def test_medium_keeps_the_share_of_the_warm_up_of_alpha() -> None:
@@ -83,21 +112,17 @@ def test_medium_keeps_the_share_of_the_warm_up_of_alpha() -> None:
 
 
 @pytest.mark.parametrize("scale", ["smoke", "small", "medium"])
-def test_large_is_deeper_than_base_and_base_than_bert_at_every_scale(scale: str) -> None:
-    depth = [
-        plain(compose([f"preset={name}", f"scale={scale}"]))["model"]["depth"]
-        for name in ("bert_base", "bitnet_qdyt_base", "bitnet_qdyt_large")
-    ]
+def test_presets_keep_their_proportions_at_every_scale(scale: str) -> None:
+    def model(name: str) -> dict[str, Any]:
+        return plain(compose([f"preset={name}", f"scale={scale}"]))
+
+    names = ("bert_base", "bitnet_qdyt_base", "bitnet_qdyt_large")
+    depth = [model(name)["model"]["depth"] for name in names]
     assert depth == sorted(set(depth))
-
-
-@pytest.mark.parametrize("scale", ["smoke", "small", "medium"])
-def test_titan_has_whole_patterns_and_retention_half_the_heads_at_every_scale(scale: str) -> None:
-    cfg = plain(compose(["preset=titan_bert_ultra", f"scale={scale}"]))
-    assert cfg["model"]["depth"] % len(cfg["mixer"]["cycle"]) == 0
-    assert cfg["model"]["heads"] == 2 * cfg["mixer"]["members"]["retnet"]["heads"]
-    assert cfg["model"]["loops"] == 2
-    assert cfg["ffn"]["experts"] == 4
+    titan = model("titan_bert_ultra")
+    assert titan["model"]["depth"] % len(titan["mixer"]["cycle"]) == 0  # whole patterns
+    assert titan["model"]["heads"] == 2 * titan["mixer"]["members"]["retnet"]["heads"]
+    assert (titan["model"]["loops"], titan["ffn"]["experts"]) == (2, 4)
 
 
 def test_scale_paper_does_not_change_the_preset() -> None:

@@ -1,4 +1,4 @@
-"""Parts of one's own, from a folder of one's own: nothing of the project is changed."""
+"""The parts of docs/own-parts.md, from a folder of one's own: the project is not changed."""
 
 from __future__ import annotations
 
@@ -9,109 +9,34 @@ from pathlib import Path
 import pytest
 
 from chimera.cli.train import main as train
+from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.tables import load, tables
 from chimera.contract_tests.__main__ import main as contract
 from chimera.errors import UserError
-from chimera.paths import CONF
+from chimera.paths import CONF, ROOT
 from tests import forks
 from tests.config.folders_kit import folders
 
+#: The page's classes, table and preset.
+PAGE = (ROOT / "docs/own-parts.md").read_text(encoding="utf-8")
+TABLE, PRESET = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.M | re.S)
+ROW = "# @package _global_\n# A row\ndefaults:\n  - override /mixer: "
 #: File to contents, below the stranger's folder; `conf/` is what `--config-dir` names.
 FILES = {
-    "mine.py": '''
-"""A mixer, a norm, a callback, a logger and a data set."""
-from dataclasses import dataclass
-from pathlib import Path
-
-import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers.logger import DummyLogger
-
-from chimera.contract import CAUSAL, Mixer, Norm, Out
-from chimera.data.corpus.text import Text
-
-
-class RunningMean(Mixer):
-    """Mean of the tokens so far. [b t d] to [b t d]."""
-
-    component = "running_mean"
-    directions = CAUSAL
-    source = "mine"
-
-    def __init__(self, site, parts, *, gain: float = 1.0):
-        super().__init__()
-        self.gain = gain
-        self.proj = parts.linear(site.dim, site.dim, bias=False, role="out")
-
-    def forward(self, x, ctx, state=None):
-        real = torch.ones_like(x[..., :1]) if ctx.mask is None else ctx.mask[..., None].to(x.dtype)
-        return Out(self.proj(self.gain * (x * real).cumsum(1) / real.cumsum(1).clamp(min=1)), state)
-
-
-class Half(Norm):
-    """Half of x. [b t d] to [b t d]."""
-
-    def __init__(self, dim: int, *, by: float = 0.5):
-        super().__init__()
-        self.by = torch.nn.Parameter(torch.full((dim,), by))
-
-    def forward(self, x, mask=None):
-        return x * self.by
-
-
-class Count(Callback):
-    def __init__(self, *, to: str):
-        self.to, self.steps = to, 0
-
-    def on_train_batch_end(self, *given):
-        self.steps += 1
-
-    def on_fit_end(self, *given):
-        Path(self.to).write_text(str(self.steps))
-
-
-class Sink(DummyLogger):
-    def __init__(self, *, to: str):
-        super().__init__()
-        self.to = Path(to)
-
-    def log_metrics(self, metrics, step=None):
-        with self.to.open("a") as file:
-            file.write(f"{step} {sorted(metrics)}\\\\n")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Birds(Text):
-    """Text about birds."""
-
-    def fingerprint(self):
-        return "birds-" + super().fingerprint()
-
-    def splits(self):
-        splits = super().splits().items()
-        return {split: [text.replace("more", "bird") for text in texts] for split, texts in splits}
-''',
-    "conf/data/birds.yaml": (CONF / "data/text.yaml")
+    "mine.py": "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)).replace(
+        "text.upper()", 'text.replace("more", "bird")'
+    ),  # the tokenizer below has no capitals
+    "conf/data/shout.yaml": (CONF / "data/text.yaml")
     .read_text(encoding="utf-8")
-    .replace("chimera.data.corpus.text.Text", "mine.Birds"),
+    .replace("chimera.data.corpus.text.Text", "mine.Shout"),
     "conf/logger/sink.yaml": "_target_: mine.Sink\nto: ???\n",
-    "conf/mixer/running_mean.yaml": (
-        "# The mean of the tokens so far.\n_target_: mine.RunningMean\n_partial_: true\ngain: 1.0\n"
-    ),
+    "conf/mixer/running_mean.yaml": "_target_: mine.RunningMean\n_partial_: true\ngain: 1.0\n",
     "conf/norm/half.yaml": "_target_: mine.Half\n_partial_: true\nby: 0.5\n",
-    "conf/mypaper/means.yaml": (
-        "# @package _global_\n"
-        "table:\n  title: Means\n  source: mine, Table 1\n  metric: val/perplexity\n"
-        "  better: lower\n  reference: plain\n  note: two rows\n"
-        "hydra:\n  sweeper:\n    params:\n      +mypaper/means: glob(*)\n"
-    ),
-    "conf/mypaper/means/plain.yaml": (
-        "# @package _global_\n# Plain\ndefaults:\n  - override /mixer: attention\n"
-    ),
-    "conf/mypaper/means/mean.yaml": (
-        "# @package _global_\n# Mean\ndefaults:\n  - override /mixer: running_mean\n"
-    ),
+    "conf/preset/mine.yaml": PRESET,
+    "conf/mypaper/means.yaml": TABLE,
+    "conf/mypaper/means/plain.yaml": f"{ROW}attention\n",
+    "conf/mypaper/means/mean.yaml": f"{ROW}running_mean\n",
     "text.txt": "A line of words to learn from, once more and again.\n\n" * 300,
 }
 
@@ -137,34 +62,23 @@ def quiet(folder: Path) -> list[str]:
     ]
 
 
-def test_a_mixer_a_norm_and_a_callback_train_from_another_folder(
+def test_the_parts_of_the_page_train_from_another_folder(
     stranger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A mixer, a norm, a callback with a number per step, a data set and a logger."""
     with folders(monkeypatch):
         own = [
-            f"--config-dir={stranger}/conf",
-            "mixer=running_mean",
-            "mixer.gain=0.5",
-            "norm=half",
-            "+callbacks.count._target_=mine.Count",
-            f"+callbacks.count.to={stranger}/count.txt",
+            *(f"--config-dir={stranger}/conf", "mixer=running_mean", "mixer.gain=0.5", "norm=half"),
+            "+callbacks.norm._target_=mine.WeightNorm",
+            *("logger=sink", f"logger.to={stranger}/sink.txt"),
         ]
-        run = f"run_dir={stranger}/run"
-        assert train([*own, *quiet(stranger), "logger=none", run]) == 0
-        assert (stranger / "count.txt").read_text() == "2"
-        record = json.loads((stranger / "run/run.json").read_text())
-        assert record["choices"]["mixer"] == "running_mean"
-        assert record["choices"]["norm"] == "half"
-
-
-def test_a_data_set_and_a_logger_train_from_another_folder(
-    stranger: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with folders(monkeypatch):
-        own = [f"--config-dir={stranger}/conf", "logger=sink", f"logger.to={stranger}/sink.txt"]
-        words = [word.replace("data=text", "data=birds") for word in quiet(stranger)]
+        words = [word.replace("data=text", "data=shout") for word in quiet(stranger)]
         assert train([*own, *words, f"run_dir={stranger}/run"]) == 0
-    assert "train/loss" in (stranger / "sink.txt").read_text()
+    record = json.loads((stranger / "run/run.json").read_text())
+    assert (record["choices"]["mixer"], record["choices"]["norm"]) == ("running_mean", "half")
+    logged = (stranger / "sink.txt").read_text()
+    assert "train/loss" in logged
+    assert "stats/weight_norm" in logged
     words = json.loads((stranger / "run/tokenizer/huggingface.json").read_text())["model"]["vocab"]
     assert "bird" in words
     assert "more" not in words
@@ -197,9 +111,7 @@ def test_a_part_to_test_that_does_not_exist_is_one_line(
         assert "did you mean 'norm'?" in capsys.readouterr().err
 
 
-def test_a_table_of_ones_own_is_listed_and_its_rows_run(
-    stranger: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_and_a_preset_of_ones_own(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with folders(monkeypatch, stranger / "conf"):
         assert "mypaper/means" in tables()
         assert [row.name for row in load("mypaper/means").rows] == [
@@ -210,6 +122,8 @@ def test_a_table_of_ones_own_is_listed_and_its_rows_run(
         assert train([*row, f"run_dir={stranger}/row"]) == 0
         record = json.loads((stranger / "row/run.json").read_text())
         assert record["choices"]["mixer"] == "running_mean"
+        preset = plain(compose(["preset=mine", "scale=small"]))
+        assert (preset["model"]["depth"], preset["optim"]["lr"]) == (3, 1e-3)
     assert "mypaper/means" not in tables()
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from chimera import dotted
 from chimera.config.groups import ZOO, groups, is_part
@@ -33,8 +32,7 @@ EMPTY = ("run_dir", "init_from", "ckpt_path")
 #: Prefix of what is set for the row that a run starts from (`start_model.py`).
 NEEDS = "needs."
 #: Any component of the model has a key below these; the model's check refuses others.
-OPEN = ("optim.rates.", "optim.decays.")
-
+OPEN = tuple(f"{mapping}." for mapping in MAPPINGS)
 #: A setting whose value is below the home folder; Hydra's grammar has no `~` in a value.
 _HOME = re.compile(r"^([\w.+]+=)~/")
 
@@ -142,7 +140,7 @@ def _one_each(overrides: list[str]) -> list[str]:
 def _parse(text: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([text])[0]
-    except (OverrideParseException, HydraException) as error:
+    except HydraException as error:
         key, equals, value = text.partition("=")
         of = [group for group in ZOO if text in groups()[group]]
         like = f", as in {of[0]}={text}" if of else ""
@@ -233,9 +231,7 @@ def _is_argument(cfg: DictConfig, key: str, settings: Mapping[str, Any]) -> bool
     if not isinstance(node, DictConfig) or name in node:
         return False
     target = str(settings.get(f"{parent}._target_", node.get("_target_") or ""))
-    if not target.startswith("chimera."):
-        return bool(target)
-    return name in arguments(target)
+    return name in arguments(target) if target.startswith("chimera.") else bool(target)
 
 
 def _set(cfg: DictConfig, override: Override) -> None:
@@ -249,11 +245,8 @@ def _set(cfg: DictConfig, override: Override) -> None:
             f"{override.input_line} gives several values; start a sweep with {spelt('train')} -m …"
         )
     _check_entry(override, OmegaConf.select(cfg, key, throw_on_resolution_failure=False))
-    try:
-        with one_line():
-            OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)
-    except OmegaConfBaseException as error:
-        raise UserError(" ".join(str(error).split())) from error
+    with one_line():
+        OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)
 
 
 def _check_key(override: Override, known_keys: Set[str]) -> None:
@@ -305,6 +298,7 @@ def _check_entry(override: Override, now: object) -> None:
 
 
 def refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
+    """Refuse a key that an experiment or preset sets and no chosen part has."""
     keys = {key for key, _ in dotted.walk(OmegaConf.to_container(cfg))}
     for key in sorted(keys - known_keys):
         if not key.startswith(("table.", "mixer.members", "callbacks.", *OPEN)):
