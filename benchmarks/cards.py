@@ -22,7 +22,7 @@ from benchmarks.card.stored import read_longer
 from chimera.config.arguments import read
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS, ROOT
-from chimera.rundir.atomic import make_folder
+from chimera.rundir.safe_io import make_folder
 
 RESULTS = Path(__file__).parent / "results"
 USAGE = "python -m benchmarks cards [store=<folder>] [to=<folder>]"

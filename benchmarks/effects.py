@@ -28,7 +28,7 @@ from benchmarks.effect.squares import cells
 from chimera.config.arguments import read
 from chimera.config.groups import groups
 from chimera.errors import UserError, unknown
-from chimera.rundir.atomic import make_folder
+from chimera.rundir.safe_io import make_folder
 from chimera.types import PositiveFloat, PositiveInt
 
 USAGE = (

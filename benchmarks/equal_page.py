@@ -23,7 +23,7 @@ from chimera.report.curves import costs_known as known
 from chimera.report.stats import spread
 from chimera.report.style import save
 from chimera.report.summary import Summary
-from chimera.rundir.atomic import make_folder, write_atomic
+from chimera.rundir.safe_io import make_folder, write_atomic
 
 Equality = Literal["steps", "FLOPs", "seconds"]
 COLUMNS = ("equality", "row", "steps", "flops_per_step", "seconds_per_step", "seeds", "values")

@@ -26,7 +26,7 @@ from chimera.config.tables import Table, load, tables
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
 from chimera.report.cells import cells
-from chimera.rundir.atomic import write_atomic
+from chimera.rundir.safe_io import write_atomic
 from chimera.types import NonNegativeInt, PositiveFloat
 
 USAGE = (

@@ -33,7 +33,7 @@ from chimera.report.curves import tokens_per_step
 from chimera.report.stats import Difference, corrected, paired, spread
 from chimera.report.summary import summarise
 from chimera.report.write import report_folder
-from chimera.rundir.atomic import make_folder
+from chimera.rundir.safe_io import make_folder
 from chimera.types import NonNegativeInt
 
 USAGE = "python -m benchmarks scaling [scale=medium] [seed=0,1,2] [out=<folder>] [key=value …]"

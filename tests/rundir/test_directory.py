@@ -14,10 +14,10 @@ import pytest
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.paths import ROOT
-from chimera.rundir.atomic import write_atomic, write_json
 from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.environment import environment, git_state, listed, processor
 from chimera.rundir.identity import flatten, identity
+from chimera.rundir.safe_io import write_atomic, write_json
 from tests import forks
 
 

@@ -33,8 +33,8 @@ from chimera.program import spelt
 from chimera.rundir.checkpoint_hf import digest
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import identity
-from chimera.rundir.plain import read_json
 from chimera.rundir.records import Record, Records
+from chimera.rundir.safe_io import read_json
 
 #: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")

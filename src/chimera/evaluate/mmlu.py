@@ -17,8 +17,8 @@ from chimera.config.config_folders import read_folders
 from chimera.config.init_from import location
 from chimera.config.trusted_config import recorded, shown
 from chimera.errors import UserError, one_line
-from chimera.rundir.atomic import write_json
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import write_json
 from chimera.task.mmlu import questions as files
 from chimera.task.mmlu.metrics import METRICS, summary
 from chimera.task.mmlu.questions import Question

@@ -22,10 +22,10 @@ from chimera.export.target import check_target
 from chimera.export.write import treat_adapter
 from chimera.model.assemble import choose
 from chimera.model.to_hf import original
-from chimera.rundir.atomic import make_folder
 from chimera.rundir.checkpoint_hf import CONFIG, WEIGHTS, read_config, tensors
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten
+from chimera.rundir.safe_io import make_folder
 from chimera.rundir.tensors import save_tensors
 from chimera.train.restore import restore
 

@@ -27,8 +27,8 @@ from chimera.model.backbone import Trunk
 from chimera.model.classifier import Classifier
 from chimera.model.restore import save_body
 from chimera.quant.shared.packing import byte_report, packed
-from chimera.rundir.atomic import make_folder
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import make_folder
 from chimera.rundir.tensors import save_tensors
 from chimera.train.restore import restore
 

@@ -17,8 +17,8 @@ from chimera.config.init_from import source
 from chimera.config.trusted_config import without_fetching
 from chimera.errors import UserError
 from chimera.model.from_hf import converted
-from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import model_tensors
+from chimera.rundir.safe_io import write_json
 from chimera.rundir.tensors import load_tensors
 
 

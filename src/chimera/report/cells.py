@@ -16,8 +16,8 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
 from chimera.rundir.identity import flatten
 from chimera.rundir.index import RunIndex
-from chimera.rundir.plain import read_json
 from chimera.rundir.records import Record
+from chimera.rundir.safe_io import read_json
 from chimera.rundir.steps import losses
 
 #: Resolved configurations by row and seed.

@@ -31,8 +31,8 @@ from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
 from chimera.report import digits, style
 from chimera.report.comparison import AXES, Comparison, Group, Run, collect, compare, path_of
-from chimera.rundir.atomic import make_folder, write_atomic
 from chimera.rundir.records import Record
+from chimera.rundir.safe_io import make_folder, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

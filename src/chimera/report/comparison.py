@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from chimera.config import tables
 from chimera.errors import UserError, nearest, one_line
 from chimera.report.stats import Spread, spread
+from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten, identity_settings
 from chimera.rundir.records import LIST, Record, records
-from chimera.rundir.text import Text, apart, text_of
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")

@@ -17,8 +17,8 @@ from wandb_workspaces.expr import FilterExpr
 from chimera.report import text
 from chimera.report.summary import Summary
 from chimera.report.write import report_folder
-from chimera.rundir.atomic import make_folder, write_json
 from chimera.rundir.identity import identity
+from chimera.rundir.safe_io import make_folder, write_json
 
 #: Name of the optimiser step in Lightning's logger.
 STEP = "trainer/global_step"

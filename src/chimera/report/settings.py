@@ -7,9 +7,9 @@ from typing import Any
 
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
+from chimera.rundir.corpus_hash import apart, text_of
 from chimera.rundir.identity import NOT_IDENTITY, flatten
 from chimera.rundir.portable import portable
-from chimera.rundir.text import apart, text_of
 
 #: Settings that every report shows, in this order.
 SHOWN = (

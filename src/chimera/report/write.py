@@ -18,7 +18,7 @@ from chimera.report.cells import Configs
 from chimera.report.settings import other_text
 from chimera.report.style import save
 from chimera.report.summary import Summary, summarise
-from chimera.rundir.atomic import make_folder, write_atomic
+from chimera.rundir.safe_io import make_folder, write_atomic
 
 
 def report_folder(summary: Summary) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimera.errors import UserError
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor

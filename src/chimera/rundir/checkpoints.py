@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from chimera.rundir.atomic import write_atomic
+from chimera.rundir.safe_io import write_atomic
 
 TIERS = ("rolling", "best", "epoch", "emergency")
 _NAME = re.compile(r"(rolling|best|epoch)-(\d+)|emergency")

@@ -29,13 +29,20 @@ import yaml
 
 from chimera.errors import UserError
 from chimera.paths import runs_root
-from chimera.rundir.atomic import age_of, check_place, make_folder, write_atomic, write_json
 from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
 from chimera.rundir.identity import differences, identity
 from chimera.rundir.links import check_links
-from chimera.rundir.plain import read_json, read_yaml
 from chimera.rundir.processes import process_start
+from chimera.rundir.safe_io import (
+    age_of,
+    check_place,
+    make_folder,
+    read_json,
+    read_yaml,
+    write_atomic,
+    write_json,
+)
 from chimera.types import NAME
 
 #: Files that a directory may hold before its run starts: a sweep's log, the lock, checkpoints/.

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from chimera.paths import PACKAGE, runs_root
-from chimera.rundir.atomic import write_atomic
 from chimera.rundir.directory import RunDir
 from chimera.rundir.extend import was_extended
 from chimera.rundir.identity import identity
 from chimera.rundir.records import Record, Records
+from chimera.rundir.safe_io import write_atomic
 
 #: Name of the index below the folder of all runs.
 FILE = ".index.json"

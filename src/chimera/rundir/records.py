@@ -28,10 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
-from chimera.rundir.atomic import make_folder, write_atomic
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import flatten, identity
-from chimera.rundir.plain import parse_json, read_json
 from chimera.rundir.portable import (
     portable_config,
     portable_environment,
@@ -39,6 +37,7 @@ from chimera.rundir.portable import (
     portable_result,
     thinned,
 )
+from chimera.rundir.safe_io import make_folder, parse_json, read_json, write_atomic
 from chimera.rundir.steps import read, seconds_of
 
 if TYPE_CHECKING:

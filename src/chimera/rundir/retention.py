@@ -21,7 +21,7 @@ from typing import Any
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import RunDir
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json
 
 #: A checkpoint, its sidecar, a damaged one, or a temporary file of either.
 _CHECKPOINT = re.compile(

@@ -29,8 +29,7 @@ from chimera.config.scale import past_lines
 from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.program import spelt
-from chimera.rundir.atomic import make_folder, write_json
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import make_folder, read_json, write_json
 from chimera.sweep.compared import write_compared
 from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine

@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from chimera.rundir.atomic import make_folder
+from chimera.rundir.safe_io import make_folder
 from chimera.sweep.local import Handle, Start
 from chimera.sweep.plan import Job
 

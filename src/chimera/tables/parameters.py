@@ -26,7 +26,7 @@ from chimera.model.assemble import build_model, choose
 from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
 from chimera.report.text import grid
-from chimera.rundir.atomic import write_atomic
+from chimera.rundir.safe_io import write_atomic
 from chimera.tables import run, show
 
 #: Vocabulary sizes of pretrained tokenizers; other tokenizers have a setting `vocab_size`.

@@ -22,7 +22,7 @@ from chimera.errors import UserError
 from chimera.paths import CHECKOUT
 from chimera.program import job
 from chimera.rundir.directory import RunDir
-from chimera.rundir.stand_in import mark_ended
+from chimera.rundir.rank_failover import mark_ended
 
 #: Seconds that the others have to end by themselves when one process has failed: the first one that
 #: is left may be saving, the others have nothing to save.

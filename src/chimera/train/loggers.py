@@ -24,8 +24,8 @@ from chimera import world
 from chimera.config.make import make
 from chimera.config.schema import nodes
 from chimera.program import SWEEP
-from chimera.rundir.atomic import write_atomic
 from chimera.rundir.identity import flatten
+from chimera.rundir.safe_io import write_atomic
 
 
 @contextlib.contextmanager

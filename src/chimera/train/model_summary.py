@@ -19,7 +19,7 @@ from chimera.model.diagram import mermaid
 from chimera.optim.groups import components, groups
 from chimera.optim.optimizer import build
 from chimera.quant.shared.packing import byte_report
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json
 from chimera.task.base import Task
 from chimera.task.flops import count, example, on_meta
 from chimera.train.build import build_task

@@ -15,11 +15,11 @@ from chimera.callback.state.checkpoint import Checkpoints
 from chimera.callback.state.guard import NanGuard
 from chimera.config.scale import PAST, past_bounds
 from chimera.data.batch.module import DataModule
+from chimera.rundir.corpus_hash import SETTINGS, settings_hash
 from chimera.rundir.directory import RunDir
 from chimera.rundir.extend import EXTENDED
 from chimera.rundir.identity import NUMERICS, identity
 from chimera.rundir.steps import epochs
-from chimera.rundir.text import SETTINGS, settings_hash
 from chimera.task.base import Task
 from chimera.train.model_summary import model_facts
 from chimera.train.peak_flops import rate_of

@@ -12,7 +12,7 @@ from chimera.callback.log.steps import Steps
 from chimera.errors import FULL, Interrupted, LostProcessError, UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import HEARTBEAT, RunDir
-from chimera.rundir.stand_in import first_is_gone, mark_failed
+from chimera.rundir.rank_failover import first_is_gone, mark_failed
 from chimera.train.ranks import Ranks, lost_processes_named
 
 

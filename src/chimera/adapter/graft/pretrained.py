@@ -28,7 +28,7 @@ from chimera.config.schema import check_value
 from chimera.config.trusted_config import check_fetching
 from chimera.errors import UserError, one_line
 from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json
 from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
 
 SETTINGS, NEW, WHOLE = "liza.json", "liza.safetensors", "model.safetensors"

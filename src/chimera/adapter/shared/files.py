@@ -23,7 +23,7 @@ from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitut
 from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
 from chimera.ops.shards import whole
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json
 from chimera.rundir.tensors import load_tensors, save_tensors
 
 CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."

@@ -26,9 +26,9 @@ from chimera.callback.state.validation import ValidationSchedule
 from chimera.errors import NotFiniteError
 from chimera.ops import reduce
 from chimera.rundir import checkpoints as files
-from chimera.rundir.atomic import write_json
 from chimera.rundir.checkpoint_io import finite
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import write_json
 from chimera.types import NonNegativeInt, PositiveInt
 
 

@@ -21,8 +21,7 @@ from chimera.errors import UserError
 from chimera.ops import reduce
 from chimera.ops.shards import whole
 from chimera.program import spelt
-from chimera.rundir.atomic import write_atomic, write_json
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json, write_atomic, write_json
 
 LARGE = 1000.0
 #: Groups of the configuration that affect whether numbers stay finite.

@@ -17,7 +17,7 @@ from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from torch import Tensor
 
 from chimera.rundir.directory import RunDir
-from chimera.rundir.stand_in import first_is_gone
+from chimera.rundir.rank_failover import first_is_gone
 
 
 class StepSnapshot(Callback):

@@ -24,8 +24,8 @@ from chimera.export.gguf.model import Converted, convert
 from chimera.export.gguf.tokenizer import Vocabulary, vocabulary
 from chimera.export.write import treat_adapter
 from chimera.program import VERSION
-from chimera.rundir.atomic import make_folder
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import make_folder
 from chimera.train.restore import restore
 
 Type = Literal["f32", "f16", "q8_0", "tq1_0", "tq2_0"]

@@ -9,7 +9,7 @@ from typing import Any
 from chimera.config.groups import ZOO
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.export.hf import flat
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json
 
 #: Code of a model whose body is another library's: the package has to be installed for it.
 SHIM = '''\

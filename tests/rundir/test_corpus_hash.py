@@ -12,7 +12,7 @@ from chimera.errors import UserError
 from chimera.report.comparison import collect, compare
 from chimera.report.summary import summarise
 from chimera.report.text import report
-from chimera.rundir.text import (
+from chimera.rundir.corpus_hash import (
     SETTINGS,
     TOKENS,
     Text,

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chimera.errors import UserError, one_line
-from chimera.rundir.atomic import write_json
-from chimera.rundir.plain import read_json
+from chimera.rundir.safe_io import read_json, write_json
 
 #: Keys of run.json's `data`: hash of the settings that decide the tokens, and of the tokens.
 SETTINGS = "settings_sha256"

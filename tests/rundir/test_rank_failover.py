@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from chimera.rundir.directory import RunDir
-from chimera.rundir.stand_in import first_is_gone, mark_ended, mark_failed
+from chimera.rundir.rank_failover import first_is_gone, mark_ended, mark_failed
 
 
 def test_the_first_process_is_gone_when_it_has_ended(tmp_path: Path) -> None:

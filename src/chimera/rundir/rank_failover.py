@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from chimera.rundir.atomic import age_of, write_json
 from chimera.rundir.directory import HEARTBEAT, RunDir
+from chimera.rundir.safe_io import age_of, write_json
 
 #: Seconds without a heartbeat after which the first process counts as gone.
 SILENCE = 2.5 * HEARTBEAT
