@@ -44,7 +44,7 @@ LIBRARIES = (
     "chimera.generate.text",
 )
 #: Packages of a checkout. Another checkout has packages of the same names.
-OWN = {"chimera", "hydra_plugins", "tests"}
+OWN = {"chimera", "tests"}
 #: Environment before a test changes it: libraries read some variables when they are imported.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
 #: Seconds after which a command is killed.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 #: Error numbers of the system for a full disk and for an exceeded disk quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -39,6 +41,25 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest spelling in `allowed`, else an empty string."""
     close = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def library(name: str, use: str, extra: str) -> Any:
+    """Import a library of one of the extras.
+
+    Args:
+        name: of the module.
+        use: what needs it, for the message.
+        extra: that brings it.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{use} needs the library {error.name}; pip install 'chimera-lm[{extra}]'"
+        ) from error
 
 
 def unknown(key: str, chosen: str, allowed: Iterable[str]) -> UserError:

@@ -12,6 +12,7 @@ import pytest
 
 from chimera.cli.train import main
 from chimera.config.compose import compose, plain
+from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.sweep import main as sweeps
 from chimera.train.check import check_settings
@@ -70,16 +71,13 @@ def planned(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> list[list[
     """Overrides of the jobs of a sweep, which are not started."""
     jobs: list[list[str]] = []
 
-    def run(self: sweeps.Batches, batch: Sequence[Sequence[str]]) -> list[Any]:
-        jobs.extend([*job, *self.shared] for job in batch)
-        self.work.append(None)  # type: ignore[arg-type]
-        return []
+    def plan(batch: Sequence[Sequence[str]], composed: object) -> list[Any]:
+        jobs.extend(map(list, batch))
+        raise UserError("planned")
 
-    monkeypatch.setattr(sweeps.Batches, "run", run)
-    monkeypatch.setattr(sweeps, "_report", lambda *_: None)
-    monkeypatch.setattr(sweeps, "_failed", lambda _: 0)
+    monkeypatch.setattr(sweeps, "plan", plan)
     monkeypatch.setattr("chimera.sweep.slurm.Submitit.check", lambda _: None)
-    assert main(overrides) == 0
+    assert main(overrides) == 2
     return jobs
 
 

@@ -232,7 +232,7 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
     elif any(word.startswith("search.") for word in words):
         monkeypatch.setattr(search.SearchEngine, "run", lambda _: [])
         monkeypatch.setattr(search, "show", lambda *_: None)
-        monkeypatch.setattr(search, "write_compared", lambda *_, **__: None)
+        monkeypatch.setattr(search, "compare", lambda *_, **__: None)
         assert main([command, *words]) == 0
     elif "-m" in words:
         words = [word for word in words if not word.startswith("launcher")]  # of a cluster

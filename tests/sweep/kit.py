@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from chimera.rundir.directory import RunDir
+from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine
+from chimera.sweep.job import Job
 from chimera.sweep.local import Handle, LocalJob, Start
-from chimera.sweep.plan import Job
-from chimera.sweep.work import Work
 
-#: First lines of a fake job: mark the run as running, as `RunDir.start` does.
+#: First lines of a fake job: lock the run and mark it as running, as a real one does.
 BEGIN = """
 import json, os, socket, sys, time
 from pathlib import Path
 from chimera.rundir.directory import RunDir
+from chimera.errors import UserError
 run = RunDir(Path(sys.argv[1]))
+try: run.lock()
+except UserError: sys.exit(2)
+if run.status().get("state") == "DONE" and "overwrite=true" not in sys.argv: sys.exit(0)
 with (run.path / "starts").open("a") as file: file.write("x")
 run.write_status("RUNNING", step=0, max_steps=9)
 """
@@ -40,7 +44,8 @@ def job(root: Path, name: str, script: str = "", **config: Any) -> Job:
         "trainer": {"accelerator": "cpu", "devices": 1},
         **config,
     }
-    return Job((script,), name, job_config, RunDir(root / name), f"identity of {name}")
+    overrides = (script, *["overwrite=true"] * job_config["overwrite"])
+    return Job(overrides, name, job_config, RunDir(root / name), f"identity of {name}")
 
 
 class Scripts:
@@ -67,7 +72,8 @@ class Scripts:
     def _start(self, start: Start) -> LocalJob:
         with start.log.open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, "-c", BEGIN + start.overrides[0] + DONE, str(start.log.parent)],
+                [sys.executable, "-c", BEGIN + start.overrides[0] + DONE, str(start.log.parent),
+                 *start.overrides[1:]],
                 stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
         self.jobs.append(LocalJob(process))
@@ -79,25 +85,25 @@ class Scripts:
             handle.interrupt()
 
 
-class Silent:
+class Silent(Display):
     """Display that shows nothing and calls `on_update` at every update."""
 
     def __init__(self, on_update: Any = None) -> None:
         self.on_update = on_update or (lambda: None)
 
-    def showing(self, work: Sequence[Work]) -> Any:
+    def showing(self, jobs: Sequence[Job]) -> Any:
         return nullcontext()
 
-    def add(self, work: Work) -> None: ...
+    def add(self, job: Job) -> None: ...
 
     def update(self) -> None:
         self.on_update()
 
 
-def run(jobs: list[Job], launcher: Any = None, display: Any = None) -> dict[str, Work]:
-    """Run the jobs to their end; return the work of each by label."""
+def run(jobs: list[Job], launcher: Any = None, display: Any = None) -> dict[str, Job]:
+    """Run the jobs to their end; return them by label."""
     engine = Engine(jobs, launcher or Scripts(), 1, display or Silent())
-    return {work.job.label: work for work in engine.run()}
+    return {job.label: job for job in engine.run()}
 
 
 def starts(root: Path, name: str) -> int:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from chimera.errors import UserError
-from chimera.sweep import slurm, slurm_job
+from chimera.sweep import slurm
+from chimera.sweep.job import State
 from chimera.sweep.local import Handle, Start
-from chimera.sweep.work import State
 from tests.sweep.kit import Scripts, job, run
 
 #: The n-th call of sbatch keeps its script as `call-n` and answers with job 10·n.
@@ -28,7 +28,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("srun", "squeue", "scancel", "scontrol"):
         _command(tmp_path, name, f'echo {name} "$@" >> {tmp_path}/said')
     _command(tmp_path, "sbatch", ACCEPT.format(calls=calls))
-    monkeypatch.setattr(slurm_job, "EVERY", 0.0)
+    monkeypatch.setattr(slurm, "EVERY", 0.0)
     slurm._largest_array.cache_clear()
     return calls
 
@@ -80,7 +80,7 @@ def test_arrays_share_the_number_of_jobs_at_once(calls: Path, tmp_path: Path) ->
 def test_a_job_in_the_queue_is_not_submitted_again(calls: Path, tmp_path: Path) -> None:
     slurm.Submitit().start(_starts(tmp_path, "a", "b"))
     _command(tmp_path, "squeue", "echo '10_1 RUNNING None'")
-    slurm_job.QUEUE._read = -1.0
+    slurm.QUEUE._read = -1.0
     again = slurm.Submitit(at_once=1)
     jobs = [_job(handle) for handle in again.start(_starts(tmp_path, "b"))]
     assert [each.where for each in jobs] == ["job 10_1"]
@@ -119,7 +119,7 @@ def test_a_job_that_can_never_run_is_named(
 ) -> None:
     (handle,) = slurm.Submitit().start(_starts(tmp_path, "a"))
     _command(tmp_path, "squeue", "echo '10 PENDING PartitionNodeLimit'")
-    slurm_job.QUEUE._read = -1.0
+    slurm.QUEUE._read = -1.0
     assert [_job(handle).poll(), _job(handle).poll()] == [None, None]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "job 10 may wait for ever, Slurm says PartitionNodeLimit"

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from chimera.sweep.display import Display, seconds_left
-from chimera.sweep.work import State, Work
+from chimera.sweep.job import State
 from tests.sweep.kit import job, status
 
 
@@ -25,7 +25,7 @@ def running(display: Display) -> list[str]:
 
 def test_without_a_terminal_each_change_of_state_is_a_line(tmp_path: Path) -> None:
     shown, out = display(terminal=False)
-    work = [Work(job(tmp_path, name)) for name in "ab"]
+    work = [job(tmp_path, name) for name in "ab"]
     with shown.showing(work):
         shown.update()
         work[0].state = State.RUNNING
@@ -38,7 +38,7 @@ def test_without_a_terminal_each_change_of_state_is_a_line(tmp_path: Path) -> No
 
 def test_a_running_job_has_step_loss_and_time_left(tmp_path: Path) -> None:
     shown, out = display(terminal=True)
-    work = Work(job(tmp_path, "mixer.cycle=[a]"))
+    work = job(tmp_path, "mixer.cycle=[a]")
     with shown.showing([work]):
         work.state = State.RUNNING
         clock = [100.0]
@@ -57,7 +57,7 @@ def test_a_running_job_has_step_loss_and_time_left(tmp_path: Path) -> None:
 
 def test_only_running_jobs_have_a_bar(tmp_path: Path) -> None:
     shown, out = display(terminal=True)
-    work = [Work(job(tmp_path, str(i))) for i in range(20)]
+    work = [job(tmp_path, str(i)) for i in range(20)]
     with shown.showing(work):
         work[16].state, work[17].state = State.RUNNING, State.ELSEWHERE
         shown.update()
@@ -70,7 +70,7 @@ def test_only_running_jobs_have_a_bar(tmp_path: Path) -> None:
 
 
 def test_the_time_left_follows_from_the_jobs_that_have_ended(tmp_path: Path) -> None:
-    work = [Work(job(tmp_path, name)) for name in "abcd"]
+    work = [job(tmp_path, name) for name in "abcd"]
     assert seconds_left(work, 2) == 0
     work[0].state, work[0].seconds = State.DONE, 60.0
     work[1].state, work[1].started = State.RUNNING, time.monotonic() - 40

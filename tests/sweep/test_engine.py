@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chimera.rundir.directory import RunDir, process_start
-from chimera.sweep.work import State
+from chimera.sweep.job import State
 from tests.sweep.kit import BEGIN, DONE, Scripts, Silent, job, run, starts, status
 
 RAISE = "raise RuntimeError('no luck')"

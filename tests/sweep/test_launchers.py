@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chimera.errors import UserError
-from chimera.sweep import allocation, local, slurm, slurm_job
+from chimera.sweep import local, slurm
 
 
 def wait(handle: local.Handle) -> int:
@@ -71,7 +71,7 @@ def test_exit_codes(
 
 
 def test_submitit_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
     launcher = slurm.Submitit(cluster="local", timeout_min=1)
     launcher.check()
     (tmp_path / "run").mkdir()
@@ -81,7 +81,7 @@ def test_submitit_runs_the_same_command(tmp_path: Path, monkeypatch: pytest.Monk
     (folder,) = (path for path in (tmp_path / ".slurm").iterdir() if path.is_dir())
     for private in (folder.parent, folder):
         assert private.stat().st_mode & 0o777 == 0o700  # pickles are code
-    assert isinstance(handle, slurm_job.LocalAllocation)
+    assert isinstance(handle, slurm.LocalAllocation)
     assert wait(handle) == 2
     assert log.read_text().startswith("error: nothing is no key")
     assert not (tmp_path / "run" / "submitit").exists()
@@ -111,11 +111,11 @@ def test_no_gpu_is_asked_for_where_the_cluster_has_none(monkeypatch: pytest.Monk
 
 
 def test_the_state_of_a_job_comes_from_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = slurm_job.Queue()
-    monkeypatch.setattr(slurm_job, "EVERY", 0.0)
-    monkeypatch.setattr(slurm_job, "output", lambda *_: "7 PENDING\n8 CANCELLED\n")
+    queue = slurm.Queue()
+    monkeypatch.setattr(slurm, "EVERY", 0.0)
+    monkeypatch.setattr(slurm, "output", lambda *_: "7 PENDING\n8 CANCELLED\n")
     assert [queue.state(job) for job in ("7", "8", "9")] == ["PENDING", "CANCELLED", ""]
-    monkeypatch.setattr(slurm_job, "output", lambda *_: None)  # the controller does not answer
+    monkeypatch.setattr(slurm, "output", lambda *_: None)  # the controller does not answer
     assert queue.state("7") is None
 
 
@@ -123,23 +123,23 @@ def test_the_run_ignores_the_signal_of_the_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2); print('alive')"
-    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
     log = tmp_path / "log.txt"
-    assert allocation.Command((script,), log, 1, 1.0)() == 0
+    assert slurm.Command((script,), log, 1, 1.0)() == 0
     assert log.read_text() == "alive\n"
 
 
 def test_a_saved_run_waits_for_the_kill_and_leaves_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
     left: list[int] = []
-    monkeypatch.setattr(allocation.os, "_exit", left.append)
-    run = allocation.Command(("raise SystemExit(130)",), tmp_path / "log.txt", 1, 0.1)
+    monkeypatch.setattr(slurm.os, "_exit", left.append)
+    run = slurm.Command(("raise SystemExit(130)",), tmp_path / "log.txt", 1, 0.1)
     assert run() == 130
     assert left == []  # nobody asked it to end: trainer.max_time
     asked = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); raise SystemExit(130)"
-    allocation.Command((asked,), tmp_path / "log.txt", 1, 0.1)()
+    slurm.Command((asked,), tmp_path / "log.txt", 1, 0.1)()
     assert left == [130]
 
 
@@ -149,9 +149,9 @@ def test_a_saved_run_waits_for_as_long_as_its_preemption_takes(
     told = iter(["PreemptTime=2026-01-01T10:00:00", "PreemptTime=None"])
     shown = lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=next(told))  # noqa: E731
     left: list[int] = []
-    job = allocation.Command(("",), tmp_path / "log.txt", 1, 0.01)
-    monkeypatch.setattr(allocation.subprocess, "run", shown)
-    monkeypatch.setattr(allocation.os, "_exit", left.append)
+    job = slurm.Command(("",), tmp_path / "log.txt", 1, 0.01)
+    monkeypatch.setattr(slurm.subprocess, "run", shown)
+    monkeypatch.setattr(slurm.os, "_exit", left.append)
     job._wait_to_be_killed()
     assert left == [130]
     assert list(told) == []
@@ -161,11 +161,11 @@ def test_a_task_beside_the_first_leaves_no_result_at_the_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", "1")
-    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
     left: list[int] = []
-    monkeypatch.setattr(allocation.os, "_exit", left.append)
+    monkeypatch.setattr(slurm.os, "_exit", left.append)
     limit = "import os, signal; os.kill(os.getppid(), signal.SIGUSR2); raise SystemExit(130)"
-    allocation.Command((limit,), tmp_path / "log.txt", 1, 0.1, tasks=2)()
+    slurm.Command((limit,), tmp_path / "log.txt", 1, 0.1, tasks=2)()
     assert left == [130]
 
 
@@ -174,9 +174,9 @@ def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
 ) -> None:
     save = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('saved')));"
     save += "print('ready', flush=True); time.sleep(60)"
-    monkeypatch.setattr(allocation, "command", lambda overrides: python(overrides[0]))
+    monkeypatch.setattr(slurm, "command", lambda overrides: python(overrides[0]))
     log = tmp_path / "log.txt"
-    job = allocation.Command((save,), log, 1, 30.0)
+    job = slurm.Command((save,), log, 1, 30.0)
 
     def preempted(_: float) -> None:
         if "ready" in log.read_text():
@@ -184,7 +184,7 @@ def test_at_the_end_of_an_allocation_the_run_saves_and_is_queued_again(
 
     queued: list[object] = []
     sleep = time.sleep
-    monkeypatch.setattr(allocation.time, "sleep", lambda s: (sleep(s), queued or preempted(s)))
+    monkeypatch.setattr(slurm.time, "sleep", lambda s: (sleep(s), queued or preempted(s)))
     job()
     assert log.read_text() == "ready\nsaved\n"
     again = queued[0].function  # type: ignore[attr-defined]

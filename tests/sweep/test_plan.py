@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from torch import nn
 
 from chimera.config.compose import compose, plain
+from chimera.config.overrides import check_choices
+from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.model.assemble import Choices, check_model
 from chimera.rundir.identity import identity
-from chimera.sweep.engine import Engine
-from chimera.sweep.main import Batches, _return, sweep
+from chimera.sweep.list_jobs import list_jobs
+from chimera.sweep.main import sweep
 from chimera.sweep.plan import label, plan
-from tests.sweep.kit import Scripts, Silent, job
 
 
 @pytest.fixture(autouse=True)
@@ -58,15 +58,6 @@ def test_parts_are_checked_once_for_each_choice(monkeypatch: pytest.MonkeyPatch)
     assert checked == ["retnet", "attention"]
 
 
-def test_hydra_does_not_compose_the_jobs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    composed: list[object] = []
-    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", lambda *a, **k: composed.append(a))
-    monkeypatch.setattr(Batches, "run", lambda self, batch: [])
-    with pytest.raises(UserError, match="no jobs"):
-        sweep(["seed=0,1"])
-    assert composed == []
-
-
 def test_every_different_error_is_one_line() -> None:
     batch = [["optim.lr=1", "seed=0"], ["optim.lr=-1", "seed=0"], ["optim.lr=-1", "seed=1"]]
     batch.append(["optim.lr=fast", "seed=0"])
@@ -94,41 +85,34 @@ def test_a_student_without_its_teacher_is_refused() -> None:
         plan(batch[1:])
 
 
-def test_a_sweeper_gets_the_metric_or_an_error(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, "a"), job(tmp_path, "b", "sys.exit(1)")]
-    work = Engine(jobs, Scripts(), 1, Silent())
-    work.run()
-    good, bad = (_return(job_, work.work[job_.key]) for job_ in jobs)
-    assert good.return_value == 7.0
-    with pytest.raises(RuntimeError, match="b: exit code 1"):
-        _ = bad.return_value
-
-
 @pytest.mark.parametrize(
     ("overrides", "jobs"),
     [
         (["seed=range(0,3)", "norm=glob(*norm)"], 6),
         (["+bitnet_qdyt=norms", "scale=smoke", "seed=0,1"], 6),
+        (["optim.lr=choice(1e-3,2e-3)", "norm=glob([*norm,dyt],exclude=layernorm)"], 4),
         (["mixer=retnet"], 1),
     ],
 )
-def test_hydra_chooses_the_jobs(
-    overrides: list[str], jobs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches: list[tuple[str, ...]] = []
-    composed: list[tuple[str, ...]] = []
+def test_every_combination_is_a_job(overrides: list[str], jobs: int) -> None:
+    batch = list_jobs(overrides, check_choices(overrides, sweep=True))
+    assert len({tuple(texts) for texts in batch}) == len(batch) == jobs
+    names = [[text.partition("=")[0] for text in texts] for texts in batch]
+    assert all(each == names[0] for each in names)
 
-    def record(self: Batches, batch: list[list[str]]) -> list[object]:
-        batches.extend((*job, *self.shared) for job in batch)
-        composed.extend(self.composed)
-        return []
 
-    monkeypatch.setattr(Batches, "run", record)
-    with pytest.raises(UserError, match="no jobs"):  # `record` runs none
-        sweep(overrides)
-    assert len(batches) == jobs
-    assert all("-m" not in batch for batch in batches)
-    assert composed == batches[:1]  # the first job is composed once, before Hydra starts
+def test_a_table_stands_for_its_rows_and_a_key_of_its_rows_reaches_every_job() -> None:
+    overrides = ["+tptt=training", "scale=smoke", "task.mmlu_limit=7", "seed=0,1"]
+    batch = list_jobs(overrides, check_choices(overrides, sweep=True))
+    rows = sorted(row.name for row in load("tptt/training").rows)
+    assert [texts[0] for texts in batch[::2]] == [f"+tptt/training={row}" for row in rows]
+    assert all(texts[1:3] == ["scale=smoke", "task.mmlu_limit=7"] for texts in batch)
+    assert plain(compose(batch[0]))["task"]["mmlu_limit"] == 7  # only rows have this key
+
+
+def test_a_glob_without_a_match_is_refused() -> None:
+    with pytest.raises(UserError, match=r"norm=glob\(x\*\) matches nothing"):
+        sweep(["norm=glob(x*)", "scale=smoke"])
 
 
 @pytest.mark.parametrize("row", ["standard", "standard,linear"])
@@ -138,18 +122,3 @@ def test_rows_beside_their_whole_table_are_refused(row: str) -> None:
         sweep([rows, "+saidl=attention_length", "scale=smoke"])
     assert str(raised.value).startswith(f"{rows} chooses rows of a table")
     assert "+saidl=attention_length takes all; leave one of them out" in str(raised.value)
-
-
-def test_a_key_that_only_the_rows_have_reaches_every_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[list[str]] = []
-
-    def record(batch: list[list[str]], composed: object) -> None:
-        batches.extend(batch)
-        raise UserError("recorded")
-
-    monkeypatch.setattr("chimera.sweep.main.plan", record)
-    with pytest.raises(UserError, match="recorded"):
-        sweep(["+tptt=training", "scale=smoke", "task.mmlu_limit=7", "seed=0,1"])
-    assert len(batches) == 14
-    for overrides in batches[::6]:  # without a row the task has no key mmlu_limit
-        assert plain(compose(overrides))["task"]["mmlu_limit"] == 7

@@ -20,8 +20,8 @@ from chimera.rundir.portable import POINTS
 from chimera.rundir.records import RUNS, add
 from chimera.rundir.steps import losses
 from chimera.sweep.engine import Engine
+from chimera.sweep.job import State
 from chimera.sweep.plan import plan, prerequisites
-from chimera.sweep.work import State
 from chimera.train.check import check_settings
 from tests.rundir.test_records import a_run, kept
 from tests.sweep.kit import Scripts, Silent

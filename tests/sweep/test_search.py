@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from rich.console import Console
 
 from chimera.errors import UserError
 from chimera.sweep.local import Handle, LocalJob, Start
 from chimera.sweep.main import sweep
 from chimera.sweep.search import SearchEngine, show, study_file
-from chimera.sweep.space import Dimension
 from chimera.sweep.study import Search, Study, Trial
 from tests.sweep.kit import BEGIN, DONE, Silent
 
@@ -42,7 +42,7 @@ for step in range(1, 11):
 """
     + DONE.replace("7.0", "loss")
 )
-LR = Dimension("optim.lr", 1e-4, 1e-1, log=True)
+LR = {"optim.lr": FloatDistribution(1e-4, 1e-1, log=True)}
 
 
 class Rates:
@@ -78,7 +78,7 @@ class Rates:
 
 
 def engine(root: Path, workers: int = 1, pause: float = 0.0, **settings: object) -> SearchEngine:
-    study = Study(root / "s.sqlite", [LR], Search(**settings))  # type: ignore[arg-type]
+    study = Study(root / "s.sqlite", LR, Search(**settings))  # type: ignore[arg-type]
     return SearchEngine(study, ["scale=smoke"], Rates(pause), workers, Silent())
 
 
@@ -93,7 +93,7 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def best_of(folder: Path, sampler: str) -> float:
     """Mean loss of the last ten of thirty trials."""
-    study = Study(folder / f"{sampler}.sqlite", [LR], Search(sampler=sampler))  # type: ignore[arg-type]
+    study = Study(folder / f"{sampler}.sqlite", LR, Search(sampler=sampler))  # type: ignore[arg-type]
     losses = []
     for _ in range(30):
         trial = study.ask()
@@ -124,14 +124,14 @@ def test_asha_prunes_and_a_pruned_run_is_saved_marked_and_shown(
     show(found, Console(width=200))
     states = [state for _, state, _ in results(found)]
     assert {"complete", "pruned"} == set(states)
-    pruned = [work for work in found.work.values() if work.status.get("pruned")]
+    pruned = [job for job in found.jobs.values() if job.status().get("pruned")]
     assert len(pruned) == states.count("pruned")
-    assert all(work.status["state"] == "STOPPED" for work in pruned)
+    assert all(job.status()["state"] == "STOPPED" for job in pruned)
     out = capsys.readouterr().out
     assert "pruned at step" in out
     assert "goes on by its own command" in out
     # Its own command trains it to its end; then it counts.
-    run = pruned[0].job.directory
+    run = pruned[0].directory
     subprocess.run([sys.executable, "-c", RUN, str(run.path), "0.01", "0"], check=True)
     assert run.status()["state"] == "DONE"
     show(found, Console(width=200))
@@ -168,8 +168,10 @@ def test_a_search_goes_on_after_its_driver_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_is_no_valid_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
-    position = Dimension("position", names=("none", "alibi"))  # alibi needs attention scores
-    study = Study(tmp_path / "s.sqlite", [position, LR], Search(trials=4, sampler="random"))
+    position = CategoricalDistribution(("none", "alibi"))  # alibi needs attention scores
+    study = Study(
+        tmp_path / "s.sqlite", {"position": position, **LR}, Search(trials=4, sampler="random")
+    )
     found = SearchEngine(study, ["scale=smoke", "mixer=retnet"], Rates(), 1, Silent())
     found.run()
     states = [state for _, state, _ in results(found)]
@@ -180,9 +182,9 @@ def test_a_trial_that_is_no_valid_run_is_told_and_the_others_go_on(tmp_path: Pat
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["optim.lr=interval(1e-2,1e-4)", "search.trials=2"], "write the lower end first"),
-        (["optim.lr=interval(-1,1)", "search.trials=2"], "optim.lr=-1.0 is not allowed"),
-        (["optim.lr=tag(log,interval(0,1))", "search.trials=2"], "begins above 0"),
+        (["optim.lr=interval(1e-2,1e-4)", "search.trials=2"], "is no range: .*low <= high"),
+        (["optim.lr=interval(-1,1)", "search.trials=2"], "optim.lr=-1 is not allowed"),
+        (["optim.lr=tag(log,interval(0,1))", "search.trials=2"], "is no range: .*low > 0"),
         (["optim.lr=tag(lag,interval(1,2))", "search.trials=2"], "the only one is log"),
         (["optm.lr=interval(1e-4,1e-2)", "search.trials=2"], "optm.lr is no key"),
         (["optim.lr=interval(1e-4,1e-2)", "search.trails=2"], "did you mean 'trials'"),
@@ -190,7 +192,7 @@ def test_a_trial_that_is_no_valid_run_is_told_and_the_others_go_on(tmp_path: Pat
         (["optim.lr=interval(1e-4,1e-2)"], "add search.trials"),
         (["optim.lr=1e-3", "search.trials=2"], "no setting has a range"),
         (["mixer=retnet,retnett", "search.trials=2"], "did you mean 'retnet'"),
-        (["model.depth=range(3,3)", "search.trials=2"], "is empty"),
+        (["model.depth=range(3,3)", "search.trials=2"], "matches nothing"),
     ],
 )
 def test_bad_ranges_and_typos_are_one_line_and_write_nothing(

@@ -49,22 +49,15 @@ def advice(key: str) -> str:
     return f"it is {here[0]} here" if here and section in _COMMON else ""
 
 
-def is_hydra(key: str) -> bool:
-    """Whether a key or group (`hydra/launcher`) is one of Hydra's own."""
-    return key.replace("/", ".").partition(".")[0] == "hydra"
-
-
-def check_hydra(key: str, *, sweep: bool) -> None:
-    """Refuse a setting of Hydra's own; a sweep takes those of its sweeper.
+def check_hydra(key: str) -> None:
+    """Refuse a setting of Hydra's own.
 
     Args:
-        key: dotted key, or group such as `hydra/launcher`.
-        sweep: whether the command is a sweep.
+        key: dotted key, or group such as `hydra/launcher`; others pass.
 
     Raises:
         UserError: with what to use here.
     """
     dotted = key.replace("/", ".")
-    of_sweeper = f"{dotted}.".startswith("hydra.sweeper.")
-    if not (sweep and of_sweeper) or dotted == "hydra.sweeper.max_batch_size":
+    if dotted.partition(".")[0] == "hydra":
         raise UserError(f"{key} has no effect here; {advice(dotted)}")

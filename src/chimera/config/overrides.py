@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from chimera import dotted
 from chimera.config.groups import ZOO, groups, is_part
 from chimera.config.hydra_files import one_line
-from chimera.config.migration_hints import advice, check_hydra, is_hydra, option_advice
+from chimera.config.migration_hints import advice, check_hydra, option_advice
 from chimera.config.schema import RESERVED, arguments
 from chimera.errors import UserError, nearest, unknown
 from chimera.program import spelt
@@ -103,7 +103,7 @@ def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override
 
     Args:
         overrides: as `canonical` returns them.
-        sweep: whether they are of a sweep, which may set Hydra's sweeper.
+        sweep: whether they are of a sweep, which takes several values.
 
     Raises:
         UserError: an override that cannot be read, a deletion, an unknown choice, a `+` too many
@@ -111,10 +111,8 @@ def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override
     """
     parsed = [_parse(text) for text in overrides]
     for override in parsed:
-        if is_hydra(override.key_or_group):
-            check_hydra(override.key_or_group, sweep=sweep)
-        else:
-            _check_choice(override, sweep=sweep)
+        check_hydra(override.key_or_group)
+        _check_choice(override, sweep=sweep)
     return parsed
 
 

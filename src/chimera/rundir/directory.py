@@ -195,6 +195,19 @@ class RunDir:
             return start is not None and start == status.get("process")
         return age_of(self.path / "status.json") < HEARTBEAT_TIMEOUT
 
+    def is_locked(self) -> bool:
+        """Whether another process has locked the directory, to train there from now on."""
+        if not (self.path / ".lock").is_file():
+            return False
+        with os.fdopen(os.open(self.path / ".lock", LOCK, 0o644), "w") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:  # a file system without locks
+                return False
+        return False
+
     def lock(self) -> None:
         """Lock the directory for this process; the system releases the lock when the process ends.
 

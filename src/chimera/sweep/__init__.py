@@ -1,16 +1,14 @@
 """Run sweeps, `python train.py -m …`: each job has its own process and its own run directory.
 
-main       overrides → Hydra's sweeper → batches of jobs → the table's report
-overrides  rejects overrides that a sweep sets itself, finds those that all jobs share
-search     proposes the jobs one by one, with Optuna, and stops those that are not among the best
-space      the ranges of a search
-study      the trials of a search on disk
-plan       composes, checks and labels all jobs of a batch before the first one starts
+main       overrides → jobs → results
+list_jobs  every combination of the values on the command line, and its checks
+plan       composes, checks and labels all jobs before the first one starts
+job        a job: the run that it is, and its state in the sweep
 engine     starts unfinished jobs, waits for runs of other processes, records failures
-work       a job and its state
+results    the table's report, the comparison, the exit code
+display    shows the sweep in the terminal, with the time that is left
 local      starts a job as a process of this machine
 slurm      starts a job as a Slurm job
-slurm_job  a job in Slurm's queue: state, result, end
-allocation what runs inside of a Slurm job
-display    shows the sweep in the terminal
+search     proposes the jobs one by one, and stops those that are not among the best
+study      the space and the trials of a search, in Optuna
 """

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from chimera.sweep.work import FINISHED, State, Work
+from chimera.sweep.job import FINISHED, Job, State
 
 
 class Display:
@@ -32,60 +32,69 @@ class Display:
     def __init__(self, workers: int = 1, console: Console | None = None) -> None:
         self.workers = workers
         console = console or Console(stderr=True)
-        label, loss = TextColumn("{task.description}", markup=False), "loss {task.fields[loss]}"
-        columns = (label, BarColumn(20), MofNCompleteColumn(), loss, TimeRemainingColumn())
         self.progress = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal,
-            refresh_per_second=2, speed_estimate_period=300,
-        )  # fmt: skip
+            TextColumn("{task.description}", markup=False),
+            BarColumn(20),
+            MofNCompleteColumn(),
+            "loss {task.fields[loss]}",
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            refresh_per_second=2,
+            speed_estimate_period=300,
+        )
 
     @contextmanager
-    def showing(self, work: Sequence[Work]) -> Iterator[None]:
+    def showing(self, jobs: Sequence[Job]) -> Iterator[None]:
         """Show these jobs until the block ends."""
-        self._tasks: dict[Work, TaskID] = {}
-        self._states: dict[Work, State] = {}
-        for each in work:
-            self.add(each)
+        self._tasks: dict[Job, TaskID] = {}
+        self._states: dict[Job, State] = {}
+        for job in jobs:
+            self.add(job)
         with self.progress:
             yield
 
-    def add(self, work: Work) -> None:
+    def add(self, job: Job) -> None:
         """Show one more job."""
-        task = self.progress.add_task(work.job.label, visible=False, total=None, loss="")
-        self._tasks[work], self._states[work] = task, State.WAITING
+        self._tasks[job] = self.progress.add_task(job.label, visible=False, total=None, loss="")
+        self._states[job] = State.WAITING
 
     def update(self) -> None:
         """Print the changes since the last call, and advance the bars."""
-        for work, before in self._states.items():
-            running = work.state in (State.RUNNING, State.ELSEWHERE)
-            if work.state is not before:
-                self._states[work] = work.state
-                self._print(work)
-                self.progress.update(self._tasks[work], visible=running)
+        for job, before in self._states.items():
+            running = job.state in (State.RUNNING, State.ELSEWHERE)
+            if job.state is not before:
+                self._states[job] = job.state
+                self._print(job)
+                self.progress.update(self._tasks[job], visible=running)
             if running and not self.progress.disable:
-                status = work.status
+                status = job.status()
                 loss = f"{status['loss']:.3f}" if isinstance(status.get("loss"), float) else ""
-                step, total = status.get("step"), status.get("max_steps")
-                self.progress.update(self._tasks[work], completed=step, total=total, loss=loss)
+                self.progress.update(
+                    self._tasks[job],
+                    completed=status.get("step"),
+                    total=status.get("max_steps"),
+                    loss=loss,
+                )
 
-    def _print(self, work: Work) -> None:
-        count = f"[{sum(w.state in FINISHED for w in self._tasks)}/{len(self._tasks)}]"
-        line = f"{count} {work.job.label}: {work.state.value}{f': {work.why}' if work.why else ''}"
-        if work.state is State.DONE and (left := seconds_left(list(self._tasks), self.workers)):
+    def _print(self, job: Job) -> None:
+        count = f"[{sum(each.state in FINISHED for each in self._tasks)}/{len(self._tasks)}]"
+        line = f"{count} {job.label}: {job.state.value}{f': {job.why}' if job.why else ''}"
+        if job.state is State.DONE and (left := seconds_left(list(self._tasks), self.workers)):
             line += f" (about {timedelta(seconds=round(left))} left)"
         self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def seconds_left(work: Sequence[Work], workers: int) -> float:
+def seconds_left(jobs: Sequence[Job], workers: int) -> float:
     """Seconds until all jobs are over, if each takes as long as the mean of those that have ended.
 
     0 if no job of this sweep has ended yet.
     """
-    took = [each.seconds for each in work if each.seconds is not None]
-    left = [each for each in work if each.state not in FINISHED]
+    took = [job.seconds for job in jobs if job.seconds is not None]
+    left = [job for job in jobs if job.state not in FINISHED]
     if not took or not left:
         return 0.0
-    now, each_takes = time.monotonic(), mean(took)
-    begun = [now - each.started for each in left if each.started is not None]
-    rest = each_takes * (len(left) - len(begun)) + sum(max(0.0, each_takes - s) for s in begun)
-    return rest / min(workers, len(left))
+    now = time.monotonic()
+    spent = [0.0 if job.started is None else now - job.started for job in left]
+    return sum(max(0.0, mean(took) - seconds) for seconds in spent) / min(workers, len(left))

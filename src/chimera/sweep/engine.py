@@ -6,78 +6,67 @@ import itertools
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
-
-from filelock import Timeout
 
 from chimera.errors import UserError
+from chimera.sweep.display import Display
+from chimera.sweep.job import FINISHED, Job, State
 from chimera.sweep.local import Handle, Launcher
-from chimera.sweep.plan import Job
-from chimera.sweep.work import FINISHED, State, Work
 
 #: Seconds between two polls of the jobs.
 TICK = 0.2
 
 
-class JobDisplay(Protocol):
-    """Interface of a display of running jobs."""
-
-    def showing(self, work: Sequence[Work]) -> AbstractContextManager[None]:
-        """Show these jobs until the block ends."""
-
-    def add(self, work: Work) -> None:
-        """Show one more job."""
-
-    def update(self) -> None:
-        """Show the current states of the jobs."""
-
-
 class Engine:
-    """Runs the jobs of one batch.
+    """Runs the jobs of a sweep.
 
     Args:
-        jobs: jobs of the batch; duplicates run once.
+        jobs: of the sweep; duplicates run once.
         launcher: starts the jobs.
         workers: number of jobs that run at the same time.
-        display: shows the jobs.
+        display: shows the jobs; None: in the terminal.
     """
 
     def __init__(
-        self, jobs: list[Job], launcher: Launcher, workers: int, display: JobDisplay
+        self,
+        jobs: Sequence[Job],
+        launcher: Launcher,
+        workers: int,
+        display: Display | None = None,
     ) -> None:
-        self.work: dict[Path, Work] = {}
+        self.jobs: dict[Path, Job] = {}
         for job in jobs:
-            self.work.setdefault(job.key, Work(job))
-        self.launcher, self.workers, self.display = launcher, launcher.slots(workers), display
-        self._ready: list[Work] = []  # locked, to be started together
+            self.jobs.setdefault(job.key, job)
+        self.launcher = launcher
+        self.workers = launcher.slots(workers)
+        self.display = display or Display(self.workers)
+        self._ready: list[Job] = []  # to be started together
         self._places = 0  # number of jobs that may be added to them
         self.stops = 0  # number of stop signals so far
         self._stop_by = float("inf")
 
-    def run(self) -> list[Work]:
+    def run(self) -> list[Job]:
         """Run until every job is over; after Ctrl-C until the running jobs are saved."""
         try:
-            with self._signals(), self.display.showing(list(self.work.values())):
-                while self.feed() or not all(w.state in FINISHED for w in self.work.values()):
-                    before = [work.state for work in self.work.values()]
-                    unfinished = sum(work.handle is not None for work in self.work.values())
+            with self._signals(), self.display.showing(list(self.jobs.values())):
+                while self.feed() or not all(j.state in FINISHED for j in self.jobs.values()):
+                    before = [job.state for job in self.jobs.values()]
+                    unfinished = sum(job.handle is not None for job in self.jobs.values())
                     self._places = self.launcher.room(self.workers, unfinished)
-                    for work in self.work.values():
-                        if work.state not in FINISHED:
-                            self._advance(work)
+                    for job in self.jobs.values():
+                        if job.state not in FINISHED:
+                            self._advance(job)
                     self._start_ready()
                     self.display.update()
-                    if before == [work.state for work in self.work.values()]:
+                    if before == [job.state for job in self.jobs.values()]:
                         time.sleep(TICK)
         finally:
-            for work in self.work.values():
-                if work.handle:  # only after an exception in the loop
-                    work.handle.kill()
-                work.lock.release()
-        return list(self.work.values())
+            for job in self.jobs.values():
+                if job.handle:  # only after an exception in the loop
+                    job.handle.kill()
+        return list(self.jobs.values())
 
     def feed(self) -> bool:
         """Add jobs that are decided while others run; returns whether more will come."""
@@ -85,82 +74,63 @@ class Engine:
 
     def add(self, job: Job) -> None:
         """Add a job while others run, unless it is one of them."""
-        if job.key not in self.work:
-            self.work[job.key] = Work(job)
-            self.display.add(self.work[job.key])
+        if job.key not in self.jobs:
+            self.jobs[job.key] = job
+            self.display.add(job)
 
-    def _advance(self, work: Work) -> None:
-        if work.handle:
-            self._poll(work, work.handle)
+    def _advance(self, job: Job) -> None:
+        if job.handle:
+            self._poll(job, job.handle)
         elif self.stops:
-            work.become(State.STOPPED, "not started")
-        elif self._done(work):
-            work.finish()
-        elif why := self._blocked(work):
-            work.become(State.FAILED, why)
-        elif not self._must_wait(work):
-            self._start(work)
+            job.become(State.STOPPED, "not started")
+        elif self._done(job):
+            job.finish()
+        elif why := self._blocked(job):
+            job.become(State.FAILED, why)
+        elif any(needed.state is not State.DONE for needed in self._prerequisites(job)):
+            return
+        elif job.directory.is_running():
+            job.become(State.ELSEWHERE)
+        elif self._places > 0:
+            self._places -= 1
+            self._ready.append(job)
 
-    def _poll(self, work: Work, handle: Handle) -> None:
+    def _poll(self, job: Job, handle: Handle) -> None:
         code = handle.poll()
         if code is None:
             if time.monotonic() > self._stop_by:
                 handle.kill()
             return
-        if work.status.get("state") == "DONE":
-            work.finish()
+        if job.status().get("state") == "DONE":
+            job.finish()
         elif self.stops:
-            saved = work.status.get("state") == "STOPPED"
-            work.become(State.STOPPED, "saved" if saved else "its last checkpoint is kept")
-        elif code == 2 and work.job.directory.is_running():  # another process started the run first
-            work.become(State.ELSEWHERE)
+            saved = job.status().get("state") == "STOPPED"
+            job.become(State.STOPPED, "saved" if saved else "its last checkpoint is kept")
+        elif code == 2 and (job.directory.is_running() or job.directory.is_locked()):
+            job.become(State.ELSEWHERE)
         else:
-            work.become(State.FAILED, work.reason(code))
+            job.become(State.FAILED, job.reason(code))
 
-    def _done(self, work: Work) -> bool:
-        again = work.job.config["overwrite"] and work.started is None
-        return work.status.get("state") == "DONE" and not again
+    def _done(self, job: Job) -> bool:
+        again = job.config["overwrite"] and job.started is None
+        return job.status().get("state") == "DONE" and not again
 
-    def _blocked(self, work: Work) -> str:
+    def _blocked(self, job: Job) -> str:
         """Reason not to start the job; empty if there is none.
 
         A prerequisite failed, or another process tried this run since the sweep began and failed.
         """
-        for prerequisite in self._prerequisites(work):
-            if prerequisite.state is State.FAILED:
-                return f"needs {prerequisite.job.label}, which failed"
-        status = work.status
-        if work.state is not State.ELSEWHERE or status.get("state") != "FAILED":
+        for needed in self._prerequisites(job):
+            if needed.state is State.FAILED:
+                return f"needs {needed.label}, which failed"
+        status = job.status()
+        if job.state is not State.ELSEWHERE or status.get("state") != "FAILED":
             return ""
-        return f"elsewhere: {status.get('why', 'failed')}" if work.changed_elsewhere else ""
+        return f"elsewhere: {status.get('why', 'failed')}" if job.changed_elsewhere else ""
 
-    def _must_wait(self, work: Work) -> bool:
-        return any(p.state is not State.DONE for p in self._prerequisites(work))
-
-    def _prerequisites(self, work: Work) -> list[Work]:
+    def _prerequisites(self, job: Job) -> list[Job]:
         """The jobs of this sweep that have to be done before this one."""
-        identities = work.job.prerequisites
-        return [other for other in self.work.values() if other.job.identity in identities]
-
-    def _start(self, work: Work) -> None:
-        if work.job.directory.is_running():
-            work.become(State.ELSEWHERE)
-            return
-        if self._places <= 0:
-            return
-        try:
-            work.lock.acquire()
-        except Timeout:
-            work.become(State.ELSEWHERE)
-            return
-        except NotImplementedError:  # a file system without locks: the run's heartbeat protects it
-            pass
-        # Another sweep may have finished the run before this one acquired the lock.
-        if self._done(work):
-            work.finish()
-        else:
-            self._places -= 1
-            self._ready.append(work)
+        return [other for other in self.jobs.values() if other.identity in job.prerequisites]
 
     def _start_ready(self) -> None:
         """Start the jobs that can start.
@@ -168,31 +138,29 @@ class Engine:
         Raises:
             UserError: none can be started, and none was before.
         """
-        ready, self._ready = self._ready, []
+        ready = self._ready
+        self._ready = []
         if not ready:
             return
-        used = {work.slot for work in self.work.values()}
+        used = {job.slot for job in self.jobs.values()}
         free = (slot for slot in itertools.count() if slot not in used)
-        starts = []
-        for work in ready:
-            work.slot = next(free)
-            starts.append(work.prepare(work.slot, self.workers))
+        starts = [job.prepare(slot, self.workers) for job, slot in zip(ready, free, strict=False)]
         handles = self.launcher.start(starts)
         refused = [handle for handle in handles if isinstance(handle, UserError)]
-        nothing = len(refused) == len(ready) and all(w.started is None for w in self.work.values())
-        for work, handle in zip(ready, handles, strict=True):
-            if isinstance(handle, UserError):
-                if nothing:
-                    work.unprepare()
-                work.become(State.FAILED, str(handle))
-            else:
-                work.handle = handle
-                work.started = time.monotonic()
-                work.become(State.RUNNING)
+        nothing = len(refused) == len(ready) and all(
+            job.started is None for job in self.jobs.values()
+        )
+        for job, handle in zip(ready, handles, strict=True):
+            if not isinstance(handle, UserError):
+                job.begin(handle)
+                continue
+            if nothing:
+                job.unprepare()
+            job.become(State.FAILED, str(handle))
         if nothing:
             raise refused[0]
         if self.stops:  # asked to while they were started
-            self.launcher.interrupt([work.handle for work in ready if work.handle])
+            self.launcher.interrupt([job.handle for job in ready if job.handle])
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -210,5 +178,5 @@ class Engine:
         grace = self.launcher.grace if self.stops == 1 else 0.0
         self._stop_by = time.monotonic() + grace
         if self.stops == 1:
-            handles = [work.handle for work in self.work.values() if work.handle]
+            handles = [job.handle for job in self.jobs.values() if job.handle]
             self.launcher.interrupt(handles)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,63 +11,13 @@ from chimera.config.compose import compose, plain
 from chimera.config.config_folders import roots
 from chimera.config.init_from import pending
 from chimera.config.start_model import applicable, row_overrides, teacher_directory, wait_for_all
-from chimera.config.start_model import identities as identities_of
-from chimera.config.tables import metric_of
 from chimera.errors import UserError
-from chimera.rundir.directory import RunDir
 from chimera.rundir.index import RunIndex
-from chimera.rundir.records import Record
+from chimera.sweep.job import Job
 from chimera.train.check import Once, check_parts, check_settings
 
-#: Metric of a job outside tables; sweepers that search minimise it.
-METRIC = "val/perplexity"
 #: Resolved configurations by the overrides of a job.
 Composed = Mapping[tuple[str, ...], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a sweep.
-
-    Args:
-        overrides: arguments of `python train.py`.
-        label: the overrides in which jobs of the sweep differ.
-        config: the resolved configuration.
-        directory: directory of the run; it need not exist.
-        identity: hash of the configuration.
-        record: of the run, if it is finished and not in its directory.
-    """
-
-    overrides: tuple[str, ...]
-    label: str
-    config: dict[str, Any]
-    directory: RunDir
-    identity: str
-    record: Record | None = None
-
-    def status(self) -> dict[str, Any]:
-        """State of the run, as in status.json; `{}` before it has begun."""
-        return {"state": "DONE"} if self.record else self.directory.status()
-
-    def result(self) -> dict[str, Any]:
-        """Contents of run.json; `{}` before the run is done."""
-        return self.record.result if self.record else self.directory.record()
-
-    @property
-    def key(self) -> Path:
-        """Path of the run directory, equal for jobs that are the same run."""
-        return self.directory.path.resolve()
-
-    @property
-    def prerequisites(self) -> tuple[str, ...]:
-        """Identities of the runs that must be done first: the teacher, the model to start from."""
-        return identities_of(self.config)
-
-    @property
-    def metric(self) -> str:
-        """Key of the job's result in `metrics` of run.json."""
-        name = (self.config.get("table") or {}).get("name")
-        return metric_of(name) or METRIC if name else METRIC
 
 
 def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> list[Job]:

@@ -26,19 +26,18 @@ from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.scale import past_lines
+from chimera.config.tables import load
 from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.program import spelt
 from chimera.rundir.safe_io import make_folder, read_json, write_json
-from chimera.sweep.compared import write_compared
 from chimera.sweep.display import Display
 from chimera.sweep.engine import Engine
+from chimera.sweep.job import FINISHED, Job, State
 from chimera.sweep.local import Handle, Launcher
-from chimera.sweep.overrides import first_job
-from chimera.sweep.plan import Job, plan, prerequisites
-from chimera.sweep.space import Dimension, space
-from chimera.sweep.study import Search, Study, Trial, library
-from chimera.sweep.work import FINISHED, State, Work
+from chimera.sweep.plan import plan, prerequisites
+from chimera.sweep.results import compare, exit_code
+from chimera.sweep.study import Search, Space, Study, Trial, ends, optuna, override, search_space
 from chimera.train.check import Once, check_settings
 
 #: Start of the overrides that are settings of a search.
@@ -57,46 +56,38 @@ def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[s
     Raises:
         UserError: a setting or range that is not valid; nothing has been written then.
     """
-    library()
+    optuna()
     settings = read(Search, [text.removeprefix(PREFIX) for text in own], USAGE)
-    dimensions = space(parsed)
-    if not dimensions:
+    space = search_space(parsed)
+    if not space:
         raise UserError(f"search.* is given and no setting has a range; write {USAGE}")
-    pairs = list(zip(overrides, parsed, strict=True))
-    fixed = [text for text, override in pairs if not override.is_sweep_override()]
-    config = check_ends(dimensions, fixed, first_job(overrides, parsed))
+    pairs = zip(overrides, parsed, strict=True)
+    fixed = [text for text, each in pairs if not each.is_sweep_override()]
+    config = check_ends(space, fixed)
     launcher = instantiate(config["launcher"], _convert_="all")
     launcher.check()
-    table = config.get("table") or {}
-    if not settings.metric and table.get("metric"):
-        settings = replace(settings, metric=table["metric"], better=table["better"])
+    if not settings.metric and (name := (config.get("table") or {}).get("name")):
+        table = load(name)
+        settings = replace(settings, metric=table.metric, better=table.better)
     file = study_file(overrides, settings)
     make_folder(file.parent, of=file.parent, key="CHIMERA_RUNS")
     try:
         with FileLock(file.with_suffix(".lock"), blocking=False):
-            study = Study(file, dimensions, settings)
+            study = Study(file, space, settings)
             engine = SearchEngine(study, fixed, launcher, config["workers"])
-            work = engine.run()
+            engine.run()
     except Timeout as error:
         raise UserError(f"another process is running this search ({file}); wait for it") from error
     show(engine, Console())
     trials = [trial for trial, _, _ in engine.study.trials() if trial.overrides]
-    write_compared([engine.job(t) for t in trials], Console(), table=False)
-    failed = [w for w in work if w.state is State.FAILED]
-    for w in failed:
-        print(f"failed: {w.job.label}: {w.why}; see {w.log}", file=sys.stderr)
+    compare([engine.job(trial) for trial in trials], table=False)
     for why in engine.refused.values():
         print(f"failed: {why}", file=sys.stderr)
-    if engine.stops:
-        print("stopped; run the same command again to continue", file=sys.stderr)
-        return 130
-    return int(bool(failed or engine.refused))
+    return exit_code(engine) or int(bool(engine.refused))
 
 
-def check_ends(
-    dimensions: Sequence[Dimension], fixed: Sequence[str], first: list[str]
-) -> dict[str, Any]:
-    """Check the first job, and each end of each range and each value of a list with it.
+def check_ends(space: Space, fixed: Sequence[str]) -> dict[str, Any]:
+    """Check each end of each range and each value of a list, with the first of the others.
 
     Returns:
         The configuration of the first job.
@@ -104,17 +95,17 @@ def check_ends(
     Raises:
         UserError: one of them is not valid.
     """
-    config = plain(compose(first))
     once = Once()
+    start = {key: override(key, ends(distribution)[0]) for key, distribution in space.items()}
+    config = plain(compose([*start.values(), *fixed]))
     check_settings(config, once)
     for line in past_lines(config):
         print(line, file=sys.stderr)
-    start = {d.key: d.override(d.ends[0]) for d in dimensions}
-    for dimension in dimensions:
-        if dimension.key.lstrip("+") in groups():
+    for key, distribution in space.items():
+        if key.lstrip("+") in groups():
             continue  # the names are known; whether parts fit together, each trial says
-        for value in dimension.ends:
-            texts = [*(start | {dimension.key: dimension.override(value)}).values(), *fixed]
+        for value in ends(distribution):
+            texts = [*(start | {key: override(key, value)}).values(), *fixed]
             check_settings(plain(compose(texts)), once)
     return config
 
@@ -135,7 +126,7 @@ class SearchEngine(Engine):
         fixed: overrides that all trials have.
         launcher: starts the runs.
         workers: number of runs at the same time.
-        display: shows the runs.
+        display: shows the runs; None: in the terminal.
     """
 
     def __init__(
@@ -144,10 +135,11 @@ class SearchEngine(Engine):
         fixed: Sequence[str],
         launcher: Launcher,
         workers: int,
-        display: Any = None,
+        display: Display | None = None,
     ) -> None:
-        super().__init__([], launcher, workers, display or Display(launcher.slots(workers)))
-        self.study, self.fixed = study, tuple(fixed)
+        super().__init__([], launcher, workers, display)
+        self.study = study
+        self.fixed = tuple(fixed)
         self.refused: dict[int, str] = {}  # trials that are no valid run, with the reason
         self._trials: dict[Path, list[Trial]] = {}
         self._pruned: dict[Path, str] = {}
@@ -161,24 +153,23 @@ class SearchEngine(Engine):
     def feed(self) -> bool:
         """Tell results, prune, ask for trials; returns whether more will come."""
         for path, trials in self._trials.items():
-            for trial in list(trials):
-                if self._tell(self.work[path], trial):
-                    trials.remove(trial)
+            self._trials[path] = [t for t in trials if not self._tell(self.jobs[path], t)]
         if self.stops:
             return False
         if not self._begun:
             self._begun = True
             for trial in self.study.unfinished():
                 self._begin(trial)
-        for work in self.work.values():
-            if work.handle and work.job.key in self._trials:
-                self._prune(work, work.handle)
-        while self._room() and self.study.count < self.study.settings.trials:
+        for job in self.jobs.values():
+            if job.handle and job.key in self._trials:
+                self._prune(job, job.handle)
+        limit = self.study.settings.trials
+        while self._room() and self.study.count < limit:
             self._begin(self.study.ask())
-        return self.study.count < self.study.settings.trials or any(self._trials.values())
+        return self.study.count < limit or any(self._trials.values())
 
     def _room(self) -> bool:
-        return sum(work.state not in FINISHED for work in self.work.values()) < self.workers
+        return sum(job.state not in FINISHED for job in self.jobs.values()) < self.workers
 
     def _begin(self, trial: Trial) -> None:
         try:
@@ -201,22 +192,21 @@ class SearchEngine(Engine):
         (job,) = plan([[*trial.overrides, *self.fixed]])
         return replace(job, label=" ".join(trial.overrides))
 
-    def _tell(self, work: Work, trial: Trial) -> bool:
+    def _tell(self, job: Job, trial: Trial) -> bool:
         """Tell the study how a trial ended; returns False while it has not."""
-        if work.state is State.DONE:
-            value = work.job.result().get("metrics", {}).get(self.metric)
-            self.study.tell(trial, "done", value)
-        elif work.state is State.PRUNED:
+        if job.state is State.DONE:
+            self.study.tell(trial, "done", job.value(self.metric))
+        elif job.state is State.PRUNED:
             self.study.tell(trial, "pruned")
-        elif work.state is State.FAILED:
+        elif job.state is State.FAILED:
             self.study.tell(trial, "failed")
         else:
-            return work.state is State.STOPPED  # goes on with the next command
+            return job.state is State.STOPPED  # goes on with the next command
         return True
 
-    def _prune(self, work: Work, handle: Handle) -> None:
+    def _prune(self, job: Job, handle: Handle) -> None:
         """Report new validations of a running trial, and ask it to stop where asha says so."""
-        path = work.job.key
+        path = job.key
         reported = read_json(path / "validations.json")
         values = [(int(step), float(value)) for step, value in reported.get("values", [])]
         if path in self._pruned or len(values) <= self._seen.get(path, 0):
@@ -230,19 +220,18 @@ class SearchEngine(Engine):
             self._pruned[path] = f"pruned at step {step}: {reported['monitor']} {value:.5g}"
             handle.interrupt()
 
-    def _poll(self, work: Work, handle: Handle) -> None:
-        path = work.job.key
-        why = self._pruned.get(path)
+    def _poll(self, job: Job, handle: Handle) -> None:
+        why = self._pruned.get(job.key)
         if why is None or self.stops:
-            super()._poll(work, handle)
+            super()._poll(job, handle)
         elif handle.poll() is None:
             return
-        elif work.status.get("state") == "DONE":  # it was at its end
-            work.finish()
+        elif job.status().get("state") == "DONE":  # it was at its end
+            job.finish()
         else:
-            status = work.status | {"state": "STOPPED", "pruned": True, "why": why}
-            write_json(path / "status.json", status)
-            work.become(State.PRUNED, why)
+            status = job.status() | {"state": "STOPPED", "pruned": True, "why": why}
+            write_json(job.key / "status.json", status)
+            job.become(State.PRUNED, why)
 
 
 def show(engine: SearchEngine, console: Console) -> None:
@@ -253,15 +242,16 @@ def show(engine: SearchEngine, console: Console) -> None:
         directory = ""
         if state != "fail" and trial.overrides:
             job = engine.job(trial)
-            directory, status = job.directory.path.name, job.status()
+            status = job.status()
+            directory = job.directory.path.name
             if value is None and status.get("state") == "DONE":
-                value, state = job.result().get("metrics", {}).get(engine.metric), "revived"
+                value = job.value(engine.metric)
+                state = "revived"
             state = str(status["why"]) if status.get("pruned") else state
         order = float("inf") if value is None else sign * value
         number = "" if value is None else f"{value:.5g}"
-        lines.append(
-            (order, [str(trial.number), number, state, " ".join(trial.overrides), directory])
-        )
+        settings = " ".join(trial.overrides)
+        lines.append((order, [str(trial.number), number, state, settings, directory]))
     grid = Table(title=Text(f"{len(lines)} trials, {engine.metric}"), title_justify="left")
     for name in ("trial", engine.metric, "state", "settings", "run"):
         grid.add_column(Text(name), overflow="fold")
@@ -271,5 +261,4 @@ def show(engine: SearchEngine, console: Console) -> None:
     wide.print(grid)
     if any("pruned" in cells[2] for _, cells in lines):
         fixed = " ".join(engine.fixed)
-        own = f"{spelt('train')} <its settings> {fixed}"
-        print(f"a pruned run goes on by its own command: {own}")
+        print(f"a pruned run goes on by its own command: {spelt('train')} <its settings> {fixed}")

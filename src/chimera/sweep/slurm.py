@@ -2,7 +2,12 @@
 
 Jobs that can start at the same time are one job array, so a sweep is one call of sbatch. The
 package, its Python and the runs must be on a file system that the nodes share. A job that reaches
-its time limit or is preempted saves its state, is queued again and continues.
+its time limit or is preempted saves its state, is queued again and continues:
+
+At the time limit Slurm sends SIGUSR2 to all processes of the job. The run ignores it; submitit's
+handler then calls `Command.checkpoint`, which lets the run save, and queues the job again. Requeue,
+preemption and scancel send SIGTERM to all: the run saves by itself and exits with 130. The job must
+not end then, or Slurm would not queue it again: it waits to be killed.
 """
 
 from __future__ import annotations
@@ -10,19 +15,35 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import re
 import secrets
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
-from chimera.errors import UserError, one_line
-from chimera.sweep.allocation import Command, library
-from chimera.sweep.local import Handle, Start
-from chimera.sweep.slurm_job import QUEUE, QUEUED, LocalAllocation, SlurmJob, output
+from chimera.errors import UserError, library, one_line
+from chimera.rundir.directory import HEARTBEAT_TIMEOUT, RunDir
+from chimera.sweep.local import Handle, Start, command
 from chimera.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+#: Exit code of a run that was asked to stop and is saved.
+SAVED = 130
+#: States of an unfinished Slurm job.
+QUEUED = {"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "STOPPED", "SIGNALING"}
+QUEUED |= {"REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "STAGE_OUT", "SPECIAL_EXIT"}
+#: Reasons for which a job waits that no other job's end removes.
+STUCK = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
+#: Seconds between two questions to Slurm, and those that a result may take to be seen here.
+EVERY, LAG = 2.0, 15.0
+
 
 #: What submitit raises for parameters that it does not know.
 WRONG = (NameError, ValueError)
@@ -85,7 +106,7 @@ class Submitit:
         Raises:
             UserError: the submitit library or Slurm's commands are missing.
         """
-        library()
+        submitit()
         if self.cluster == "slurm" and shutil.which("sbatch") is None:
             raise UserError(
                 "launcher=submitit finds no sbatch here; run the command on a machine of the"
@@ -133,7 +154,7 @@ class Submitit:
             return None
         if self.cluster != "slurm" or QUEUE.state(job_id) not in QUEUED:
             return None
-        job_class = library().AutoExecutor(_private(start) / name, self.cluster).job_class
+        job_class = submitit().AutoExecutor(_private(start) / name, self.cluster).job_class
         job = job_class(_private(start) / name, job_id, list(range(self.tasks)))
         return SlurmJob(job, start.log, self.tasks)
 
@@ -149,8 +170,10 @@ class Submitit:
             UserError: Slurm refuses the jobs.
         """
         folder.mkdir(mode=0o700)
-        utils = library().core.utils
-        executor = library().AutoExecutor(folder, self.cluster, slurm_max_num_timeout=self.requeues)
+        utils = submitit().core.utils
+        executor = submitit().AutoExecutor(
+            folder, self.cluster, slurm_max_num_timeout=self.requeues
+        )
         limit = max(1, min(self._free(), len(starts)))
         words = io.StringIO()  # submitit prints what sbatch says, too
         try:
@@ -210,6 +233,193 @@ class Submitit:
         return (gpus if self.gpus is None else self.gpus) or None
 
 
+class Queue:
+    """States of the user's jobs by squeue, which works without an accounting database."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] | None = None
+        self._reasons: dict[str, str] = {}
+        self._read = -EVERY
+
+    def state(self, job_id: str) -> str | None:
+        """State of a job, empty if Slurm has forgotten it; None if Slurm does not answer."""
+        if time.monotonic() - self._read >= EVERY:
+            self._read = time.monotonic()
+            listed = output("squeue", "--me", "-h", "-r", "-t", "all", "-o", "%i %T %r")
+            rows = [line.split(None, 2) for line in (listed or "").splitlines()]
+            self._states = None if listed is None else {row[0]: row[1] for row in rows}
+            self._reasons = {row[0]: row[-1] for row in rows}
+        return None if self._states is None else self._states.get(job_id, "")
+
+    def reason(self, job_id: str) -> str:
+        """Why a job waits, as Slurm says it."""
+        return self._reasons.get(job_id, "")
+
+
+#: One question is for all jobs.
+QUEUE = Queue()
+
+
+class SlurmJob:
+    """A submitted job of so many tasks."""
+
+    def __init__(self, job: Any, log: Path, tasks: int = 1) -> None:
+        self.job = job
+        self.log = log
+        self.where = f"job {job.job_id}"
+        folder = job.paths.folder
+        self._results = [folder / f"{job.job_id}_{n}_result.pkl" for n in range(tasks)]
+        self._ended: float | None = None  # when it was first seen to have ended without a result
+        self._look = -EVERY
+        self.over = self._told = False
+
+    def poll(self) -> int | None:
+        if time.monotonic() - self._look < EVERY:
+            return None
+        self._look = time.monotonic()
+        code = self._code()
+        self.over = code is not None
+        return code
+
+    def _code(self) -> int | None:
+        if all(path.exists() for path in self._results):
+            error = self.job.exception()
+            if error is None:
+                return next((int(code) for code in self.job.results() if code), 0)
+            return self._failed(str(error).splitlines()[0])
+        state = QUEUE.state(self.job.job_id)
+        if state is None or state in QUEUED:
+            self._ended = None
+            if state == "PENDING" and QUEUE.reason(self.job.job_id) in STUCK and not self._told:
+                self._told = True
+                why = QUEUE.reason(self.job.job_id)
+                print(f"{self.where} may wait for ever, Slurm says {why}", file=sys.stderr)
+            return None
+        self._ended = self._ended or time.monotonic()
+        if time.monotonic() - self._ended < LAG:
+            return None
+        ended = state or "and is no longer known to Slurm"
+        return self._failed(f"ended {ended}; start the same command again to continue")
+
+    def _failed(self, why: str) -> int:
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(f"{self.where}: {why}\n")
+        return 1
+
+    def interrupt(self) -> None:
+        self.job.cancel(check=False)  # Slurm sends SIGTERM; the run then saves
+
+    def kill(self) -> None:
+        self.job.cancel(check=False)
+
+
+class LocalAllocation(SlurmJob):
+    """A job that submitit runs as a process of this machine."""
+
+    def _code(self) -> int | None:
+        if not self.job.done():
+            return None
+        error = self.job.exception()
+        return int(self.job.result()) if error is None else self._failed(str(error).splitlines()[0])
+
+
+class Command:
+    """The function that submitit calls in the allocation: runs the command in a child process.
+
+    Args:
+        overrides: overrides of the run.
+        log: file for its output, in the run's directory.
+        cpus: threads of the process.
+        grace: seconds that the run has to save at the end of the allocation.
+        tasks: processes of the job; with several, each is a rank of the run.
+    """
+
+    def __init__(
+        self, overrides: tuple[str, ...], log: Path, cpus: int, grace: float, tasks: int = 1
+    ) -> None:
+        self.overrides = overrides
+        self.log = log
+        self.cpus = cpus
+        self.grace = grace
+        self.tasks = tasks
+
+    def __call__(self) -> int:
+        self._terminated = False
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGTERM, self._note)
+            if int(os.environ.get("SLURM_PROCID", 0)):
+                # Submitit's handler in the first task asks all to save, and queues the job again.
+                signal.signal(signal.SIGUSR2, self._note)
+        if int(os.environ.get("SLURM_RESTART_COUNT", 0)):
+            self._wait_for_heartbeat()
+        variables = {"OMP_NUM_THREADS": str(self.cpus)}
+        if self.tasks == 1:
+            # With this name Lightning neither uses Slurm's tasks as its ranks nor requeues the job.
+            variables["SLURM_JOB_NAME"] = "interactive"
+        with self.log.open("ab") as file:
+            self.process = subprocess.Popen(
+                command(self.overrides), stdout=file, stderr=file, env=os.environ | variables,
+                preexec_fn=_ignore_the_limit,
+            )  # fmt: skip
+        # Not `wait`: the signal handler `checkpoint` polls the same process.
+        while self.process.poll() is None:
+            time.sleep(0.2)
+        if self.process.returncode == SAVED and self._terminated:
+            self._wait_to_be_killed()
+        return self.process.returncode
+
+    def checkpoint(self) -> Any:
+        """At the end of the allocation: ask the run to save, and queue the same command again."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + self.grace
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        same_command = Command(self.overrides, self.log, self.cpus, self.grace, self.tasks)
+        return submitit().helpers.DelayedSubmission(same_command)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._terminated = True
+
+    def _wait_to_be_killed(self) -> None:
+        """Wait for Slurm's kill; a result would tell the sweep that the run is over."""
+        time.sleep(self.grace)
+        while _is_preempted():  # with a longer grace of its own
+            time.sleep(self.grace)
+        os._exit(SAVED)
+
+    def _wait_for_heartbeat(self) -> None:
+        """After the loss of a node the run's last heartbeat still counts for a minute."""
+        deadline = time.monotonic() + 2 * HEARTBEAT_TIMEOUT
+        while RunDir(self.log.parent).is_running() and time.monotonic() < deadline:
+            time.sleep(1)
+
+
+def _ignore_the_limit() -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def _is_preempted() -> bool:
+    """Whether Slurm has given this job's place to another one and is about to end it."""
+    try:
+        told = subprocess.run(
+            ["scontrol", "show", "job", os.environ.get("SLURM_JOB_ID", "")],
+            capture_output=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "PreemptTime=" in told and "PreemptTime=None" not in told
+
+
+def submitit() -> Any:
+    """The library.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    return library("submitit", "launcher=submitit", "slurm")
+
+
 def _private(start: Start) -> Path:
     """Folder of submitit's files beside a run, for its owner alone: pickles are code."""
     folder = start.log.parent.parent / ".slurm"
@@ -231,3 +441,12 @@ def _largest_array() -> int:
     """Number of jobs that an array of this cluster may have."""
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", output("scontrol", "show", "config") or "")
     return int(found[1]) if found else 1000
+
+
+def output(*command: str) -> str | None:
+    """Output of one of Slurm's commands; None if it fails or is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,7 +1,14 @@
 """A search's trials, in Optuna's study on disk: ask for settings, report losses, tell results.
 
 The study is a sqlite file, so it goes on after a kill. The draws of a trial depend on the search's
-seed and the trial's number alone, not on when the search was stopped.
+seed and the trial's number alone, not on when the search was stopped. The space of a search are the
+overrides with ranges, in Hydra's syntax:
+
+    optim.lr=interval(1e-4,1e-2)                 any number between
+    optim.lr=tag(log,interval(1e-4,1e-2))        the same, even in its logarithm
+    model.depth=int(interval(2,8))               any integer, both ends included
+    model.dim=range(64,257,64)                   64, 128, 192, 256
+    mixer=retnet,attention   mixer=glob(*)       one of these; also choice(…)
 """
 
 from __future__ import annotations
@@ -11,12 +18,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
-from chimera.errors import UserError
-from chimera.sweep.space import Dimension
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+
+from chimera.errors import UserError, library, one_line
+from chimera.sweep.list_jobs import values_of
 from chimera.types import NonNegativeInt, PositiveInt
+
+#: Optuna's distributions by the key of their override, with a `+` if it has one.
+Space = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,17 +59,60 @@ class Search:
     seed: NonNegativeInt = 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trial:
-    """One trial.
-
-    Args:
-        number: in the study, from 0.
-        overrides: of the searched settings.
-    """
+    """One trial: its number in the study, from 0, and the overrides of the searched settings."""
 
     number: int
     overrides: tuple[str, ...]
+
+
+def optuna() -> Any:
+    """The library.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    return library("optuna", "search.*", "search")
+
+
+def search_space(parsed: Sequence[Override]) -> Space:
+    """The settings that are searched.
+
+    Raises:
+        UserError: an empty or reversed range, or an unknown tag.
+    """
+    return {o.get_key_element(): _distribution(o) for o in parsed if o.is_sweep_override()}
+
+
+def _distribution(override: Override) -> Any:
+    value, text, kinds = override.value(), override.input_line, optuna().distributions
+    if isinstance(value, IntervalSweep | RangeSweep) and (unknown := value.tags - {"log"}):
+        raise UserError(f"{text}: tag {', '.join(unknown)} is not known; the only one is log")
+    try:
+        if isinstance(value, IntervalSweep):
+            whole = isinstance(value.start, int) and isinstance(value.end, int)
+            kind = kinds.IntDistribution if whole else kinds.FloatDistribution
+            return kind(value.start, value.end, log="log" in value.tags)
+        if isinstance(value, RangeSweep):
+            values_of(override)  # refuses an empty range
+            values = list(value.range())
+            whole = all(isinstance(number, int) for number in values)
+            kind = kinds.IntDistribution if whole else kinds.FloatDistribution
+            return kind(min(values), max(values), log="log" in value.tags, step=abs(value.step))
+        return kinds.CategoricalDistribution(tuple(dict.fromkeys(values_of(override))))
+    except ValueError as error:
+        raise UserError(f"{text} is no range: {one_line(error)}") from error
+
+
+def ends(distribution: Any) -> tuple[Any, ...]:
+    """The values that show whether all are allowed: both ends, or every name."""
+    return getattr(distribution, "choices", None) or (distribution.low, distribution.high)
+
+
+def override(key: str, value: Any) -> str:
+    """The override that sets a value; a number in six digits."""
+    return f"{key}={f'{value:.6g}' if isinstance(value, float) else value}"
 
 
 class Study:
@@ -66,59 +120,60 @@ class Study:
 
     Args:
         file: sqlite file; made if it is missing.
-        dimensions: the space.
+        space: what is searched.
         settings: of the search.
     """
 
-    def __init__(self, file: Path, dimensions: Sequence[Dimension], settings: Search) -> None:
-        optuna = library()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.dimensions, self.settings = dimensions, settings
-        self._distributions = {d.key: _distribution(d) for d in dimensions}
+    def __init__(self, file: Path, space: Space, settings: Search) -> None:
+        self.optuna = optuna()
+        self.optuna.logging.set_verbosity(self.optuna.logging.ERROR)
+        self.space = space
+        self.settings = settings
         file.parent.mkdir(parents=True, exist_ok=True)
-        pruner = optuna.pruners.NopPruner()
+        pruner = self.optuna.pruners.NopPruner()
         if settings.pruner == "asha":
-            pruner = optuna.pruners.SuccessiveHalvingPruner(
+            pruner = self.optuna.pruners.SuccessiveHalvingPruner(
                 min_resource=settings.min_steps, reduction_factor=settings.reduction
             )
-        self._study = optuna.create_study(
-            storage=f"sqlite:///{file.absolute()}", study_name="search", load_if_exists=True,
-            pruner=pruner, direction={"lower": "minimize", "higher": "maximize"}[settings.better],
-        )  # fmt: skip
-        self._state = optuna.trial.TrialState
+        self._study = self.optuna.create_study(
+            storage=f"sqlite:///{file.absolute()}",
+            study_name="search",
+            load_if_exists=True,
+            pruner=pruner,
+            direction={"lower": "minimize", "higher": "maximize"}[settings.better],
+        )
 
     @property
     def count(self) -> int:
         """Number of trials so far."""
-        return len(self._study.get_trials(deepcopy=False))
+        return len(self._all())
 
     def unfinished(self) -> list[Trial]:
         """Trials that were begun and have no result: those of a search that was stopped."""
-        running = self._study.get_trials(deepcopy=False, states=(self._state.RUNNING,))
         return [
-            self._trial(t.number, t.params)
-            for t in running
-            if len(t.params) == len(self.dimensions)
+            self._trial(found)
+            for found in self._all()
+            if not found.state.is_finished() and len(found.params) == len(self.space)
         ]
 
     def ask(self) -> Trial:
         """Begin the next trial."""
-        optuna, seed = library(), self._seed(self.count)
+        digest = hashlib.sha256(f"{self.settings.seed} {self.count}".encode()).digest()
+        seed = int.from_bytes(digest[:4], "big")
         if self.settings.sampler == "random":
-            self._study.sampler = optuna.samplers.RandomSampler(seed=seed)
+            self._study.sampler = self.optuna.samplers.RandomSampler(seed=seed)
         else:
-            self._study.sampler = optuna.samplers.TPESampler(
+            self._study.sampler = self.optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=self.settings.startup, constant_liar=True
             )
-        asked = self._study.ask(self._distributions)
-        return self._trial(asked.number, asked.params)
+        return self._trial(self._study.ask(dict(self.space)))
 
     def report(self, trial: Trial, values: Sequence[tuple[int, float]]) -> bool:
         """Report the validations of a trial, by step; returns whether it should be pruned."""
-        asked = self._optuna_trial(trial)
-        known = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
+        found = self._all()[trial.number]
+        asked = self.optuna.trial.Trial(self._study, found._trial_id)
         for step, value in values:
-            if step not in known:
+            if step not in found.intermediate_values:
                 asked.report(value, step)
                 if math.isfinite(value) and asked.should_prune():
                     return True
@@ -127,62 +182,27 @@ class Study:
     def tell(
         self, trial: Trial, state: Literal["done", "failed", "pruned"], value: float | None = None
     ) -> None:
-        """End a trial."""
-        states = {"failed": self._state.FAIL, "pruned": self._state.PRUNED}
+        """End a trial; one without a finite value has failed."""
+        states = self.optuna.trial.TrialState
         if state == "done" and value is not None and math.isfinite(value):
             self._study.tell(trial.number, value, skip_if_finished=True)
         else:
-            self._study.tell(
-                trial.number, state=states.get(state, self._state.FAIL), skip_if_finished=True
-            )
+            ended = states.PRUNED if state == "pruned" else states.FAIL
+            self._study.tell(trial.number, state=ended, skip_if_finished=True)
 
     def trials(self) -> list[tuple[Trial, str, float | None]]:
         """All trials with their state, and the value of the complete ones."""
+        complete = self.optuna.trial.TrialState.COMPLETE
         return [
-            (
-                self._trial(t.number, t.params),
-                t.state.name.lower(),
-                t.value if t.state is self._state.COMPLETE else None,
-            )
-            for t in self._study.get_trials(deepcopy=False)
+            (self._trial(t), t.state.name.lower(), t.value if t.state is complete else None)
+            for t in self._all()
         ]
 
-    def _trial(self, number: int, params: Mapping[str, Any]) -> Trial:
+    def _all(self) -> list[Any]:
+        return list(self._study.get_trials(deepcopy=False))
+
+    def _trial(self, found: Any) -> Trial:
+        params = found.params
         return Trial(
-            number, tuple(d.override(params[d.key]) for d in self.dimensions if d.key in params)
+            found.number, tuple(override(key, params[key]) for key in self.space if key in params)
         )
-
-    def _optuna_trial(self, trial: Trial) -> Any:
-        frozen = self._study.get_trials(deepcopy=False)[trial.number]
-        return library().trial.Trial(self._study, frozen._trial_id)
-
-    def _seed(self, number: int) -> int:
-        digest = hashlib.sha256(f"{self.settings.seed} {number}".encode()).digest()
-        return int.from_bytes(digest[:4], "big")
-
-
-def library() -> ModuleType:
-    """Optuna.
-
-    Raises:
-        UserError: it is not installed.
-    """
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "search.* needs the optuna library; install it: pip install 'chimera-lm[search]'"
-        ) from error
-    assert isinstance(optuna, ModuleType)
-    return optuna
-
-
-def _distribution(dimension: Dimension) -> Any:
-    kinds = library().distributions
-    if dimension.names:
-        return kinds.CategoricalDistribution(dimension.names)
-    low, high, step = dimension.low, dimension.high, dimension.step
-    if isinstance(low, int) and isinstance(high, int):
-        step = None if dimension.log else step
-        return kinds.IntDistribution(low, high, log=dimension.log, step=int(step or 1))
-    return kinds.FloatDistribution(low, high, log=dimension.log, step=step)

@@ -55,6 +55,8 @@ def start(
             check_text(directory.path, tokens)
         origin = starting_point(config["ckpt_path"], directory, config["overwrite"], data, task)
         directory.lock()
+        if directory.is_done(config) and not config["overwrite"]:
+            raise UserError(f"another process has finished {directory.path} in the meantime")
         resume = files.prepare(directory.checkpoints, fresh=config["overwrite"])
         if resume.path or resume.rejected:
             say(str(resume))
