@@ -79,7 +79,7 @@ TRAIN = [
     ("run_dir=", ["run_dir= is empty"]),
     ("init_from=", ["init_from= is empty"]),
     ("tokenizer=sentencepiece tokenizer.vocab_size=3", ["vocab_size=3", "special pieces"]),
-    ("run_dir=other", ["run_dir=other holds other files"]),
+    ("run_dir=other", ["run_dir=other contains files that are not part of a run"]),
     ("run_dir=/dev/null/x", ["run_dir=/dev/null/x", "/dev/null is a file"]),
     ("run_dir=bad_yaml", ["bad_yaml/config.yaml cannot be read"]),
     ("run_dir=list_yaml", ["list_yaml/config.yaml"]),

@@ -173,5 +173,5 @@ def test_a_folder_is_data(tmp_path: Path) -> None:
         configuration(pickled)
     index = {"weight_map": {"x": "../llama/model.safetensors"}}
     (pickled / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match="which is not there"):
+    with pytest.raises(UserError, match="which does not exist"):
         configuration(pickled)

@@ -48,7 +48,7 @@ def test_run_dir_chooses_the_directory(tmp_path: Path) -> None:
 
 def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match="other files"):
+    with pytest.raises(UserError, match="not part of a run"):
         open_run(config(f"run_dir={tmp_path}"))
     (tmp_path / "a").mkdir()
     open_run(config(f"run_dir={tmp_path}/a"))  # empty: fine

@@ -31,7 +31,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     if not (folder / CONFIG).is_file():
         raise UserError(
-            f"init_from=hf:{folder} is no folder of a checkpoint: {CONFIG} is missing; download it"
+            f"init_from=hf:{folder} is not a checkpoint folder: {CONFIG} is missing; download it"
             " first, as with hf download <owner/name> --local-dir <folder>"
         )
     return read_json(folder / CONFIG)
@@ -54,7 +54,7 @@ def files(folder: Path) -> list[Path]:
     named = sorted({str(name) for name in index.values()})
     for name in named:
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name) or not (folder / name).is_file():
-            raise UserError(f"{folder / WEIGHTS}.index.json names {name!r}, which is not there")
+            raise UserError(f"{folder / WEIGHTS}.index.json names {name!r}, which does not exist")
     return [folder / name for name in named]
 
 

@@ -121,7 +121,10 @@ class RunDir:
         check_links(self.path, "checkpoints", "tokenizer")
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         if names - BEFORE_START and not self.status():
-            raise UserError(f"run_dir={self.path} holds other files; name a new or empty directory")
+            raise UserError(
+                f"run_dir={self.path} contains files that are not part of a run; name a new or"
+                " empty directory"
+            )
         config = self.extended(config)
         if config["overwrite"]:
             return
@@ -134,7 +137,7 @@ class RunDir:
             return
         existing = before_extension(config, self.config())
         if not isinstance(existing.get("choices"), dict):
-            line = f"run_dir={self.path}: its config.yaml has no choices, so it is of no run"
+            line = f"run_dir={self.path}: its config.yaml has no choices, so it is not a run"
             raise UserError(f"{line}; name another run_dir, or start over with overwrite=true")
         if differing := differences(existing, config):
             rest = len(differing) - MAX_DIFFERENCES

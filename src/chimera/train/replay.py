@@ -39,7 +39,7 @@ def find(name: str, *, trust: bool = False) -> Path:
     if file.suffix == ".md":
         file = file.with_suffix(".json")
     if not file.is_file():
-        raise UserError(f"replay={name} is not there; name the nan_report-<step>.json of a run")
+        raise UserError(f"replay={name} does not exist; name the nan_report-<step>.json of a run")
     facts = read(file)
     directory = RunDir(file.parent)
     config = recorded(directory, training=True)
@@ -90,7 +90,7 @@ def read(file: Path) -> dict[str, Any]:
     """
     facts = read_json(file)
     if not {*SAME, *USED} <= set(facts):
-        raise UserError(f"replay={file} is no report of a step that was not finite")
+        raise UserError(f"replay={file} is not the report of a step that was not finite")
     return facts
 
 
