@@ -15,8 +15,9 @@ from typing import Any
 
 from benchmarks.markdown import grid
 from benchmarks.stored import Pair, records
+from chimera.dotted import flatten
 from chimera.report.digits import number
-from chimera.rundir.identity import flatten, identity_settings
+from chimera.rundir.identity import identity_settings
 
 #: Start of the names of records that are compared, and the fewest seeds of a line.
 RECORDS, FEWEST = "mlm-", 3

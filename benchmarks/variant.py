@@ -19,8 +19,8 @@ from typing import Any
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.schema import check_node
+from chimera.dotted import flatten
 from chimera.errors import UserError, nearest, unknown
-from chimera.rundir.identity import flatten
 
 #: Between a mixer and its options.
 PLUS = "+"

@@ -8,8 +8,8 @@ from pathlib import Path
 from benchmarks.card.records import CHANCE, METRIC, Profiles, Run, gather
 from benchmarks.stored import named
 from benchmarks.variant import of_node
+from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
-from chimera.rundir.identity import flatten
 from chimera.rundir.records import Record
 
 #: Start of the names of records, of those with more steps, and of their data sets.

@@ -42,6 +42,13 @@ def drop(node: Any, key: str) -> None:
         del found[leaf]
 
 
+def nested(key: str, value: Any) -> Any:
+    """A value inside the mappings of a dotted key; itself for an empty one."""
+    for part in reversed(key.split(".") if key else []):
+        value = {part: value}
+    return value
+
+
 def walk(node: Any, prefix: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
     """Dotted key and value of everything inside, outer mappings before what they hold.
 

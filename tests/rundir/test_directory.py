@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from chimera.config.compose import compose, plain
+from chimera.dotted import flatten
 from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.environment import environment, git_state, listed, processor
-from chimera.rundir.identity import flatten, identity
+from chimera.rundir.identity import identity
 from chimera.rundir.safe_io import write_atomic, write_json
 from tests import forks
 

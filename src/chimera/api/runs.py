@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from chimera.api.words import overrides_of, settings
 from chimera.config.compose import compose, plain
 from chimera.config.schema import check_value
+from chimera.dotted import flatten
 from chimera.errors import UserError, unknown
 from chimera.generate.settings import Generation
 from chimera.paths import runs_root
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import flatten
 from chimera.rundir.records import Record, unfinished
 
 if TYPE_CHECKING:

@@ -217,22 +217,19 @@ def _show_config(overrides: Sequence[str], package: str | None = None) -> int:
     """
     import yaml
 
+    from chimera import dotted
     from chimera.config.compose import compose, plain
     from chimera.config.overrides import hint
-    from chimera.rundir.identity import flatten
 
     config: Any = plain(compose(list(overrides)))
     if package in (None, "_global_"):
         print(yaml.safe_dump(config, sort_keys=False), end="")
         return 0
-    node = config
-    for part in str(package).split("."):
-        if not isinstance(node, dict) or part not in node:
-            keys = {key.rpartition(".")[0] for key in flatten(config)} | set(config)
-            raise UserError(f"--package {package} is no part{hint(str(package), keys - {''})}")
-        node = node[part]
+    if not dotted.has(config, str(package)):
+        parts = {key for key, value in dotted.walk(config) if isinstance(value, dict)} | set(config)
+        raise UserError(f"--package {package} is no part{hint(str(package), parts)}")
     print(f"# @package {package}")
-    print(yaml.safe_dump(node, sort_keys=False), end="")
+    print(yaml.safe_dump(dotted.get(config, str(package)), sort_keys=False), end="")
     return 0
 
 

@@ -99,10 +99,7 @@ def merged_files(overrides: tuple[str, ...]) -> bytes:
     cfg = OmegaConf.create()
     with one_line(), flag_override(cfg, "no_deepcopy_set_nodes", True):
         for _, package, node in select(overrides).files:
-            part: Any = node
-            for key in reversed(package.split(".") if package else []):
-                part = {key: part}
-            cfg.merge_with(part)
+            cfg.merge_with(dotted.nested(package, node))
     for key in ("hydra", *_OF_CHOICES):
         cfg.pop(key, None)
     _drop_companions(cfg)

@@ -16,6 +16,7 @@ from typing import Any
 
 from hydra.utils import get_object
 
+from chimera import dotted
 from chimera.config.groups import defaults, groups, node
 from chimera.config.schema import check_node
 from chimera.errors import UserError
@@ -168,10 +169,7 @@ def composed(group: str, name: str) -> dict[str, Any]:
     for entry in raw.pop("defaults", []):
         for key, option in entry.items() if isinstance(entry, dict) else ():
             inner, _, place = key.removeprefix("/").partition("@")
-            value: dict[str, Any] = composed(inner, option)
-            for step in reversed(place.split(".")):
-                value = {step: value}
-            made = merged(made, value)
+            made = merged(made, dotted.nested(place, composed(inner, option)))
     return merged(made, raw)
 
 

@@ -85,11 +85,9 @@ def past_bounds(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Returns:
         `value` and `bound` by dotted key.
     """
-    scale = config["scale"]
-    own = scale.get("presets", {}).get(config["choices"]["preset"])  # of older runs
     return {
         key: {"value": dotted.get(config, key), "bound": bound}
-        for key, bound in {**scale["bounds"], **(own or {})}.items()
+        for key, bound in config["scale"]["bounds"].items()
         if key not in NOT_IDENTITY
         and dotted.has(config, key)
         and _is_past(key, dotted.get(config, key), bound)

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from chimera import dotted
 from chimera.config.choices import Selection
 from chimera.config.schema import check_value
 from chimera.config.settings import Trainer
 from chimera.errors import UserError
-from chimera.rundir.identity import flatten
 from chimera.types import PositiveInt
 
 
@@ -41,9 +41,9 @@ def apply_debug(cfg: DictConfig, chosen: Selection, settings: Mapping[str, Any])
         UserError: a value of these two that is of another type or range.
     """
     for node in (node for group, _, node in chosen.files if group == "debug"):
-        for key, value in flatten(node).items():
+        for key, value in dotted.flatten(node).items():
             if key not in settings:
-                OmegaConf.update(cfg, key, value)
+                dotted.put(cfg, key, value)
     trainer = cfg.trainer
     for key in ("overfit_batches", "fast_dev_run"):
         if trainer.get(key) is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from chimera.adapter.shared.low_rank import adapted
 from chimera.config.from_hf import ASKED, checkpoint_config, configuration
 from chimera.data.tokenizer.own import Own
+from chimera.dotted import flatten
 from chimera.errors import UserError
 from chimera.export.target import check_target
 from chimera.export.write import treat_adapter
@@ -24,7 +25,6 @@ from chimera.model.assemble import choose
 from chimera.model.to_hf import original
 from chimera.rundir.checkpoint_hf import CONFIG, WEIGHTS, read_config, tensors
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import flatten
 from chimera.rundir.safe_io import make_folder
 from chimera.rundir.tensors import save_tensors
 from chimera.train.restore import restore

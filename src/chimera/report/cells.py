@@ -12,9 +12,9 @@ from chimera.config.compose import compose, plain
 from chimera.config.config_folders import roots
 from chimera.config.start_model import applicable
 from chimera.config.tables import Job, Table, jobs
+from chimera.dotted import flatten
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
-from chimera.rundir.identity import flatten
 from chimera.rundir.index import RunIndex
 from chimera.rundir.records import Record
 from chimera.rundir.safe_io import read_json

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.config import tables
+from chimera.dotted import flatten
 from chimera.errors import UserError, nearest, one_line
 from chimera.report.stats import Spread, spread
 from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import flatten, identity_settings
+from chimera.rundir.identity import identity_settings
 from chimera.rundir.records import LIST, Record, records
 
 #: Choices without a say in the numbers, or whose effect other keys hold.

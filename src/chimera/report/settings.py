@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chimera.dotted import flatten, get
 from chimera.report.cells import Cell
 from chimera.report.summary import Summary
 from chimera.rundir.corpus_hash import apart, text_of
-from chimera.rundir.identity import NOT_IDENTITY, flatten
+from chimera.rundir.identity import NOT_IDENTITY
 from chimera.rundir.portable import portable
 
 #: Settings that every report shows, in this order.
@@ -37,7 +38,7 @@ NAMES = ("name", "seed", "choices.preset", "choices.scale", "table", *NOT_IDENTI
 
 def shared(summary: Summary) -> list[tuple[str, str, str]]:
     """(key, value here, value at scale=paper) of the settings in SHOWN; `by row` if rows differ."""
-    here = [{key: _select(cell.config, key) for key in SHOWN} for cell in summary.cells]
+    here = [{key: get(cell.config, key) for key in SHOWN} for cell in summary.cells]
     paper = list(summary.at_paper_scale.values())
     return [(_name(key), _common(key, here), _common(key, paper)) for key in SHOWN]
 
@@ -94,13 +95,6 @@ def in_half(summary: Summary) -> list[str]:
         for share in [" or ".join({"bf16": "1/256", "fp16": "1/2048"}[n] for n in sorted(used))]
         if used
     ]
-
-
-def _select(config: Any, key: str) -> Any:
-    """Value of a dotted key; None without it."""
-    for part in key.split("."):
-        config = config.get(part) if isinstance(config, dict) else None
-    return config
 
 
 def _is_compared(key: str) -> bool:

@@ -14,11 +14,12 @@ from chimera.config.compose import compose, plain
 from chimera.config.config_folders import roots
 from chimera.config.groups import groups
 from chimera.config.tables import Published, Row, Table, jobs, load
+from chimera.dotted import flatten
 from chimera.errors import UserError
 from chimera.report import digits
 from chimera.report.cells import Cell, Configs, cells, metric
 from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
-from chimera.rundir.identity import NUMERICS, flatten
+from chimera.rundir.identity import NUMERICS
 from chimera.rundir.index import RunIndex
 
 #: Facts of a row (means over its runs), and their dotted keys in run.json.

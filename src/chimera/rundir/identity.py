@@ -12,6 +12,8 @@ import hashlib
 import json
 from typing import Any
 
+from chimera import dotted
+
 #: Version of what the code computes, a part of every identity. It stays; see above.
 NUMERICS = 2
 
@@ -77,7 +79,7 @@ def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
     if kept.get("extended"):  # the times of the extensions do not count
         kept["extended"] = [f"{each['from']} to {each['to']}" for each in kept["extended"]]
     for key in NOT_IDENTITY:
-        _holder(kept, key).pop(key.rpartition(".")[2], None)
+        dotted.drop(kept, key)
     if kept.get("init_run") and "path" in kept["tokenizer"]:
         del kept["tokenizer"]["path"]  # a folder of the model named by init_from; init_run is kept
     if added := _callbacks_of_others(config):
@@ -106,7 +108,8 @@ def differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
         existing: configuration of the run in the directory («there»).
         config: configuration of the new run («here»).
     """
-    old, new = flatten(identity_settings(existing)), flatten(identity_settings(config))
+    old = dotted.flatten(identity_settings(existing))
+    new = dotted.flatten(identity_settings(config))
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     keys = [key for key in keys if key not in RESUMABLE]
     options = {
@@ -124,26 +127,7 @@ def differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
     return [f"{key}={a} there, {b} here" for key, (a, b) in values.items()]
 
 
-def _holder(config: dict[str, Any], key: str) -> dict[str, Any]:
-    """Mapping that holds the last part of a dotted key; an empty mapping if it is absent."""
-    node: Any = config
-    for part in key.split(".")[:-1]:
-        node = node.get(part) if isinstance(node, dict) else None
-    return node if isinstance(node, dict) else {}
-
-
 def _without_null(node: Any) -> Any:
     if isinstance(node, dict):
         return {key: _without_null(value) for key, value in node.items() if value is not None}
     return node
-
-
-def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a nested configuration to dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            out |= flatten(value, f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
-from chimera.rundir.identity import flatten, identity
+from chimera.rundir.identity import identity
 
 #: Nodes and keys of a configuration that belong to the process that trained.
 LEFT_OUT = ("logger", "launcher", "run_dir", "overwrite", "extend", "ckpt_path", "workers")

@@ -26,10 +26,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import flatten, identity
+from chimera.rundir.identity import identity
 from chimera.rundir.portable import (
     portable_config,
     portable_environment,

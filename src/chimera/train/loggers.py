@@ -23,8 +23,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from chimera import world
 from chimera.config.make import make
 from chimera.config.schema import nodes
+from chimera.dotted import flatten
 from chimera.program import SWEEP
-from chimera.rundir.identity import flatten
 from chimera.rundir.safe_io import write_atomic
 
 

@@ -20,11 +20,12 @@ from lightning.pytorch.callbacks import Callback
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO
 from chimera.data.batch.module import DataModule
+from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
 from chimera.model.diagram import mermaid
 from chimera.model.restore import save_body
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import RESUMABLE, flatten, identity_settings
+from chimera.rundir.identity import RESUMABLE, identity_settings
 from chimera.rundir.safe_io import write_atomic
 from chimera.task.base import Task
 from chimera.train.model_summary import parameters_by_component, ternary_by_component
