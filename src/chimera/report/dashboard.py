@@ -28,11 +28,14 @@ SECTIONS = {
     "Gradients": {"gradient norm": "train/grad_norm", "by component": "grad_norm/.*"},
     "Learning rates": {"by component": "lr/.*"},
     "Experts and gates": {"load, gates, sparsity": "stats/.*", "auxiliary losses": "aux/.*"},
-    "Speed and trouble": {
-        "tokens/s": "speed/tokens_per_s",
-        "peak memory (GB)": "speed/peak_memory_gb",
-        "skipped steps": "guard/.*",
-    },
+    "Speed": {"tokens/s": "speed/tokens_per_s", "peak memory (GB)": "speed/peak_memory_gb"},
+    "Trouble": {"skipped steps": "guard/.*"},
+}
+#: How runs are put together in a chart: mean and spread over the seeds of a row.
+BY_ROW: Any = {
+    "groupby": wr.Config("row"),
+    "groupby_aggfunc": "mean",
+    "groupby_rangefunc": "stddev",
 }
 
 
@@ -60,13 +63,8 @@ def workspace(summary: Summary, entity: str, project: str) -> ws.Workspace:
 def report(summary: Summary, entity: str, project: str) -> wr.Report:
     """Build the report: the table with its current values, and charts of its runs."""
     table = summary.table
-    runs = wr.Runset(
-        entity=entity,
-        project=project,
-        name=table.path,
-        filters=_runs(summary),
-        groupby=["config.row"],
-    )
+    of_table: Any = {"filters": _runs(summary), "groupby": ["config.row"]}
+    runs = wr.Runset(entity=entity, project=project, name=table.path, **of_table)
     panels = [_lines(*panel) for section in SECTIONS.values() for panel in section.items()]
     return wr.Report(
         entity=entity,
@@ -113,35 +111,17 @@ def save(summary: Summary, out: Path | None = None) -> None:
 
 def _lines(title: str, metrics: str) -> wr.LinePlot:
     """A line chart: one line per row, or per row and metric if `metrics` is a pattern."""
-    is_pattern = "*" in metrics
-    return wr.LinePlot(
-        title=title,
-        x=STEP,
-        y=[] if is_pattern else [metrics],
-        metric_regex=metrics if is_pattern else None,
-        groupby=wr.Config("row"),
-        groupby_aggfunc="mean",
-        groupby_rangefunc="stddev",
-        max_runs_to_show=100,
-    )
+    named: Any = {"metric_regex": metrics} if "*" in metrics else {"y": [metrics]}
+    return wr.LinePlot(title=title, x=STEP, max_runs_to_show=100, **named, **BY_ROW)
 
 
 def _result(summary: Summary) -> list[Any]:
     """Charts of the table's metric: by row with the spread over seeds, and against parameters."""
     metric = summary.table.metric
+    size, value = wr.Config("parameters"), wr.SummaryMetric(metric)
     return [
-        wr.BarPlot(
-            title=metric,
-            metrics=[metric],
-            groupby=wr.Config("row"),
-            groupby_aggfunc="mean",
-            groupby_rangefunc="stddev",
-        ),
-        wr.ScatterPlot(
-            title=f"{metric} against parameters",
-            x=wr.Config("parameters"),
-            y=wr.SummaryMetric(metric),
-        ),
+        wr.BarPlot(title=metric, metrics=[metric], **BY_ROW),
+        wr.ScatterPlot(title=f"{metric} against parameters", x=size, y=value),
         wr.RunComparer(diff_only="split"),
     ]
 
