@@ -75,12 +75,14 @@ def test_a_second_seed_tries_the_two_best_and_the_mean_decides(
         at_other_steps = ("scale=smoke", "trainer.max_steps=3")
         make(TABLE, {(row, 0): 8.0 for row in VALUES[0.001]}, overrides=at_other_steps)
         longer = report(summarise(TABLE, list(at_other_steps), [0]))
-    assert "at which its seeds 100, 101, which are not among these, have the best mean" in text
-    assert "the first seed tried the rates, the others its two best" in text
-    assert "They were chosen in runs of" not in text
+    assert "The two best rates were repeated on seed 101, and the mean decides." in text
+    assert "The rates were chosen at" not in text
     steps = summary.cells[0].config["trainer"]["max_steps"]
-    assert "Each row has the learning rate of 0.0005, 0.001, 0.004 at which" in text
-    assert f"They were chosen in runs of {steps} steps, and these rows take 3: the best" in longer
+    said = (
+        "Each row has the learning rate with the best `val/perplexity` among 0.0005, 0.001, 0.004"
+    )
+    assert f"{said} on seed 100, which this report does not use" in text
+    assert f"The rates were chosen at {steps} steps, the rows take 3; another" in longer
 
 
 def test_rows_with_more_seeds_than_others_are_named(
@@ -95,8 +97,7 @@ def test_rows_with_more_seeds_than_others_are_named(
         rates.main([*WORDS, "seed=100,101", "rows=qdyt"])
         make(TABLE, {(row, 0): value for row, value in VALUES[0.001].items()})
         text = report(summarise(TABLE, ["scale=smoke"], [0]))
-    assert "at which its seed 100, which is not among these, has the best `val/perplexity`" in text
-    assert "For `qdyt` its two best were tried on 101, too, and the mean decides." in text
+    assert "The two best rates of `qdyt` were repeated on seed 101, and the mean decides." in text
 
 
 def test_missing_runs_are_named_and_nothing_is_written(folder: Path) -> None:
@@ -126,10 +127,10 @@ def test_the_reports_rows_have_the_chosen_rates(
         chosen = {cell.row: cell.config["optim"]["lr"] for cell in summary.cells}
         assert chosen == {"layernorm": 0.004, "qdyt": 0.001, "static_tanh": 0.004}
         text = report(summary)
-        assert "learning rate of 0.001, 0.004 at which its seed 100, which is not among" in text
+        assert "among 0.001, 0.004 on seed 100, which this report does not use" in text
         assert "| `optim.lr` | 0.004 | 0.004 | 0.001 |" in text
         fixed = report(summarise(TABLE, ["scale=smoke", "optim.lr=0.002"], [0]))
-        assert "at which its seed" not in fixed
+        assert "learning rate with the best" not in fixed
 
 
 def test_some_rows_can_be_chosen_for_and_the_report_names_the_others(
@@ -153,4 +154,4 @@ def test_some_rows_can_be_chosen_for_and_the_report_names_the_others(
         text = report(summary)
     lr = {cell.row: cell.config["optim"]["lr"] for cell in summary.cells}
     assert (lr["qdyt"], lr["layernorm"]) == (0.001, 0.004)
-    assert "Each row but `static_tanh`, whose rate was not chosen, has the learning rate" in text
+    assert "Each row except `static_tanh` has the learning rate" in text

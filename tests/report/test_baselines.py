@@ -81,7 +81,7 @@ def test_counts_are_not_tested() -> None:
     assert load("saidl/lambda").counts
     found = summary("saidl/lambda", {"lr_lambda_001": [8.0, 7.9], "lr_lambda_02": [5.8, 5.7]})
     assert found.resolvable is None
-    assert "The metric is a count, so no difference is tested." in notes.statistics(found)
+    assert "The metric is a count, so differences are not tested." in notes.statistics(found)
     assert "counts are not tested" in text.order(found)
     head, body = text.rows(found)
     assert "difference" in head
@@ -92,5 +92,5 @@ def test_counts_are_not_tested() -> None:
 def test_a_single_seed_is_said_to_resolve_nothing() -> None:
     found = summary("bitnet_qdyt/norms", {"qdyt": [400.0], "layernorm": [390.0]})
     report = text.report(found)
-    assert "With one seed no difference is tested, and none of them is a finding." in report
+    assert "With one seed, differences are not tested and prove nothing." in report
     assert "paired t-test" not in report

@@ -37,8 +37,8 @@ def test_the_report_has_these_rows_and_says_which_it_leaves_out(
     assert {"layernorm", "static_tanh"} == {row for row in rows if row != "unigram"}
     report = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     others = len(load(TABLE).rows)
-    assert f"2 of the table's {others} rows, chosen by `rows=`" in report
-    assert "not shown: `qdyt`" in report
+    assert f"2 of the table's {others} rows (`rows=`)" in report
+    assert "Not shown: `qdyt`" in report
     latex = (tmp_path / "out/report.tex").read_text(encoding="utf-8")
     assert f" 2 of the table's {others} rows.}}" in latex
     assert "Missing runs" not in report
@@ -54,13 +54,13 @@ def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> 
     assert first.difference is None
     assert second.difference is not None
     assert second.difference.mean == dict(VALUES)[second.name] - dict(VALUES)[first.name]
-    said = f"The table's reference, `{table.reference}`, is not shown either; here `{first.name}`"
+    said = f"The reference here is `{first.name}`; the table's, `{table.reference}`, is not shown."
     assert said in text.report(found)
     assert f"rows={','.join(chosen)}" in origin.report_command(found)
 
     with_its_own = table.only([chosen[0], table.reference])
     assert with_its_own.reference == table.reference
-    assert "is the reference" not in text.report(summarise(with_its_own, ["scale=smoke"], [0]))
+    assert "The reference here" not in text.report(summarise(with_its_own, ["scale=smoke"], [0]))
 
 
 def test_its_commands_repeat_these_rows_only() -> None:

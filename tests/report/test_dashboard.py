@@ -64,7 +64,7 @@ def test_charts_have_the_metrics_that_runs_log(build: Any, summary: Summary) -> 
 def test_report_shows_the_table(summary: Summary) -> None:
     text = json.dumps(dashboard.spec(dashboard.report(summary, "", "chimera")), ensure_ascii=False)
     assert "| 425.2 |" in text
-    assert "Not in its order: 0." in text
+    assert "and disagrees on 0." in text
 
 
 def test_the_same_summary_gives_the_same_json(summary: Summary) -> None:

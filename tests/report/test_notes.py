@@ -31,12 +31,12 @@ def test_times_of_two_processors_are_said_to_be_means_over_both(
     said = notes.processors(summarise(TABLE, OVERRIDES, [0, 1]))
     assert "Other CPU (2 runs); Test CPU (3 runs)" in said
     assert "do not compare" in said
-    assert "the seed in common, and not the rounding" in said
+    assert "share the seed but not the rounding" in said
 
     make(TABLE, {(ROWS[2], 1): 8.0}, environment=other)
     write(TABLE, OVERRIDES, [0, 1], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
-    assert "The runs are of 2 processors: Other CPU (seed 1); Test CPU (seed 0)." in text
+    assert "The runs used 2 processors: Other CPU (seed 1); Test CPU (seed 0)." in text
     assert "do not compare" not in text
 
 

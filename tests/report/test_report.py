@@ -88,7 +88,7 @@ def test_difference_to_the_reference_is_paired(whole: tuple[Summary, Path]) -> N
     assert float(rows["static_tanh"]["low"]) == pytest.approx(-4.248, abs=1e-3)
     text = (whole[1] / "report.md").read_text(encoding="utf-8")
     assert "| -4.000 ± 0.100 | -4.248 to -3.752 | <0.001 |" in text
-    assert "With 3 seeds a difference of 0.46 is the smallest that is resolved" in text
+    assert "With 3 seeds, differences below about 0.46 (" in text
     assert rows[load(TABLE).reference]["difference"] == ""
 
 
@@ -96,10 +96,10 @@ def test_an_inverted_pair_is_named(whole: tuple[Summary, Path]) -> None:
     against = [pair for pair in whole[0].pairs if not pair.agrees]
     assert [(pair.first.name, pair.second.name) for pair in against] == [("qdyt", "static_tanh")]
     text = (whole[1] / "report.md").read_text(encoding="utf-8")
-    assert "In the paper's order: 2 (2 of them with a significant difference" in text
-    (pair,) = [line for line in text.splitlines() if line.startswith("- In the paper")]
+    assert "Our order agrees on 2 (2 significantly, p < 0.05" in text
+    (pair,) = [line for line in text.splitlines() if line.startswith("- The paper has")]
     assert pair.startswith(
-        "- In the paper `qdyt` (19.3) is better than `static_tanh` (21.2); here `qdyt`"
+        "- The paper has `qdyt` (19.3) ahead of `static_tanh` (21.2); here `qdyt`"
     )
     assert pair.endswith(": significant, p <0.001.")
     assert "not significant" not in pair
@@ -144,7 +144,7 @@ def test_an_empty_table_is_all_missing(runs: Path, tmp_path: Path) -> None:
     assert [cell.state for cell in summary.cells] == ["missing"] * 3
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert text.count("| missing |") >= 3
-    assert "3 of 3 runs are not in the table:" in text
+    assert "3 of 3 runs have no result:" in text
     assert not runs.exists()  # a report starts no run
 
 
@@ -167,7 +167,7 @@ def test_runs_that_are_not_done_have_a_reason(runs: Path, tmp_path: Path) -> Non
     assert "- `static_tanh`, seed 1: stopped: stopped at step 3" in text
     assert "| 1 failed, 1 running, 1 missing |" in text
     assert "| 8.50 ± 0.71 (2 of 3 seeds; 1 missing) |" in text
-    assert "No two of the rows that the paper ranks have a common finished seed yet." in text
+    assert "No two rows that the paper ranks have a common finished seed yet." in text
     assert summary.lines[0].ours is None
 
 

@@ -60,5 +60,5 @@ def test_settings_past_the_bounds_of_the_scale_are_named(tmp_path: Path) -> None
     make(TABLE, VALUES, overrides=tuple(overrides))
     write(TABLE, overrides, [0, 1], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
-    how = "by the command line or the start model"
-    assert f"Past the bounds of this scale, {how}: `trainer.max_steps=40` (bound 12)." in text
+    how = "set by the command line or the start model"
+    assert f"Beyond the bounds of this scale, {how}: `trainer.max_steps=40` (bound 12)." in text

@@ -15,10 +15,10 @@ from chimera.report.stats import (
     LEVEL,
     Difference,
     Spread,
-    alone,
     corrected,
     paired,
     resolvable,
+    smallest_significant,
     spread,
 )
 
@@ -102,13 +102,13 @@ def test_a_row_that_scatters_less_resolves_less(tests: int) -> None:
     noise = oracle.zscore(np.random.default_rng(tests).normal(size=4), ddof=1)
     for size in (0.01, 5.0):
         row = paired(dict(enumerate(size * noise)), dict.fromkeys(range(4), 0.0))
-        limit = alone(row, tests)
+        assert row is not None
+        limit = smallest_significant(row, tests)
         assert limit is not None
         one = paired(dict(enumerate(size * noise + 1.001 * limit)), dict.fromkeys(range(4), 0.0))
         assert one is not None
         assert one.p == pytest.approx(LEVEL / tests, rel=0.02)
-    assert alone(None, tests) is None
-    assert alone(paired({0: 1.0}, {0: 2.0}), tests) is None
+    assert smallest_significant(Spread(1.0, None, 1), tests) is None
 
 
 def test_without_a_spread_nothing_is_said_of_what_is_resolved() -> None:

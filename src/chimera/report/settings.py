@@ -70,7 +70,7 @@ def trained_on(summary: Summary) -> list[str]:
             sizes.append(f"Trained on {cell.config['choices']['data']}: {_size(train)}")
         if valid := cell.record.get("data", {}).get("splits", {}).get("valid", {}):
             limit = cell.config["trainer"].get("limit_val_batches")
-            part = "" if limit is None else f"; each validation takes {limit} batches of it"
+            part = "" if limit is None else f"; each validation uses {limit} batches"
             sizes.append(f"Validation split: {_size(valid)}{part}")
     return [*dict.fromkeys(sizes), *filter(None, [other_text(summary)]), *in_half(summary)]
 
@@ -87,14 +87,13 @@ def _size(split: Mapping[str, int]) -> str:
 
 def in_half(summary: Summary) -> list[str]:
     """What half precision adds to the errors of quantised layers; empty for float32."""
-    used = {str(cell.config.get("precision")) for cell in summary.cells} & {"fp16", "bf16"}
-    names = " and ".join(sorted(used))
+    errors = {"bf16": "1/256", "fp16": "1/2048"}
+    used = sorted({str(cell.config.get("precision")) for cell in summary.cells} & errors.keys())
+    names, most = " and ".join(used), " or ".join(errors[name] for name in used)
     return [
-        f"Trained in {names}: quantised layers round to their grid in float32, and their product"
-        f" rounds grid points to {names}, by a share of up to {share}"
-        for share in [" or ".join({"bf16": "1/256", "fp16": "1/2048"}[n] for n in sorted(used))]
-        if used
-    ]
+        f"Trained in {names}: quantised layers compute their grid in float32 and round products to"
+        f" {names}, with a relative error of up to {most}"
+    ] * bool(used)
 
 
 def _is_compared(key: str) -> bool:

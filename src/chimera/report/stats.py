@@ -107,27 +107,27 @@ def corrected(
 def resolvable(differences: Sequence[Difference | None]) -> float | None:
     """Mean that a difference of the pooled spread needs to be significant in the table.
 
-    It is the one that Holm's first and strictest step asks for: the pooled standard deviation of
-    the differences over √n, times the quantile of Student's distribution at LEVEL shared among all
-    tests, for the smallest number of common seeds. None if no difference has a spread.
+    It is the one that Holm's first and strictest step asks for, with the pooled standard deviation
+    of the differences and the smallest number of common seeds. None if no difference has a spread.
     """
-    spreads = [(d.n, d.std) for d in differences if d is not None and d.std is not None]
-    if not spreads or not any(std for _, std in spreads):
+    found = [(d.n, d.std) for d in differences if d is not None and d.std is not None]
+    if not found:
         return None
-    freedom = sum(n - 1 for n, _ in spreads)
-    pooled = math.sqrt(sum((n - 1) * std**2 for n, std in spreads) / freedom)
-    n = min(n for n, _ in spreads)
-    return _quantile(LEVEL / len(spreads), n) * pooled / math.sqrt(n)
+    freedom = sum(n - 1 for n, _ in found)
+    pooled = math.sqrt(sum((n - 1) * std**2 for n, std in found) / freedom)
+    return smallest_significant(Spread(0.0, pooled, min(n for n, _ in found)), len(found))
 
 
-def alone(difference: Difference | None, tests: int) -> float | None:
-    """The same for one difference with its own spread; None without a spread.
+def smallest_significant(difference: Spread, tests: int) -> float | None:
+    """Mean that a difference of this spread needs to be significant; None without a spread.
+
+    It is the standard error times the quantile of Student's distribution at LEVEL / tests.
 
     Args:
-        difference: a line's.
+        difference: of two rows, seed by seed.
         tests: of the table, which share LEVEL.
     """
-    if difference is None or not difference.std:
+    if not difference.std:
         return None
     return _quantile(LEVEL / tests, difference.n) * difference.std / math.sqrt(difference.n)
 

@@ -31,7 +31,7 @@ def report(summary: Summary) -> str:
         _sentence(summary.table.note),
         table(summary),
         f"{notes.statistics(summary)} «size» counts ternary weights packed five to a byte"
-        f" with their scales, and all other weights as stored in training."
+        f" with their scales, and other weights as stored in training."
         f"{notes.flops(summary)}",
         notes.processors(summary),
         notes.beaten(summary),
@@ -61,8 +61,7 @@ def _about(summary: Summary) -> str:
     table = summary.table
     return (
         f"{_sentence(table.source)} Scale {code(summary.scale)}, seeds {seeds}."
-        f" Metric {markdown(table.metric)}, {table.better} is better. Numerics {summary.numerics}."
-        f"{notes.seeds(summary)}"
+        f" Metric {markdown(table.metric)}, {table.better} is better.{notes.seeds(summary)}"
     )
 
 
@@ -148,20 +147,15 @@ def order(summary: Summary) -> str:
     if sum(line.published is not None for line in summary.lines) < 2:
         return "The paper prints fewer than two values of this metric, so it ranks no rows."
     if not summary.pairs:
-        return "No two of the rows that the paper ranks have a common finished seed yet."
+        return "No two rows that the paper ranks have a common finished seed yet."
     against = [pair for pair in summary.pairs if not pair.agrees]
     agree = [pair for pair in summary.pairs if pair.agrees]
     firm = sum(pair.difference.significant for pair in agree)
-    tested = (
-        f"{firm} of them with a significant difference, p < {LEVEL:g} after Holm's correction for"
-        " these pairs"
-    )
-    if summary.table.counts:
-        tested = "counts are not tested"
+    tested = f"{firm} significantly, p < {LEVEL:g} after Holm's correction for these pairs"
     text = (
-        f"Pairs of rows that the paper ranks and that are done here: {len(summary.pairs)}. In the"
-        f" paper's order: {len(agree)} ({tested})."
-        f" Not in its order: {len(against)}."
+        f"The paper ranks {len(summary.pairs)} pairs of the rows that are done here. Our order"
+        f" agrees on {len(agree)} ({'counts are not tested' if summary.table.counts else tested})"
+        f" and disagrees on {len(against)}."
     )
     return "\n\n".join([text, "\n".join(map(_against, against))]).rstrip()
 
@@ -182,7 +176,7 @@ def _against(pair: Pair) -> str:
     else:
         verdict = "one seed, no test" if difference.std is None else "a count, no test"
     return (
-        f"- In the paper {code(first.name)} ({first.published.value:g}) is better than"
+        f"- The paper has {code(first.name)} ({first.published.value:g}) ahead of"
         f" {code(second.name)} ({second.published.value:g}); here {result}"
         f" ({digits.spread(first.ours)} against {digits.spread(second.ours)}): {verdict}."
     )
@@ -198,7 +192,7 @@ def _missing(summary: Summary) -> list[str]:
         + (f": {markdown(run.why)}" if run.why else "")
         for run in undone
     ]
-    text = f"{len(undone)} of {len(summary.cells)} runs are not in the table:"
+    text = f"{len(undone)} of {len(summary.cells)} runs have no result:"
     return ["## Missing runs", text, "\n".join(lines)]
 
 
@@ -235,8 +229,7 @@ def _printed(summary: Summary) -> list[str]:
 
         body = [[column, *(both(line, column) for line in summary.lines)] for column in columns]
         parts += [
-            "In brackets: the value of our configuration at scale=paper, if it has a key of that"
-            " name.",
+            "In brackets: the value in our configuration at scale=paper, if it has such a key.",
             grid(["published", *(line.name for line in summary.lines)], body),
         ]
     by_note: dict[str, dict[str, None]] = {}
@@ -271,7 +264,8 @@ def _origin(summary: Summary) -> list[str]:
         for name, describe in described
         for description, n in origin.counted(summary.cells, describe)
     ]
-    return ["\n".join(counts)]
+    version = f"- numerics {summary.numerics}: runs of another number are not comparable"
+    return ["\n".join([*counts, version])]
 
 
 def _runs(summary: Summary) -> list[list[str]]:
