@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chimera.cli.report import main
-from chimera.paths import EXPERIMENTS, ROOT
+from chimera.paths import EXPERIMENTS
 
 REPORTS = sorted(EXPERIMENTS.glob("*/*/results/*/report.md"))
 
@@ -23,7 +23,6 @@ def test_the_reports_are_found() -> None:
 def test_a_report_is_written_from_the_records_by_the_command_that_it_names(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CHIMERA_STORE", str(ROOT / "store"))
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "no-runs"))
     monkeypatch.chdir(tmp_path)
     report = file.read_text(encoding="utf-8")
