@@ -13,7 +13,7 @@ from chimera.errors import UserError
 from tests.adapter.kit import TARGETS, batches, bert, theirs, updates
 from tests.kit import close, normal
 
-STEPS, START, STOP, EVERY = 200, 20, 150, 3
+STEPS, START, STOP, EVERY = 80, 8, 60, 3
 
 
 def pair() -> tuple[nn.Module, nn.Module]:
@@ -45,7 +45,7 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(trained, lr=5e-3)
 
 
-def test_200_steps_equal_pefts() -> None:
+def test_80_steps_equal_pefts() -> None:
     ours, other = pair()
     callback = budget(ours)
     assert (callback.start, callback.stop) == (START, STOP)

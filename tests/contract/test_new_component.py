@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from chimera.paths import ROOT
 from tests import forks
 
@@ -38,6 +40,7 @@ class RunningMean(Mixer):
 YAML = "_target_: chimera.mixer.toy.RunningMean\n_partial_: true\ngain: 1.0\n"
 
 
+@pytest.mark.slow  # tests/config/test_strangers.py does the same from another folder
 def test_two_files_make_a_mixer_that_trains_and_is_tested(tmp_path: Path) -> None:
     for folder in ("src", "conf", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("*.pyc"))

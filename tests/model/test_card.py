@@ -68,6 +68,7 @@ def test_every_component_has_a_card(group: str, name: str) -> None:
     assert card(group, name).startswith(f"{group}={name}\n")
 
 
+@pytest.mark.slow
 def test_a_name_of_several_groups() -> None:
     both = cards(["liza"])
     assert "mixer=liza\n" in both
