@@ -18,7 +18,7 @@ from torch import distributed
 from chimera.config.compose import compose, plain
 from chimera.errors import Interrupted, UserError
 from chimera.train.check import check
-from chimera.train.ranks import joined
+from chimera.train.ranks import process_group
 from chimera.train.run import run
 
 TIMEOUT = 120.0
@@ -57,7 +57,7 @@ def main(file: Path) -> None:
     refuse_pickles()
     jobs = json.loads(file.read_text(encoding="utf-8"))
     os.chdir(jobs["folder"])
-    with joined(TIMEOUT) as ranks:
+    with process_group(TIMEOUT) as ranks:
         for name, line in jobs["runs"].items():
             found = train(line)
             print(f"{jobs['label']} {name}: {found.strip()[-300:] or 'done'}", flush=True)

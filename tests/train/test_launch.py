@@ -19,7 +19,7 @@ from chimera import world
 from chimera.cli.train import main
 from chimera.errors import LostProcessError, UserError
 from chimera.train import launch
-from chimera.train.ranks import Ranks, _name_master, lost_processes_named
+from chimera.train.ranks import Ranks, _name_master, readable_lost_processes
 
 REFUSED = [
     (["trainer.devices=3"], ["data.batch_size=16", "multiple of 3"]),
@@ -222,9 +222,9 @@ def test_processes_leave_together() -> None:
     ],
 )
 def test_a_lost_process_is_one_line(text: str, told: str) -> None:
-    with pytest.raises(LostProcessError, match=told) as caught, lost_processes_named(5):
+    with pytest.raises(LostProcessError, match=told) as caught, readable_lost_processes(5):
         raise RuntimeError(text)
     assert "start the same command again" in str(caught.value)
-    with pytest.raises(RuntimeError, match="other") as other, lost_processes_named(5):
+    with pytest.raises(RuntimeError, match="other") as other, readable_lost_processes(5):
         raise RuntimeError("other")
     assert not isinstance(other.value, LostProcessError)

@@ -13,7 +13,7 @@ import torch
 
 from chimera.errors import UserError
 from chimera.paths import ROOT
-from chimera.train.memory import advice, lack_of_memory, memory_named
+from chimera.train.memory import advice, lack_of_memory, readable_memory_errors
 from tests.data.kit import sentences
 from tests.train import tiny
 
@@ -44,7 +44,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_every_way_to_run_out_of_memory_is_named(error: Exception) -> None:
-    with pytest.raises(UserError) as told, memory_named(advice(CONFIG)):
+    with pytest.raises(UserError) as told, readable_memory_errors(advice(CONFIG)):
         raise error
     line = str(told.value)
     assert line.startswith("out of memory: ")
@@ -64,7 +64,7 @@ def test_every_way_to_run_out_of_memory_is_named(error: Exception) -> None:
 )
 def test_other_errors_stay(error: Exception) -> None:
     assert lack_of_memory(error) == ""
-    with pytest.raises(type(error)) as raised, memory_named(advice(CONFIG)):
+    with pytest.raises(type(error)) as raised, readable_memory_errors(advice(CONFIG)):
         raise error
     assert raised.value is error
 

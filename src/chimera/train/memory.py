@@ -39,7 +39,7 @@ def lack_of_memory(error: BaseException | None) -> str:
 
 
 @contextlib.contextmanager
-def memory_named(advice: str) -> Iterator[None]:
+def readable_memory_errors(advice: str) -> Iterator[None]:
     """Raise a UserError in place of an error of too little memory.
 
     Args:

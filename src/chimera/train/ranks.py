@@ -123,7 +123,7 @@ here = Ranks()
 
 
 @contextlib.contextmanager
-def joined(timeout: float) -> Iterator[Ranks]:
+def process_group(timeout: float) -> Iterator[Ranks]:
     """Join the other processes of the run, which torchrun, srun or `train.launch` has started.
 
     Args:
@@ -145,7 +145,7 @@ def joined(timeout: float) -> Iterator[Ranks]:
     before = here
     here = Ranks(store, timeout)
     try:
-        with lost_processes_named(timeout):
+        with readable_lost_processes(timeout):
             yield here
         here.leave()
     except (Interrupted, NotFiniteError):  # of all processes
@@ -158,7 +158,7 @@ def joined(timeout: float) -> Iterator[Ranks]:
 
 
 @contextlib.contextmanager
-def lost_processes_named(timeout: float) -> Iterator[None]:
+def readable_lost_processes(timeout: float) -> Iterator[None]:
     """Turn what a backend raises when another process is gone into one line.
 
     Raises:

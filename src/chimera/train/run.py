@@ -23,8 +23,8 @@ from chimera.train.curves import curves
 from chimera.train.final_evaluation import by_other_rules, final_metrics
 from chimera.train.loggers import hyperparameters, open_loggers, summarise
 from chimera.train.malloc_tuning import keep_freed_memory
-from chimera.train.memory import advice, memory_named
-from chimera.train.ranks import Ranks, joined
+from chimera.train.memory import advice, readable_memory_errors
+from chimera.train.ranks import Ranks, process_group
 from chimera.train.record import facts_after, facts_before
 from chimera.train.resume import start
 from chimera.train.status import run_status
@@ -43,7 +43,8 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """
     quiet()
     keep_freed_memory()
-    with memory_named(advice(config)), joined(config["trainer"]["timeout"]) as ranks:
+    timeout = config["trainer"]["timeout"]
+    with readable_memory_errors(advice(config)), process_group(timeout) as ranks:
         directory, config, done = find_run(config, ranks)
         if done:
             say(f"done already: {directory.path}  (overwrite=true starts it over)")

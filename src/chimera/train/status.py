@@ -13,7 +13,7 @@ from chimera.errors import FULL, Interrupted, LostProcessError, UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import HEARTBEAT, RunDir
 from chimera.rundir.rank_failover import first_is_gone, mark_failed
-from chimera.train.ranks import Ranks, lost_processes_named
+from chimera.train.ranks import Ranks, readable_lost_processes
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def run_status(
     """
     if not ranks.first:
         try:
-            with lost_processes_named(ranks.timeout):
+            with readable_lost_processes(ranks.timeout):
                 yield
         except LostProcessError:
             if ranks.rank == 1 and first_is_gone(directory):
@@ -48,7 +48,7 @@ def run_status(
     heartbeat = Heartbeat(directory, steps, start, max_steps)
     heartbeat.start()
     try:
-        with lost_processes_named(ranks.timeout):
+        with readable_lost_processes(ranks.timeout):
             yield
     except Interrupted as stopped:
         heartbeat.stop("STOPPED", why=str(stopped))
