@@ -59,7 +59,9 @@ class Run:
     @property
     def steps(self) -> pandas.DataFrame:
         """A row per optimiser step: loss, rates, norms, tokens per second."""
-        return _pandas().read_csv(RunDir(self.path).steps)
+        import pandas
+
+        return pandas.read_csv(RunDir(self.path).steps)
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """Continue a text with a run of `task=causal_lm`; returns prompt and continuation.
@@ -160,7 +162,7 @@ def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> panda
         keys: keys of the configuration to show too, such as `optim.lr`.
 
     Raises:
-        UserError: no such folder, or pandas is not installed.
+        UserError: no such folder.
     """
     root = Path(folder).expanduser() if folder is not None else runs_root()
     paths = list(root.iterdir()) if root.is_dir() else []
@@ -169,8 +171,10 @@ def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> panda
         raise UserError(f"{root} is no folder; name one that holds the directories of runs")
     by_name: dict[str, Path | Record] = {path.name: path for path in paths}
     by_name |= {record.path.name: record for record in kept}
-    frame = _pandas().DataFrame(list(_rows([by_name[name] for name in sorted(by_name)], keys)))
-    return frame if len(frame) else _pandas().DataFrame(columns=["name", "state", "path"])
+    import pandas
+
+    frame = pandas.DataFrame(list(_rows([by_name[name] for name in sorted(by_name)], keys)))
+    return frame if len(frame) else pandas.DataFrame(columns=["name", "state", "path"])
 
 
 def _rows(found: Sequence[Path | Record], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -199,11 +203,3 @@ def _rows(found: Sequence[Path | Record], keys: Sequence[str]) -> Iterator[dict[
         flat = flatten(config)
         row |= {key: flat.get(key) for key in keys}
         yield row
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ModuleNotFoundError as error:
-        raise UserError("data frames need pandas, which is not here; pip install pandas") from error
-    return pandas

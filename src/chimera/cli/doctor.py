@@ -39,7 +39,6 @@ EXTRAS = {
     "tensorboard": "logger=tensorboard",
     "mlflow": "logger=mlflow",
     "wandb-workspaces": "chimera dashboard",
-    "pandas": "ch.runs()",
 }
 #: Files below this many are counted for the size of a folder; a larger folder is said to be larger.
 FILES = 200_000

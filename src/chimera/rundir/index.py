@@ -1,9 +1,9 @@
 """Index of the runs below a folder: what command lines compose to, which directories are theirs.
 
-Composing takes ten milliseconds, so a sweep or a report over a thousand runs would take ten seconds
-before it reads the first result. `.index.json` keeps, for each command line, the configuration and
-its identity; this part is thrown away when a file of the configuration or of the code changes. It
-holds no result: states and metrics are always read from the files of the runs.
+Composing takes tens of milliseconds, so a sweep or a report over a thousand runs would take half a
+minute before it reads the first result. `.index.json` keeps, for each command line, the
+configuration and its identity, until a file of the configuration or of the code changes. It holds
+no result: states and metrics are always read from the files of the runs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,9 @@ class RunIndex:
         self.root = root or runs_root()
         self.state = code_state(folders)
         self._composed: dict[str, list[Any]] = {}
-        self._checked: dict[str, list[int]] = {}
         self._changed = False
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             kept = _read(self.root / FILE, str(stamp(self.root / FILE)))
-            self._checked = dict(kept["checked"])
             if kept["state"] == self.state:
                 self._composed = dict(kept["composed"])
         self._names = _names(self.root)
@@ -97,30 +95,16 @@ class RunIndex:
         return None if done else self.records.find(config, digits)
 
     def finished(self, config: dict[str, Any], directory: RunDir) -> bool:
-        """Whether the run is done, and its config.yaml is the one that `passed` has seen."""
-        if config["overwrite"] or config.get("extend"):
+        """Whether the run is done in a directory with its identity in the name."""
+        if config["overwrite"] or config.get("extend") or config.get("run_dir"):
             return False
-        now = stamp(directory.path / "config.yaml")
-        same = now is not None and self._checked.get(str(directory.path)) == now
-        return same and directory.status().get("state") == "DONE"
-
-    def passed(self, directory: RunDir) -> None:
-        """Remember that the directory holds the run of its configuration (`RunDir.check`)."""
-        now = stamp(directory.path / "config.yaml")
-        if now is not None and self._checked.get(str(directory.path)) != now:
-            self._checked[str(directory.path)] = now
-            self._changed = True
+        return directory.status().get("state") == "DONE"
 
     def save(self) -> None:
         """Write the index; a folder that cannot be written has none."""
         if not self._changed or not self.root.is_dir():
             return
-        composed = dict(list(self._composed.items())[-MOST:])
-        kept = {
-            "state": self.state,
-            "checked": self._checked,
-            "composed": composed,
-        }
+        kept = {"state": self.state, "composed": dict(list(self._composed.items())[-MOST:])}
         with contextlib.suppress(OSError, TypeError):
             write_atomic(self.root / FILE, json.dumps(kept))
         self._changed = False

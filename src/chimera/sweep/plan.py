@@ -78,8 +78,6 @@ def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, index: RunIndex) -> 
 
     checks.each(jobs, lambda job: check(job, check_settings))
     checks.each(jobs, lambda job: check(job, check_parts))
-    for job in jobs:
-        index.passed(job.directory)
     return jobs
 
 
