@@ -13,7 +13,7 @@ from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.init_from import pending
 from chimera.config.start_model import row_overrides
-from chimera.config.tables import Job, jobs, load, tables, title_of
+from chimera.config.tables import RowRun, jobs, load, tables, title_of
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
 from chimera.report.cells import metric
@@ -24,7 +24,7 @@ from tests.config.folders_kit import folders
 from tests.config.kit import everything, here
 
 
-def composed(job: Job) -> dict[str, Any]:
+def composed(job: RowRun) -> dict[str, Any]:
     return plain(compose(job.overrides))
 
 

@@ -21,10 +21,8 @@ from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import InputDefault
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.plugins.config_source import ConfigResult
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,18 +30,6 @@ from omegaconf.errors import OmegaConfBaseException
 from chimera.config.config_folders import roots
 from chimera.errors import UserError
 from chimera.paths import CONF
-
-
-class RootsOnSearchPath(SearchPathPlugin):
-    """Add `experiments/` and the folders of plugins and of the user to Hydra's sources.
-
-    The setting `hydra.searchpath` does not suffice: Hydra's `glob(*)` does not see its groups, and
-    a sweep over such a group launches no job and exits with 0.
-    """
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in roots()[1:]:  # the first is Hydra's primary one
-            search_path.append("chimera", f"file://{folder}")
 
 
 class KeptFiles(ConfigRepository):
@@ -84,20 +70,16 @@ def _interpolations_if_any(
     return OmegaConf.create()
 
 
-def register_roots() -> None:
-    """Register the folders of `chimera.config.config_folders` with Hydra, for this process."""
-    Plugins.instance().register(RootsOnSearchPath)
-
-
 @contextmanager
 def hydra_on(conf: Path = CONF) -> Iterator[Any]:
     """Initialise Hydra on the folder `conf`; restore the surrounding Hydra, if any, at exit."""
     before = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    register_roots()
     try:
         with initialize_config_dir(version_base="1.3", config_dir=str(conf)):
             loader = _loader()
+            for folder in roots()[1:]:  # the first is Hydra's primary one
+                loader.config_search_path.prepend("chimera", f"file://{folder}", anchor="schema")
             folders = ((part.provider, part.path) for part in loader.config_search_path.get_path())
             loader.repository = _repository(tuple(folders))
             hydra_defaults._create_interpolation_map = _interpolations_if_any

@@ -122,7 +122,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Job:
+class RowRun:
     """One run of a table: its row, its seed, its overrides."""
 
     row: str
@@ -183,7 +183,7 @@ def metric_of(name: str) -> str | None:
     return load(name).metric if name in tables() else None
 
 
-def jobs(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
+def jobs(table: Table, overrides: list[str], seeds: list[int]) -> list[RowRun]:
     """List the runs of a table: every row with every seed.
 
     A job's run directory is `RunDir.of(plain(compose(job.overrides)))`.
@@ -200,7 +200,7 @@ def jobs(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
         if override.startswith("seed="):
             raise UserError(f"{override} is no override of a table; give its seeds in `seeds`")
     return [
-        Job(row.name, seed, [f"+{table.path}={row.name}", *overrides, f"seed={seed}"])
+        RowRun(row.name, seed, [f"+{table.path}={row.name}", *overrides, f"seed={seed}"])
         for row in table.rows
         for seed in seeds
     ]

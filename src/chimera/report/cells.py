@@ -11,7 +11,7 @@ from typing import Any
 from chimera.config.compose import compose, plain
 from chimera.config.config_folders import roots
 from chimera.config.start_model import applicable
-from chimera.config.tables import Job, Table, jobs
+from chimera.config.tables import RowRun, Table, jobs
 from chimera.dotted import flatten
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
@@ -92,7 +92,7 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
     return all_cells
 
 
-def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[Job]:
+def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[RowRun]:
     """Runs of the table, each with the overrides that are for its row."""
     listed = jobs(table, overrides, seeds)
     return [replace(job, overrides=applicable(job.overrides)) for job in listed]
@@ -104,7 +104,7 @@ def metric(record: dict[str, Any], key: str) -> float | None:
 
 
 def _cell(
-    table: Table, job: Job, config: dict[str, Any], directory: RunDir, kept: Record | None
+    table: Table, job: RowRun, config: dict[str, Any], directory: RunDir, kept: Record | None
 ) -> Cell:
     result = kept.result if kept else directory.record()
     value = metric(result, table.metric)
