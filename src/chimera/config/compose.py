@@ -3,15 +3,16 @@
 1. *Overrides* are written in one way and parsed; an unknown choice is refused (`overrides.py`).
 2. *Choices* that presets, rows, the start model, the scale and parts imply are found in Hydra's
    list of files (`start_model.py`, `init_from.py`, `choices.py`).
-3. *Hydra* composes the files of all choices, once for each set of choices; a copy goes on.
-4. *Values* (`key=value`) are set. A key that no chosen part has is refused, naming the nearest.
+3. *Files* of all choices are merged, once for each set of choices; a copy goes on.
+4. *Values* (`key=value`) are set. A key that no chosen part has is refused, naming the nearest;
+   a preset's setting of a part that the command line replaced is dropped.
 5. *Scale*: its values, shares and bounds (`scale.py`); then the learning rate chosen for the row
    (`row_learning_rates.py`), `debug=` (`training_steps.py`), `precision=auto` (`precision.py`).
 6. *Start model and teacher*: their nodes, tokenizer and identities are put in.
 
 The command line wins over each step. Afterwards `train/check.py` checks the configuration: types,
 ranges and files in `check_settings`, the model that the parts make in `check_parts`. Nothing here
-writes a file or imports torch.
+writes a file. Torch is imported for `init_from=hf:`, and for `precision=auto` where there is a GPU.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     """
     line = read(overrides)
     begins_with, source, choices = _all_choices(line)
-    cfg, chosen = configuration(choices), select(choices)
+    cfg = configuration(choices)
+    chosen = select(choices)
     known_keys = set(chosen.keys())
     set_values(cfg, line, known_keys)
     drop_unused_preset_keys(cfg, chosen.options, known_keys)
