@@ -7,15 +7,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from chimera.callback.lookup import find, with_method
-from chimera.callback.state.stop import GracefulStop
 from chimera.config.init_from import location
-from chimera.config.training_steps import TrainerInSteps
-from chimera.data.batch.module import DataModule
-from chimera.errors import Interrupted
-from chimera.model.compiled import compile_model
 from chimera.rundir.directory import RunDir, open_run
-from chimera.task.base import Task
 from chimera.train.build import build_data, build_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say
@@ -28,7 +21,7 @@ from chimera.train.ranks import Ranks, process_group
 from chimera.train.record import facts_after, facts_before
 from chimera.train.resume import start
 from chimera.train.status import run_status
-from chimera.train.trainer import build_trainer, trainer_settings, training_steps
+from chimera.train.trainer import build_trainer, fit, trainer_settings, training_steps
 
 
 def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -102,32 +95,3 @@ def _train(
             curves(directory, facts, f"nats per {task.predicts}")
     report(facts, directory.path)
     return facts
-
-
-def fit(
-    trainer: pl.Trainer,
-    task: Task,
-    data: DataModule,
-    settings: TrainerInSteps,
-    checkpoint: Path | None,
-) -> None:
-    """Train to the last step, or until a callback such as `EarlyStopping` ends the training.
-
-    Args:
-        trainer: of the run; its directory has the checkpoints.
-        task: to be trained, in place.
-        data: of the task.
-        settings: of the trainer.
-        checkpoint: to go on from; None begins.
-
-    Raises:
-        Interrupted: after Ctrl-C, SIGTERM or `trainer.max_time`, when all is saved.
-    """
-    if settings.compile:
-        compile_model(task.model)
-    trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
-    late = any(limit.reached for limit in with_method(trainer, "reached"))
-    if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).stopping):
-        why = f" by trainer.max_time={settings.max_time}, which has to be larger" if late else ""
-        where = trainer.default_root_dir
-        raise Interrupted(f"stopped at step {trainer.global_step}{why}, saved in {where}")

@@ -1,7 +1,8 @@
-"""Lightning's Trainer of a run: settings, precision, plugins."""
+"""Lightning's Trainer of a run: its settings, its making, its fit."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -18,12 +19,17 @@ from lightning.pytorch.profilers import (
 )
 
 from chimera import world
+from chimera.callback.lookup import find, with_method
+from chimera.callback.state.stop import GracefulStop
 from chimera.callback.state.validation import NEVER
 from chimera.config.settings import Trainer as Settings
 from chimera.config.training_steps import TrainerInSteps, in_steps, number
 from chimera.data.batch.module import DataModule
+from chimera.errors import Interrupted
+from chimera.model.compiled import compile_model
 from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
+from chimera.task.base import Task
 from chimera.train.precision import device_of_fp16
 
 
@@ -160,3 +166,32 @@ def precision_arguments(precision: str, accelerator: str) -> dict[str, Any]:
         scaler = torch.amp.GradScaler(device)
         return {"plugins": [MixedPrecision("16-mixed", device, scaler)]}
     return {"precision": {"fp32": "32-true", "bf16": "bf16-mixed"}[precision]}
+
+
+def fit(
+    trainer: pl.Trainer,
+    task: Task,
+    data: DataModule,
+    settings: TrainerInSteps,
+    checkpoint: Path | None,
+) -> None:
+    """Train to the last step, or until a callback such as `EarlyStopping` ends the training.
+
+    Args:
+        trainer: of the run; its directory has the checkpoints.
+        task: to be trained, in place.
+        data: of the task.
+        settings: of the trainer.
+        checkpoint: to go on from; None begins.
+
+    Raises:
+        Interrupted: after Ctrl-C, SIGTERM or `trainer.max_time`, when all is saved.
+    """
+    if settings.compile:
+        compile_model(task.model)
+    trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    late = any(limit.reached for limit in with_method(trainer, "reached"))
+    if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).stopping):
+        why = f" by trainer.max_time={settings.max_time}, which has to be larger" if late else ""
+        where = trainer.default_root_dir
+        raise Interrupted(f"stopped at step {trainer.global_step}{why}, saved in {where}")
