@@ -13,8 +13,8 @@ import pytest
 from chimera.config.tables import load
 from chimera.report import notes, text
 from chimera.report.baselines import CONSTANT, OVERLAP, baselines, below
-from chimera.report.export import comma_separated
 from chimera.report.summary import Summary, summarise
+from chimera.report.write import comma_separated
 from tests.report.runs import make
 
 SMOKE = ["scale=smoke"]

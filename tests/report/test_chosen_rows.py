@@ -11,7 +11,7 @@ import pytest
 from benchmarks import results_page
 from chimera.cli.report import main
 from chimera.config.tables import load
-from chimera.report import origin, text
+from chimera.report import provenance, text
 from chimera.report.summary import summarise
 from tests.report.runs import make
 
@@ -56,7 +56,7 @@ def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> 
     assert second.difference.mean == dict(VALUES)[second.name] - dict(VALUES)[first.name]
     said = f"The reference here is `{first.name}`; the table's, `{table.reference}`, is not shown."
     assert said in text.report(found)
-    assert f"rows={','.join(chosen)}" in origin.report_command(found)
+    assert f"rows={','.join(chosen)}" in provenance.report_command(found)
 
     with_its_own = table.only([chosen[0], table.reference])
     assert with_its_own.reference == table.reference
@@ -66,14 +66,14 @@ def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> 
 def test_its_commands_repeat_these_rows_only() -> None:
     chosen = load(TABLE).only(["static_tanh", "layernorm"])
     found = summarise(chosen, ["scale=smoke"], [0, 1])
-    command = shlex.split(origin.report_command(found))
+    command = shlex.split(provenance.report_command(found))
     assert command[:3] == ["chimera", "report", TABLE]
     assert command[3:] == ["rows=static_tanh,layernorm", "scale=smoke", "seed=0,1"]
-    (word,) = [word for word in shlex.split(origin.train_command(found)) if TABLE in word]
+    (word,) = [word for word in shlex.split(provenance.train_command(found)) if TABLE in word]
     assert set(word.partition("=")[2].split(",")) == {"static_tanh", "layernorm"}
     whole = summarise(load(TABLE), ["scale=smoke"], [0])
-    assert "+bitnet_qdyt=norms" in origin.train_command(whole)
-    assert "rows=" not in origin.report_command(whole)
+    assert "+bitnet_qdyt=norms" in provenance.train_command(whole)
+    assert "rows=" not in provenance.report_command(whole)
 
 
 def test_all_rows_in_any_order_are_the_table() -> None:
@@ -113,9 +113,9 @@ def test_commands_set_the_variables_that_rows_read(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("CHIMERA_SPANISH_VALID", raising=False)
     found = summarise("ours/multilingual", ["scale=smoke"], [0])
     variables = "CHIMERA_ENGLISH='my texts/en.txt' CHIMERA_SPANISH=path/to/es.txt"
-    train, report = origin.commands(found)
+    train, report = provenance.commands(found)
     assert train.startswith(f"{variables} python ")
     assert report.startswith(f"{variables} chimera report ")
-    train, report = origin.commands(summarise(TABLE, ["scale=smoke"], [0]))
+    train, report = provenance.commands(summarise(TABLE, ["scale=smoke"], [0]))
     assert train.startswith("python ")
     assert report.startswith("chimera report ")

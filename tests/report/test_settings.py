@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chimera.report.settings import in_half
+from chimera.report.notes import in_half
 from chimera.rundir.portable import portable
 
 
@@ -22,7 +22,7 @@ from chimera.rundir.portable import portable
 )
 def test_half_precision_is_named_with_its_error(used: list[str], said: str) -> None:
     summary: Any = SimpleNamespace(cells=[SimpleNamespace(config={"precision": p}) for p in used])
-    text = " ".join(in_half(summary))
+    text = in_half(summary)
     assert bool(text) == bool(said)
     assert re.search(said, text)
 

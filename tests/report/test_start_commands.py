@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chimera.report import origin
+from chimera.report import provenance
 
 
 def summary(*configs: dict[str, Any]) -> Any:
@@ -25,13 +25,13 @@ def test_the_run_that_rows_start_from_is_named_once(
     start = {"init_from": "runs/body-12345678", "init_run": "12345678"}
     by_row = {"init_from": "row:saidl/backbone/mlm", "init_run": "12345678"}
     command = "scale=small 'data.sources=[{path: a b}]' name=body"
-    (only,) = origin.start_commands(summary(start, start, {"init_run": None}, {}))
+    (only,) = provenance.start_commands(summary(start, start, {"init_run": None}, {}))
     assert only.endswith(f"train.py {command}")
-    assert origin.start_commands(summary(by_row)) == []
+    assert provenance.start_commands(summary(by_row)) == []
 
 
 def test_an_export_or_a_run_that_is_not_here_has_no_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
-    assert origin.start_commands(summary({"init_from": "away", "init_run": "87654321"})) == []
+    assert provenance.start_commands(summary({"init_from": "away", "init_run": "87654321"})) == []

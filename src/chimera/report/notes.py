@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from chimera.config.row_learning_rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
@@ -171,6 +171,32 @@ def _other_budget(summary: Summary, lines: Sequence[Tried]) -> str:
     )
 
 
+def trained_on(summary: Summary) -> list[str]:
+    """The size of the training data by the records of the runs, other texts, half precision."""
+    said = []
+    for cell in summary.cells:
+        splits = cell.record.get("data", {}).get("splits", {})
+        if train := splits.get("train"):
+            said.append(f"Trained on {cell.config['choices']['data']}: {_size(train)}")
+        if valid := splits.get("valid"):
+            limit = cell.config["trainer"].get("limit_val_batches")
+            part = "" if limit is None else f"; each validation uses {limit} batches"
+            said.append(f"Validation split: {_size(valid)}{part}")
+    return [text for text in dict.fromkeys([*said, summary.other_text, in_half(summary)]) if text]
+
+
+def in_half(summary: Summary) -> str:
+    """What half precision adds to the errors of quantised layers."""
+    errors = {"bf16": "1/256", "fp16": "1/2048"}
+    used = sorted({str(cell.config.get("precision")) for cell in summary.cells} & errors.keys())
+    names, most = " and ".join(used), " or ".join(errors[name] for name in used)
+    said = (
+        f"Trained in {names}: quantised layers compute their grid in float32 and round products to"
+        f" {names}, with a relative error of up to {most}"
+    )
+    return said if used else ""
+
+
 def past_scale(summary: Summary) -> str:
     """Settings beyond the bounds of the scale, with their rows."""
     rows: defaultdict[str, list[str]] = defaultdict(list)
@@ -187,6 +213,11 @@ def past_scale(summary: Summary) -> str:
     ]
     how = "set by the command line or the start model"
     return f"Beyond the bounds of this scale, {how}: {'; '.join(settings)}."
+
+
+def _size(split: Mapping[str, int]) -> str:
+    names = ("documents", "examples", "bytes", "tokens")
+    return ", ".join(f"{split[name]:,} {name}" for name in names if name in split)
 
 
 def _codes(names: Iterable[str]) -> str:

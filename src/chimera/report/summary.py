@@ -19,6 +19,7 @@ from chimera.errors import UserError
 from chimera.report import digits
 from chimera.report.cells import Cell, Configs, cells, metric
 from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
+from chimera.rundir.corpus_hash import apart, text_of
 from chimera.rundir.identity import NUMERICS
 from chimera.rundir.index import RunIndex
 
@@ -136,6 +137,11 @@ class Summary:
     def cells(self) -> list[Cell]:
         """Each run once."""
         return [cell for line in self.trained for cell in line.cells]
+
+    @property
+    def other_text(self) -> str:
+        """A sentence if runs of the same settings were trained on different tokens; else empty."""
+        return apart(text_of(cell.record) for cell in self.cells)
 
     @property
     def columns(self) -> list[str]:

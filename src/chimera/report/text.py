@@ -8,7 +8,7 @@ from typing import Any
 
 from chimera.config.tables import Published, title_of
 from chimera.paths import CONF
-from chimera.report import curves, digits, metric_grid, notes, origin, settings
+from chimera.report import curves, digits, metric_grid, notes, provenance
 from chimera.report.baselines import baselines
 from chimera.report.cells import Cell
 from chimera.report.escape import Markdown, block, cell, code, markdown
@@ -44,14 +44,14 @@ def report(summary: Summary) -> str:
         *_measured(summary),
         *_printed(summary),
         "## Settings",
-        grid(["setting", "here", "at scale=paper"], settings.shared(summary)),
-        *map(_sentence, settings.trained_on(summary)),
+        grid(["setting", "here", "at scale=paper"], provenance.shared_settings(summary)),
+        *map(_sentence, notes.trained_on(summary)),
         *_differing(summary),
         "## Runs",
-        *_origin(summary),
+        "\n".join(f"- {markdown(text)}" for text in _origin(summary)),
         grid(["row", "seed", "state", summary.table.metric, "commit", "directory"], _runs(summary)),
         "## Reproduce",
-        block("\n".join(origin.commands(summary)), "bash"),
+        block("\n".join(provenance.commands(summary)), "bash"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -250,7 +250,7 @@ def _codes(names: Sequence[str] | dict[str, None]) -> str:
 
 
 def _differing(summary: Summary) -> list[str]:
-    keys, by_row = settings.differing(summary)
+    keys, by_row = provenance.differing_settings(summary)
     if not keys:
         return []
     body = [[code(key), *(values[i] for values in by_row.values())] for i, key in enumerate(keys)]
@@ -258,14 +258,8 @@ def _differing(summary: Summary) -> list[str]:
 
 
 def _origin(summary: Summary) -> list[str]:
-    described = (("code", origin.commit), ("machine", origin.machine))
-    counts = [
-        f"- {markdown(f'{name} {description}')}: {n} runs"
-        for name, describe in described
-        for description, n in origin.counted(summary.cells, describe)
-    ]
-    version = f"- numerics {summary.numerics}: runs of another number are not comparable"
-    return ["\n".join([*counts, version])]
+    version = f"numerics {summary.numerics}: runs of another number are not comparable"
+    return [*provenance.code_and_machines(summary), version]
 
 
 def _runs(summary: Summary) -> list[list[str]]:
@@ -275,11 +269,15 @@ def _runs(summary: Summary) -> list[list[str]]:
             str(run.seed),
             _state(run),
             "" if run.value is None else digits.number(run.value, 5),
-            origin.commit(run.environment, 8).partition(" with")[0] if run.environment else "",
+            _commit(run),
             run.directory.name if run.state != "missing" else "",
         ]
         for run in summary.cells
     ]
+
+
+def _commit(run: Cell) -> str:
+    return provenance.commit(run.environment, 8).partition(" with")[0] if run.environment else ""
 
 
 def _state(run: Cell) -> str:

@@ -1,7 +1,10 @@
-"""Write a report's files, and print its table in a terminal."""
+"""Write a report's files: Markdown, CSV, LaTeX, pictures; print its table in a terminal."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,14 +14,17 @@ from rich.text import Text
 
 from chimera.config.tables import Table
 from chimera.paths import home
-from chimera.report import curves, export, metric_grid, text
+from chimera.report import curves, metric_grid, text
 from chimera.report.bars import bars
 from chimera.report.baselines import baselines
 from chimera.report.cells import Configs
-from chimera.report.settings import other_text
+from chimera.report.escape import latex
 from chimera.report.style import save
-from chimera.report.summary import Summary, summarise
+from chimera.report.summary import FACTS, Line, Summary, summarise
 from chimera.rundir.safe_io import make_folder, write_atomic
+
+HEAD = ("row", "title", "published", "unit", "mean", "std", "n", "seeds", "values", "state")
+DIFFERENCE = ("difference", "difference_std", "difference_n", "p", "p_corrected", "low", "high")
 
 
 def report_folder(summary: Summary) -> Path:
@@ -54,8 +60,8 @@ def write(
     folder = out or report_folder(summary)
     make_folder(folder, of=folder, key="out")
     write_atomic(folder / "report.md", text.report(summary))
-    write_atomic(folder / "report.csv", export.comma_separated(summary))
-    write_atomic(folder / "report.tex", export.booktabs(summary))
+    write_atomic(folder / "report.csv", comma_separated(summary))
+    write_atomic(folder / "report.tex", booktabs(summary))
     save(bars(summary), folder / "report.png", forms)
     save(curves.curves(summary), folder / "curves.png", forms)
     if curves.costs_known(summary):
@@ -63,6 +69,73 @@ def write(
     if lengths := metric_grid.picture(summary):
         save(lengths, folder / "lengths.png", forms)
     return summary
+
+
+def comma_separated(summary: Summary) -> str:
+    """Contents of report.csv: one line per row, full precision, lists joined by semicolons."""
+    out = io.StringIO()
+    published = [f"published {column}" for column in summary.columns]
+    columns = [*HEAD, *DIFFERENCE, *FACTS, *published, "numerics"]
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    lines = [_fields(line) for line in summary.lines]
+    for b in baselines(summary):
+        named: dict[str, object] = {"row": b.name, "title": b.title, "state": "baseline"}
+        lines.append(named | {"mean": b.value.mean, "std": b.value.std, "n": 0})
+    for fields in lines:
+        writer.writerow(fields | {"numerics": summary.numerics})
+    return out.getvalue()
+
+
+def _fields(line: Line) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "row": line.name,
+        "title": line.title,
+        "n": len(line.values),
+        "seeds": ";".join(map(str, line.values)),
+        "values": ";".join(map(repr, line.values.values())),
+        "state": ";".join(cell.state for cell in line.cells),
+        **line.facts,
+        **{f"published {column}": p.value for column, p in line.also_published.items()},
+    }
+    if line.published:
+        fields |= {"published": line.published.value, "unit": line.published.unit}
+    if line.ours:
+        fields |= {"mean": line.ours.mean, "std": line.ours.std}
+    if d := line.difference:
+        ends = d.interval or (None, None)
+        numbers = (d.mean, d.std, d.n, d.p, d.corrected, *ends)
+        fields |= dict(zip(DIFFERENCE, numbers, strict=True))
+    return fields
+
+
+def booktabs(summary: Summary) -> str:
+    """Contents of report.tex: a table environment; needs `\\usepackage{booktabs}`."""
+    head, body = text.rows(summary)
+    table = summary.table
+    tested = "" if table.counts else " with a paired t-test, p corrected by Holm's method"
+    part = f" {len(table.rows)} of the table's {len(table.whole.rows)} rows." if table.whole else ""
+    caption = (
+        f"{table.title}. Ours at scale {summary.scale}, mean and standard deviation over"
+        f" {len(summary.seeds)} seeds; {table.metric}, {table.better} is better; differences to"
+        f" {table.reference}{tested}; numerics {summary.numerics}.{part}"
+    )
+    first, *others = (f"{' & '.join(map(latex, row))} \\\\" for row in (head, *body))
+    lines = [
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{latex(caption)}}}",
+        f"\\label{{tab:{re.sub(r'[^A-Za-z0-9_.]+', '-', table.path)}}}",
+        f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+        "\\toprule",
+        first,
+        "\\midrule",
+        *others,
+        "\\bottomrule",
+        "\\end{tabular}",
+        "\\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def show(summary: Summary, console: Console) -> None:
@@ -81,5 +154,5 @@ def show(summary: Summary, console: Console) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=160)
     console.print(grid)
-    if warning := other_text(summary):
+    if warning := summary.other_text:
         console.print(warning, highlight=False, soft_wrap=True, markup=False)
