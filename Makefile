@@ -19,7 +19,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytes
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-rest test-all lint format bench docs gpu torture wheel-test zoo profile table report dashboard notebooks
+.PHONY: help setup train test test-rest test-all lint format bench docs gpu torture wheel-test zoo profile table report dashboard notebooks evidence
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,8 +57,8 @@ format: setup ## put the code into shape
 zoo: setup ## write the tables of components (docs/zoo.md, README)
 	$(BIN)/python -m chimera.model.catalog
 
-profile: setup ## small tasks that separate mixers; M=delta WORKERS=1
-	@$(BIN)/python -m benchmarks profile mixer=$(M) workers=$(WORKERS) $(ARGS)
+profile: setup ## small tasks that separate mixers, at three rates; M=delta WORKERS=1
+	@$(BIN)/python train.py -m +ours=small_tasks mixer=$(M) optim.lr=0.001,0.003,0.01 seed=0 workers=$(WORKERS) $(ARGS)
 
 table: setup ## what is missing of a table, and its report; T=<paper>/<table> SCALE=small SEEDS=3 WORKERS=1
 	@$(BIN)/python -m chimera table $(T) scale=$(SCALE) seed=$(SEED_LIST) workers=$(WORKERS) $(ARGS)
@@ -72,6 +72,10 @@ docs: setup ## the pages as a site, in site/: cards of all parts and tables too
 dashboard: setup ## a W&B workspace and report of a table; T=<paper>/<table> SCALE=small SEEDS=3
 	$(BIN)/python -m chimera dashboard $(T) scale=$(SCALE) seed=$(SEED_LIST) $(ARGS)
 
+evidence: setup ## executes notebooks/evidence/ on the kept runs, writes their results and README's figures
+	$(BIN)/python -m tools.execute_evidence
+	$(BIN)/python notebooks/evidence/readme.py
+
 notebooks: setup ## executes them on the runs there are, into reports/notebooks/; T= SCALE= SEEDS=
 	@mkdir -p reports/notebooks
 	TABLE=$(T) SCALE=$(SCALE) SEEDS=$(SEEDS) $(BIN)/jupyter-execute \
@@ -83,7 +87,7 @@ torture: setup ## kills, corruptions, NaN, a full disk, bad sweeps: how often ea
 wheel-test: ## builds wheel and sdist, installs the wheel into a bare environment, uses it from an empty folder
 	PYTHON=$(PYTHON) tools/wheel_test.sh
 
-bench: setup ## speed and memory against peers, as ratios within one run
+bench: setup ## speed and memory; without ARGS=<name> a list
 	$(BIN)/python -m benchmarks $(ARGS)
 
 gpu: ## what this machine's GPU gives, in a quarter of an hour, with PYTHON=<a Python that has torch>

@@ -1,4 +1,4 @@
-"""Memory and seconds of preparing text of several sizes: `python -m benchmarks.data_size [MB ...]`.
+"""Memory and seconds of preparing text of several sizes: `python -m benchmarks data_size [MB …]`.
 
 The text is made from the words of Python's documentation by frequency, as JSON lines of 1 to 8 kB,
 so its size is free and its words are those of prose. Each size is prepared in a fresh process
@@ -23,9 +23,10 @@ SIZES = (10, 100, 1000)  # MB
 _WORKER = "--prepare"
 
 
-def main() -> dict[str, Any]:
-    """Print the table of `SIZES`; return its rows."""
-    return {"rows": table(SIZES)}
+def main(*sizes: str) -> dict[str, Any]:
+    """Print the table of `SIZES` and return its rows; of other sizes in MB, print it only."""
+    rows = table(tuple(map(int, sizes)) or SIZES)
+    return {} if sizes else {"rows": rows}
 
 
 def table(sizes: tuple[int, ...]) -> list[dict[str, float]]:
@@ -124,7 +125,4 @@ def proportional(process: int) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [_WORKER]:
-        prepare_one(sys.argv[2])
-    else:
-        table(tuple(map(int, sys.argv[1:])) or SIZES)
+    prepare_one(sys.argv[2])

@@ -13,14 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import RESULTS
 from chimera.paths import ROOT
-from chimera.report import digits
-from chimera.report.stats import spread
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import environment
 
@@ -67,41 +64,6 @@ def measure(job: tuple[str, ...], seed: int) -> dict[str, float]:
         "perplexity": metrics["val/perplexity"],
         "unigram": metrics["val/unigram_perplexity"],
     }
-
-
-def main_job() -> str:
-    """The README's sentences, one paragraph for all processors."""
-    return page(known())
-
-
-def page(processors: Mapping[str, Any]) -> str:
-    """The sentences for the runs of each processor; a job that was just described is not again."""
-    lines, told = list[str](), None
-    for name in sorted(processors):
-        job = [processors[name]["runs"][0][key] for key in ("steps", "tokens", "unigram")]
-        lines.append(_sentence(name, **processors[name], told=job == told))
-        told = job
-    return "\n".join(lines or ["No run yet."]) + "\n"
-
-
-def _sentence(
-    processor: str, machine: dict[str, Any], runs: list[dict[str, Any]], told: bool
-) -> str:
-    first = runs[0]
-    found = spread([run["perplexity"] for run in runs])
-    assert found is not None
-    seconds = [run["seconds"] for run in runs]
-    seeds = f"{len(runs)} seeds" if len(runs) > 1 else "one seed"
-    long, times = digits.clock(sum(seconds) / len(runs)), f"{first['unigram'] / found.mean:.2f}"
-    where, value = f"On {machine['cpus']} cores of {processor}", f"{digits.spread(found)} ({seeds})"
-    if told:
-        return f"{where} it takes {long} and ends with {value}, {times} times lower."
-    return (
-        f"{where} the main job takes {long} from a cold cache"
-        f" ({first['steps']:,} steps, {first['tokens'] / 1e6:.1f} million tokens). It ends with a"
-        f" validation perplexity of {value}, which is {times} times lower than the"
-        f" {first['unigram']:.1f} of a unigram model on the same tokens."
-    )
 
 
 def known() -> dict[str, Any]:

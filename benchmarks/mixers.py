@@ -3,7 +3,7 @@
 Causal, width 256, 4 heads, batch 1, fp32, 2 threads, no positions; forward and backward pass with
 the gradient of the input. Each of five rounds runs every mixer at every length, so that other work
 of the machine affects all of them alike; times are medians of the rounds. Memory is the peak of
-torch's allocator beyond the weights and the input (`benchmarks.memory`).
+torch's allocator beyond the weights and the input (`benchmarks.timing`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.aims import evaluate_aims
-from benchmarks.cost_report import write
-from benchmarks.memory import peak
 from benchmarks.parts import Alone, composite, names
 from benchmarks.peers import peers
-from benchmarks.timing import turns
+from benchmarks.timing import peak, turns
 
 DIM, HEADS, LENGTHS, ROUNDS = 256, 4, (512, 1024, 2048, 4096, 8192), 5
 #: Largest memory of a length; expected is four times the memory of the length before, as lengths
@@ -33,11 +30,7 @@ THREADS = 2
 
 
 def main() -> dict[str, Any]:
-    """Measure, print the table and the aims, write `docs/cost.md` and `docs/cost.png`.
-
-    Returns:
-        Contents of the results file.
-    """
+    """Measure, print, return the contents of the results file (notebooks/evidence/cost.ipynb)."""
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     ours = [name for name in names() if not composite(name)]
@@ -62,8 +55,10 @@ def main() -> dict[str, Any]:
         }
         for name in rivals
     }
-    aims = evaluate_aims(seconds)
-    return write(rows, aims, LENGTHS)
+    for name, row in rows.items():
+        times = "".join(f"{1e3 * s:9.1f}" for s in seconds[name].values())
+        print(f"{name:<20}{times} ms, t^{row['time_exponent']:.2f}")
+    return {"rows": rows}
 
 
 def _affordable(rival: nn.Module) -> Iterator[tuple[int, Callable[[], None], int]]:

@@ -1,7 +1,7 @@
 """Draw the picture of README from the results files: `python -m benchmarks.picture`.
 
-Left: training until a mixer recalls, against the size of its state (`mqar.json`). Right: time of a
-layer per token against the length of the text (`mixers.json`).
+Left: training until a mixer recalls, against the size of its state (`recall.json`). Right: time of
+a layer per token against the length of the text (`mixers.json`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(to: Path = FILE) -> None:
     plt.rcParams |= {"svg.hashsalt": "chimera", "font.size": 10, "axes.spines.top": False,
                      "axes.spines.right": False}  # fmt: skip
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.1), layout="constrained")
-    recall(left, json.loads((RESULTS / "mqar.json").read_text())["rows"])
+    recall(left, json.loads((RESULTS / "recall.json").read_text())["rows"])
     cost(right, json.loads((RESULTS / "mixers.json").read_text())["rows"])
     figure.savefig(to, metadata={"Date": None, "Creator": "python -m benchmarks.picture"})
     plt.close(figure)

@@ -1,10 +1,19 @@
-"""Time functions in turns and take medians, so that noise of a shared machine matters little."""
+"""Time functions in turns and take medians; measure the peak memory of a function exactly.
+
+In turns, because other work of a shared machine then affects all of them alike. Memory is that of
+torch's allocator, from torch's profiler: the resident set of a process would also include memory
+that the allocator keeps.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+from torch.profiler import ProfilerActivity, profile
 
 
 def turns(
@@ -25,3 +34,28 @@ def turns(
             if number >= warmup:
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Peak of the bytes allocated during `work()`, beyond those allocated before."""
+    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        work()
+    events = [e for e in trace.profiler.kineto_results.events() if e.name() == "[memory]"]
+    allocated = highest = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        allocated += event.nbytes()
+        highest = max(highest, allocated)
+    return highest
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Redirect stderr to /dev/null: the profiler's C++ code writes lines there at start and end."""
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as devnull:
+        os.dup2(devnull.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)

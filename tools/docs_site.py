@@ -1,7 +1,7 @@
 """Pages of the site that are made when it is built, as a hook of mkdocs (`mkdocs.yml`).
 
-    cards/<group>-<name>.md        the card of a component, as `train.py list <name>` prints it, if
-                                   docs/cards/ has none with its profile (benchmarks/cards.py)
+    cards/<group>-<name>.md        the card of a component, as `train.py list <name>` prints it
+    evidence/<name>.md             text and results of notebooks/evidence/<name>.ipynb
     tables/<paper>-<table>.md      rows, published numbers, commands, and the report if there is one
     files/<path>.md                files outside docs/ that a page links to
 
@@ -10,7 +10,9 @@ Links of docs/*.md are those of the repository (`../src/…`); in the site they 
 
 from __future__ import annotations
 
+import base64
 import csv
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -23,6 +25,7 @@ from chimera.model.card import card
 from chimera.model.catalog import rows as catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS, NOTEBOOKS = ROOT / "docs", ROOT / "notebooks" / "evidence"
 #: A link of Markdown, or a picture: text before the address, address, anchor.
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 #: Code, in which nothing is a link.
@@ -35,13 +38,15 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are in no file of docs/."""
     from mkdocs.structure.files import File
 
-    texts = {**cards(), **tables()}
-    pages: dict[str, str | bytes] = {**texts}
+    pages: dict[str, str | bytes] = {**cards(), **tables(), **evidence()}
+    texts = {name: content for name, content in pages.items() if isinstance(content, str)}
     linked = set()
     for name, text in [*texts.items(), *_written(Path(config["docs_dir"]))]:
         linked |= {path for path, _ in outside(text, _source(name))}
     for path in sorted(linked):
         name = page_of(path)
+        if not name.startswith("files/"):
+            continue
         if path.suffix in (".png", ".svg"):
             pages[name] = path.read_bytes()
         elif name not in pages:
@@ -71,28 +76,35 @@ def _source(name: str) -> Path:
     if name.startswith("tables/") and name != "tables/index.md":
         paper, _, table = name.removeprefix("tables/").removesuffix(".md").partition("-")
         return report(f"{paper}/{table}")
+    if name.startswith("evidence/"):
+        return NOTEBOOKS / name.removeprefix("evidence/").replace(".md", ".ipynb")
     if name.startswith("files/"):
         return ROOT / name.removeprefix("files/").removesuffix(".md")
     return ROOT / "docs" / name
 
 
 def outside(text: str, source: Path) -> list[tuple[Path, str]]:
-    """Files outside docs/ that a text links to, and the addresses that it has for them."""
+    """Files that a text links to and the addresses that it has for them; not from docs/ into it."""
     found = []
     for match in LINK.finditer(CODE.sub("", text)):
         address = match[2]
         if ":" in address or address.startswith("/"):
             continue
         path = (source.parent / address).resolve()
-        inside = path.is_relative_to(ROOT / "docs")
-        if path.is_file() and path.is_relative_to(ROOT) and not inside:
+        if source.is_relative_to(DOCS) and path.is_relative_to(DOCS):
+            continue
+        if path.is_file() and path.is_relative_to(ROOT):
             found.append((path, address))
     return found
 
 
 def page_of(path: Path) -> str:
-    """Page of a file outside docs/."""
+    """Page of a file."""
     inside = path.relative_to(ROOT)
+    if path.is_relative_to(DOCS):
+        return path.relative_to(DOCS).as_posix()
+    if path.parent == NOTEBOOKS and path.suffix == ".ipynb":
+        return f"evidence/{path.stem}.md"
     if inside.parts[0] == "experiments" and inside.name == "report.md":
         return f"tables/{inside.parts[1]}-{inside.parts[2]}.md"
     if path.suffix in (".png", ".svg"):
@@ -127,25 +139,40 @@ def shown(path: Path) -> str:
 
 
 def cards() -> dict[str, str]:
-    """A page for each component without one in docs/cards/, and their list."""
+    """A page for each component, and their list."""
     pages, index = {}, ["# Cards of all components\n"]
     index.append(
-        "As `python train.py list <name>` prints them: equation, options, cost, partners."
-        " «measured» are mixers with a [profile](../profile.md): what they learn and what not.\n"
+        "As `python train.py list <name>` prints them: equation, options, cost, partners.\n"
     )
     for group in ZOO:
         index += [f"\n## {group}\n", "| name | what it is |", "| --- | --- |"]
         about = {row.name: row.what for row in catalogue(group)}
         for name in groups()[group]:
-            file = f"{group}-{name}.md"
             line = about.get(name, "").replace("|", "\\|")
-            measured = (ROOT / "docs" / "cards" / file).is_file()
-            index.append(f"| [`{group}={name}`]({file}) | {line}{' (measured)' * measured} |")
-            if not measured:
-                pages[f"cards/{file}"] = (
-                    f"# {group}={name}\n\n````text\n{card(group, name, 92)}\n````\n"
-                )
+            index.append(f"| [`{group}={name}`]({group}-{name}.md) | {line} |")
+            text = f"# {group}={name}\n\n````text\n{card(group, name, 92)}\n````\n"
+            pages[f"cards/{group}-{name}.md"] = text
     return {**pages, "cards/index.md": "\n".join(index) + "\n"}
+
+
+def evidence() -> dict[str, str | bytes]:
+    """Text and results of each evidence notebook, without its code, and their pictures."""
+    pages: dict[str, str | bytes] = {}
+    for file in sorted(NOTEBOOKS.glob("*.ipynb")):
+        parts = []
+        for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "markdown":
+                parts.append("".join(cell["source"]))
+            for output in cell.get("outputs", ()):
+                data = output.get("data", {})
+                if "image/png" in data:
+                    name = f"evidence/{file.stem}-{len(parts)}.png"
+                    pages[name] = base64.b64decode(data["image/png"])
+                    parts.append(f"![]({name.removeprefix('evidence/')})")
+                elif "text/markdown" in data:
+                    parts.append("".join(data["text/markdown"]))
+        pages[f"evidence/{file.stem}.md"] = "\n\n".join(parts) + "\n"
+    return pages
 
 
 def report(table: str) -> Path:

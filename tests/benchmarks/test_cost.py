@@ -1,14 +1,13 @@
-"""Rivals equal the mixers they are compared with; peak memory, exponents and aims are correct."""
+"""Rivals equal the mixers they are compared with; peak memory and exponents are correct."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.aims import evaluate_aims
-from benchmarks.memory import peak
 from benchmarks.mixers import exponent
-from benchmarks.parts import Alone, composite, names
+from benchmarks.parts import Alone
 from benchmarks.peers import Scores, peers
+from benchmarks.timing import peak
 from torch import Tensor, nn
 
 from tests.kit import close
@@ -70,18 +69,3 @@ def test_peak_is_the_largest_memory_at_one_time() -> None:
 def test_exponent_is_the_slope() -> None:
     cost = {512: 7.0, 1024: 3.0, 2048: 12.0, 4096: 48.0}
     assert exponent(cost) == pytest.approx(2)  # 512 is left out
-
-
-def test_aims_are_met_or_not() -> None:
-    timed = [n for n in names() if not composite(n)] + list(peers(DIM, HEADS, LENGTH))
-    seconds = {n: {t: float(t) for t in (2048, 4096, 8192)} for n in timed}
-    seconds["projections alone"] = dict.fromkeys((2048, 4096, 8192), 1.0)
-    seconds["naive softmax"][4096] *= 30
-    seconds["mamba"][8192] *= 1.2
-    verdicts = {aim.what: aim for aim in evaluate_aims(seconds)}
-    assert verdicts["`sparse_block` against naive softmax, 4096 tokens"].met
-    assert not verdicts["`mlstm` against xlstm parallel, 4096 tokens"].met
-    flat = {what: aim.met for what, aim in verdicts.items() if "growth" in what}
-    assert [what for what, met in flat.items() if not met] == [
-        "`mamba`, growth of time per token, 2048 → 8192"
-    ]

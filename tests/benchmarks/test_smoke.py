@@ -10,7 +10,7 @@ import torch
 from benchmarks.__main__ import main, names
 from benchmarks.timing import turns
 
-from benchmarks import data_size, decoding, mqar, overhead, profile_step, train_step
+from benchmarks import data_size, decoding, overhead, profile_step, recall, train_step
 from chimera.errors import UserError
 
 
@@ -28,42 +28,30 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "turns", lambda rivals, **_: turns(rivals, rounds=1, warmup=0))
 
 
-def test_benchmarks_are_found() -> None:
-    assert {"mixers", "mqar", "overhead", "liza_graft"} <= set(names())
-    assert not {"parts", "timing", "cost_report"} & set(names())
-
-
-def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mixer"]) == 2
-    assert "mixer is no benchmark; choose of cards, compiled, data_size" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "name", ["cards", "effects", "equal", "longer", "profile", "rates", "scaling"]
-)
-def test_help_lists_the_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "--help"]) == 0
+def test_without_a_name_the_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == main(["--help"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"python -m benchmarks {name} ")
-    assert len(said.splitlines()) > 2
+    assert "train_step    Time a training step of our encoder against Hugging Face's" in said
+    assert {"mixers", "recall", "overhead"} <= set(names())
+    assert not {"parts", "timing", "peers"} & set(names())
 
 
-def test_a_mistake_without_words_is_one_line(
+def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse() -> None:
         raise UserError("there is no such data")
 
     monkeypatch.setattr(overhead, "main", refuse)
-    assert main(["overhead"]) == 2
-    assert capsys.readouterr().err == "error: there is no such data\n"
-
-
-def test_help_of_all_lists_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    assert "overhead" in capsys.readouterr().out
-    assert main(["overhead", "--help"]) == 2
-    assert "'--help' is no word of overhead" in capsys.readouterr().err
+    said = {
+        ("mixer",): "mixer is no benchmark; choose one of compiled, data_size",
+        ("overhead",): "there is no such data",
+        ("overhead", "mixer=delta"): "overhead takes no words, and was given mixer=delta",
+    }
+    for words, line in said.items():
+        assert main([*words]) == 2
+        (got,) = capsys.readouterr().err.splitlines()
+        assert got.startswith(f"error: {line}")
 
 
 def test_data_size(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +111,7 @@ def test_decoding(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
     assert set(rows) == {*decoding.VARIANTS, decoding.WRITTEN}
 
 
-def test_mqar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqar, "train", partial(mqar.train, steps=2))
-    trained, position = mqar.run("delta", behind=True)
+def test_recall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "train", partial(recall.train, steps=2))
+    trained, position = recall.run("delta", behind=True)
     assert (trained.steps, position) == (2, "none")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import results_page
 from chimera.cli.report import main
 from chimera.config.tables import load
 from chimera.report import provenance, text
@@ -90,21 +89,6 @@ def test_a_row_misspelt_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "did you mean 'layernorm'?" in said
     assert said.count("\n") == 1
     assert not out.exists()
-
-
-def test_a_table_with_a_report_of_some_rows_stays_in_the_list_of_what_was_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(results_page, "EXPERIMENTS", tmp_path)
-    folder = tmp_path / TABLE / "results" / "medium"
-
-    def listed(*words: str) -> bool:
-        assert main([TABLE, "scale=smoke", "seed=0", f"out={folder}", "forms=svg", *words]) == 0
-        return f"`{TABLE}`" in results_page.missing()
-
-    make(TABLE, {(row.name, 0): 1.0 for row in load(TABLE).rows if row.name not in dict(VALUES)})
-    assert not listed()
-    assert listed("rows=layernorm,static_tanh")
 
 
 def test_commands_set_the_variables_that_rows_read(monkeypatch: pytest.MonkeyPatch) -> None:

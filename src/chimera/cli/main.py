@@ -54,6 +54,11 @@ COMMANDS = {
         "<paper>/<table> [seed=0,1]",
         "a table's report from finished runs",
     ),
+    "rates": Command(
+        "chimera.cli.rates",
+        "<paper>/<table> scale=…",
+        "choose each row's learning rate from finished runs",
+    ),
     "compare": Command("chimera.cli.compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
     "records": Command(
         "chimera.cli.records", "add|check [<runs>]", "keep finished runs' results in git"

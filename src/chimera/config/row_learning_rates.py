@@ -2,7 +2,7 @@
 
 experiments/<paper>/<table>.rates.csv   a line for each scale, row, tried rate and seed
 
-`python -m benchmarks rates` writes the file from finished runs. Does not import torch.
+`chimera rates` writes the file from finished runs. Does not import torch.
 """
 
 from __future__ import annotations

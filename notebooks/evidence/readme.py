@@ -1,0 +1,154 @@
+"""The measured figures of the README: `make evidence` writes them, a test compares.
+
+Text between `<!-- figures: <name> -->` and `<!-- end of figures -->` is written by the function of
+that name here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pandas as pd
+from budgets import budgets
+from evidence import claims, claims_table, ratio, report, results
+from small_tasks import mean, profiles, scores
+
+from chimera.paths import ROOT
+from chimera.report import digits
+from chimera.report.bootstrap import iqm, iqm_difference
+from chimera.report.stats import spread
+
+FILE = ROOT / "README.md"
+#: The notebooks, from the README.
+PAGES = "notebooks/evidence"
+MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+#: Claims of each verdict that are shown.
+SHOWN = 3
+#: Rows of titan/ablations that lack a part: the part, and what they have in its place.
+PARTS = {
+    "dense_ffn": ("four experts (two active)", "one"),
+    "single_mixer": ("six mixers of four kinds", "attention in every layer"),
+    "non_recursive": ("two passes through the layers", "one"),
+    "fp16": ("ternary weights", "full precision"),
+}
+
+
+def claim_lines() -> str:
+    """The first claims that hold and that do not, with the paper's figure."""
+    found = claims()
+    found = found[found["paper"].notna()]
+    parts = [found[found["verdict"] == verdict][:SHOWN] for verdict in ("holds", "does not hold")]
+    return claims_table(pd.concat(parts))
+
+
+def titan_parts() -> str:
+    """TITAN's parts in one sentence, and TITAN beside a plain encoder."""
+    of, at = report("titan/ablations"), budgets("titan/ablations")
+    assert of is not None
+    said = {}
+    for row, (part, instead) in PARTS.items():
+        found = ratio(of.values("full"), of.values(row))
+        assert found is not None
+        cheaper = of.rows["flops"]["full"] / of.rows["flops"][row] >= 1.1
+        equal = f" (at equal FLOPs {at.ratio('FLOPs', 'full', row)})" if cheaper else ""
+        said[found.value] = f"{part} in place of {instead} {found}{equal}"
+    beside, others = report("titan/baselines"), budgets("titan/baselines")
+    assert beside is not None
+    whole, plain = "titan_bert_ultra", "transformer_rope"
+    times = beside.rows["flops"][whole] / beside.rows["flops"][plain]
+    equal = ", ".join(f"{others.ratio(e, whole, plain)} at equal {e}" for e in others.budget)
+    return (
+        "TITAN's paper plans to measure its parts and does not. Here, the perplexity of its whole"
+        " model divided by that without the part ([medium, 3 seeds, own rates]"
+        f"({PAGES}/titan.ipynb)): {'; '.join(said[v] for v in sorted(said, reverse=True))}."
+        " The whole model's divided by that of a Transformer with rotated positions:"
+        f" {ratio(beside.values(whole), beside.values(plain))}, for {times:.1f} times the FLOPs,"
+        f" {equal}.\n"
+    )
+
+
+def convolution() -> str:
+    """What a convolution gives on small tasks."""
+    by_mixer, longer = scores(profiles()), scores(profiles(3200))
+    told = []
+    for without, with_it in (("attention", "conv_attention"), ("delta", "delta+conv=4")):
+        low, high = by_mixer[without], by_mixer[with_it]
+        gain = iqm_difference(high, low)
+        told.append(
+            f"`{without}` from {iqm(low).value:.2f} to {iqm(high).value:.2f}, by {gain.value:+.2f}"
+            f" ({gain.low:+.2f} to {gain.high:+.2f})"
+        )
+    task = "fuzzy_recall"
+    before, after = (mean(of["attention"][task]) for of in (by_mixer, longer))
+    return (
+        f"On {len(by_mixer['delta'])} [small tasks]({PAGES}/small_tasks.ipynb) a causal convolution"
+        f" of a few tokens lifts the score of {', and '.join(told)} (interquartile means, 95 %"
+        " intervals). Comparing a mixer that has a convolution with one that doesn't mostly"
+        " measures the convolution. Part of it is learning sooner: with 3,200 steps in place of 800"
+        f" `attention` goes from {before:.2f} to {after:.2f} on {task}.\n"
+    )
+
+
+def main_job() -> str:
+    """What `make train` takes and gives, by make of processor."""
+    lines: list[str] = []
+    for name, found in sorted(results("main_job")["processors"].items()):
+        runs, cpus = found["runs"], found["machine"]["cpus"]
+        value = spread([run["perplexity"] for run in runs])
+        assert value is not None
+        unigram = runs[0]["unigram"]
+        clock = digits.clock(sum(run["seconds"] for run in runs) / len(runs))
+        times = f"{unigram / value.mean:.2f}"
+        ends = f"{digits.spread(value)} ({len(runs)} seeds)"
+        if lines:
+            lines.append(
+                f"On {cpus} cores of {name} it takes {clock} and ends with {ends}, {times} times"
+                " lower."
+            )
+            continue
+        lines.append(
+            f"On {cpus} cores of {name} the main job takes {clock} from a cold cache"
+            f" ({runs[0]['steps']:,} steps, {runs[0]['tokens'] / 1e6:.1f} million tokens). It ends"
+            f" with a validation perplexity of {ends}, which is {times} times lower than the"
+            f" {unigram:.1f} of a unigram model on the same tokens."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def speed() -> str:
+    """Training against Hugging Face's, the platform's overhead, packed ternary weights."""
+    rows, ternary = results("train_step")["rows"], results("ternary")["decoding"]
+    plain, main = rows["chimera, BERT's parts, fp32"], rows["chimera, main job, fp32"]
+    half, size = rows["chimera, main job, bf16"], ternary["bytes"]
+    return (
+        f"A training step of the BERT-shaped encoder of {plain['parameters'] / 1e6:.1f} M"
+        f" parameters runs at {plain['times_theirs']:.1f} times the tokens/s of Hugging Face's"
+        " `BertForMaskedLM` on the same two cores in fp32, the ternary main job at"
+        f" {main['times_theirs']:.1f} times (in bf16 at {half['times_theirs_in_fp32']:.1f} times"
+        f" their fp32 step). All that a run records adds {results('overhead')['overhead']:.1%} to a"
+        " bare loop. The body of a packed ternary decoder (dim 1024, depth 8) takes"
+        f" {size['packed']['body'] / 1e6:.0f} MB in place of"
+        f" {size['fp32']['body'] / 1e6:.0f} and decodes"
+        f" {ternary['body, times fp32']['packed']:.1f} times as fast as in fp32"
+        f" ([speed]({PAGES}/speed.ipynb), [ternary weights](docs/ternary.md)).\n"
+    )
+
+
+WRITERS: dict[str, Callable[[], str]] = {
+    "claims": claim_lines,
+    **{of.__name__: of for of in (titan_parts, convolution, main_job, speed)},
+}
+
+
+def written(text: str) -> str:
+    """The README with its figures written anew."""
+
+    def block(found: re.Match[str]) -> str:
+        return found[1] + WRITERS[found[2]]().replace("](../../", "](") + found[3]
+
+    return MARKED.sub(block, text)
+
+
+if __name__ == "__main__":
+    FILE.write_text(written(FILE.read_text(encoding="utf-8")), encoding="utf-8")

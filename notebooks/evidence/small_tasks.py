@@ -1,0 +1,181 @@
+"""Scores of mixers on small tasks, from the kept runs of `ours/small_tasks`, and what others print.
+
+Per mixer and task, seed 0 chooses the learning rate by validation accuracy (then by fewest steps,
+then the lowest rate); the other seeds report test accuracy at it. A score is the accuracy above a
+guess, (accuracy − chance)/(1 − chance): 0 for a guess among the possible answers, 1 for no error.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations, permutations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+import yaml
+from evidence import Seeds, runs
+
+from chimera.paths import CONF
+from chimera.report.stats import Difference, corrected, paired
+
+#: Whose runs: the cell of effects with the parts of a profile is a profile.
+TABLES = ("ours/small_tasks", "ours/effects")
+#: Steps of a run, at most.
+STEPS = 800
+#: Difference of published scores below which they rank nothing.
+TIE = 0.01
+#: Scores by task and seed.
+Scores = dict[str, dict[int, float]]
+
+
+def kept(**chosen: object) -> pd.DataFrame:
+    """All runs of the tasks, with `task`, `rate` and `score`.
+
+    Args:
+        chosen: values of columns (`evidence.runs`).
+    """
+    found = runs(*TABLES, choices__preset="profile", **chosen)
+    chance = found["val/chance_accuracy"]
+    return found.assign(
+        task=found["choices.data"].str.removeprefix("mad/"),
+        rate=found["optim.lr"].astype(float),
+        score=(found["test/accuracy"] - chance) / (1 - chance),
+    )
+
+
+def at_best_rate(found: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The reporting runs at the rate that seed 0 chose.
+
+    Args:
+        found: runs of `kept`.
+        by: columns that name a setting; each chooses its own rate.
+    """
+    choosing = found[(found["seed"] == 0) & (found["trainer.max_steps"] == STEPS)]
+    choosing = choosing.sort_values(
+        ["val/accuracy", "steps", "rate"], ascending=[False, True, True]
+    )
+    best = choosing.drop_duplicates(by)[[*by, "rate"]]
+    return found[found["seed"] != 0].merge(best, on=[*by, "rate"]).sort_values([*by, "seed"])
+
+
+@cache
+def profiles(steps: int = STEPS) -> pd.DataFrame:
+    """The reporting runs of all mixers; `mixer` has its options, as in `delta+conv=4`.
+
+    Args:
+        steps: of the schedule.
+    """
+    found = kept(choices__norm="rmsnorm", choices__quant="none", choices__ffn="swiglu")
+    found = found.assign(mixer=[_label(run) for run in found.to_dict("records")])
+    found = at_best_rate(found, ["mixer", "task"])
+    return found[found["trainer.max_steps"] == steps]
+
+
+def _label(run: dict[str, Any]) -> str:
+    """The mixer of a run, with the options that differ from its own."""
+    name = str(run["choices.mixer"])
+    own = yaml.safe_load((CONF / "mixer" / f"{name}.yaml").read_text(encoding="utf-8"))
+    given = {key: run.get(f"mixer.{key}") for key in sorted(own) if not key.startswith("_")}
+    differing = [
+        f"+{key}={value:g}" for key, value in given.items() if pd.notna(value) and value != own[key]
+    ]
+    return name + "".join(differing)
+
+
+def scores(found: pd.DataFrame) -> dict[str, Scores]:
+    """Scores by mixer, task and seed."""
+    return {
+        str(mixer): {
+            str(task): dict(zip(one["seed"], one["score"], strict=True))
+            for task, one in part.groupby("task")
+        }
+        for mixer, part in found.groupby("mixer")
+    }
+
+
+def mean(values: Seeds) -> float:
+    """Mean over seeds."""
+    return fmean(values.values())
+
+
+def as_good(by_mixer: dict[str, Scores], task: str) -> list[str]:
+    """Mixers whose score on a task is not shown to be lower than the best one's, best first."""
+    ranked = sorted(by_mixer, key=lambda mixer: -mean(by_mixer[mixer][task]))
+    best = by_mixer[ranked[0]][task]
+    tested = corrected([paired(best, by_mixer[mixer][task]) for mixer in ranked[1:]])
+    rest = [
+        m for m, gap in zip(ranked[1:], tested, strict=True) if gap is None or not gap.significant
+    ]
+    return [ranked[0], *rest]
+
+
+@cache
+def published() -> dict[str, dict[str, Any]]:
+    """Scores that others print (published.yaml): by source, with `by_task`: task, mixer, score.
+
+    Mixers that had options there have the name of our variant with them.
+    """
+    sources: dict[str, dict[str, Any]] = yaml.safe_load(
+        Path(__file__).with_name("published.yaml").read_text(encoding="utf-8")
+    )
+    for source in sources.values():
+        names = source.get("variants", {})
+        rows = {names.get(mixer, mixer): row for mixer, row in source["scores"].items()}
+        source["by_task"] = {
+            task: {mixer: row[i] for mixer, row in rows.items()}
+            for i, task in enumerate(source["tasks"])
+        }
+        source["by_task"]["mean of all tasks"] = {mixer: fmean(row) for mixer, row in rows.items()}
+    return sources
+
+
+def ours(by_mixer: dict[str, Scores], task: str) -> dict[str, dict[int, float]]:
+    """Scores of a task by mixer and seed; of a task that we have not, the mean over all of ours."""
+    if all(task in scores for scores in by_mixer.values()):
+        return {mixer: scores[task] for mixer, scores in by_mixer.items()}
+    return {
+        mixer: {
+            s: fmean(values[s] for values in scores.values()) for s in next(iter(scores.values()))
+        }
+        for mixer, scores in by_mixer.items()
+    }
+
+
+def orders_as_high(here: dict[str, float], there: dict[str, float]) -> float:
+    """Share of all orders of our means whose rank correlation is at least as high."""
+    from scipy.stats import rankdata, spearmanr
+
+    names = sorted(here.keys() & there.keys())
+    values, theirs = [here[name] for name in names], [there[name] for name in names]
+    x = rankdata(list(permutations(values)), axis=1) - (len(names) + 1) / 2
+    y = rankdata(theirs) - (len(names) + 1) / 2
+    all_orders = x @ y / ((x**2).sum(1) * (y**2).sum()) ** 0.5
+    return float((all_orders >= spearmanr(values, theirs).statistic - 1e-9).mean())
+
+
+def disagreements(
+    by_mixer: dict[str, Scores], there: dict[str, dict[str, float]]
+) -> tuple[int, list[tuple[str, str, str, float, Difference]]]:
+    """Pairs that a source ranks on our tasks, and those that are significantly otherwise here.
+
+    Returns:
+        Their number, and (task, better there, worse there, gap there, difference here).
+    """
+    number, found = 0, []
+    for task in sorted(there.keys() & next(iter(by_mixer.values())).keys()):
+        pairs = []
+        for a, b in combinations(sorted(by_mixer.keys() & there[task].keys()), 2):
+            first, second = (a, b) if there[task][a] >= there[task][b] else (b, a)
+            gap = there[task][first] - there[task][second]
+            if gap >= TIE:
+                pairs.append(
+                    (first, second, gap, paired(by_mixer[first][task], by_mixer[second][task]))
+                )
+        number += len(pairs)
+        tested = corrected([difference for *_, difference in pairs])
+        for (first, second, gap, _), here in zip(pairs, tested, strict=True):
+            if here is not None and here.significant and here.mean < 0:
+                found.append((task, first, second, gap, here))
+    return number, sorted(found, key=lambda one: one[-1].mean)

@@ -1,0 +1,249 @@
+"""The evidence notebooks keep the results that the kept runs give, and so does the README."""
+
+from __future__ import annotations
+
+import ast
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import evidence
+import factorial
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import readme
+import small_tasks
+from tools.execute_evidence import FOLDER, executed
+
+from chimera.paths import ROOT
+from tests.notebooks.test_notebooks import code
+
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+NAMES = {factor: [f"{factor}{level}" for level in range(5)] for factor in "nqf"}
+#: Effects of the levels, whose sum is zero, and their mean.
+TRUE = {
+    "n": [-0.2, -0.1, 0, 0.1, 0.2],
+    "q": [0.3, 0, -0.1, -0.1, -0.1],
+    "f": [0, 0.05, 0, -0.05, 0],
+}
+MEAN = 0.5
+
+
+def shown(notebook: nbformat.NotebookNode) -> list[str]:
+    """The text of all results."""
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    assert all(output.output_type == "display_data" for output in outputs)
+    return [o.data["text/markdown"] for o in outputs if "text/markdown" in o.data]
+
+
+@pytest.fixture(autouse=True)
+def _kept_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of the repository, and no other runs."""
+    monkeypatch.setenv("CHIMERA_RECORDS", str(ROOT / "experiments"))
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_results_are_those_of_the_kept_runs(path: Path) -> None:
+    kept = shown(nbformat.read(path, as_version=4))
+    assert kept
+    assert shown(executed(path)) == kept, "write them anew: make evidence"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_imports_and_defines_nothing(path: Path) -> None:
+    cells = code(nbformat.read(path, as_version=4))
+    tree = ast.parse("\n".join(cell.source for cell in cells))
+    own = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    assert not [node for node in ast.walk(tree) if isinstance(node, own)]
+    assert all(cell.execution_count is None for cell in cells)
+
+
+@pytest.mark.slow
+def test_the_readmes_figures_are_those_of_the_kept_runs() -> None:
+    text = readme.FILE.read_text(encoding="utf-8")
+    assert {found[2] for found in readme.MARKED.finditer(text)} == {*readme.WRITERS}
+    assert readme.written(text) == text, "write them anew: make evidence"
+    changed = text.replace("| **holds** |", "| **open** |", 1)
+    assert readme.written(changed) == text != changed
+
+
+def test_the_readmes_figures_of_speed_are_those_of_the_results() -> None:
+    text = readme.FILE.read_text(encoding="utf-8")
+    for name in ("main_job", "speed"):
+        assert readme.WRITERS[name]().replace("](../../", "](") in text
+
+
+def reported(folder: Path, table: str, rows: Mapping[str, Sequence[float]], **more: float) -> None:
+    """Write a report at `medium` below `folder`, with results of each row by seed from 0.
+
+    Args:
+        folder: in place of experiments/.
+        table: its path.
+        rows: results.
+        more: published values, by row.
+    """
+    place = folder / table / "results" / "medium"
+    place.mkdir(parents=True)
+    with (place / "report.csv").open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["row", "published", "mean", "seeds", "values"])
+        for row, values in rows.items():
+            shown = [";".join(map(str, range(len(values)))), ";".join(map(str, values))]
+            writer.writerow([row, more.get(row, ""), sum(values) / len(values), *shown])
+        writer.writerow(["unigram", "", 600.0, "", ""])
+
+
+def test_a_verdict_is_read_off_the_interval(tmp_path: Path) -> None:
+    rows = {"qdyt": [50, 52, 54], "layernorm": [60, 63, 65], "static_tanh": [49, 60, 54]}
+    reported(tmp_path, "bitnet_qdyt/norms", rows, qdyt=8.0, layernorm=10.0)
+    found = evidence.claims(tmp_path).set_index("claim")
+    assert len(found) == 3
+    first = found.loc["QDyT in place of LayerNorm (QDYT 4.3 (2))"]
+    assert (first["verdict"], first["paper"], first["ratio"].seeds) == (
+        "holds",
+        pytest.approx(0.8),
+        3,
+    )
+    assert first["ratio"].low < np.exp(np.mean(np.log([50 / 60, 52 / 63, 54 / 65]))) < 1
+    assert found.loc["QDyT in place of a static tanh (QDYT 4.3 (2))", "verdict"] == "open"
+    third = found.loc["a static tanh in place of LayerNorm (QDYT 4.3 (2))"]
+    assert third["verdict"] in ("holds", "open")
+    assert np.isnan(third["paper"])
+    assert evidence.Ratio(1.2, 1.1, 1.3, 3).verdict("below", "above") == "above"
+    text = evidence.claims_table(found.reset_index())
+    assert "| 0.80 × | 0.83 × (" in text
+    assert "experiments/bitnet_qdyt/norms/results/medium/report.md) |" in text
+
+
+def test_claims_name_rows_of_their_tables() -> None:
+    listed = pd.read_csv(FOLDER / "claims.csv")
+    for path, part in listed.groupby("table"):
+        rows = {row.name for row in evidence.load(path).rows}
+        assert {*part["row"], *part["than"]} <= rows
+
+
+def test_losses_are_logarithms_and_seeds_are_paired() -> None:
+    first, second = {0: 1.0, 1: 2.0, 2: 9.0}, {0: 1.5, 1: 2.5}
+    found = evidence.ratio(first, second, float)
+    assert found is not None
+    assert found.seeds == 2
+    assert found.value == pytest.approx(np.exp(-0.5))
+    assert evidence.ratio(first, {0: 1.5}) is None
+    with pytest.raises(ValueError, match="two runs of one seed"):
+        evidence.by_seed(pd.DataFrame({"seed": [0, 0], "x": [1.0, 2.0], "name": "run"}), "x")
+
+
+def simulated(*, seeds: int = 2, noise: float = 0.0, pair: float = 0.0, draw: int = 0) -> pd.Series:
+    """Runs of a Latin square: true effects, a deviating cell, a shift of each seed, noise."""
+    random = np.random.default_rng(draw)
+    shifts = random.normal(0, 0.5, seeds)
+    shifts -= shifts.mean()
+    found = {}
+    for i in range(5):
+        for j in range(5):
+            levels = dict(zip("nqf", (i, j, (i + j) % 5), strict=True))
+            cell = tuple(NAMES[factor][level] for factor, level in levels.items())
+            true = MEAN + sum(TRUE[factor][level] for factor, level in levels.items())
+            true += pair * (cell[:2] == ("n1", "q3"))
+            for seed in range(seeds):
+                found[*cell, seed] = true + shifts[seed] + random.normal(0, noise)
+    return pd.Series(found).rename_axis([*"nqf", "seed"])
+
+
+def test_known_effects_are_recovered() -> None:
+    """Exactly without noise; a seed's shift is no noise, nor is it for a cell with one seed."""
+    fit = factorial.Fit(simulated().drop(("n0", "q0", "f0", 1)), NAMES)
+    assert fit.freedom == 12
+    assert fit.coefficients[0] == pytest.approx(MEAN)
+    assert fit.noise is not None
+    assert fit.noise[0] == pytest.approx(0, abs=1e-9)
+    for factor, part in fit.effects().groupby("factor"):
+        assert [*part["value"]] == pytest.approx(TRUE[str(factor)], abs=1e-9)
+    assert fit.sums()["n0", "q0", "f4"] == pytest.approx(0.6)
+    assert sum(part for part, _ in fit.shares().values()) == pytest.approx(1)
+
+
+def test_intervals_cover_the_effects() -> None:
+    covered, errors = [], []
+    true = [effect for effects in TRUE.values() for effect in effects]
+    for draw in range(100):
+        found = factorial.Fit(simulated(seeds=1, noise=0.1, draw=draw), NAMES).effects()
+        covered += [*(abs(found["value"] - true) <= found["half"])]
+        errors += [*(found["value"] - true)]
+    assert 0.93 < np.mean(covered) < 0.97
+    assert np.std(errors) == pytest.approx(0.1 * np.sqrt(4 / 25), rel=0.1)
+
+
+def test_noise_of_seeds_and_lack_of_fit() -> None:
+    drawn = [factorial.Fit(simulated(noise=0.1, draw=draw), NAMES) for draw in range(60)]
+    assert np.sqrt(np.mean([fit.noise[0] ** 2 for fit in drawn])) == pytest.approx(0.1, rel=0.05)
+    assert drawn[0].noise[1] == 24
+    assert 0.4 < np.mean([fit.lack()[1] for fit in drawn]) < 0.6
+    assert factorial.Fit(simulated(noise=0.02, pair=0.3), NAMES).lack()[1] < 0.001
+    assert factorial.Fit(simulated(seeds=1, noise=0.1), NAMES).lack() is None
+
+
+def test_a_planted_deviation_is_found_with_the_pairs_that_cannot_be_told_apart() -> None:
+    (found,), tested, least = factorial.Fit(
+        simulated(noise=0.02, pair=0.4, draw=3), NAMES
+    ).deviations()
+    assert (("n", "n1"), ("q", "q3")) in found.pairs
+    assert len(found.pairs) == 3
+    assert abs(found.value - 0.4) < found.half < 0.4
+    assert tested == 25
+    assert 0 < least < 0.4
+    none, *_ = factorial.Fit(simulated(noise=0.1, draw=3), NAMES).deviations()
+    assert none == []
+
+
+def test_seed_zero_chooses_the_rate_by_accuracy_then_steps_then_the_lower_rate() -> None:
+    choosing = [
+        ("a", 0.01, 0.9, 800),
+        ("a", 0.001, 0.9, 400),
+        ("b", 0.003, 0.8, 800),
+        ("b", 0.01, 0.8, 800),
+    ]
+    lines = [
+        {"mixer": m, "rate": r, "seed": 0, "val/accuracy": a, "steps": s, "trainer.max_steps": 800}
+        for m, r, a, s in choosing
+    ]
+    lines += [line | {"seed": seed} for line in lines for seed in (1, 2)]
+    found = small_tasks.at_best_rate(pd.DataFrame(lines), ["mixer"])
+    assert {*zip(found["mixer"], found["rate"], strict=True)} == {("a", 0.001), ("b", 0.003)}
+    assert len(found) == 4
+
+
+def test_who_is_as_good_and_where_others_disagree() -> None:
+    a, b, c = ([0.90, 0.92, 0.91, 0.93], [0.91, 0.90, 0.92, 0.92], [0.20, 0.23, 0.21, 0.22])
+    ours = {m: {"t": dict(enumerate(v))} for m, v in {"a": a, "b": b, "c": c}.items()}
+    assert small_tasks.as_good(ours, "t")[:2] == ["a", "b"]
+    assert "c" not in small_tasks.as_good(ours, "t")
+    number, otherwise = small_tasks.disagreements(ours, {"t": {"a": 0.1, "c": 0.7, "b": 0.105}})
+    assert number == 2  # a and b are level there
+    assert {(first, second) for _, first, second, *_ in otherwise} == {("c", "a"), ("c", "b")}
+    means = {mixer: small_tasks.mean(of["t"]) for mixer, of in ours.items()}
+    assert small_tasks.orders_as_high(means, {"a": 3, "b": 2, "c": 1}) == pytest.approx(1 / 6)
+    assert small_tasks.orders_as_high(means, {"a": 1, "b": 2, "c": 3}) == 1
+
+
+def test_published_scores_have_our_names() -> None:
+    for source in small_tasks.published().values():
+        assert "delta+conv=4" in source["by_task"]["compression"]
+        assert "delta" not in source["by_task"]["compression"]
+        means = source["by_task"]["mean of all tasks"]
+        assert 0 < min(means.values()) < max(means.values()) <= 1
+
+
+def test_links_of_the_notebooks_resolve() -> None:
+    from tools.docs_site import LINK
+
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "markdown":
+                for _, address, *_ in LINK.findall(cell.source):
+                    assert address.startswith("http") or (path.parent / address).exists(), address
+    assert FOLDER.parents[1] == ROOT
