@@ -49,11 +49,11 @@ def job(root: Path, name: str, script: str = "", **config: Any) -> Job:
 
 
 class Scripts:
-    """Launcher of fake jobs: the only override of a job is its script."""
+    """Launcher of fake jobs: the first override of a job is its script."""
 
     grace = 20.0
 
-    def __init__(self, at_once: int = 2) -> None:
+    def __init__(self, at_once: int | None = 2) -> None:
         self.at_once = at_once
         self.most = 0  # largest number of processes alive at the same time
         self.jobs: list[LocalJob] = []
@@ -61,7 +61,7 @@ class Scripts:
     def check(self) -> None: ...
 
     def slots(self, workers: int) -> int:
-        return self.at_once
+        return self.at_once or workers
 
     def room(self, workers: int, unfinished: int) -> int:
         return workers - unfinished
@@ -69,13 +69,15 @@ class Scripts:
     def start(self, starts: Sequence[Start]) -> list[LocalJob]:
         return [self._start(start) for start in starts]
 
+    def words(self, start: Start) -> list[str]:
+        """The script of a job and its arguments after the run's directory."""
+        return [BEGIN + start.overrides[0] + DONE, *start.overrides[1:]]
+
     def _start(self, start: Start) -> LocalJob:
+        script, *words = self.words(start)
+        command = [sys.executable, "-c", script, str(start.log.parent), *words]
         with start.log.open("ab") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-c", BEGIN + start.overrides[0] + DONE, str(start.log.parent),
-                 *start.overrides[1:]],
-                stdout=file, stderr=file, start_new_session=True,
-            )  # fmt: skip
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
         self.jobs.append(LocalJob(process))
         self.most = max(self.most, sum(j.poll() is None for j in self.jobs))
         return self.jobs[-1]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from rich.console import Console
 
 from chimera.errors import UserError
-from chimera.sweep.local import Handle, LocalJob, Start
+from chimera.sweep.local import Start
 from chimera.sweep.main import sweep
 from chimera.sweep.search import SearchEngine, show, study_file
 from chimera.sweep.study import Search, Study, Trial
-from tests.sweep.kit import BEGIN, DONE, Silent
+from tests.sweep.kit import BEGIN, DONE, Scripts, Silent
 
 #: A run of ten validations: its loss falls towards the distance of its rate from 0.01.
 RUN = (
@@ -45,36 +43,18 @@ for step in range(1, 11):
 LR = {"optim.lr": FloatDistribution(1e-4, 1e-1, log=True)}
 
 
-class Rates:
+class Rates(Scripts):
     """Launcher whose runs need nothing but their rate."""
 
-    grace = 20.0
-
     def __init__(self, pause: float = 0.0) -> None:
+        super().__init__(at_once=None)
         self.pause = pause
         self.started: list[str] = []
 
-    def check(self) -> None: ...
-
-    def slots(self, workers: int) -> int:
-        return workers
-
-    def room(self, workers: int, unfinished: int) -> int:
-        return workers - unfinished
-
-    def start(self, starts: Sequence[Start]) -> list[LocalJob]:
-        return [self._start(start) for start in starts]
-
-    def _start(self, start: Start) -> LocalJob:
+    def words(self, start: Start) -> list[str]:
         rate = next(o.partition("=")[2] for o in start.overrides if o.startswith("optim.lr="))
         self.started.append(rate)
-        with start.log.open("ab") as file:
-            command = [sys.executable, "-c", RUN, str(start.log.parent), rate, str(self.pause)]
-            return LocalJob(subprocess.Popen(command, stderr=file, start_new_session=True))
-
-    def interrupt(self, handles: Sequence[Handle]) -> None:
-        for handle in handles:
-            handle.interrupt()
+        return [RUN, rate, str(self.pause)]
 
 
 def engine(root: Path, workers: int = 1, pause: float = 0.0, **settings: object) -> SearchEngine:
@@ -89,22 +69,6 @@ def results(found: SearchEngine) -> list[tuple[Trial, str, float | None]]:
 @pytest.fixture(autouse=True)
 def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
-
-
-def best_of(folder: Path, sampler: str) -> float:
-    """Mean loss of the last ten of thirty trials."""
-    study = Study(folder / f"{sampler}.sqlite", LR, Search(sampler=sampler))  # type: ignore[arg-type]
-    losses = []
-    for _ in range(30):
-        trial = study.ask()
-        losses.append(abs(math.log10(float(trial.overrides[0].partition("=")[2])) + 2))
-        study.tell(trial, "done", losses[-1])
-    return sum(losses[-10:]) / 10
-
-
-@pytest.mark.slow
-def test_tpe_comes_closer_than_random_draws(tmp_path: Path) -> None:
-    assert best_of(tmp_path, "tpe") < 0.5 * best_of(tmp_path, "random")
 
 
 def test_a_second_command_adds_only_the_missing_trials(tmp_path: Path) -> None:

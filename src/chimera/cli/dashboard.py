@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from chimera.cli.command import command
 from chimera.cli.report import WORDS, Options, chosen
-from chimera.errors import UserError
+from chimera.errors import library
 
 
 @command("dashboard", Options, WORDS, overrides=True)
 def main(options: Options, words: list[str]) -> int:
     """Save both to W&B, or write both to the report's folder."""
     table, overrides, seeds = chosen(options, words)  # a mistake is told before W&B is imported
-    try:
-        from chimera.report.dashboard import save
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"dashboard needs {error.name}; install it: pip install 'chimera-lm[dashboard]'"
-        ) from error
+    dashboard = library("chimera.report.dashboard", "dashboard", "dashboard")
     from chimera.report.summary import summarise
 
-    save(summarise(table, overrides, seeds), options.out)
+    dashboard.save(summarise(table, overrides, seeds), options.out)
     return 0

@@ -6,6 +6,7 @@ No key and no name of an account is read out.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import netrc
 import os
@@ -109,8 +110,11 @@ def examine() -> dict[str, dict[str, Any]]:
 
 def advice(found: dict[str, dict[str, Any]]) -> list[str]:
     """What will be slow or fail on this machine, why, and what helps; a line each."""
-    cpu, gpu, room = found["processor"], found["GPU"], found["memory and disk"]
-    features, notes = set(cpu["features"]), list[str]()
+    cpu = found["processor"]
+    gpu = found["GPU"]
+    room = found["memory and disk"]
+    features = set(cpu["features"])
+    notes = list[str]()
     if gpu["driver"] and not gpu["devices"]:
         notes.append("there is an NVIDIA driver, but torch sees no GPU: its build is for the CPU")
     if not gpu["devices"]:
@@ -292,12 +296,5 @@ def _existing(path: Path) -> Path:
 
 def _bytes(folder: Path) -> int:
     """Bytes of the files below a folder, of the first many of them."""
-    total = count = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(where, name)).st_size
-            count += 1
-        if count > FILES:
-            break
-    return total
+    files = itertools.islice(folder.rglob("*"), FILES)
+    return sum(file.lstat().st_size for file in files if not file.is_dir())

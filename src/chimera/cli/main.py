@@ -40,34 +40,15 @@ COMMANDS = {
     "generate": Command("chimera.cli.generate", "run=<dir> prompt=…", "continue a text"),
     "export": Command("chimera.cli.export", "run=<dir> to=<folder>", "weights, tokenizer, card"),
     "list": Command(_TRAIN, "[<name>|tables]", "components; one of them; tables", ("list",)),
-    "show": Command(
-        _TRAIN, "[group=choice …]", "parameters, FLOPs, memory; format=mermaid: diagram", ("show",)
-    ),
-    "table": Command(
-        _TRAIN,
-        "<paper>/<table> [scale=…]",
-        "train a table's unfinished rows, report",
-        ("table",),
-    ),
-    "report": Command(
-        "chimera.cli.report",
-        "<paper>/<table> [seed=0,1]",
-        "a table's report from finished runs",
-    ),
-    "rates": Command(
-        "chimera.cli.rates",
-        "<paper>/<table> scale=…",
-        "choose each row's learning rate from finished runs",
-    ),
+    "show": Command(_TRAIN, "[group=choice …]", "parameters, FLOPs, memory, diagram", ("show",)),
+    "table": Command(_TRAIN, "<paper>/<table>", "train unfinished rows, report", ("table",)),
+    "report": Command("chimera.cli.report", "<paper>/<table>", "a report from finished runs"),
+    "rates": Command("chimera.cli.rates", "<paper>/<table>", "each row's best learning rate"),
     "compare": Command("chimera.cli.compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
-    "records": Command(
-        "chimera.cli.records", "add|check [<runs>]", "keep finished runs' results in git"
-    ),
+    "records": Command("chimera.cli.records", "add|check [<runs>]", "results of runs for git"),
     "doctor": Command("chimera.cli.doctor", "", "what this machine has, and what will be slow"),
     "clean": Command("chimera.cli.clean", "[<runs>] [yes=true]", "surplus checkpoints, old runs"),
-    "dashboard": Command(
-        "chimera.cli.dashboard", "<paper>/<table> [seed=0,1]", "a W&B workspace of a table"
-    ),
+    "dashboard": Command("chimera.cli.dashboard", "<paper>/<table>", "a W&B workspace of a table"),
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal
 
-from chimera import world
+from chimera import dotted, world
 from chimera.cli.command import exit_code
 from chimera.errors import UserError
 from chimera.program import VERSION, spelt
@@ -148,13 +148,11 @@ def _show(overrides: list[str]) -> int:
     from chimera.train.model_summary import overview, text
 
     found = overview(config)
-    shown = {"text": text, "json": lambda x: json.dumps(x, indent=2), "mermaid": _diagram}
-    print(shown[how](found))
+    if how == "mermaid":
+        print(str(found["diagram"]).rstrip())
+    else:
+        print(text(found) if how == "text" else json.dumps(found, indent=2))
     return 0
-
-
-def _diagram(found: dict[str, Any]) -> str:
-    return str(found["diagram"]).rstrip()
 
 
 def _table(arguments: list[str], *, usage: bool) -> int:
@@ -217,7 +215,6 @@ def _show_config(overrides: Sequence[str], package: str | None = None) -> int:
     """
     import yaml
 
-    from chimera import dotted
     from chimera.config.compose import compose, plain
     from chimera.config.overrides import hint
 
@@ -298,5 +295,5 @@ def _help() -> str:
     options = groups()
     parts = [f"  {g:<10} {', '.join(options[g])}" for g in options if is_part(g)]
     tables = [f"  {g:<24} {', '.join(options[g])}" for g in options if "/" in g]
-    titles = ("groups and their choices:", "tables (+<paper>/<table>=<row>) and their rows:")
-    return "\n".join([USAGE, "", titles[0], *parts, "", titles[1], *tables])
+    rows = "tables (+<paper>/<table>=<row>) and their rows:"
+    return "\n".join([USAGE, "", "groups and their choices:", *parts, "", rows, *tables])

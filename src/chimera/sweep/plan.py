@@ -16,16 +16,15 @@ from chimera.rundir.index import RunIndex
 from chimera.sweep.job import Job
 from chimera.train.check import Once, check_parts, check_settings
 
-#: Resolved configurations by the overrides of a job.
-Composed = Mapping[tuple[str, ...], dict[str, Any]]
 
-
-def plan(batch: Sequence[Sequence[str]], composed: Composed | None = None) -> list[Job]:
+def plan(
+    batch: Sequence[Sequence[str]], composed: Mapping[tuple[str, ...], dict[str, Any]] | None = None
+) -> list[Job]:
     """Compose and check the jobs of a batch, in its order, with duplicates.
 
     Args:
         batch: the overrides of each job.
-        composed: configurations that are composed already.
+        composed: resolved configurations by the overrides of a job, of jobs composed already.
 
     Raises:
         UserError: jobs are not valid; one line per different error, with the first job that has it.
@@ -111,7 +110,8 @@ class Checks:
     """
 
     def __init__(self, labels: list[str]) -> None:
-        self.labels, self.once = labels, Once()
+        self.labels = labels
+        self.once = Once()
 
     def each(self, subjects: Sequence[Subject], check: Callable[[Subject], Result]) -> list[Result]:
         """The result of the check for each job's subject.
@@ -119,15 +119,15 @@ class Checks:
         Raises:
             UserError: one line per different error, with the first job that has it.
         """
-        results, errors = list[Result](), dict[str, list[str]]()
+        results = list[Result]()
+        errors = dict[str, list[str]]()
         for subject, name in zip(subjects, self.labels, strict=True):
             try:
                 results.append(check(subject))
             except UserError as error:
                 errors.setdefault(str(error), []).append(name)
         if errors:
-            lines = (_line(error, names) for error, names in errors.items())
-            raise UserError("\nerror: ".join(lines))
+            raise UserError("\nerror: ".join(_line(*each) for each in errors.items()))
         return results
 
 

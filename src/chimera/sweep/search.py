@@ -40,8 +40,6 @@ from chimera.sweep.results import compare, exit_code
 from chimera.sweep.study import Search, Space, Study, Trial, ends, optuna, override, search_space
 from chimera.train.check import Once, check_settings
 
-#: Start of the overrides that are settings of a search.
-PREFIX = "search."
 USAGE = f"{spelt('train')} -m optim.lr=interval(1e-4,1e-2) search.trials=20"
 
 
@@ -57,7 +55,7 @@ def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[s
         UserError: a setting or range that is not valid; nothing has been written then.
     """
     optuna()
-    settings = read(Search, [text.removeprefix(PREFIX) for text in own], USAGE)
+    settings = read(Search, [text.removeprefix("search.") for text in own], USAGE)
     space = search_space(parsed)
     if not space:
         raise UserError(f"search.* is given and no setting has a range; write {USAGE}")
@@ -164,12 +162,12 @@ class SearchEngine(Engine):
             if job.handle and job.key in self._trials:
                 self._prune(job, job.handle)
         limit = self.study.settings.trials
-        while self._room() and self.study.count < limit:
+        while self.study.count < limit and self._unfinished() < self.workers:
             self._begin(self.study.ask())
         return self.study.count < limit or any(self._trials.values())
 
-    def _room(self) -> bool:
-        return sum(job.state not in FINISHED for job in self.jobs.values()) < self.workers
+    def _unfinished(self) -> int:
+        return sum(job.state not in FINISHED for job in self.jobs.values())
 
     def _begin(self, trial: Trial) -> None:
         try:

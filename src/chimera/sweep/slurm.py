@@ -309,8 +309,7 @@ class SlurmJob:
     def interrupt(self) -> None:
         self.job.cancel(check=False)  # Slurm sends SIGTERM; the run then saves
 
-    def kill(self) -> None:
-        self.job.cancel(check=False)
+    kill = interrupt
 
 
 class LocalAllocation(SlurmJob):
