@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.config import choices, config_folders, groups
-
-
-def _forget() -> None:
-    config_folders.roots.cache_clear()
-    groups.groups.cache_clear()
-    choices.select.cache_clear()
-    choices.merged_files.cache_clear()
+from chimera.config import config_folders
 
 
 @contextmanager
@@ -26,9 +19,9 @@ def folders(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> Iterator[None]:
         patch.setattr("sys.path", [*__import__("sys").path])
         for path in paths:
             config_folders.add(str(path))
-        _forget()
+        config_folders.forget()
         try:
             yield
         finally:
             patch.undo()
-            _forget()
+            config_folders.forget()

@@ -8,7 +8,7 @@ import pytest
 from hydra import compose as hydra_compose
 from hydra._internal.config_repository import ConfigRepository
 
-from chimera.config import choices, hydra_files
+from chimera.config import choices, config_folders
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.hydra_files import hydra_on
@@ -77,8 +77,7 @@ def test_a_file_is_read_once_and_no_composition_changes_it(monkeypatch: pytest.M
         return load(self, config_path)
 
     monkeypatch.setattr(ConfigRepository, "load_config", counted)
-    for cached in (hydra_files._repository, choices.select, choices.merged_files):
-        cached.cache_clear()
+    config_folders.forget()
     first = plain(compose(["mixer=retnet"]))
     plain(compose(["mixer=pattern", "mixer.cycle=[retnet,gqa]", "mixer.members.retnet.eps=1"]))
     choices.merged_files.cache_clear()

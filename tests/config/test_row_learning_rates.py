@@ -59,20 +59,19 @@ def test_a_users_rates_replace_ours_row_by_row(
         assert rate(f"+{TABLE}=layernorm", "scale=medium") == usual
 
 
-def test_equal_values_have_the_lowest_rate_and_higher_may_be_better() -> None:
-    lines = [Tried("small", "a", r, 100, v) for r, v in ((0.4, 2.0), (0.1, 2.0), (0.2, 1.0))]
-    assert best(lines, "higher") == {"a": 0.1}
-    assert best(lines, "lower") == {"a": 0.2}
-    assert best([Tried("small", "a", 0.1, 100, None)], "lower") == {}
+def test_the_best_mean_over_all_seeds_wins_and_the_lowest_rate_at_a_tie() -> None:
+    def lines(*of: tuple[float, int, float | None]) -> list[Tried]:
+        return [Tried("small", "a", rate, seed, value) for rate, seed, value in of]
 
-
-def test_seeds_decide_by_their_mean_and_a_rate_with_fewer_seeds_is_out() -> None:
-    values = {100: {0.1: 3.0, 0.2: 1.0, 0.4: 0.5}, 101: {0.1: 3.0, 0.2: 9.0}}
-    lines = [Tried("small", "a", r, seed, v) for seed in values for r, v in values[seed].items()]
-    assert best(lines, "lower") == {"a": 0.1}
-    assert best(lines, "higher") == {"a": 0.2}
-    failed = [Tried("small", "a", 0.1, 102, None), Tried("small", "a", 0.2, 102, 20.0)]
-    assert best([*lines, *failed], "lower") == {"a": 0.2}
+    one = lines((0.4, 100, 2.0), (0.1, 100, 2.0), (0.2, 100, 1.0))
+    assert best(one, "higher") == {"a": 0.1}
+    assert best(one, "lower") == {"a": 0.2}
+    assert best(lines((0.1, 100, None)), "lower") == {}
+    two = lines((0.1, 100, 3.0), (0.2, 100, 1.0), (0.4, 100, 0.5), (0.1, 101, 3.0), (0.2, 101, 9.0))
+    assert best(two, "lower") == {"a": 0.1}  # 0.4 lacks a seed
+    assert best(two, "higher") == {"a": 0.2}
+    three = [*two, *lines((0.1, 102, None), (0.2, 102, 20.0))]
+    assert best(three, "lower") == {"a": 0.2}
 
 
 def test_an_unreadable_file_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

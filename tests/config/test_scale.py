@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chimera.config import choices, hydra_files
+from chimera.config import config_folders
 from chimera.config.compose import compose, plain
 from chimera.config.scale import past_bounds, past_lines
 from chimera.errors import UserError
@@ -96,8 +96,7 @@ def test_a_preset_of_ones_own_says_what_a_scale_means_for_it(
         assert config["choices"]["tokenizer"] == "word"
         assert plain(compose(["preset=mine"]))["model"]["depth"] == 6
         file.write_text(f"{base}    bonds: {{model.depth: 3}}\n")
-        for cached in (choices.select, choices.merged_files, hydra_files._repository):
-            cached.cache_clear()
+        config_folders.forget()
         with pytest.raises(UserError, match=r"scale\.bonds is no key .* did you mean 'bounds'"):
             check(plain(compose(["preset=mine", "scale=small"])))
 

@@ -42,7 +42,7 @@ def add(folder: str) -> None:
         added = os.environ.get(VARIABLE, "").split(os.pathsep)
         if str(path.resolve()) not in added:
             os.environ[VARIABLE] = os.pathsep.join(filter(None, [*added, str(path.resolve())]))
-            _forget()
+            forget()
 
 
 def read_folders(arguments: Sequence[str]) -> list[str]:
@@ -84,7 +84,7 @@ def find(path: str) -> Path:
     return next(file for root in roots() if (file := root / f"{path}.yaml").is_file())
 
 
-def _forget() -> None:
+def forget() -> None:
     """Empty the caches of `chimera.config`: in Python, a folder may come after a first use."""
     for name, module in list(sys.modules.items()):
         if name.startswith("chimera.config."):

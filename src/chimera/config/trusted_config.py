@@ -90,8 +90,7 @@ def checked(config: Mapping[str, Any], where: str, *, training: bool = False) ->
         if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
             raise UserError(f"{where}: its configuration has no node {group} with a _target_")
     if not training:
-        unused = dict.fromkeys(TRAINING)
-        found["optim"] = {k: v for k, v in found["optim"].items() if k not in unused}
+        found["optim"] = {k: v for k, v in found["optim"].items() if k not in TRAINING}
     choices = found.get("choices")
     for group in ("preset", *BUILT):
         option = choices.get(group) if isinstance(choices, dict) else None
