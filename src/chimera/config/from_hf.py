@@ -8,13 +8,13 @@ is `none`. Imports the components' classes, and so torch.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, cast
 
-from hydra.utils import get_object
+from omegaconf import OmegaConf
 
 from chimera import dotted
 from chimera.config.groups import defaults, groups, node
@@ -156,7 +156,7 @@ def _speakers(group: str) -> list[tuple[str, Any]]:
     found: dict[Any, str] = {}
     for name in groups()[group]:
         path = node(group, name)["_target_"]
-        target = get_object(path)
+        target = resolve_name(path)
         if hasattr(target, "hf_settings") and (target not in found or path.split(".")[-2] == name):
             found[target] = name
     return [(name, target) for target, name in found.items()]
@@ -175,8 +175,5 @@ def composed(group: str, name: str) -> dict[str, Any]:
 
 def merged(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Values of `other` in place of those of `base`, also inside nodes."""
-    made = copy.deepcopy(dict(base))
-    for key, value in other.items():
-        both = isinstance(value, Mapping) and isinstance(made.get(key), Mapping)
-        made[key] = merged(made[key], value) if both else copy.deepcopy(value)
-    return made
+    made: Any = OmegaConf.to_container(OmegaConf.merge(base, other))
+    return cast(dict[str, Any], made)
