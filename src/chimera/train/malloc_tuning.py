@@ -2,7 +2,8 @@
 
 glibc gives memory at the top of its heap back to the system when more than a bound is free, at the
 end of each backward pass, and takes each large tensor from the system anew. The system then clears
-every page again: a quarter of a step in bfloat16 went there (docs/speed.md). Numbers do not change.
+every page again: a quarter of a step in bfloat16 went there (notebooks/evidence/speed.ipynb).
+Numbers do not change.
 Neither does the largest amount in use; between steps a process keeps up to `KEPT` that it would
 have given back.
 """
