@@ -16,7 +16,7 @@ import pandas as pd
 from evidence import Ratio, Report, at_own_rate, by_seed, ratio, report, runs, table
 
 from chimera.config import row_learning_rates as rates
-from chimera.report import digits
+from chimera.report import formatting
 
 #: By table: steps of the report, seed of the runs whose time counts, budgets of FLOPs and seconds
 #: (full attention's and TITAN's), and the seeds that all rows have.
@@ -74,7 +74,7 @@ class Budgets:
             cells = [self._shown("steps", row)]
             for equality in self.budget:
                 cells += [f"{self.steps_at(equality, row)}", self._shown(equality, row)]
-            step = digits.count(cost["FLOPs"]), f"{1e3 * cost['seconds']:.0f}"
+            step = formatting.count(cost["FLOPs"]), f"{1e3 * cost['seconds']:.0f}"
             rows.append([f"`{row}`", *step, *cells])
         head += [name for equality in self.budget for name in ("steps", f"at equal {equality}")]
         return table(head, rows)
@@ -96,7 +96,7 @@ class Budgets:
     def _shown(self, equality: str, row: str) -> str:
         values = self.values(equality, row)
         few = f" ({len(values)} seeds)" * (len(values) < len(self.seeds))
-        return digits.values(values.values()) + few
+        return formatting.values(values.values()) + few
 
 
 @cache

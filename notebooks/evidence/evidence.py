@@ -17,7 +17,7 @@ from IPython.display import Markdown, display
 from chimera.config import row_learning_rates as rates
 from chimera.config.tables import Table, load
 from chimera.paths import EXPERIMENTS, ROOT
-from chimera.report import digits
+from chimera.report import formatting
 from chimera.report.stats import Difference, corrected, paired
 from chimera.rundir.records import frame
 
@@ -150,7 +150,7 @@ class Report:
 
     def shown(self, row: str) -> str:
         """Mean and standard deviation of a row."""
-        return digits.values(self.values(row).values())
+        return formatting.values(self.values(row).values())
 
     def link(self, text: str) -> str:
         """A link to report.md."""
@@ -331,7 +331,7 @@ def edges(path: str, steps: int) -> list[list[str]]:
         }
         tried = {rate: values for rate, values in tried.items() if values.keys() & reported}
         for rate, values in tried.items() if len(tried) > 1 else ():
-            shown = {seed: digits.number(value, 4) for seed, value in values.items()}
+            shown = {seed: formatting.number(value, 4) for seed, value in values.items()}
             parts = [
                 ", ".join(s for seed, s in shown.items() if (seed in reported) == side)
                 for side in (False, True)

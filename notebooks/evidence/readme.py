@@ -15,7 +15,7 @@ from evidence import claims, claims_table, ratio, report, results
 from small_tasks import mean, profiles, scores
 
 from chimera.paths import ROOT
-from chimera.report import digits
+from chimera.report import formatting
 from chimera.report.bootstrap import iqm, iqm_difference
 from chimera.report.stats import spread
 
@@ -98,9 +98,9 @@ def main_job() -> str:
         value = spread([run["perplexity"] for run in runs])
         assert value is not None
         unigram = runs[0]["unigram"]
-        clock = digits.clock(sum(run["seconds"] for run in runs) / len(runs))
+        clock = formatting.clock(sum(run["seconds"] for run in runs) / len(runs))
         times = f"{unigram / value.mean:.2f}"
-        ends = f"{digits.spread(value)} ({len(runs)} seeds)"
+        ends = f"{formatting.spread(value)} ({len(runs)} seeds)"
         if lines:
             lines.append(
                 f"On {cpus} cores of {name} it takes {clock} and ends with {ends}, {times} times"

@@ -11,8 +11,8 @@ import pytest
 
 from chimera.cli import rates
 from chimera.config import row_learning_rates
+from chimera.report.markdown import report
 from chimera.report.summary import summarise
-from chimera.report.text import report
 from tests.config.folders_kit import folders
 from tests.report.runs import make
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chimera.config.tables import load
-from chimera.report import notes, text
+from chimera.report import markdown, notes
 from chimera.report.baselines import CONSTANT, OVERLAP, baselines, below
 from chimera.report.summary import Summary, summarise
 from chimera.report.write import comma_separated
@@ -43,7 +43,7 @@ def test_the_unigram_is_a_row_and_rows_below_it_are_named(tmp_path: Path) -> Non
     (unigram,) = baselines(found)
     assert (unigram.name, unigram.value.mean) == ("unigram", pytest.approx(622.2))
     assert below(unigram, found) == ["static_tanh"]
-    report = text.report(found)
+    report = markdown.report(found)
     assert "| *Unigram model, no network* |  | 622.2 ± 0 |" in report
     assert "Not better than «Unigram model, no network» (622.2 ± 0): `static_tanh`." in report
     rows = list(csv.DictReader(comma_separated(found).splitlines()))
@@ -82,8 +82,8 @@ def test_counts_are_not_tested() -> None:
     found = summary("saidl/lambda", {"lr_lambda_001": [8.0, 7.9], "lr_lambda_02": [5.8, 5.7]})
     assert found.resolvable is None
     assert "The metric is a count, so differences are not tested." in notes.statistics(found)
-    assert "counts are not tested" in text.order(found)
-    head, body = text.rows(found)
+    assert "counts are not tested" in markdown.order(found)
+    head, body = markdown.rows(found)
     assert "difference" in head
     assert not {"p", "95% interval"} & set(head)
     assert any("-2.200 ± 0" in cell for row in body for cell in row)
@@ -91,6 +91,6 @@ def test_counts_are_not_tested() -> None:
 
 def test_a_single_seed_is_said_to_resolve_nothing() -> None:
     found = summary("bitnet_qdyt/norms", {"qdyt": [400.0], "layernorm": [390.0]})
-    report = text.report(found)
+    report = markdown.report(found)
     assert "With one seed, differences are not tested and prove nothing." in report
     assert "paired t-test" not in report

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.report import text
+from chimera.report import markdown
 from chimera.report.curves import FLOPS, SECONDS, budget, costs, costs_known
 from chimera.report.summary import Summary, summarise
 from tests.report.runs import make
@@ -43,4 +43,4 @@ def test_every_step_costs_the_same(table: Summary) -> None:
     times = [line.get_xdata()[-1] for line in seconds.lines]
     assert times == pytest.approx([last * tokens / 12345.6] * 2)
     assert len(flops.collections) == 2  # a band for each row
-    assert "](budget.png)" in text.report(table)
+    assert "](budget.png)" in markdown.report(table)

@@ -9,7 +9,7 @@ import pytest
 
 from chimera.config.compose import compose, plain
 from chimera.config.tables import jobs, load
-from chimera.report import metric_grid, style, text
+from chimera.report import markdown, metric_grid, style
 from chimera.report.summary import Summary, summarise
 from chimera.rundir.directory import RunDir
 
@@ -42,7 +42,7 @@ def test_multiples_of_the_trained_length() -> None:
     rows = {row[0]: row[1:] for row in body}
     assert rows["rope"][1] == "5.0 ± 1.4 (6.14731)"
     assert rows["learned"] == ["8.0 ± 1.4 (6.62816)", "–", "–"]
-    assert "## By length" in text.report(table)
+    assert "## By length" in markdown.report(table)
     assert metric_grid.picture(table) is None  # of loss and perplexity only perplexity is drawn
 
 
@@ -75,4 +75,4 @@ def test_a_rank_of_zero_is_drawn() -> None:
 def test_a_table_without_lengths_has_no_section_by_length() -> None:
     table = summary("saidl/hybrids", {"baseline": {"val/perplexity": 9.0, "val/loss": 2.0}})
     assert metric_grid.grids(table) == []
-    assert "## By length" not in text.report(table)
+    assert "## By length" not in markdown.report(table)

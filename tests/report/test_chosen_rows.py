@@ -10,7 +10,7 @@ import pytest
 
 from chimera.cli.report import main
 from chimera.config.tables import load
-from chimera.report import provenance, text
+from chimera.report import markdown, provenance
 from chimera.report.summary import summarise
 from tests.report.runs import make
 
@@ -54,12 +54,14 @@ def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> 
     assert second.difference is not None
     assert second.difference.mean == dict(VALUES)[second.name] - dict(VALUES)[first.name]
     said = f"The reference here is `{first.name}`; the table's, `{table.reference}`, is not shown."
-    assert said in text.report(found)
+    assert said in markdown.report(found)
     assert f"rows={','.join(chosen)}" in provenance.report_command(found)
 
     with_its_own = table.only([chosen[0], table.reference])
     assert with_its_own.reference == table.reference
-    assert "The reference here" not in text.report(summarise(with_its_own, ["scale=smoke"], [0]))
+    assert "The reference here" not in markdown.report(
+        summarise(with_its_own, ["scale=smoke"], [0])
+    )
 
 
 def test_its_commands_repeat_these_rows_only() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from chimera.paths import ROOT
-from chimera.report import Summary, dashboard, summarise
+from chimera.report import dashboard
+from chimera.report.summary import Summary, summarise
 from chimera.rundir.identity import identity
 from tests.report.runs import make
 

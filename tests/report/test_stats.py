@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
-from chimera.report import digits
+from chimera.report import formatting
 from chimera.report.stats import (
     LEVEL,
     Difference,
@@ -129,13 +129,13 @@ def test_without_a_spread_nothing_is_said_of_what_is_resolved() -> None:
     ],
 )
 def test_the_mean_has_the_decimals_of_the_spread(value: Spread, text: str) -> None:
-    assert digits.spread(value) == text
+    assert formatting.spread(value) == text
 
 
 def test_sizes_and_times() -> None:
-    assert [digits.count(n) for n in (999, 12_800_000, 303e6)] == ["999", "12.8 M", "303 M"]
-    assert [digits.clock(s) for s in (9.6, 194, 7325)] == ["0:10", "3:14", "2:02:05"]
-    assert [digits.number(x) for x in (0, 18.9, 12345.6)] == ["0", "18.90", "12,346"]
+    assert [formatting.count(n) for n in (999, 12_800_000, 303e6)] == ["999", "12.8 M", "303 M"]
+    assert [formatting.clock(s) for s in (9.6, 194, 7325)] == ["0:10", "3:14", "2:02:05"]
+    assert [formatting.number(x) for x in (0, 18.9, 12345.6)] == ["0", "18.90", "12,346"]
 
 
 def test_a_difference_without_spread_has_p_0() -> None:

@@ -10,8 +10,8 @@ import pytest
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.report.comparison import collect, compare
+from chimera.report.markdown import report
 from chimera.report.summary import summarise
-from chimera.report.text import report
 from chimera.rundir.corpus_hash import (
     SETTINGS,
     TOKENS,

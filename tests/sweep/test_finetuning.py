@@ -14,9 +14,9 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.tables import load
 from chimera.errors import UserError
+from chimera.report.markdown import report
 from chimera.report.metric_grid import columns, columns_grid, families
 from chimera.report.summary import summarise
-from chimera.report.text import report
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.rundir.steps import epochs

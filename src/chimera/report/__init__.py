@@ -1,24 +1,14 @@
-"""Make reports of a table from its finished runs: measured values beside the published ones.
+"""Make reports of a table from its finished runs, and compare any runs.
 
-cells     run directory, state and value of every (row, seed) of a table
-summary   lines of the table: mean and spread, difference to the reference, order of rows
-text      writes report.md
-export    writes report.csv and report.tex
-bars      draws published and measured values
-figures   draws the losses, and metrics by length
-budget    draws loss against FLOPs and time
-baselines trivial predictors, the last rows of a table
-escape    escapes text from outside for each of these formats
+results         state and value of every (row, seed) of a table
+summary         lines of the table: mean and spread, difference to the reference, ranked pairs
+stats           paired tests with Holm's correction; bootstrap: intervals over several tasks
+baselines       trivial predictors, the last rows of a table
+markdown        report.md: the table, the order of rows, the sections; notes: its sentences
+metric_grid     grids and the picture of metrics by length or layer
+provenance      settings, code, machines, the commands that repeat a table
+formatting      numbers as text; escape: text from outside in Markdown and LaTeX
+bars, curves    pictures of values and of losses; style: the look that all share
+write           writes all files of a report, CSV and LaTeX too; dashboard: W&B
+comparison      reads and groups any runs; compare_page: their page, table and picture
 """
-
-from importlib import import_module
-from typing import Any
-
-#: Imported when they are asked for: SciPy and Matplotlib take a second.
-_FROM = {"Summary": "chimera.report.summary", "summarise": "chimera.report.summary"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FROM:
-        return getattr(import_module(_FROM[name]), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

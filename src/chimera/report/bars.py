@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from chimera.report import digits, style
+from chimera.report import formatting, style
 from chimera.report.baselines import baselines
 from chimera.report.style import empty, escaped
 from chimera.report.summary import Line, Summary
@@ -71,7 +71,7 @@ def _measured(axis: Any, lines: Sequence[Line]) -> None:
         axis.errorbar(line.ours.mean, y, xerr=line.ours.std or None, fmt="o", color=OURS, capsize=3)
         right = max(line.ours.mean + (line.ours.std or 0.0), *line.values.values())
         part = "" if line.ours.n == len(line.cells) else f" ({line.ours.n} of {len(line.cells)})"
-        _note(axis, right, y, digits.spread(line.ours) + part)
+        _note(axis, right, y, formatting.spread(line.ours) + part)
 
 
 def _baselines(axis: Any, summary: Summary) -> int:

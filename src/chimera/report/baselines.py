@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chimera.report.cells import metric
+from chimera.report.results import metric
 from chimera.report.stats import Spread, spread
 from chimera.report.summary import Summary
 

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
-from chimera.report import digits, style
+from chimera.report import formatting, style
 from chimera.report.comparison import AXES, Comparison, Group, Run, collect, compare, path_of
 from chimera.rundir.records import Record
 from chimera.rundir.safe_io import make_folder, write_atomic
@@ -46,8 +46,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 FACTS: dict[str, tuple[str, Callable[[float], str]]] = {
     "tokens_per_second": ("tokens/s", lambda x: f"{x:,.0f}"),
     "peak_memory_gb": ("memory, GB", lambda x: f"{x:.2f}"),
-    "wall_seconds": ("time", digits.clock),
-    "parameters": ("parameters", digits.count),
+    "wall_seconds": ("time", formatting.clock),
+    "parameters": ("parameters", formatting.count),
     "mfu": ("MFU", lambda x: f"{x:.1%}"),
 }
 #: First characters of a text that a spreadsheet would take for a formula.
@@ -137,7 +137,7 @@ def overlay(comparison: Comparison) -> Figure:
 
 def _label(group: Group) -> str:
     """Legend of a group: what tells it from the others, its result, its seeds."""
-    end = f": {digits.spread(group.result)}" if group.result else ""
+    end = f": {formatting.spread(group.result)}" if group.result else ""
     name = group.label if len(group.label) <= 100 else f"{group.label[:99]}…"
     return f"{name}{end} ({group.states} run{'s' * (group.states != '1')})"
 
@@ -228,8 +228,8 @@ def _row(comparison: Comparison, number: int, group: Group, folder: Path) -> str
     box = f'<td><input type="checkbox" data-group="{number}" aria-label="draw" hidden></td>'
     cells = [_cell(group.values[key], group.values[key]) for key in comparison.keys]
     mean, std = (group.result.mean, group.result.std) if group.result else (None, None)
-    cells.append(_cell("" if mean is None else digits.number(mean, 5), mean))
-    cells.append(_cell(digits.number(std, 2) if std else "", None))
+    cells.append(_cell("" if mean is None else formatting.number(mean, 5), mean))
+    cells.append(_cell(formatting.number(std, 2) if std else "", None))
     cells.append(_cell(group.states, len(group.runs)))
     for name, (_, shown) in FACTS.items():
         value = group.facts.get(name)
@@ -290,7 +290,7 @@ def show(comparison: Comparison, console: Console) -> None:
         grid.add_column(Text(name), justify="right")
     for group in comparison.groups[:SHOWN]:
         cells = [*(group.values[key] for key in comparison.keys)] or ["all"]
-        cells += [digits.spread(group.result) if group.result else "", group.states]
+        cells += [formatting.spread(group.result) if group.result else "", group.states]
         for name in ("tokens_per_second", "peak_memory_gb"):
             cells.append(FACTS[name][1](group.facts[name]) if name in group.facts else "")
         grid.add_row(*map(Text, cells))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chimera.config import signatures
-from chimera.report import digits, style
-from chimera.report.cells import Cell
+from chimera.report import formatting, style
+from chimera.report.results import Cell
 from chimera.report.summary import Line, Summary
 from chimera.rundir.steps import smooth, validated
 
@@ -158,8 +158,8 @@ def _curve(axis: Axes, number: int, line: Line) -> bool:
         # A white rim keeps a marker apart from its own line.
         rim: Any = {"markersize": size, "markeredgecolor": "white", "markeredgewidth": 0.6}
         axis.plot(*zip(*points, strict=True), marker, color=look["color"], **rim)
-    end = f": {digits.spread(line.ours)}" if line.ours else ""
-    label = style.escaped(f"{line.title} ({digits.seeds(len(logs))}){end}")
+    end = f": {formatting.spread(line.ours)}" if line.ours else ""
+    label = style.escaped(f"{line.title} ({formatting.seeds(len(logs))}){end}")
     axis.plot([], [], marker=marker if points else "", label=label, **look)
     return True
 

@@ -14,7 +14,7 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces.expr import FilterExpr
 
-from chimera.report import text
+from chimera.report import markdown
 from chimera.report.summary import Summary
 from chimera.report.write import report_folder
 from chimera.rundir.identity import identity
@@ -73,9 +73,9 @@ def report(summary: Summary, entity: str, project: str) -> wr.Report:
         description=table.source,
         blocks=[
             wr.P(f"{table.source}. {table.metric}, {table.better} is better. {table.note}"),
-            wr.MarkdownBlock(text.table(summary)),
+            wr.MarkdownBlock(markdown.table(summary)),
             wr.H2("Order of rows"),
-            wr.MarkdownBlock(text.order(summary)),
+            wr.MarkdownBlock(markdown.order(summary)),
             wr.H2("Runs"),
             wr.PanelGrid(runsets=[runs], panels=[*_result(summary), *panels]),
         ],

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chimera.report import digits, style
+from chimera.report import formatting, style
 from chimera.report.summary import Line, Summary
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _has(summary: Summary, key: str) -> bool:
 
 def _cell(line: Line, key: str) -> str:
     value, published = line.measured(key), line.printed(key)
-    text = "–" if value is None else digits.spread(value)
+    text = "–" if value is None else formatting.spread(value)
     return f"{text} ({published:g})" if published is not None else text
 
 

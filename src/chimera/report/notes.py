@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from chimera.config.row_learning_rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
-from chimera.report import digits
 from chimera.report.baselines import baselines, below
 from chimera.report.escape import code, markdown
+from chimera.report.formatting import number, spread
 from chimera.report.stats import LEVEL, smallest_significant
 from chimera.report.summary import Summary
 
@@ -44,10 +44,10 @@ def resolved(summary: Summary) -> str:
     )
     by_row = ""
     if len(own) > 1:
-        ends = (f"{digits.number(limit, 2)} for {code(name)}" for limit, name in (own[0], own[-1]))
+        ends = (f"{number(limit, 2)} for {code(name)}" for limit, name in (own[0], own[-1]))
         by_row = f" (pooled over rows; {' to '.join(ends)})"
     return (
-        f"With {seeds} seeds, differences below about {digits.number(smallest, 2)}{by_row} cannot"
+        f"With {seeds} seeds, differences below about {number(smallest, 2)}{by_row} cannot"
         " be distinguished from noise."
     )
 
@@ -81,7 +81,7 @@ def left_out(summary: Summary) -> str:
 def beaten(summary: Summary) -> str:
     """The rows that are not better than a trivial predictor."""
     return " ".join(
-        f"Not better than «{markdown(b.title)}» ({digits.spread(b.value)}): {_codes(rows)}."
+        f"Not better than «{markdown(b.title)}» ({spread(b.value)}): {_codes(rows)}."
         for b in baselines(summary)
         if (rows := below(b, summary))
     )
@@ -113,8 +113,8 @@ def processors(summary: Summary) -> str:
     names = []
     for name in sorted(runs):
         by_row = runs[name]
-        found, number = sorted(set().union(*by_row.values())), sum(map(len, by_row.values()))
-        share = f"{number} run{'s' * (number > 1)}"
+        found, count = sorted(set().union(*by_row.values())), sum(map(len, by_row.values()))
+        share = f"{count} run{'s' * (count > 1)}"
         share += f" of {code(next(iter(by_row)))}" if len(by_row) == 1 else ""
         of_seeds = f"seed{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
         names.append(f"{markdown(name)} ({of_seeds if alike else share})")

@@ -16,8 +16,8 @@ from chimera.config.groups import groups
 from chimera.config.tables import Published, Row, Table, jobs, load
 from chimera.dotted import flatten
 from chimera.errors import UserError
-from chimera.report import digits
-from chimera.report.cells import Cell, Configs, cells, metric
+from chimera.report import formatting
+from chimera.report.results import Cell, Configs, cells, metric
 from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
 from chimera.rundir.corpus_hash import apart, text_of
 from chimera.rundir.identity import NUMERICS
@@ -78,7 +78,7 @@ class Line:
         states = ", ".join(f"{n} {state}" for state, n in undone.items())
         if self.ours is None:
             return next(iter(undone)) if len(undone) == 1 else states
-        text = digits.spread(self.ours)
+        text = formatting.spread(self.ours)
         return f"{text} ({self.ours.n} of {len(self.cells)} seeds; {states})" if undone else text
 
     def printed(self, key: str) -> float | None:

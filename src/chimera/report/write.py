@@ -14,11 +14,11 @@ from rich.text import Text
 
 from chimera.config.tables import Table
 from chimera.paths import home
-from chimera.report import curves, metric_grid, text
+from chimera.report import curves, markdown, metric_grid
 from chimera.report.bars import bars
 from chimera.report.baselines import baselines
-from chimera.report.cells import Configs
 from chimera.report.escape import latex
+from chimera.report.results import Configs
 from chimera.report.style import save
 from chimera.report.summary import FACTS, Line, Summary, summarise
 from chimera.rundir.safe_io import make_folder, write_atomic
@@ -59,7 +59,7 @@ def write(
     summary = summarise(table, overrides, seeds, configs)
     folder = out or report_folder(summary)
     make_folder(folder, of=folder, key="out")
-    write_atomic(folder / "report.md", text.report(summary))
+    write_atomic(folder / "report.md", markdown.report(summary))
     write_atomic(folder / "report.csv", comma_separated(summary))
     write_atomic(folder / "report.tex", booktabs(summary))
     save(bars(summary), folder / "report.png", forms)
@@ -111,7 +111,7 @@ def _fields(line: Line) -> dict[str, object]:
 
 def booktabs(summary: Summary) -> str:
     """Contents of report.tex: a table environment; needs `\\usepackage{booktabs}`."""
-    head, body = text.rows(summary)
+    head, body = markdown.rows(summary)
     table = summary.table
     tested = "" if table.counts else " with a paired t-test, p corrected by Holm's method"
     part = f" {len(table.rows)} of the table's {len(table.whole.rows)} rows." if table.whole else ""
@@ -140,7 +140,7 @@ def booktabs(summary: Summary) -> str:
 
 def show(summary: Summary, console: Console) -> None:
     """Print the table in a terminal; rows have their short names."""
-    head, body = text.rows(summary)
+    head, body = markdown.rows(summary)
     title = Text(f"{summary.table.title}, scale={summary.scale}")
     grid = Grid(title=title, title_justify="left")
     for column in head:

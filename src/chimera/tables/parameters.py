@@ -25,7 +25,7 @@ from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
-from chimera.report.text import grid
+from chimera.report.markdown import grid
 from chimera.rundir.safe_io import write_atomic
 from chimera.tables import run, show
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from chimera.config.tables import Published, title_of
 from chimera.paths import CONF
-from chimera.report import curves, digits, metric_grid, notes, provenance
+from chimera.report import curves, formatting, metric_grid, notes, provenance
 from chimera.report.baselines import baselines
-from chimera.report.cells import Cell
 from chimera.report.escape import Markdown, block, cell, code, markdown
+from chimera.report.results import Cell
 from chimera.report.stats import LEVEL, Difference
 from chimera.report.summary import Line, Pair, Summary
 
@@ -93,21 +93,22 @@ def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
         "published": lambda line: _published(line.published),
         "ours": lambda line: line.result,
         "difference": lambda line: _difference(summary, line),
-        f"{1 - LEVEL:.0%} interval": tested(digits.interval),
-        "p": tested(digits.p_value),
-        "parameters": fact("parameters", digits.count),
-        "size": fact("bytes_packed", lambda size: f"{digits.count(size)}B"),
-        "FLOPs/token": fact("flops", digits.count),
+        f"{1 - LEVEL:.0%} interval": tested(formatting.interval),
+        "p": tested(formatting.p_value),
+        "parameters": fact("parameters", formatting.count),
+        "size": fact("bytes_packed", lambda size: f"{formatting.count(size)}B"),
+        "FLOPs/token": fact("flops", formatting.count),
         "MFU": fact("mfu", "{:.1%}".format),
-        "tokens/s": fact("tokens_per_second", lambda speed: digits.number(speed, 3)),
-        "time": fact("seconds", digits.clock),
+        "tokens/s": fact("tokens_per_second", lambda speed: formatting.number(speed, 3)),
+        "time": fact("seconds", formatting.clock),
     }
     further = _only_published(summary)
     for name in further if len(further) <= MAX_PUBLISHED_COLUMNS else ():
         columns[f"published {name}"] = partial(_also_published, name)
     body = [{name: write(line) for name, write in columns.items()} for line in summary.lines]
     body += [
-        {"row": f"{b.title} ({b.name})", "ours": digits.spread(b.value)} for b in baselines(summary)
+        {"row": f"{b.title} ({b.name})", "ours": formatting.spread(b.value)}
+        for b in baselines(summary)
     ]
     always = ("row", "published", "ours")
     head = [name for name in columns if name in always or any(row.get(name) for row in body)]
@@ -120,8 +121,8 @@ def _difference(summary: Summary, line: Line) -> str:
     if line.difference is None:
         return ""
     fewer = line.difference.n < len(line.cells)
-    seeds = f" ({digits.seeds(line.difference.n)})" if fewer else ""
-    return digits.spread(line.difference, sign=True) + seeds
+    seeds = f" ({formatting.seeds(line.difference.n)})" if fewer else ""
+    return formatting.spread(line.difference, sign=True) + seeds
 
 
 def _published(number: Published | None) -> str:
@@ -168,17 +169,17 @@ def _against(pair: Pair) -> str:
     assert second.ours
     result = "both have the same value"
     if difference.mean:
-        worse = digits.spread(difference).removeprefix("-")
+        worse = formatting.spread(difference).removeprefix("-")
         seeds = f"{difference.n} common seed{'s' * (difference.n != 1)}"
         result = f"{code(first.name)} is worse by {worse} over {seeds}"
-    if p := digits.p_equals(difference):
+    if p := formatting.p_equals(difference):
         verdict = f"{'' if difference.significant else 'not '}significant, {p}"
     else:
         verdict = "one seed, no test" if difference.std is None else "a count, no test"
     return (
         f"- The paper has {code(first.name)} ({first.published.value:g}) ahead of"
         f" {code(second.name)} ({second.published.value:g}); here {result}"
-        f" ({digits.spread(first.ours)} against {digits.spread(second.ours)}): {verdict}."
+        f" ({formatting.spread(first.ours)} against {formatting.spread(second.ours)}): {verdict}."
     )
 
 
@@ -268,7 +269,7 @@ def _runs(summary: Summary) -> list[list[str]]:
             run.row,
             str(run.seed),
             _state(run),
-            "" if run.value is None else digits.number(run.value, 5),
+            "" if run.value is None else formatting.number(run.value, 5),
             _commit(run),
             run.directory.name if run.state != "missing" else "",
         ]
