@@ -17,7 +17,7 @@ from chimera.report.curves import at_common_steps
 from chimera.report.write import write
 from chimera.rundir.identity import identity
 from chimera.rundir.portable import POINTS
-from chimera.rundir.records import RUNS, add
+from chimera.rundir.records import RUNS, add, of_run
 from chimera.rundir.steps import losses
 from chimera.sweep.engine import Engine
 from chimera.sweep.job import State
@@ -105,7 +105,7 @@ def test_the_record_of_a_run_that_is_gone_names_what_started_from_it(tmp_path: P
 
 
 def test_a_report_is_rebuilt_from_records(tmp_path: Path) -> None:
-    add(rows(tmp_path / "runs"))
+    add(map(of_run, rows(tmp_path / "runs")))
     write(TABLE, ["scale=smoke"], [0, 1], tmp_path / "before")
     shutil.rmtree(tmp_path / "runs")
     write(TABLE, ["scale=smoke"], [0, 1], tmp_path / "after")
@@ -132,7 +132,7 @@ def test_comparisons_and_frames_show_a_run_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], there: bool
 ) -> None:
     found = rows(tmp_path / "runs")
-    add(found)
+    add(map(of_run, found))
     if not there:
         shutil.rmtree(tmp_path / "runs")
     frame = runs()

@@ -47,28 +47,34 @@ def main(options: Options, words: list[str]) -> int:
 def _add(places: list[Path], options: Options) -> int:
     """Add runs; one that is named and cannot be added is an error, one in a folder is left out."""
     from chimera.paths import runs_root
-    from chimera.report.comparison import directories, is_run
-    from chimera.rundir.records import add
+    from chimera.report.comparison import directories
+    from chimera.rundir.records import Record, add, of_run
 
-    named = [place for place in places if is_run(place)]
-    found = directories(places or [runs_root()])
-    runs = [run for run in found if isinstance(run, Path)]
-    added = add(runs, options.to, overwrite=options.overwrite, named=named)
-    for record in added.new:
-        print(f"{record.folder}: {record.name}-{record.identity}")
-    for line in added.left_out:
-        print(f"left out: {one_line(line)}")
-    unchanged = f", {added.same} there already" if added.same else ""
-    print(f"{len(added.new)} added{unchanged}")
+    found, left_out = list[Record](), list[str]()
+    for run in directories(places or [runs_root()]):
+        try:
+            found.append(run if isinstance(run, Record) else of_run(run))
+        except UserError as error:
+            if run in places:
+                raise
+            left_out.append(one_line(error))
+    new = add(found, options.to, overwrite=options.overwrite)
+    for record in new:
+        print(f"{record.folder}: {record.path.name}")
+    for line in left_out:
+        print(f"left out: {line}")
+    same = len(found) - len(new)
+    print(f"{len(new)} added" + (f", {same} there already" if same else ""))
     return 0
 
 
 def _check() -> int:
     """Name the records that do not count; returns 1 if there are any."""
-    from chimera.rundir.records import check
+    from chimera.rundir.records import Records
 
-    good, wrong = check()
-    for line in wrong:
-        print(f"not counted: {one_line(line)}")
-    print(f"{good} of {good + len(wrong)} records count")
-    return int(bool(wrong))
+    known = Records()
+    good = sum(known.get(digits) is not None for digits in known)
+    for why in dict.fromkeys(known.refused.values()):
+        print(f"not counted: {one_line(why)}")
+    print(f"{good} of {good + len(known.refused)} records count")
+    return int(bool(known.refused))

@@ -20,6 +20,7 @@ import json
 import os
 import sys
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -293,48 +294,24 @@ def folder_of(config: Mapping[str, Any]) -> Path:
     return home() / f"experiments/{table}/results/{scale}" if table else home() / "records" / scale
 
 
-@dataclass
-class Added:
-    """Records that are new, how many were there already, and why other runs have none."""
-
-    new: list[Record] = field(default_factory=list)
-    same: int = 0
-    left_out: list[str] = field(default_factory=list)
-
-
 def add(
-    runs: Iterable[Path],
-    to: Path | None = None,
-    *,
-    overwrite: bool = False,
-    named: Iterable[Path] = (),
-) -> Added:
-    """Keep the records of finished runs.
+    found: Iterable[Record], to: Path | None = None, *, overwrite: bool = False
+) -> list[Record]:
+    """Write records into their folders, or into one folder; return those that are new.
 
     Args:
-        runs: their directories.
-        to: folder of the records; None: that of each run's table and scale.
+        found: records of runs (`of_run`).
+        to: folder of all of them.
         overwrite: replace a record of the same run with other numbers.
-        named: of the runs, those that were asked for one by one: one that is not kept is an error.
 
     Raises:
-        UserError: a named run is not kept, or a folder's records cannot be read.
+        UserError: a folder's records cannot be read, or it has another record of a run.
     """
-    added, by_folder, must = Added(), dict[Path, list[Record]](), set(named)
-    for run in runs:
-        try:
-            record = of_run(run)
-        except UserError as error:
-            if run in must:
-                raise
-            added.left_out.append(str(error))
-            continue
-        by_folder.setdefault(to or record.folder, []).append(record)
-    for folder, found in by_folder.items():
-        new = write(folder, found, overwrite=overwrite)
-        added.new += new
-        added.same += len(found) - len(new)
-    return added
+    by_folder = defaultdict[Path, list[Record]](list)
+    for record in found:
+        by_folder[to or record.folder].append(record)
+    new = [write(folder, those, overwrite=overwrite) for folder, those in by_folder.items()]
+    return [record for those in new for record in those]
 
 
 def write(folder: Path, found: Sequence[Record], *, overwrite: bool = False) -> list[Record]:
@@ -368,22 +345,6 @@ def write(folder: Path, found: Sequence[Record], *, overwrite: bool = False) -> 
             text = "".join("\t".join(_summary(each)) + "\n" for each in ordered)
             write_atomic(folder / LIST, "\t".join(COLUMNS) + "\n" + text)
     return new
-
-
-def check(roots: Sequence[Path] | None = None) -> tuple[int, list[str]]:
-    """Read all records: how many count, and a line for each file or record that does not."""
-    good, wrong = 0, list[str]()
-    for folder in folders(roots):
-        try:
-            for digits in dict.fromkeys([*_listed(folder / LIST), *_lines(folder / RUNS)]):
-                try:
-                    _record(folder, digits)
-                    good += 1
-                except UserError as error:
-                    wrong.append(str(error))
-        except UserError as error:
-            wrong.append(str(error))
-    return good, wrong
 
 
 def _summary(record: Record) -> list[str]:
