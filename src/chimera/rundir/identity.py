@@ -35,7 +35,6 @@ NOT_IDENTITY = (
     "callbacks",
     "task.teacher",
     "init_from",
-    "init_row",
     "data.cache_dir",
     "data.num_workers",
     "data.processes",
