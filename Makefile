@@ -19,7 +19,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytes
 SEED_LIST = $(shell seq -s, 0 $$(($(SEEDS) - 1)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-rest test-all lint format bench docs gpu torture wheel-test zoo profile table report dashboard notebooks evidence
+.PHONY: help setup train test test-rest test-all lint format bench docs gpu gpu-pack torture wheel-test zoo profile table report dashboard notebooks evidence
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -90,5 +90,8 @@ wheel-test: ## builds wheel and sdist, installs the wheel into a bare environmen
 bench: setup ## speed and memory; without ARGS=<name> a list
 	$(BIN)/python -m benchmarks $(ARGS)
 
-gpu: ## what this machine's GPU gives, in a quarter of an hour, with PYTHON=<a Python that has torch>
+gpu: ## what this machine's GPU gives, in half an hour, with PYTHON=<a Python that has torch>
 	PYTHON=$(PYTHON) tools/gpu.sh $(ARGS)
+
+gpu-pack: setup ## wheels for `make gpu` on a machine without network; ARGS="numpy rich" leaves these out
+	tools/gpu_pack.sh $(ARGS)

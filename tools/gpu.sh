@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make gpu`: measure on this machine's GPU with the Python that has torch, and nothing of .venv.
 #   PYTHON=python3 tools/gpu.sh [options of python -m benchmarks.gpu]
-# Where .gpu/wheels is there (python -m benchmarks.gpu.pack writes it), the packages come from it:
+# Where .gpu/wheels is there (tools/gpu_pack.sh writes it), the packages come from it:
 # no network is needed, and nothing is installed into that Python.
 set -euo pipefail
 cd "$(dirname "$0")/.."

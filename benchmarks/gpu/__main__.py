@@ -1,6 +1,6 @@
 """Measure on a GPU: jobs in waves, each job a process of its own, its row written to JSON at once.
 
-    python -m benchmarks.gpu                               all waves, a quarter of an hour
+    python -m benchmarks.gpu                               all waves, half an hour
     python -m benchmarks.gpu --only card 'steps bert'      one wave of these jobs
     python -m benchmarks.gpu --device cpu --tiny           the program itself, without a GPU
 
@@ -14,27 +14,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu import forms, kernels, steps
-from chimera.paths import ROOT
+from benchmarks.gpu.job import Setting, work
 from chimera.rundir.environment import environment
 
 RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 #: Jobs that fit into 80 GB together, the most important first.
 WAVES = (
-    ("card", *(f"steps {name}" for name in steps.FIRST)),
-    tuple(f"steps {name}" for name in steps.SECOND),
+    ("card", *steps.WAVES[0]),
+    steps.WAVES[1],
     ("packed", "packed gemlite", *(f"kernels {name}" for name in kernels.NAMES),
      *(f"forms {part}" for part in range(forms.JOBS))),
-    tuple(f"steps {name}" for name in steps.THIRD),
+    *steps.WAVES[2:],
 )  # fmt: skip
 #: Share of a wave's seconds in which its jobs have to be ready.
 PREPARED = 0.7
@@ -54,55 +54,43 @@ def main(arguments: list[str] | None = None) -> int:
         print("error: --device cuda: torch finds no GPU here; use --device cpu --tiny to try the"
               " program", file=sys.stderr)  # fmt: skip
         return 2
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
     machine = environment()
     packages = machine.pop("packages")
     machine |= {name: packages.get(name) for name in VERSIONS}
     failed = 0
     for wave in [options.only] if options.only else WAVES:
-        with tempfile.TemporaryDirectory() as folder:
-            for name, row in measured(wave, Path(folder), options):
-                write(options.out, name, {"machine": machine, "tiny": options.tiny}, row)
-                print(f"== {name}: {json.dumps(row)[:600]}", flush=True)
-                failed += "error" in row
+        for name, row in measured(wave, options):
+            write(options.out, name, {"machine": machine, "tiny": options.tiny}, row)
+            print(f"== {name}: {json.dumps(row)[:900]}", flush=True)
+            failed += "error" in row
     return 1 if failed else 0
 
 
-def measured(wave: Any, folder: Path, options: Any) -> Any:
-    """Prepare all jobs of a wave, then let each measure; yields names and rows."""
-    began, jobs = time.monotonic(), {}
+def measured(wave: Iterable[str], options: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Prepare all jobs of a wave, then let each measure."""
+    context, began, jobs = get_context("spawn"), time.monotonic(), {}
     for name in wave:
-        place = folder / name.replace(" ", "-")
-        command = [sys.executable, "-m", "benchmarks.gpu.job", str(place), options.device, name]
-        with place.with_suffix(".log").open("w") as log:
-            jobs[name] = place, subprocess.Popen(
-                [*command, *["--tiny"] * options.tiny], cwd=ROOT, stdout=log, stderr=log,
-                env={"TORCHINDUCTOR_COMPILE_THREADS": "4", **os.environ},
-            )  # fmt: skip
-    for place, process in jobs.values():
-        until = began + PREPARED * options.seconds
-        while time.monotonic() < until and process.poll() is None:
-            if place.with_suffix(".ready").exists():
-                break
-            time.sleep(0.1)
-    for place, process in jobs.values():  # what is late must not disturb the others
-        if not place.with_suffix(".ready").exists():
+        setting = Setting(options.device, options.tiny, context.Event(), context.Event())
+        results: Any = context.SimpleQueue()
+        jobs[name] = setting, results, context.Process(target=work, args=(name, setting, results))
+        jobs[name][2].start()
+    late = began + PREPARED * options.seconds
+    for setting, _, process in jobs.values():
+        while process.is_alive() and time.monotonic() < late and not setting.prepared.wait(0.1):
+            pass
+    for setting, _, process in jobs.values():
+        if not setting.prepared.is_set():  # it must not disturb the others
             process.kill()
     print(f"prepared in {time.monotonic() - began:.0f} s", flush=True)
-    for name, (place, process) in jobs.items():
-        place.with_suffix(".go").touch()
-        row = {"error": "not ready in time"}
-        try:
-            process.wait(max(1.0, began + options.seconds - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            row = {"error": "not measured in time"}
-        if place.with_suffix(".json").exists():
-            row = json.loads(place.with_suffix(".json").read_text())
-        elif process.wait() > 0:
-            row = {"error": f"ended with {process.wait()}"}
-        if "error" in row:
-            print("\n".join(place.with_suffix(".log").read_text().splitlines()[-12:]), flush=True)
-        yield name, row
+    for name, (setting, results, process) in jobs.items():
+        setting.go.set()
+        process.join(max(1.0, began + options.seconds - time.monotonic()))
+        late_too = process.is_alive()
+        process.kill()
+        process.join()
+        no_row = "not measured in time" if late_too else f"ended with {process.exitcode}"
+        yield name, {"error": no_row} if results.empty() else results.get()
 
 
 def write(out: Path, name: str, about: dict[str, Any], row: dict[str, Any]) -> None:

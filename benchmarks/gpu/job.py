@@ -1,16 +1,15 @@
-"""One job, as the process that `benchmarks.gpu` starts; its row is a JSON file."""
+"""One job, as the process that `benchmarks.gpu` starts, and what all jobs share."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import json
+import os
 import statistics
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,21 +22,21 @@ class Setting:
     """Where a job measures.
 
     Args:
-        place: path of the job's files without a suffix; `.` measures at once.
         device: cuda or cpu.
         tiny: shapes that take seconds on a CPU; their numbers mean nothing.
+        prepared, go: events: this job could measure, and it may.
     """
 
-    place: Path
     device: str
     tiny: bool
+    prepared: Any
+    go: Any
 
     def ready(self) -> None:
         """Say that all is prepared, and wait until the others are quiet."""
         self.wait()
-        self.place.with_suffix(".ready").touch()
-        while not self.place.with_suffix(".go").exists():
-            time.sleep(0.02)
+        self.prepared.set()
+        self.go.wait()
 
     def wait(self) -> None:
         """Wait until the device has done what it was given."""
@@ -49,17 +48,16 @@ class Setting:
         half = HALF.get(precision, torch.bfloat16)
         return torch.autocast(self.device, half, enabled=precision != "fp32")
 
-    def median(self, call: Callable[[], object], rounds: int = 7, warmup: int = 2) -> float:
-        """Median seconds of a call, until the device has done it."""
+    def median(self, call: Callable[[], object], rounds: int = 7) -> float:
+        """Median seconds of a call, until the device has done it, after two more calls."""
         seconds = []
-        for number in range(warmup + (1 if self.tiny else rounds)):
+        for _ in range(2 + (1 if self.tiny else rounds)):
             self.wait()
             start = time.perf_counter()
             call()
             self.wait()
-            if number >= warmup:
-                seconds.append(time.perf_counter() - start)
-        return statistics.median(seconds)
+            seconds.append(time.perf_counter() - start)
+        return statistics.median(seconds[2:])
 
     def captured(self, step: Callable[[], object]) -> Callable[[], object]:
         """A function that replays a call as one CUDA graph; on a CPU, the call."""
@@ -71,6 +69,7 @@ class Setting:
             for _ in range(3):
                 step()
         torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.empty_cache()  # what the calls before it held
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
@@ -83,19 +82,14 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:1])[:300]}"
 
 
-def main(arguments: list[str]) -> int:
-    """Measure; arguments are the place, the device, the job, and --tiny."""
-    place, device, name, *rest = arguments
+def work(name: str, setting: Setting, results: Any) -> None:
+    """Measure a job, in silence, and put its row into the queue."""
     part, _, label = name.partition(" ")
-    try:
-        module: Any = importlib.import_module(f"benchmarks.gpu.{part}")
-        row = module.main(Setting(Path(place), device, "--tiny" in rest), label)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the row says so
-        traceback.print_exc()
-        row = {"error": reason(error)}
-    Path(place).with_suffix(".json").write_text(json.dumps(row))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            row = importlib.import_module(f"benchmarks.gpu.{part}").main(setting, label)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the row says so
+            row = {"error": reason(error), "trace": traceback.format_exc()[-1500:].splitlines()}
+        results.put(row)

@@ -97,7 +97,8 @@ def main(setting: Setting, name: str) -> dict[str, Any]:
     want = gradients(lambda x: ours(name, x, "parallel"), exact)
     variants = {"ours": ""}
     if setting.device == "cuda":
-        variants |= {"fla": "", **({"narrow": "narrow", "wide": "wide"} if refused(name) else {})}
+        gated = name in ("gated_delta", "mamba2")  # decays of tokens
+        variants |= {"fla": ""} | ({"narrow": "narrow", "wide": "wide"} if gated else {})
     rows, large = dict[str, Any](), SMALL if setting.tiny else LARGE
     timed: dict[str, tuple[Callable[[Inputs], Tensor], Inputs]] = {}
     for label, tile in variants.items():
@@ -136,11 +137,6 @@ def gradients(call: Callable[[Inputs], Tensor], x: Inputs) -> Inputs:
         f"d{key}": y.grad for key, y in leaves.items() if y.grad is not None
     }
     return {key: y.double().cpu() for key, y in found.items()}
-
-
-def refused(name: str) -> bool:
-    """Whether the library may refuse a mixer's gradients: decays of tokens."""
-    return name in ("gated_delta", "mamba2")
 
 
 @contextmanager

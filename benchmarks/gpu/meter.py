@@ -44,6 +44,8 @@ class Meter:
         self._left -= 1
         if self._stage == "warm-up" and self._left < 0:
             self.setting.ready()
+            if self.setting.device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
             self._stage, self._steps, self._start = "timing", 0, time.perf_counter()
         elif self._stage == "timing":
             self._steps += 1
