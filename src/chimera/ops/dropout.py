@@ -60,7 +60,7 @@ def sample_keys(seed: int, step: int, samples: Int[Tensor, " b"]) -> Int[Tensor,
 
 def token_keys(samples: Int[Tensor, " b"], pos: Int[Tensor, "#b t"]) -> Int[Tensor, "b t"]:
     """Key of each token: of its sample and its position, so padding does not change it."""
-    return _mix(samples[:, None] + pos * POSITION)
+    return _mix(samples[:, None] + _int64(pos, samples) * POSITION)
 
 
 def fork(ctx: Ctx, number: int) -> Ctx:
@@ -95,8 +95,19 @@ def dropout(
 
 def draws(keys: Int[Tensor, "*n"], width: int, call: int) -> Int[Tensor, "*n d"]:
     """Uniform int16 for each row and channel."""
-    groups = torch.arange(-(-width // LANES), device=keys.device) * GOLDEN + call
-    return _mix(keys[..., None] + groups).view(torch.int16)[..., :width]
+    groups = _int64(torch.arange(-(-width // LANES), device=keys.device), keys)
+    return _mix(keys[..., None] + (groups * GOLDEN + call)).view(torch.int16)[..., :width]
+
+
+def _int64(index: Int[Tensor, "*n"], keys: Int[Tensor, "*m"]) -> Int[Tensor, "*n"]:
+    """The same numbers, for a product with a 64-bit constant in a compiled graph.
+
+    Inductor counts an `arange` in int32, and Triton refuses to multiply that by such a constant.
+    Added to numbers that it loads, which it cannot know to be 0, the index is of 64 bits.
+    """
+    if torch.compiler.is_compiling():
+        return index + (keys.flatten()[:1] & 0).to(index.device)
+    return index
 
 
 def _mix(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
