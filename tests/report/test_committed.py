@@ -24,6 +24,7 @@ def test_a_report_is_written_from_the_records_by_the_command_that_it_names(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "no-runs"))
+    monkeypatch.setenv("CHIMERA_RECORDS", str(EXPERIMENTS))
     monkeypatch.chdir(tmp_path)
     report = file.read_text(encoding="utf-8")
     found = re.findall(r"^((?:\w+=\S+ )*)chimera report (.*)$", report, re.MULTILINE)
