@@ -52,7 +52,7 @@ class Meter:
             late = time.perf_counter() - self._start > SECONDS and self._steps >= FEWEST
             if late or self.setting.tiny:
                 self._time()
-        elif self._stage == "profiling" and self._left < 0:
+        elif self._stage == "profiling" and self._left <= 0:
             self.setting.wait()
             self._profile.stop()
             self.row |= traced(self._profile, self.profiled)
