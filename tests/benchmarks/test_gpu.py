@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from multiprocessing import Event
 from pathlib import Path
 
 import pytest
+from benchmarks.gpu import meter
 from benchmarks.gpu.__main__ import WAVES, main
-from benchmarks.gpu.meter import traced
+from benchmarks.gpu.job import Setting
+from benchmarks.gpu.meter import measured, traced
 
 from chimera.paths import ROOT
 
@@ -58,6 +61,29 @@ def test_kernels_that_overlap_count_once() -> None:
     found = traced(Profile(), 1)
     assert (found["kernels"], found["waits"], found["busy_seconds"]) == (3, 1, 10)
     assert found["copies"] == {"Memcpy DtoH": 1}
+
+
+def test_as_many_steps_are_profiled_as_counts_are_divided_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[str] = []
+
+    class Profile:
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None:
+            steps.append("start")
+
+        def stop(self) -> None:
+            steps.append("stop")
+
+    monkeypatch.setattr(meter, "profile", Profile)
+    monkeypatch.setattr(meter, "traced", lambda prof, number: {"number": number})
+    event = Event()
+    event.set()
+    row = measured(Setting("cpu", True, event, event), lambda: steps.append("step"))
+    inside = steps[steps.index("start") + 1 : steps.index("stop")]
+    assert inside == ["step"] * row["number"]
 
 
 def test_what_is_packed_is_pinned() -> None:
