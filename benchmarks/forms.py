@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.parts import choices, composite, names, rotates
 from chimera.config.settings import Model
-from chimera.contract import Ctx
+from chimera.contract import Context
 from chimera.model.assemble import build_model
 from chimera.model.language import LanguageModel
 from chimera.paths import CONF, ROOT
@@ -93,7 +93,7 @@ def naive(name: str) -> float | None:
     positions = torch.arange(TOKENS).expand(2, TOKENS)
     want = oracle(mixer, x).detach()  # with gradients: a test-time learner's oracle takes its own
     with torch.no_grad():
-        return error(mixer(x, Ctx(positions)).y, want)
+        return error(mixer(x, Context(positions)).y, want)
 
 
 def tests_of(name: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.settings import Model
-from chimera.contract import Ctx, Mixer
+from chimera.contract import Context, Mixer
 from chimera.model.assemble import Choices, build_model, choose
 from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
@@ -43,7 +43,7 @@ def rotates(settings: Model, factories: Choices) -> bool:
     """Whether a position can rotate queries and keys in all layers."""
     with torch.device("meta"):
         model = build_model(settings, factories, vocab_size=2, causal=True)
-    return all("rotate" in mixer.honours for mixer in _mixers(model))
+    return all("rotate" in mixer.position_hooks for mixer in _mixers(model))
 
 
 class Alone(nn.Module):
@@ -56,7 +56,7 @@ class Alone(nn.Module):
         (self.mixer,) = _mixers(model)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.mixer(x, Ctx(torch.arange(x.shape[1])[None])).y
+        return self.mixer(x, Context(torch.arange(x.shape[1])[None])).y
 
 
 def _mixers(model: LanguageModel) -> list[Mixer]:

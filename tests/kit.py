@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Parts, Site
+from chimera.contract import Context, Parts, Site
 from chimera.contract_tests.kit import close as close
 from chimera.contract_tests.kit import ragged as ragged
 from chimera.norm.standard import LayerNorm
@@ -32,11 +32,11 @@ def parts(**change: Any) -> Parts:
     return Parts(**{**plain, **change})
 
 
-def ctx(mask: Tensor | None = None, *, tokens: int = 0, start: int = 0, loop: int = 0) -> Ctx:
+def ctx(mask: Tensor | None = None, *, tokens: int = 0, start: int = 0, loop: int = 0) -> Context:
     """Positions count real tokens only, as the backbone's do."""
     if mask is None:
-        return Ctx(torch.arange(start, start + tokens)[None], None, loop)
-    return Ctx(start + (mask.long().cumsum(1) - 1).clamp(min=0), mask, loop)
+        return Context(torch.arange(start, start + tokens)[None], None, loop)
+    return Context(start + (mask.long().cumsum(1) - 1).clamp(min=0), mask, loop)
 
 
 def in_pieces(mixer: nn.Module, x: Tensor, widths: Iterable[int]) -> tuple[Tensor, list[Any]]:
@@ -79,7 +79,7 @@ def continues(
     assert out.y.isfinite().all()
     ys = [out.y]
     for i in range(new):
-        out = mixer(more[:, i : i + 1], Ctx(mask.sum(1, keepdim=True) + i), out.state)
+        out = mixer(more[:, i : i + 1], Context(mask.sum(1, keepdim=True) + i), out.state)
         ys.append(out.y)
     for row, length in enumerate(lengths):
         alone = torch.cat([x[row][mask[row]], more[row]])[None]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from chimera.errors import UserError
 
 # Re-exported, so that a component imports all that it needs from this module.
-from chimera.site import Ctx as Ctx
+from chimera.site import Context as Context
 from chimera.site import Out as Out
 from chimera.site import Site as Site
 from chimera.types import Fraction as Fraction
@@ -161,9 +161,9 @@ class Mixer(nn.Module):
 
     component: ClassVar[str]  # name of the parameter group in optim.rates
     directions: ClassVar[frozenset[Direction]] = BOTH
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed"})  # position hooks that it uses
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed"})  # position hooks that it uses
     forms: ClassVar[tuple[str, ...]] = ("parallel",)  # of parallel, chunkwise, recurrent
-    documents: ClassVar[bool] = False  # whether tokens of other documents (`Ctx`) are not seen
+    documents: ClassVar[bool] = False  # whether tokens of other documents (`Context`) are not seen
     source: ClassVar[str] = ""  # SPEC id, paper
     cost: ClassVar[str] = ""  # of a forward pass in sequence length t (table only)
     state_size: ClassVar[str] = ""  # numbers in the decoding state, per sequence and layer
@@ -175,7 +175,7 @@ class Mixer(nn.Module):
 
     @property
     def torch_draws(self) -> str:
-        """Where torch's generator draws dropout, by micro-batch and process, not by `Ctx.draws`.
+        """Where torch's generator draws dropout, by micro-batch and process, not by `Context.draws`.
 
         Empty for nowhere. A run prints it at its start; a module of any kind may have it.
         """
@@ -200,7 +200,7 @@ class Mixer(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise weights that need special values; called after the default initialisation."""
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
         raise NotImplementedError
 
 
@@ -213,7 +213,7 @@ class FFN(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise weights that need special values; called after the default initialisation."""
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         raise NotImplementedError
 
 

@@ -45,7 +45,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Ctx:
+class Context:
     """Inputs of one forward pass that all layers share.
 
     Args:
@@ -55,7 +55,7 @@ class Ctx:
         draws: [b t], key of each token's dropout (`ops.dropout`); None for draws by torch's
             generator, or without dropout.
         documents: [b t], number of each token's document in its row; None if rows are not packed.
-        memo: results of `once`, which all layers and traversals of the stack share.
+        memo: results of `cached`, which all layers and traversals of the stack share.
     """
 
     pos: Int[Tensor, "#b t"]
@@ -65,7 +65,7 @@ class Ctx:
     documents: Int[Tensor, "b t"] | None = None
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def once(self, key: str, make: Callable[[], Any]) -> Any:
+    def cached(self, key: str, make: Callable[[], Any]) -> Any:
         """`make()`, computed by the first layer that asks.
 
         For functions of `pos`, `mask` and of constants that the key names.
@@ -78,7 +78,7 @@ class Ctx:
             self.memo[key] = make()
         return self.memo[key]
 
-    def take(self, rows: Int[Tensor, " n"]) -> Ctx:
+    def take(self, rows: Int[Tensor, " n"]) -> Context:
         """Inputs of the sequences `rows` alone."""
         names = ("pos", "mask", "draws", "documents")
         given = {name: x for name in names if (x := getattr(self, name)) is not None}

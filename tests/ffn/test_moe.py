@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from chimera.contract import FFN, Ctx, Out
+from chimera.contract import FFN, Context, Out
 from chimera.ffn.mlp import MLP
 from chimera.ffn.moe import MoE
 from chimera.ops.routing import balance
@@ -157,7 +157,7 @@ class Counting(FFN):
         super().__init__()
         self.seen = seen
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         self.seen.append(x.shape[0] * x.shape[1])
         assert ctx.pos.shape == x.shape[:2]
         return Out(x)
@@ -166,7 +166,7 @@ class Counting(FFN):
 class Reporting(FFN):
     """Expert with an auxiliary loss."""
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         return Out(x, aux={"inner": torch.tensor(3.0)})
 
 

@@ -33,10 +33,10 @@ def test_is_the_mean_of_normed_members() -> None:
 def test_capabilities_are_those_that_members_share() -> None:
     """A recurrence leaves positions to the attention beside it, and goes both ways in encoders."""
     both = build(a=Attention, g=GatedLinear)
-    assert both.honours == Attention.honours
+    assert both.position_hooks == Attention.position_hooks
     assert both.directions == CAUSAL
     assert build(a=Attention, r=Retention).directions == BOTH
-    assert build(g=GatedLinear).honours == GatedLinear.honours
+    assert build(g=GatedLinear).position_hooks == GatedLinear.position_hooks
     assert not both.documents
     assert build(a=Attention).documents
 

@@ -118,11 +118,11 @@ def test_a_position_that_rotates_takes_the_place_of_the_own_rotation() -> None:
     want = rope.o_proj(o.transpose(1, 2).flatten(2) * F.silu(rope.g_proj(x)))
     close(rope(x, here).y, want)
     assert (own(x, here).y - still(x, here).y).abs().max() > 1e-3
-    assert "bias" not in Retention.honours
+    assert "bias" not in Retention.position_hooks
 
 
 def test_layers_share_rates_and_angles_without_a_change_of_numbers() -> None:
-    """One `Ctx` serves a whole model: layers take from it only what is equal for them."""
+    """One `Context` serves a whole model: layers take from it only what is equal for them."""
     options: list[dict[str, Any]] = [
         {}, {"decay": "retnet"}, {"heads": 4}, {"depth_shift": 1.0}, {"depth_shift": 2.0},
     ]  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Mixer, Out, Parts, Site
+from chimera.contract import CAUSAL, Context, Mixer, Out, Parts, Site
 from chimera.mixer.attention import Attention
 from chimera.mixer.ode import ODEAttention
 from chimera.mixer.routed import Routed
@@ -88,7 +88,7 @@ def test_prefill_and_decode_equal_the_full_pass(mode: str, scope: str, left: boo
     with torch.no_grad():
         state, got = m(x, ctx(mask), m.init_state(2)).state, []
         for i in range(3):
-            here = Ctx(mask.sum(1, keepdim=True) + i, None)
+            here = Context(mask.sum(1, keepdim=True) + i, None)
             out = m(more[:, i : i + 1], here, state)
             state = out.state
             got.append(out.y)
@@ -112,7 +112,7 @@ def test_top1_by_sequence_runs_one_mixer_per_sequence() -> None:
     class Noted(Attention):
         name: str
 
-        def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+        def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
             seen[self.name] = seen.get(self.name, 0) + len(x)
             return super().forward(x, ctx, state)
 
@@ -159,12 +159,12 @@ def test_load_report(causal: bool, mode: str, scope: str) -> None:
 def test_it_can_do_what_all_of_its_members_can() -> None:
     class Deaf(Attention):
         directions = CAUSAL
-        honours = frozenset({"embed"})
+        position_hooks = frozenset({"embed"})
 
-    assert build().honours == {"embed", "rotate", "bias"} < Attention.honours
+    assert build().position_hooks == {"embed", "rotate", "bias"} < Attention.position_hooks
     mixed = build(True, members={"attention": Attention, "deaf": Deaf})
     assert mixed.directions == CAUSAL
-    assert mixed.honours == {"embed"}
+    assert mixed.position_hooks == {"embed"}
     # An encoder wraps such a mixture in `Bidirectional`, as any causal mixer.
     members: dict[str, Any] = {"attention": Attention, "deaf": Deaf}
     both = Bidirectional(site(causal=False), parts(), partial(Routed, members=members))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from chimera.contract import Ctx, Out, Site
+from chimera.contract import Context, Out, Site
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.mixer.shared import softmax
@@ -36,7 +36,7 @@ def test_loops_traverse_the_same_layers_with_the_logical_index(
     for layer, block in enumerate(model.backbone.blocks):
         whole = block.mixer.forward
 
-        def spy(x, ctx: Ctx, state=None, layer=layer, whole=whole) -> Out:  # type: ignore[no-untyped-def]
+        def spy(x, ctx: Context, state=None, layer=layer, whole=whole) -> Out:  # type: ignore[no-untyped-def]
             seen.append(Site(8, 2, depth=2, layer=layer).logical(ctx.loop))
             return whole(x, ctx, state)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chimera.contract import BOTH, CAUSAL, Ctx, Mixer, Out, Parts, Position, Site
+from chimera.contract import BOTH, CAUSAL, Context, Mixer, Out, Parts, Position, Site
 from chimera.mixer.attention import Attention
 from chimera.model.bidirectional import Bidirectional, reversal
 from tests.kit import close, ctx, double, grads, parts, ragged, site
@@ -26,7 +26,7 @@ class Sum(Mixer):
         assert site.causal
         self.weight = torch.nn.Parameter(torch.ones(1))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
         kept = x if ctx.mask is None else x * ctx.mask[..., None]
         loss = self.weight.square().sum()
         return Out(self.weight * kept.cumsum(1), aux={"size": loss}, stats={"w": self.weight[0]})
@@ -107,7 +107,7 @@ def test_weights_are_shared_or_not() -> None:
 def test_it_is_what_it_wraps() -> None:
     both = build(Attention)
     assert both.component == "attention"
-    assert both.honours == Attention.honours
+    assert both.position_hooks == Attention.position_hooks
     assert both.directions == BOTH
     assert build().component == "sum"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Mixer, Out, Parts, Site
+from chimera.contract import CAUSAL, Context, Mixer, Out, Parts, Site
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
@@ -24,7 +24,7 @@ class Reads(Mixer):
         super().__init__()
         self.out: nn.Module = parts.linear(site.dim, site.dim, bias=False, role="out")
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
         return Out(self.out(x.mean(1, keepdim=True).expand_as(x)))
 
 
@@ -33,7 +33,7 @@ class Parallel(Reads):
 
     component, directions = "parallel", CAUSAL
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
         counts = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         return Out(self.out(x.cumsum(1) / counts))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chimera.contract import Ctx
+from chimera.contract import Context
 from chimera.ops.dropout import draws, dropout, fork, label, sample_keys, token_keys
 
 CALL = label("a test")
@@ -30,7 +30,7 @@ def test_a_share_of_p_is_zero_and_the_mean_stays(p: float) -> None:
 
 def test_neighbours_are_independent() -> None:
     """Channels, tokens, samples, steps, seeds, calls and layers: correlations near zero."""
-    ctx = Ctx(torch.arange(32)[None], draws=keys())
+    ctx = Context(torch.arange(32)[None], draws=keys())
 
     def uniform(k: Tensor | None, call: int = CALL) -> Tensor:
         assert k is not None

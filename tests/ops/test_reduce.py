@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Ctx
+from chimera.contract import Context
 from chimera.contract_tests import zoo
 from chimera.norm.qdyt import QDyT
 from chimera.ops import reduce
@@ -100,7 +100,7 @@ def test_experts_without_tokens_on_one_process_wait_for_no_one() -> None:
 
     def of(rows: slice, moe: Any) -> tuple[Tensor, Tensor]:
         x = torch.randn(4, 1, 32, generator=torch.Generator().manual_seed(3))[rows]
-        out = moe(x, Ctx(torch.zeros(1, 1, dtype=torch.long)))
+        out = moe(x, Context(torch.zeros(1, 1, dtype=torch.long)))
         (out.y.square().mean() + out.aux["balance"]).backward()
         return out.y.detach(), out.aux["balance"].detach()
 

@@ -16,7 +16,7 @@ from chimera.api.words import composed, settings
 from chimera.config.groups import groups
 from chimera.config.schema import arguments, check_value
 from chimera.config.settings import Model
-from chimera.contract import FFN, Ctx, Mixer, Norm, Position, PositiveInt, Role
+from chimera.contract import FFN, Context, Mixer, Norm, Position, PositiveInt, Role
 from chimera.errors import UserError
 from chimera.model.assemble import Choices, build_model, choose, provides_of
 
@@ -70,7 +70,7 @@ class Layer(nn.Module):
         else:
             positions = (mask.long().cumsum(1) - 1).clamp(min=0)
             x = x.masked_fill(~mask[..., None], 0.0)
-        out = self.part(x, Ctx(positions, mask))
+        out = self.part(x, Context(positions, mask))
         self.aux, self.stats = out.aux, out.stats
         return out.y
 

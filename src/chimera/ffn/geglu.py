@@ -13,7 +13,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
 from chimera.ops.dropout import dropout, label
 
 CALL = label("ffn")
@@ -45,7 +45,7 @@ class GEGLU(FFN):
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
         self.dropout, self.approximate = site.dropout, approximate
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)
         y = a * F.gelu(b, approximate=self.approximate)
         return Out(self.down(dropout(y, self.dropout, self.training, ctx.draws, CALL)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
 from chimera.ops.dropout import dropout, label
 
 CALL = label("ffn")
@@ -33,6 +33,6 @@ class MLP(FFN):
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
         self.dropout = site.dropout
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         y = dropout(F.gelu(self.up(x)), self.dropout, self.training, ctx.draws, CALL)
         return Out(self.down(y))

@@ -24,7 +24,7 @@ from typing import Literal
 from einops import rearrange
 from torch import Tensor, nn
 
-from chimera.contract import FFN, Ctx, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.contract import FFN, Context, FFNFactory, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.ffn.shared.experts import as_rows, load_stats, run_experts
 from chimera.ops.routing import balance, blend, group, probabilities
 
@@ -73,7 +73,7 @@ class MoE(FFN):
         self.router = nn.Linear(site.dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(site, parts) for _ in range(experts))
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         rows, real = as_rows(x, ctx)
         probs = probabilities(rows, self.router.weight)
         gates, chosen = probs.topk(self.top_k, dim=-1)

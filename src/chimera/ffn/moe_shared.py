@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from chimera.contract import (
     FFN,
-    Ctx,
+    Context,
     FFNFactory,
     NonNegativeFloat,
     NonNegativeInt,
@@ -93,7 +93,7 @@ class SharedMoE(OfQwen3Next, FFN):
         self.register_buffer("bias", torch.zeros(experts))
         self.register_buffer("loads", torch.zeros(experts))
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         rows, real = as_rows(x, ctx)
         with autocast_off(rows):
             logits = F.linear(widen(rows), self.router.weight.to(wide(rows)))
@@ -123,7 +123,9 @@ class SharedMoE(OfQwen3Next, FFN):
             y, reports = y + together, [*reports, *aux]
         return Out(y, aux=blend(*reports), stats=load_stats(groups, probs, real))
 
-    def _shared(self, x: Tensor, ctx: Ctx) -> tuple[Tensor, list[tuple[float, dict[str, Tensor]]]]:
+    def _shared(
+        self, x: Tensor, ctx: Context
+    ) -> tuple[Tensor, list[tuple[float, dict[str, Tensor]]]]:
         """Sum of the shared experts in float32 or wider, and their auxiliary losses."""
         count = len(self.experts)
         outs = [each(x, fork(ctx, count + i)) for i, each in enumerate(self.shared)]

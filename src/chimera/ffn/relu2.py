@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from einops import reduce
 from torch import Tensor
 
-from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.contract_gguf import GGUF, in_gguf, joined
 from chimera.ops.dropout import dropout, label
 
@@ -55,7 +55,7 @@ class ReLU2(FFN):
         self.down = parts.linear(inner // fold, site.dim, bias=bias, role="down")
         self.dropout = site.dropout
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         y = F.relu(self.up(x)).square()
         if self.fold > 1:
             y = reduce(y, "b t (fold f) -> b t f", "sum", fold=self.fold)

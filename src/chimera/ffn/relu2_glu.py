@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from chimera.contract import FFN, Ctx, Norm, Out, Parts, PositiveFloat, Site
+from chimera.contract import FFN, Context, Norm, Out, Parts, PositiveFloat, Site
 from chimera.ops.dropout import dropout, label
 
 CALL = label("ffn")
@@ -45,7 +45,7 @@ class ReLU2GLU(FFN):
         self.norm: Norm | None = parts.norm(inner) if inner_norm else None
         self.dropout = site.dropout
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)
         y = a * F.relu(b).square()
         if self.norm is not None:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimera.contract import FFN, Ctx, Out, Parts, PositiveFloat, Site
+from chimera.contract import FFN, Context, Out, Parts, PositiveFloat, Site
 from chimera.contract_gguf import GGUF, NotInGGUF, in_gguf, joined
 from chimera.contract_hf import LLAMA_LIKE, unsupported
 from chimera.errors import UserError
@@ -55,7 +55,7 @@ class SwiGLU(FFN):
             halves = (parts.activation(inner), parts.activation(inner))
             self.grids = nn.ModuleList(nn.Identity() if g is None else g for g in halves)
 
-    def forward(self, x: Tensor, ctx: Ctx) -> Out:
+    def forward(self, x: Tensor, ctx: Context) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)
         if self.grids is not None:
             a, b = (grid(half) for grid, half in zip(self.grids, (a, b), strict=True))

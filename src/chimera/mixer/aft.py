@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import aft
 from chimera.ops.attention import KVCache
 from chimera.ops.local import Aligned, empty_cache, slide
@@ -81,7 +81,7 @@ class AFT(Mixer):
         slots = self.window - 1 if self.form == "local" else 0
         return State(empty_cache(batch, 1, slots, self.dim, like), aft.Sums.empty(like))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         tokens = Aligned.of(ctx)
         x = tokens.take(x)
         k, v = widen(self.k_proj(x)), widen(self.v_proj(x))

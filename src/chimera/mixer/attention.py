@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Hook, Out, Parts, PositiveInt, Site
 from chimera.contract_gguf import GGUF, in_gguf, joined
 from chimera.contract_hf import LLAMA_LIKE
 from chimera.mixer.shared.checkpoint import heads_of, keys_and_values, rotated
@@ -33,7 +33,7 @@ class Attention(SoftmaxMixer):
         bias: biases in the four projections (ignored by quantisers without biases).
     """
 
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
     forms = ("parallel", "recurrent")
     documents = True
     source = "M1, M2; arXiv 1706.03762, 2305.13245"
@@ -55,7 +55,7 @@ class Attention(SoftmaxMixer):
     def init_state(self, batch: int) -> KVCache:
         return self.cache(batch)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state, ctx)
         return Out(self.output(y), state)
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Hook, Mixer, MixerFactory, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Hook, Mixer, MixerFactory, Out, Parts, PositiveInt, Site
 from chimera.ops.conv import causal_conv
 
 
@@ -44,7 +44,7 @@ class ConvAttention(Mixer):
     """
 
     component = "attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
     forms: ClassVar[tuple[str, ...]] = ("parallel", "recurrent")
     source = "M14; SAIDL 2.7"
     cost = "t·K·d + the inner mixer's"
@@ -69,14 +69,14 @@ class ConvAttention(Mixer):
         # Capabilities of the inner mixer; `model.assemble` checks them on the instance.
         self.component = self.inner.component  # type: ignore[misc]
         self.directions = self.inner.directions  # type: ignore[misc]
-        self.honours = self.inner.honours  # type: ignore[misc]
+        self.position_hooks = self.inner.position_hooks  # type: ignore[misc]
         self.forms = self.inner.forms  # type: ignore[misc]
 
     def init_state(self, batch: int) -> State:
         d, kernel = self.weight.shape
         return State(self.weight.new_zeros(batch, kernel - 1, d), self.inner.init_state(batch))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         tail, inner = state or (None, None)
         c, tail = self._convolve(x, tail, ctx.mask)
         if ctx.mask is not None:

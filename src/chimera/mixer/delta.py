@@ -22,7 +22,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import delta
 from chimera.ops.conv import causal_conv
 from chimera.ops.precision import wide, widen
@@ -96,7 +96,7 @@ class DeltaProduct(Mixer):
         tails = (like.new_zeros(batch, w.shape[1] - 1, w.shape[0]) for w in self.convs)
         return DeltaState(like.new_zeros(batch, self.heads, k, k, dtype=wide(like)), tuple(tails))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: DeltaState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: DeltaState | None = None) -> Out:
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         tails: list[Tensor] = []
         if self.convs:

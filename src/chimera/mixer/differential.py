@@ -23,7 +23,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache, attend
 from chimera.ops.precision import widen
@@ -65,7 +65,7 @@ class Differential(SoftmaxMixer):
         like, width = self.q_proj.weight, 2 * self.head_dim
         return KVCache.empty(batch, self.heads.h // 2, width, width, like)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         q, k, v = self.project(x)
         q, k = self.position.rotate(q, k, ctx.pos)
         k, v = (rearrange(y, "b (h n) t k -> b h t (n k)", n=2) for y in (k, v))
@@ -75,7 +75,7 @@ class Differential(SoftmaxMixer):
             k, v, pos_k, mask = state
             mask = None if state.unpadded else mask
         elif mask is not None or ctx.documents is not None:
-            visible = ctx.once(f"allowed {self.causal}", lambda: self._visible(ctx))
+            visible = ctx.cached(f"allowed {self.causal}", lambda: self._visible(ctx))
         y = attend(
             q,
             rearrange(k, "b h s (n k) -> b (h n) s k", n=2),

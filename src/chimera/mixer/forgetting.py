@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Direction, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache, attend
 from chimera.ops.precision import wide, widen
@@ -69,7 +69,7 @@ class Forgetting(SoftmaxMixer):
         total = cache.k.new_zeros(batch, self.heads.h, 0, dtype=wide(cache.k))
         return ForgettingState(cache, total)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: ForgettingState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: ForgettingState | None = None) -> Out:
         q, k, v = self.project(x)
         q, k = self.position.rotate(q, k, ctx.pos)
         gates = F.logsigmoid(widen(self.gate_proj(x)) + widen(self.gate_bias))
@@ -85,7 +85,7 @@ class Forgetting(SoftmaxMixer):
             k, v, pos_k, mask = cache
             mask = None if cache.unpadded else mask
         elif mask is not None or ctx.documents is not None:
-            visible = ctx.once(f"allowed {self.causal}", lambda: self._visible(ctx))
+            visible = ctx.cached(f"allowed {self.causal}", lambda: self._visible(ctx))
         decay = here[..., :, None] - total[..., None, :]
         bias = self.position.bias(ctx.pos, pos_k)
         y = attend(

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from einops import rearrange
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Hook, Out, Parts, PositiveInt, Site
 from chimera.contract_hf import unsupported
 from chimera.errors import UserError
 from chimera.mixer.shared.checkpoint import heads_of, keys_and_values, rotated
@@ -38,7 +38,7 @@ class GatedAttention(SoftmaxMixer):
     """
 
     component = "gated_attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias", "content"})
     forms = ("parallel", "recurrent")
     documents = True
     source = "arXiv 2505.06708"
@@ -63,7 +63,7 @@ class GatedAttention(SoftmaxMixer):
     def init_state(self, batch: int) -> KVCache:
         return self.cache(batch)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         y, state = self.full_attention(*self.project(x), ctx.pos, ctx.mask, state, ctx)
         gate = self.heads.split(widen(self.gate_proj(x)).sigmoid(), self.heads.h)
         y = rearrange(y * gate.to(y.dtype), "b h t k -> b t (h k)")

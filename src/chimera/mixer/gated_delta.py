@@ -27,7 +27,7 @@ from torch import Tensor
 
 from chimera.contract import (
     CAUSAL,
-    Ctx,
+    Context,
     Direction,
     Mixer,
     Out,
@@ -116,7 +116,7 @@ class GatedDelta(OfQwen3Next, Mixer):
         memory = like.new_zeros(batch, self.heads, self.k_dim, self.v_dim, dtype=wide(like))
         return GatedDeltaState(memory, self.conv.init_tail(batch, like))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: GatedDeltaState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: GatedDeltaState | None = None) -> Out:
         memory, tail = state or (None, None)
         mixed = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
         mixed, tail = self.conv(mixed, tail, ctx.mask)

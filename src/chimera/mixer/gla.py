@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chimera.contract import (
     CAUSAL,
-    Ctx,
+    Context,
     Direction,
     Mixer,
     Out,
@@ -100,7 +100,7 @@ class GatedLinear(Mixer):
         shape = (batch, self.heads, self.k_dim, self.v_dim)
         return GLAState(like.new_zeros(shape, dtype=wide(like)))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: GLAState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: GLAState | None = None) -> Out:
         split = "b t (h k) -> b h t k"
         q, k, v, a = (
             rearrange(proj(x), split, h=self.heads)

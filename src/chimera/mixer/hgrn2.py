@@ -26,7 +26,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import channels
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
@@ -84,7 +84,7 @@ class HGRN2(Mixer):
         like, k = self.norm, self.head_dim
         return HGRN2State(like.new_zeros(batch, self.heads, k, k, dtype=wide(like)))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: HGRN2State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: HGRN2State | None = None) -> Out:
         q, f, i = (
             rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads)
             for proj in (self.q_proj, self.f_proj, self.i_proj)

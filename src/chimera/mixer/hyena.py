@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from chimera.contract import (
     CAUSAL,
-    Ctx,
+    Context,
     Direction,
     Mixer,
     Out,
@@ -99,7 +99,7 @@ class Hyena(Mixer):
         past = like.new_zeros(batch, 0, *self.skip.shape)
         return HyenaState(past, like.new_zeros(batch, conv - 1, width))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: HyenaState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: HyenaState | None = None) -> Out:
         past, tail = state or (None, None)
         tokens = Aligned.of(ctx)
         mask, t = tokens.mask, x.shape[1]

@@ -23,7 +23,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.gated import DecayGate, GatedNorm, LowRank, ShortConv
 from chimera.ops import channels, dplr
 from chimera.ops.delta import unit
@@ -92,7 +92,7 @@ class KimiDelta(Mixer):
         memory = like.new_zeros(batch, self.heads, k, k, dtype=wide(like))
         return KDAState(memory, self.conv.init_tail(batch, like))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: KDAState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: KDAState | None = None) -> Out:
         memory, tail = state or (None, None)
         mixed = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
         mixed, tail = self.conv(mixed, tail, ctx.mask)

@@ -20,7 +20,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Hook, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops import decay
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide, widen
@@ -46,7 +46,7 @@ class LinearAttention(Mixer):
     """
 
     component = "linear"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
     forms = ("parallel", "chunkwise", "recurrent")
     source = "M5; arXiv 2006.16236"
     cost = "t·d·(chunk + k)"
@@ -82,7 +82,7 @@ class LinearAttention(Mixer):
             like.new_zeros(batch, h, k, k, dtype=dtype), like.new_zeros(batch, h, k, dtype=dtype)
         )
 
-    def forward(self, x: Tensor, ctx: Ctx, state: LinearState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: LinearState | None = None) -> Out:
         q, k, v = (
             rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads).contiguous()
             for proj in (self.q_proj, self.k_proj, self.v_proj)
@@ -97,7 +97,7 @@ class LinearAttention(Mixer):
         return Out(y, None if s is None or z is None else LinearState(s, z))
 
     def _normaliser(
-        self, q: Tensor, k: Tensor, ctx: Ctx, z: Tensor | None
+        self, q: Tensor, k: Tensor, ctx: Context, z: Tensor | None
     ) -> tuple[Float[Tensor, "b h t 1"], Float[Tensor, "b h k"] | None]:
         """z_t·φ(q_t), and z after the last token (None without a state)."""
         if "rotate" in self.position.provides:

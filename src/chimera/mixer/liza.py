@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Fraction, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Fraction, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
@@ -112,7 +112,7 @@ class LiZAttention(SoftmaxMixer):
         memory = self.branch.init_state(batch, self.heads.g, self.q_proj.weight)
         return LiZAState(cache, memory)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: LiZAState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: LiZAState | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
         q, k, v = self.project(tokens.take(x))
         cache, memory = state or (None, None)

@@ -25,7 +25,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.gated import DecayGate, ShortConv
 from chimera.ops import log_linear, ssd
 from chimera.ops.channels import chunk_size
@@ -109,7 +109,7 @@ class LogLinear(Mixer):
         levels = Levels(like.new_zeros(shape, dtype=wide(like)), count)
         return LogLinearState(levels, self.conv.init_tail(batch, like))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: LogLinearState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: LogLinearState | None = None) -> Out:
         levels, tail = state or (None, None)
         # Without a state, the tree begins at the first real token of each row.
         tokens = Aligned.of(ctx) if state is None else Aligned(ctx.pos, ctx.mask)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.contract_hf import unsupported
 from chimera.errors import UserError
 from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
@@ -60,7 +60,7 @@ class Mamba(Mixer):
     def init_state(self, batch: int) -> SSMState:
         return self.ssm.init_state(batch)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: SSMState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: SSMState | None = None) -> Out:
         y, gate, after = self.ssm(x, ctx.mask, state)
         y = dropout(y * gate, self.dropout, self.training, ctx.draws, CALL)
         return Out(self.out_proj(y.to(x.dtype)), None if state is None else after)

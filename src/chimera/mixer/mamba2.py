@@ -24,7 +24,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.gated import DecayGate, ShortConv
 from chimera.mixer.shared.of_transformers import OfMamba2
 from chimera.ops import ssd
@@ -102,7 +102,7 @@ class Mamba2(OfMamba2, Mixer):
             like.new_zeros(shape, dtype=wide(like)), self.conv.init_tail(batch, like)
         )
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Mamba2State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Mamba2State | None = None) -> Out:
         memory, tail = state or (None, None)
         z, mixed = self.in_proj(x).split((self.inner, sum(self.widths)), -1)
         mixed, tail = self.conv(mixed, tail, ctx.mask)

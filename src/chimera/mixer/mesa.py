@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from chimera.contract import (
     CAUSAL,
-    Ctx,
+    Context,
     Direction,
     Mixer,
     NonNegativeFloat,
@@ -118,7 +118,7 @@ class Mesa(Mixer):
         memory = like.new_zeros(batch, self.heads, k, 2 * k, dtype=wide(like))
         return MesaState(memory, self.conv.init_tail(batch, like))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: MesaState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: MesaState | None = None) -> Out:
         memory, tail = state or (None, None)
         mixed = torch.cat([self.q_proj(x), self.k_proj(x)], -1)
         mixed, tail = self.conv(mixed, tail, ctx.mask)

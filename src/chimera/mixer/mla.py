@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Hook, Mixer, Out, Parts, PositiveInt, Site
 from chimera.ops.attention import KVCache, allowed, attend, within
 from chimera.ops.precision import widen
 
@@ -40,7 +40,7 @@ class LatentAttention(Mixer):
     """
 
     component = "attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
     forms = ("parallel", "recurrent")
     documents = True
     source = "arXiv 2405.04434"
@@ -85,7 +85,7 @@ class LatentAttention(Mixer):
     def init_state(self, batch: int) -> KVCache:
         return KVCache.empty(batch, 1, self.rank, self.rotated, self.kv_norm)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         queries = x
         if self.q_down is not None and self.q_norm is not None:
             queries = _normed(self.q_down(x), self.q_norm)
@@ -99,7 +99,7 @@ class LatentAttention(Mixer):
             c, k_r, pos_k, mask = state
             mask = None if state.unpadded else mask
         elif mask is not None or ctx.documents is not None:
-            visible = ctx.once(f"allowed {self.causal}", lambda: self._visible(ctx))
+            visible = ctx.cached(f"allowed {self.causal}", lambda: self._visible(ctx))
         kv = rearrange(self.kv_proj(c.to(x.dtype)), "b 1 s (h k) -> b h s k", h=self.heads)
         k, v = kv.chunk(2, -1)
         y = attend(
@@ -114,7 +114,7 @@ class LatentAttention(Mixer):
         )
         return Out(self.o_proj(rearrange(y, "b h t v -> b t (h v)")), state)
 
-    def _visible(self, ctx: Ctx) -> Tensor | None:
+    def _visible(self, ctx: Context) -> Tensor | None:
         """Attention mask [b 1 t t] by padding, direction and documents."""
         t, device = ctx.pos.shape[1], ctx.pos.device
         visible = allowed(t, t, ctx.mask, causal=self.causal, device=device)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from chimera.contract import (
     CAUSAL,
-    Ctx,
+    Context,
     Mixer,
     Out,
     Parts,
@@ -121,7 +121,7 @@ class MLSTM(Mixer):
         tail = self.conv.new_zeros(batch, conv - 1, inner)
         return State(tail, Memory.empty(batch, self.heads, k, k, self.conv))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         tail, memory = state or (None, None)
         u, z = self.up_proj(x).chunk(2, -1)
         c, tail = causal_conv(u, self.conv, self.conv_bias, tail, ctx.mask)

@@ -28,7 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Out, Parts, PositiveInt, Site
 from chimera.errors import UserError
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
@@ -86,7 +86,7 @@ class ODEAttention(SoftmaxMixer):
     def init_state(self, batch: int) -> Caches:
         return (self.cache(batch),) * (4 * self.steps)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Caches | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Caches | None = None) -> Out:
         start = widen(x)
         caches = None if state is None else list(state)
         needs_grad = caches is None and torch.is_grad_enabled()
@@ -113,7 +113,7 @@ class ODEAttention(SoftmaxMixer):
         t: float | Tensor,
         call: int,
         *,
-        ctx: Ctx,
+        ctx: Context,
         caches: list[KVCache] | None = None,
     ) -> Tensor:
         """f(z, t); `call`, the index of this evaluation, selects its cache in decoding."""

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Mixer, MixerFactory, Out, Parts, Site
+from chimera.contract import CAUSAL, Context, Mixer, MixerFactory, Out, Parts, Site
 from chimera.ops.dropout import fork
 from chimera.ops.precision import widen
 from chimera.ops.routing import blend
@@ -54,13 +54,13 @@ class Parallel(Mixer):
         need = [m for m in mixers if m.directions != CAUSAL] or mixers
         # Capabilities that the members share; `model.assemble` checks them on the instance.
         self.directions = reduce(and_, (m.directions for m in mixers))  # type: ignore[misc]
-        self.honours = reduce(and_, (m.honours for m in need))  # type: ignore[misc]
+        self.position_hooks = reduce(and_, (m.position_hooks for m in need))  # type: ignore[misc]
         self.documents = all(m.documents for m in mixers)  # type: ignore[misc]
 
     def init_state(self, batch: int) -> tuple[Any, ...]:
         return tuple(m.init_state(batch) for m in self.members.values())
 
-    def forward(self, x: Tensor, ctx: Ctx, state: tuple[Any, ...] | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: tuple[Any, ...] | None = None) -> Out:
         states = state or [None] * len(self.members)
         jobs = enumerate(zip(self.members.values(), states, strict=True))
         outs = [m(x, fork(ctx, i), s) for i, (m, s) in jobs]

@@ -23,7 +23,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Direction, Hook, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Hook, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.gated import LowRank, ShortConv
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import path
@@ -53,7 +53,7 @@ class Path(SoftmaxMixer):
 
     undecayed = ("beta_bias",)
     directions: ClassVar[frozenset[Direction]] = CAUSAL
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "bias"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "bias"})
     forms = ("parallel", "chunkwise", "recurrent")
     source = "arXiv 2505.16381"
     cost = "t²·d"
@@ -90,7 +90,7 @@ class Path(SoftmaxMixer):
         keys = cache.k.to(wide(like))
         return PathState(cache._replace(k=keys), self.conv.init_tail(batch, like))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: PathState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: PathState | None = None) -> Out:
         cache, tail = state or (None, None)
         q, k, v = self.project(x)
         w, tail = self.conv(self.w_proj(x), tail, ctx.mask)
@@ -118,7 +118,7 @@ class Path(SoftmaxMixer):
         y = self.output(out.y.to(x.dtype))
         return Out(y, None if cache is None else PathState(cache._replace(k=out.keys), tail))
 
-    def _seen(self, ctx: Ctx, t: int, s: int, mask: Tensor | None) -> Tensor:
+    def _seen(self, ctx: Context, t: int, s: int, mask: Tensor | None) -> Tensor:
         """Attention mask [b 1 t s] by padding, direction and documents."""
         visible = allowed(t, s, mask, causal=True, device=ctx.pos.device)
         if visible is None:  # one token, no padding

@@ -28,7 +28,7 @@ from annotated_types import Gt
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Mixer, Out, Parts, PositiveFloat, PositiveInt, Site
+from chimera.contract import Context, Hook, Mixer, Out, Parts, PositiveFloat, PositiveInt, Site
 from chimera.ops import decay
 from chimera.ops.dropout import dropout, label
 from chimera.ops.precision import wide
@@ -60,7 +60,7 @@ class Retention(Mixer):
     """
 
     component = "retnet"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
     forms = ("parallel", "chunkwise", "recurrent")
     source = "M6; arXiv 2307.08621"
     cost = "t·d·(chunk + k)"
@@ -115,7 +115,7 @@ class Retention(Mixer):
             like.new_zeros(batch, self.heads, self.k_dim, self.v_dim, dtype=dtype)
         )
 
-    def forward(self, x: Tensor, ctx: Ctx, state: RetentionState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: RetentionState | None = None) -> Out:
         q, k, v = (
             proj(x).unflatten(2, (self.heads, -1)).transpose(1, 2).contiguous()
             for proj in (self.q_proj, self.k_proj, self.v_proj)
@@ -123,20 +123,20 @@ class Retention(Mixer):
         q, k = self._rotated(q, k, ctx)
         layer = self.depth_shift and (self.depth_shift, self.site.logical(ctx.loop))  # 0: all equal
         once = f"retnet {self.heads} {self.rule} {layer} {wide(q)}"
-        k, g = decay.masked(k, ctx.once(once, lambda: self.log_decay(ctx.loop, q)), ctx.mask)
+        k, g = decay.masked(k, ctx.cached(once, lambda: self.log_decay(ctx.loop, q)), ctx.mask)
         y, s = self._retention(q, k, v, g, None if state is None else state.s)
         y = F.rms_norm(y, (self.v_dim,), eps=self.eps)
         y = (y.transpose(1, 2).flatten(2) * F.silu(self.g_proj(x))).to(x.dtype)
         y = self.o_proj(dropout(y, self.dropout, self.training, ctx.draws, CALL))
         return Out(y, None if s is None else RetentionState(s))
 
-    def _rotated(self, q: Tensor, k: Tensor, ctx: Ctx) -> tuple[Tensor, Tensor]:
+    def _rotated(self, q: Tensor, k: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         scale = self.k_dim**-0.5
         if "rotate" in self.position.provides:
             q, k = self.position.rotate(q, k, ctx.pos)
             return q, k * scale
         half, once = self.k_dim // 2, f"retnet {self.k_dim} {wide(q)}"
-        phase = ctx.once(once, lambda: phases(ctx.pos, half, 10000.0, like=q, inclusive=True))
+        phase = ctx.cached(once, lambda: phases(ctx.pos, half, 10000.0, like=q, inclusive=True))
         return turn(q, phase), turn(k, phase * scale)
 
     def _retention(

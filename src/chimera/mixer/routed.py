@@ -24,7 +24,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Mixer, MixerFactory, Out, Parts, Site
+from chimera.contract import Context, Mixer, MixerFactory, Out, Parts, Site
 from chimera.ops import routing
 from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
@@ -73,7 +73,7 @@ class Routed(Mixer):
         mixers = list(self.members.values())
         # Capabilities that all members share; `model.assemble` checks them on the instance.
         self.directions = reduce(and_, (m.directions for m in mixers))  # type: ignore[misc]
-        self.honours = reduce(and_, (m.honours for m in mixers))  # type: ignore[misc]
+        self.position_hooks = reduce(and_, (m.position_hooks for m in mixers))  # type: ignore[misc]
 
     def init_state(self, batch: int) -> State:
         weight = self.router.weight
@@ -83,7 +83,7 @@ class Routed(Mixer):
             torch.zeros(batch, dtype=torch.long, device=weight.device),
         )
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         members, *running = state or (None, None, None)
         content, real = x, ctx.mask
         if self.scope == "sequence" and self.causal:
@@ -110,7 +110,7 @@ class Routed(Mixer):
             out.stats | shares | {"mixer_entropy": routing.entropy(flat, real)},
         )
 
-    def _all(self, x: Tensor, ctx: Ctx, weights: Tensor, states: Any) -> Out:
+    def _all(self, x: Tensor, ctx: Context, weights: Tensor, states: Any) -> Out:
         """Run every mixer on every token."""
         states = states or [None] * len(self.members)
         jobs = enumerate(zip(self.members.values(), states, strict=True))
@@ -121,7 +121,7 @@ class Routed(Mixer):
         stats = _named(zip(self.members, outs, strict=True))
         return Out(y, tuple(out.state for out in outs), aux, stats)
 
-    def _by_sequence(self, x: Tensor, ctx: Ctx, chosen: Tensor, weights: Tensor) -> Out:
+    def _by_sequence(self, x: Tensor, ctx: Context, chosen: Tensor, weights: Tensor) -> Out:
         """Run each mixer on the sequences that chose it."""
         gates = weights[:, 0].gather(1, chosen[:, None])
         groups = routing.group(chosen[:, None], gates, None, count=len(self.members))

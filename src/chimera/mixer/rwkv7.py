@@ -27,7 +27,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.gated import LowRank
 from chimera.ops import channels, dplr
 from chimera.ops.conv import causal_conv
@@ -117,7 +117,7 @@ class RWKV7(Mixer):
         memory = like.new_zeros(batch, self.heads, k, k, dtype=wide(like))
         return RWKV7State(memory, like.new_zeros(batch, 1, self.site.dim))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: RWKV7State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: RWKV7State | None = None) -> Out:
         memory, tail = state or (None, None)
         previous = x.new_tensor([1.0, 0.0]).expand(x.shape[-1], 2)
         shifted, tail = causal_conv(x, previous, None, tail, ctx.mask)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
@@ -65,7 +65,7 @@ class SlidingWindow(SoftmaxMixer):
             return (distance >= 0) & (distance < self.window)
         return distance.abs() < self.window
 
-    def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
         y, state = self.local_attention(
             *self.project(tokens.take(x)),

@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import CAUSAL, Ctx, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.headwise import HeadNorm, HeadwiseLinear
 from chimera.ops.conv import causal_conv
 from chimera.ops.slstm import Cell, slstm
@@ -103,7 +103,7 @@ class SLSTM(Mixer):
         tail = self.conv.new_zeros(batch, conv - 1, d)
         return State(tail, Cell.empty(batch, self.heads, d // self.heads, self.conv))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         tail, cell = state or self.init_state(len(x))
         c, tail = causal_conv(x, self.conv, self.conv_bias, tail, ctx.mask)
         gates = torch.cat(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
@@ -54,7 +54,7 @@ class SparseBlock(SoftmaxMixer):
         same = pos_q // self.block == pos_k // self.block
         return same & (pos_k <= pos_q) if self.causal else same
 
-    def forward(self, x: Tensor, ctx: Ctx, state: KVCache | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: KVCache | None = None) -> Out:
         tokens = local.Aligned.of(ctx)
         y, cache = self.local_attention(
             *self.project(tokens.take(x)),

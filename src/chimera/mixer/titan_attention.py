@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.contract import Ctx, Out, Parts, PositiveInt, Site
+from chimera.contract import Context, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.memory import FastWeightMemory, OpenFraction
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops.attention import KVCache
@@ -78,7 +78,7 @@ class TitanAttention(SoftmaxMixer):
             return TitanState(cache, empty)
         return TitanState(cache, self.memory.init_state(batch))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: TitanState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: TitanState | None = None) -> Out:
         cache, memory = state or (None, None)
         y, cache = self.full_attention(*self.project(x), ctx.pos, ctx.mask, cache, ctx)
         if self.memory is not None:

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from chimera.contract import CAUSAL, Ctx, Direction, Mixer, Out, Parts, PositiveInt, Site
+from chimera.contract import CAUSAL, Context, Direction, Mixer, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.memory import FastWeightMemory, OpenFraction
 from chimera.mixer.shared.ssm import SelectiveSSM, SSMState
 from chimera.ops.dropout import dropout, label
@@ -92,7 +92,7 @@ class TitanMemory(Mixer):
     def init_state(self, batch: int) -> TitanState:
         return TitanState(self.ssm.init_state(batch), self.memory.init_state(batch))
 
-    def forward(self, x: Tensor, ctx: Ctx, state: TitanState | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: TitanState | None = None) -> Out:
         ssm, memory = state or (None, None)
         y, gate, ssm = self.ssm(x, ctx.mask, ssm)
         r, memory = self.memory(x, ctx.mask, memory)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from chimera.contract import (
     CAUSAL,
-    Ctx,
+    Context,
     Direction,
     Hook,
     Mixer,
@@ -55,7 +55,7 @@ class TTTLinear(Mixer):
     component = "ttt_linear"
     undecayed = ("inner", "places", "rate_bias", "shift")
     directions: ClassVar[frozenset[Direction]] = CAUSAL
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate"})
     forms = ("chunkwise", "recurrent")
     source = "arXiv 2407.04620"
     cost = "t·d·(d + k + mini_batch)"
@@ -92,7 +92,7 @@ class TTTLinear(Mixer):
     def init_state(self, batch: int) -> ttt.Memory:
         return ttt.Memory.empty(batch, self.heads, self.head_dim, self.inner)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: ttt.Memory | None = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: ttt.Memory | None = None) -> Out:
         q, k, v = (
             rearrange(proj(x), "b t (h k) -> b h t k", h=self.heads)
             for proj in (self.q_proj, self.k_proj, self.v_proj)

@@ -213,12 +213,12 @@ def _check_position(
     A recurrent mixer knows the order of its inputs. It needs no support if other layers support the
     position (TITAN has Mamba next to attention with HOPE).
     """
-    supported = any(provides <= mixer.honours for mixer in mixers)
+    supported = any(provides <= mixer.position_hooks for mixer in mixers)
     for site, mixer in zip(sites, mixers, strict=True):
-        if provides <= mixer.honours:
+        if provides <= mixer.position_hooks:
             continue
         if not (supported and directions(site, parts, choices.mixer) == CAUSAL):
-            if qk_norm and "rotate" not in mixer.honours:
+            if qk_norm and "rotate" not in mixer.position_hooks:
                 raise refusals.no_queries(choices.names, mixer, site.layer)
             raise _position_error(choices, provides, mixer, site.layer)
 
@@ -232,8 +232,8 @@ def _position_error(
         "rotate": "queries and keys to rotate",
         "embed": "inputs",
     }
-    missing = " and ".join(nouns[hook] for hook in sorted(provides - mixer.honours))
-    allowed = ", ".join(n for n in groups()["position"] if provides_of(n) <= mixer.honours)
+    missing = " and ".join(nouns[hook] for hook in sorted(provides - mixer.position_hooks))
+    allowed = ", ".join(n for n in groups()["position"] if provides_of(n) <= mixer.position_hooks)
     where = refusals.where(choices.names, mixer, layer)
     position = choices.names["position"]
     return UserError(f"position={position} needs {missing}; mixer={where} has none; use {allowed}")

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from chimera.contract import Ctx, Mixer, Norm, Out, Position
+from chimera.contract import Context, Mixer, Norm, Out, Position
 from chimera.errors import UserError
 from chimera.model.block import Block as Block
 from chimera.model.block import blank
@@ -110,7 +110,7 @@ class Trunk(nn.Module):
         x = x if self.embedding_norm is None else self.embedding_norm(blank(x, mask), mask)
         x = dropout(x, self.dropout, self.training, keys, EMBEDDING)
         outs: list[Out] = []
-        first = Ctx(pos, mask, 0, keys, documents)
+        first = Context(pos, mask, 0, keys, documents)
         for loop in range(self.loops):
             ctx = replace(first, loop=loop)  # with the same memo
             for block in self.blocks:
@@ -156,7 +156,7 @@ class Trunk(nn.Module):
                 if positions > part.max_positions:
                     raise UserError(part.too_long(positions))
 
-    def _run(self, block: nn.Module, x: Tensor, ctx: Ctx, slot: Any) -> Out:
+    def _run(self, block: nn.Module, x: Tensor, ctx: Context, slot: Any) -> Out:
         # Not in the block: one that reads its index has a graph of torch.compile of its own.
         ctx = fork(ctx, cast(Block, block).site.logical(ctx.loop))
         if self.gradient_checkpointing and torch.is_grad_enabled():

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from chimera.contract import BOTH, Ctx, Mixer, MixerFactory, Out, Parts, Site
+from chimera.contract import BOTH, Context, Mixer, MixerFactory, Out, Parts, Site
 from chimera.ops.dropout import fork
 from chimera.ops.routing import blend
 
@@ -40,10 +40,10 @@ class Bidirectional(Mixer):
         self.back = self.ahead if shared else inner(one_way, parts)
         # The check of positions and the table of rates treat the wrapper as the inner mixer.
         self.component = self.ahead.component  # type: ignore[misc]
-        self.honours = self.ahead.honours  # type: ignore[misc]
+        self.position_hooks = self.ahead.position_hooks  # type: ignore[misc]
         self.source, self.cost = self.ahead.source, self.ahead.cost  # type: ignore[misc]
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
         ahead = self.ahead(x, ctx)
         ctx = fork(ctx, 1)  # other draws, also where both passes share weights
         if ctx.mask is None:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.contract import FFN, Ctx, Mixer, Norm, Out, Site
+from chimera.contract import FFN, Context, Mixer, Norm, Out, Site
 from chimera.ops.dropout import dropout, label
 
 #: Places of the norms in a block.
@@ -63,7 +63,7 @@ class Block(nn.Module):
         self.ffn_out_norm: Norm | None = norms[3] if twice and ffn is not None else None
         self.site, self.dropout, self.placement = site, site.dropout, placement
 
-    def forward(self, x: Tensor, ctx: Ctx, state: Any = None) -> Out:
+    def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
         mixed = self.mixer(self._input(x, self.mixer_norm, ctx), ctx, state)
         x = self._added(x, mixed.y, self.mixer_norm, self.mixer_out_norm, ctx, AFTER_MIXER)
         if self.ffn is None or self.ffn_norm is None:
@@ -72,12 +72,12 @@ class Block(nn.Module):
         x = self._added(x, fed.y, self.ffn_norm, self.ffn_out_norm, ctx, AFTER_FFN)
         return Out(x, mixed.state, mixed.aux | fed.aux, mixed.stats | fed.stats)
 
-    def _input(self, x: Tensor, norm: Norm, ctx: Ctx) -> Tensor:
+    def _input(self, x: Tensor, norm: Norm, ctx: Context) -> Tensor:
         """Input of a branch, with zeros at padding."""
         return blank(norm(x, ctx.mask) if self.placement in BEFORE else x, ctx.mask)
 
     def _added(
-        self, x: Tensor, y: Tensor, norm: Norm, out: Norm | None, ctx: Ctx, call: int
+        self, x: Tensor, y: Tensor, norm: Norm, out: Norm | None, ctx: Context, call: int
     ) -> Tensor:
         """The residual stream x with the output y of a branch."""
         after = norm if self.placement == "output" else out

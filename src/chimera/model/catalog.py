@@ -75,7 +75,7 @@ def _row(group: str, name: str) -> Row:
         source,
         ", ".join(mixer.forms),
         "by a wrapper" if mixer.directions == CAUSAL else "native",
-        ", ".join(p for p in groups()["position"] if provides_of(p) <= mixer.honours),
+        ", ".join(p for p in groups()["position"] if provides_of(p) <= mixer.position_hooks),
         mixer.cost,
         mixer.state_size or "none",
     )

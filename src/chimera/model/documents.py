@@ -1,4 +1,4 @@
-"""Which models keep the documents of a packed row apart by themselves (`Ctx.documents`)."""
+"""Which models keep the documents of a packed row apart by themselves (`Context.documents`)."""
 
 from __future__ import annotations
 

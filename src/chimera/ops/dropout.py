@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from chimera.contract import Ctx
+from chimera.contract import Context
 
 LEVELS = 1 << 16  # of p̂
 LANES = 4  # draws of 16 bits in a hash of 64
@@ -63,7 +63,7 @@ def token_keys(samples: Int[Tensor, " b"], pos: Int[Tensor, "#b t"]) -> Int[Tens
     return _mix(samples[:, None] + _int64(pos, samples) * POSITION)
 
 
-def fork(ctx: Ctx, number: int) -> Ctx:
+def fork(ctx: Context, number: int) -> Context:
     """The same inputs with other draws, for a layer or for one of several parts of it."""
     if ctx.draws is None:
         return ctx
@@ -81,7 +81,7 @@ def dropout(
         x: [… d].
         p: probability of zero, rounded to a multiple of 2⁻¹⁶.
         training: False returns x.
-        keys: of the rows [… ], such as `Ctx.draws`.
+        keys: of the rows [… ], such as `Context.draws`.
         call: `label` of this place.
     """
     if not training or p == 0:

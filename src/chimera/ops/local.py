@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from chimera.contract import Ctx
+from chimera.contract import Context
 from chimera.ops.attention import KVCache, sdpa
 
 #: (pos_q[… t 1], pos_k[… 1 s]) -> [… t s], True where the query may attend to the key.
@@ -47,12 +47,12 @@ class Aligned:
     rank: Int[Tensor, "b t"] | None = None
 
     @staticmethod
-    def of(ctx: Ctx) -> Aligned:
+    def of(ctx: Context) -> Aligned:
         """Order that puts the real tokens of `ctx` first; computed once per batch."""
-        return ctx.once("aligned", lambda: Aligned._of(ctx))
+        return ctx.cached("aligned", lambda: Aligned._of(ctx))
 
     @staticmethod
-    def _of(ctx: Ctx) -> Aligned:
+    def _of(ctx: Context) -> Aligned:
         if ctx.mask is None or ctx.mask.shape[1] == 1:
             return Aligned(ctx.pos, ctx.mask)
         real = ctx.mask.long()

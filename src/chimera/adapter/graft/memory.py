@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from chimera.adapter.graft.cache import stateful_layer
 from chimera.adapter.graft.calls import Call, OutputHook, Padding, argument, local_mask
 from chimera.adapter.graft.sites import Layout
-from chimera.contract import Ctx
+from chimera.contract import Context
 from chimera.ops import local
 from chimera.ops.liza import LinearBranch, LinearState
 
@@ -130,7 +130,7 @@ class GraftedMemory(nn.Module):
     ) -> tuple[Float[Tensor, "b t d"], LinearState | None]:
         """Output of the linear branch, and its new state."""
         mask = self.padding.last(q.shape[1])
-        tokens = local.Aligned.of(Ctx(torch.zeros(1, q.shape[1], device=q.device).long(), mask))
+        tokens = local.Aligned.of(Context(torch.zeros(1, q.shape[1], device=q.device).long(), mask))
         split = "b t (h k) -> b h t k"
         q, k, v = (rearrange(tokens.take(x), split, k=self.layout.head_dim) for x in (q, k, v))
         weight = self.linear.norm.weight

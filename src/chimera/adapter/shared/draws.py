@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from chimera.adapter.shared.low_rank import LowRank
-from chimera.contract import FFN, Ctx, Mixer
+from chimera.contract import FFN, Context, Mixer
 from chimera.ops.dropout import label, token_keys
 
 
@@ -22,8 +22,8 @@ class Draws:
         self.keys: Tensor | None = None
 
     def of_part(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Hook before a mixer or an ffn: keep the keys of its `Ctx`."""
-        contexts = (value for value in (*args, *kwargs.values()) if isinstance(value, Ctx))
+        """Hook before a mixer or an ffn: keep the keys of its `Context`."""
+        contexts = (value for value in (*args, *kwargs.values()) if isinstance(value, Context))
         self.keys = next((ctx.draws for ctx in contexts), None)
 
     def of_model(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from chimera.contract import Ctx, Mixer, Norm, Packable
+from chimera.contract import Context, Mixer, Norm, Packable
 from chimera.types import NonNegativeInt, PositiveInt
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Captured:
 
     def _on_mixer(self, name: str, module: nn.Module, inputs: Any) -> None:
         # A mixer inside another library's model may be called otherwise.
-        if name not in self.mixers and len(inputs) > 1 and isinstance(inputs[1], Ctx):
+        if name not in self.mixers and len(inputs) > 1 and isinstance(inputs[1], Context):
             x = inputs[0][0]
             mask = inputs[1].mask
             first = x if mask is None else x[mask[0]]
@@ -218,7 +218,7 @@ def influence(mixer: Mixer, x: Float[Tensor, "t d"]) -> Float[Tensor, "t t"]:
     with torch.inference_mode(False), torch.enable_grad():
         rows = x.to(parameter.dtype).clone().expand(length, -1, -1).clone().requires_grad_()
         at = torch.arange(length, device=x.device)
-        y = mixer(rows, Ctx(pos=at[None])).y[at, at]
+        y = mixer(rows, Context(pos=at[None])).y[at, at]
         draws = torch.Generator().manual_seed(0)  # not torch's own, which training draws from
         total = torch.zeros(length, length, device=x.device)
         for _ in range(DIRECTIONS):

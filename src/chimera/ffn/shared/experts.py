@@ -7,7 +7,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from chimera.contract import Ctx
+from chimera.contract import Context
 from chimera.ops.dropout import fork
 from chimera.ops.precision import wide
 from chimera.ops.reduce import participants
@@ -15,7 +15,12 @@ from chimera.ops.routing import Groups, blend, entropy, touch
 
 
 def run_experts(
-    experts: nn.ModuleList, rows: Float[Tensor, "n d"], ctx: Ctx, groups: Groups, *, training: bool
+    experts: nn.ModuleList,
+    rows: Float[Tensor, "n d"],
+    ctx: Context,
+    groups: Groups,
+    *,
+    training: bool,
 ) -> tuple[Float[Tensor, "n d"], dict[str, Tensor]]:
     """Run each expert on its rows, and add the weighted outputs to the rows of their tokens.
 
@@ -37,7 +42,7 @@ def run_experts(
     inputs = of_experts(rows)
     keys = [None] * len(sizes) if ctx.draws is None else of_experts(ctx.draws.reshape(-1))
     outs = {
-        i: experts[i](inputs[i], fork(Ctx(positions[i], None, ctx.loop, keys[i]), i))
+        i: experts[i](inputs[i], fork(Context(positions[i], None, ctx.loop, keys[i]), i))
         for i in range(len(sizes))
         if sizes[i] or everywhere
     }
@@ -62,7 +67,7 @@ def load_stats(groups: Groups, probs: Tensor, real: Tensor | None) -> dict[str, 
     return stats | {"router_entropy": entropy(probs, real)}
 
 
-def as_rows(x: Float[Tensor, "b t d"], ctx: Ctx) -> tuple[Tensor, Tensor | None]:
+def as_rows(x: Float[Tensor, "b t d"], ctx: Context) -> tuple[Tensor, Tensor | None]:
     """All tokens as rows [b·t d], and which of them are real [b·t]."""
     real = None if ctx.mask is None else rearrange(ctx.mask, "b t -> (b t)")
     return rearrange(x, "b t d -> (b t) d"), real

@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from chimera.contract import Ctx, Hook, Mixer, Parts, Site
+from chimera.contract import Context, Hook, Mixer, Parts, Site
 from chimera.ops import local
 from chimera.ops.attention import Heads, KVCache, allowed, attend, within
 
@@ -36,7 +36,7 @@ class SoftmaxMixer(Mixer):
     """
 
     component = "attention"
-    honours: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
+    position_hooks: ClassVar[frozenset[Hook]] = frozenset({"embed", "rotate", "bias"})
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SoftmaxMixer(Mixer):
         pos: Int[Tensor, "#b t"],
         mask: Bool[Tensor, "b t"] | None,
         cache: KVCache | None,
-        ctx: Ctx | None = None,
+        ctx: Context | None = None,
     ) -> tuple[Float[Tensor, "b h t k"], KVCache | None]:
         """Attention over the given tokens and the cache, and the extended cache.
 
@@ -103,7 +103,7 @@ class SoftmaxMixer(Mixer):
             if cache.unpadded:
                 mask = None
         elif ctx is not None and (mask is not None or ctx.documents is not None):
-            visible = ctx.once(f"allowed {self.causal}", lambda: self._visible(ctx))
+            visible = ctx.cached(f"allowed {self.causal}", lambda: self._visible(ctx))
         scores, dropout = self.position.bias(pos, pos_k), self._dropout()
         if "content" in self.position.provides:
             seen = visible
@@ -117,7 +117,7 @@ class SoftmaxMixer(Mixer):
         )
         return y, cache
 
-    def _visible(self, ctx: Ctx) -> Tensor | None:
+    def _visible(self, ctx: Context) -> Tensor | None:
         """Attention mask [b 1 t t] by padding, direction and documents."""
         t, device = ctx.pos.shape[1], ctx.pos.device
         visible = allowed(t, t, ctx.mask, causal=self.causal, device=device)
