@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chimera.data.encode.divided import ListedText
+from chimera.data.encode.large_text import ListedText
 from chimera.data.encode.packing import PackedTokens, dtype, pack
 from chimera.data.source import cache, fingerprint
 from chimera.data.source.cache import MANIFEST, _digest, entry

@@ -8,7 +8,7 @@ import pytest
 
 from chimera.data.corpus.text import Text
 from chimera.data.encode import notes
-from chimera.data.encode.divided import DividedText, divide_sources
+from chimera.data.encode.large_text import DividedText, divide_sources
 from chimera.errors import UserError
 from tests.data.kit import sentences
 

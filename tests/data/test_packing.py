@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from chimera.data.encode import packing
-from chimera.data.encode.divided import ListedText
+from chimera.data.encode.large_text import ListedText
 from chimera.data.encode.packing import PROGRESS, PackedTokens, pack
 from chimera.data.source.splits import divide
 from tests.data.kit import ROOT, Numbers, sentences

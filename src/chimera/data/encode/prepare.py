@@ -19,8 +19,8 @@ from typing import Any
 
 from chimera.data.corpus.base import Corpus, StreamedText
 from chimera.data.corpus.mixture import Mixture, Recipe
-from chimera.data.encode.divided import VERSION as DIVIDED_VERSION
-from chimera.data.encode.divided import DividedText, JoinedTexts, ListedText, divide_sources
+from chimera.data.encode.large_text import VERSION as DIVIDED_VERSION
+from chimera.data.encode.large_text import DividedText, JoinedTexts, ListedText, divide_sources
 from chimera.data.encode.mixing import MixedTokens
 from chimera.data.encode.packing import VERSION, PackedTokens, dtype, pack
 from chimera.data.encode.workers import FOR_ONE_PROCESS, cores

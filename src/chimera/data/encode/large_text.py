@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera.data.corpus.base import Sources
-from chimera.data.encode.notes import Equal, Notes, write_all, write_notes
+from chimera.data.encode.document_index import Equal, Notes, write_all, write_notes
 from chimera.data.source.splits import (
     FEWEST,
     SHARES,
