@@ -175,7 +175,7 @@ class Mixer(nn.Module):
 
     @property
     def torch_draws(self) -> str:
-        """Where torch's generator draws dropout, by micro-batch and process, not by `Context.draws`.
+        """Where torch's generator draws dropout, by micro-batch and process, not `Context.draws`.
 
         Empty for nowhere. A run prints it at its start; a module of any kind may have it.
         """

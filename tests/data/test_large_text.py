@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chimera.data.corpus.text import Text
-from chimera.data.encode import notes
+from chimera.data.encode import document_index
 from chimera.data.encode.large_text import DividedText, divide_sources
 from chimera.errors import UserError
 from tests.data.kit import sentences
@@ -51,8 +51,8 @@ FILES = {
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES.keys())
 @pytest.mark.parametrize("max_bytes", [None, 90_000])
 def test_as_in_memory(files, max_bytes, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(notes, "_AT_ONCE", 16)
-    monkeypatch.setattr(notes, "_WRITTEN_AT_ONCE", 5)
+    monkeypatch.setattr(document_index, "_AT_ONCE", 16)
+    monkeypatch.setattr(document_index, "_WRITTEN_AT_ONCE", 5)
     for name, documents in files.items():
         write(tmp_path / "text" / name, documents)
     corpus = Text(path=str(tmp_path / "text"), max_bytes=max_bytes)
@@ -68,7 +68,7 @@ def test_as_in_memory(files, max_bytes, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_any_number_of_processes_writes_the_same(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(notes, "FOR_ONE_PROCESS", 1)
+    monkeypatch.setattr(document_index, "FOR_ONE_PROCESS", 1)
     for seed in range(5):
         write(tmp_path / "text" / f"{seed}.txt", long(20, seed))
     corpus = Text(path=str(tmp_path / "text"))
@@ -81,7 +81,7 @@ def test_any_number_of_processes_writes_the_same(tmp_path: Path, monkeypatch) ->
 
 @pytest.mark.parametrize("bucket", [1 << 21, 10])
 def test_equal_documents_are_kept_once(bucket: int, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(notes, "_BUCKET", bucket)
+    monkeypatch.setattr(document_index, "_BUCKET", bucket)
     train, valid, test = long(60), long(6, 1), long(5, 2)
     write(tmp_path / "text" / "train.txt", [*train, *train[:9], valid[2], test[1]])
     write(tmp_path / "text" / "valid.txt", [*valid, valid[0], test[3]])
@@ -110,7 +110,7 @@ def test_an_interrupted_division_reads_only_missing_parts(tmp_path: Path, monkey
         write(tmp_path / "text" / f"{seed}.txt", long(20, seed))
     corpus = Text(path=str(tmp_path / "text"))
     whole = divided(corpus, tmp_path / "whole")
-    write_notes, parts = notes.write_notes, []
+    write_notes, parts = document_index.write_notes, []
 
     def stopped(work):
         parts.append(work[0].name)
@@ -118,7 +118,7 @@ def test_an_interrupted_division_reads_only_missing_parts(tmp_path: Path, monkey
             raise KeyboardInterrupt
         return write_notes(work)
 
-    monkeypatch.setattr(notes, "write_notes", stopped)
+    monkeypatch.setattr(document_index, "write_notes", stopped)
     with pytest.raises(KeyboardInterrupt):
         divided(corpus, tmp_path / "out")
     assert divided(corpus, tmp_path / "out").facts == whole.facts
