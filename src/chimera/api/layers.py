@@ -36,7 +36,8 @@ class Layer(nn.Module):
 
     def __init__(self, part: Mixer | FFN, dim: int) -> None:
         super().__init__()
-        self.part, self.dim = part, dim
+        self.part = part
+        self.dim = dim
         self.aux: dict[str, Tensor] = {}
         self.stats: dict[str, Tensor] = {}
         limited = (m for m in part.modules() if isinstance(m, Mixer | Position))
@@ -71,7 +72,8 @@ class Layer(nn.Module):
             positions = (mask.long().cumsum(1) - 1).clamp(min=0)
             x = x.masked_fill(~mask[..., None], 0.0)
         out = self.part(x, Context(positions, mask))
-        self.aux, self.stats = out.aux, out.stats
+        self.aux = out.aux
+        self.stats = out.stats
         return out.y
 
 

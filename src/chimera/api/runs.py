@@ -183,13 +183,16 @@ def _rows(found: Sequence[Path | Record], keys: Sequence[str]) -> Iterator[dict[
         row: dict[str, Any] = {"name": path.name, "state": "unreadable", "path": str(path)}
         state: Any
         if isinstance(each, Record):
-            state, record, config = "DONE", each.result, each.config
+            state = "DONE"
+            record = each.result
+            config = each.config
         elif not (path / "status.json").is_file():
             continue
         else:
             run = RunDir(path)
             try:
-                state, record = run.status().get("state"), run.record()
+                state = run.status().get("state")
+                record = run.record()
                 config = run.config() if keys or not record else {}
             except UserError:  # one damaged file does not hide the other runs
                 yield row

@@ -203,7 +203,9 @@ def _gpu() -> dict[str, Any]:
 
     from chimera.ops import fused
 
-    devices, errs, triton = [], None, _version("triton")
+    devices = []
+    errs = None
+    triton = _version("triton")
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)
@@ -221,7 +223,8 @@ def _gpu() -> dict[str, Any]:
 
 
 def _room() -> dict[str, Any]:
-    runs, cache = runs_root().absolute(), cache_root()
+    runs = runs_root().absolute()
+    cache = cache_root()
     place = _existing(runs)
     return {
         "free memory": _free_memory(),
@@ -242,7 +245,8 @@ def _free_memory() -> float | None:
 
 def _caches() -> dict[str, Any]:
     """Sizes of the caches by their kinds, of the runs, and of Hugging Face's."""
-    cache, runs = cache_root(), runs_root()
+    cache = cache_root()
+    runs = runs_root()
     kinds = [p for p in sorted(cache.iterdir()) if p.is_dir()] if cache.is_dir() else []
     hub = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     found: dict[str, Any] = {"folder": str(cache)}

@@ -50,7 +50,8 @@ def _add(places: list[Path], options: Options) -> int:
     from chimera.report.comparison import directories
     from chimera.rundir.records import Record, add, of_run
 
-    found, left_out = list[Record](), list[str]()
+    found = list[Record]()
+    left_out = list[str]()
     for run in directories(places or [runs_root()]):
         try:
             found.append(run if isinstance(run, Record) else of_run(run))

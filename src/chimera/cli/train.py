@@ -71,7 +71,8 @@ def _command(arguments: list[str]) -> int:
     from chimera.config.config_folders import read_folders
 
     flags, overrides = read_flags(read_folders(arguments))
-    word, rest = (overrides or [""])[0], overrides[1:]
+    word = (overrides or [""])[0]
+    rest = overrides[1:]
     if word == "table":
         return _table(rest, usage=flags.help)
     if flags.help:

@@ -20,7 +20,8 @@ from pathlib import Path
 from chimera.errors import UserError
 from chimera.paths import CONF, EXPERIMENTS
 
-PLUGINS, VARIABLE = "chimera.plugins", "CHIMERA_CONFIG_PATH"
+PLUGINS = "chimera.plugins"
+VARIABLE = "CHIMERA_CONFIG_PATH"
 
 
 def add(folder: str) -> None:
@@ -53,7 +54,8 @@ def read_folders(arguments: Sequence[str]) -> list[str]:
     Raises:
         UserError: a folder that is not there.
     """
-    left, folders = list[str](), list[str]()
+    left = list[str]()
+    folders = list[str]()
     remaining = iter(arguments)
     for argument in remaining:
         flag, equals, value = argument.partition("=")

@@ -26,7 +26,9 @@ PREFIX = "hf:"
 #: Groups that are asked; the quantiser is that of the command line.
 ASKED = ("mixer", "norm", "ffn", "position")
 #: Keys of config.json whose values are used, and their type.
-NUMBER, FLAG, TEXT = (int, float), (bool,), (str,)
+NUMBER = (int, float)
+FLAG = (bool,)
+TEXT = (str,)
 EXPECTED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(
         (
@@ -81,7 +83,8 @@ def configuration(folder: Path) -> dict[str, Any]:
         UserError: it is none, or has layers that no component computes.
     """
     config = checkpoint_config(folder)
-    depth, known = int(config["num_hidden_layers"]), names(folder)
+    depth = int(config["num_hidden_layers"])
+    known = names(folder)
     if depth > len(known):
         raise UserError(f"{folder}/config.json has {depth} layers for {len(known)} tensors")
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}

@@ -71,7 +71,8 @@ def location(config: Mapping[str, Any]) -> str | None:
 
 def pending(config: Mapping[str, Any]) -> RunDir | None:
     """Run of the row named by `init_from`; None if the run is done or `init_from` is no row."""
-    init_from, path = config.get("init_from"), location(config)
+    init_from = config.get("init_from")
+    path = location(config)
     if path is None or path == init_from:
         return None
     run = RunDir(Path(path))

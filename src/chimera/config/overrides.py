@@ -126,7 +126,8 @@ def _one_each(overrides: list[str]) -> list[str]:
     """
     found = list[str]()
     for text, override in zip(overrides, check_choices(overrides), strict=True):
-        group, names = override.key_or_group, override.value()
+        group = override.key_or_group
+        names = override.value()
         if group in SEVERAL and isinstance(names, list):
             found += [f"{group}=none", *(f"+{group}@{group}.{name}={name}" for name in names)]
         else:
@@ -155,7 +156,9 @@ def is_choice(override: Override) -> bool:
 
 
 def _check_choice(override: Override, *, sweep: bool) -> None:
-    group, value, text = override.key_or_group, override.value(), override.input_line
+    group = override.key_or_group
+    value = override.value()
+    text = override.input_line
     if override.is_delete() and (value is not None or group.rpartition(".")[0] not in MAPPINGS):
         raise UserError(
             f"{text} deletes a key, which only ~callbacks.<name>, ~optim.rates.<name> and"
@@ -280,7 +283,8 @@ def _check_entry(override: Override, now: object) -> None:
     Raises:
         UserError: naming the group, or the entries.
     """
-    key, value = override.key_or_group, override.value()
+    key = override.key_or_group
+    value = override.value()
     if value == "" and key in EMPTY:  # of a variable of the shell that is not set, say
         raise UserError(f"{key}= is empty; give it a value, or leave it out")
     if not isinstance(now, Mapping) or value is None or isinstance(value, Mapping):

@@ -23,7 +23,8 @@ from chimera.config.tables import load
 from chimera.errors import UserError
 
 #: End of the file's name, and its columns.
-SUFFIX, COLUMNS = ".rates.csv", ("scale", "row", "rate", "seed", "value", "steps")
+SUFFIX = ".rates.csv"
+COLUMNS = ("scale", "row", "rate", "seed", "value", "steps")
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,8 @@ def _preset(name: str) -> tuple[dict[str, str], list[str]]:
             options |= {key.removeprefix("override /"): choice for key, choice in default.items()}
         elif default != "_self_":
             base_options, base_keys = _preset(default)
-            options, keys = base_options | options, keys + base_keys
+            options = base_options | options
+            keys = keys + base_keys
     return options, [*keys, *(key for key, _ in dotted.walk(settings))]
 
 

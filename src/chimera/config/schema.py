@@ -88,7 +88,8 @@ def check_value(where: str, value: Any, hint: Any) -> None:
 
 def describe(hint: Any) -> str:
     """Describe a type in English, such as `an integer of at least 1 or null`."""
-    origin, args = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    args = get_args(hint)
     if origin is Annotated:
         return describe(args[0]) + "".join(_limit(limit) for limit in args[1:])
     if origin is Literal:

@@ -51,7 +51,8 @@ def start_model(chosen: Selection, line: CommandLine) -> str | None:
     Raises:
         UserError: the command line speaks of a start model that the run does not have.
     """
-    needed, given = _needed(chosen, line.choices), line.settings.get("init_from", UNSET)
+    needed = _needed(chosen, line.choices)
+    given = line.settings.get("init_from", UNSET)
     found = given if given is not UNSET else needed and f"{tables.ROW}{needed}"
     if needed == NONE:
         if given not in (UNSET, None):
@@ -109,7 +110,8 @@ def teacher_overrides(teacher: str, overrides: Iterable[str]) -> list[str]:
     Raises:
         UserError: no such row.
     """
-    chosen, papers = tables.row_override(teacher, "task.teacher"), tables.papers()
+    chosen = tables.row_override(teacher, "task.teacher")
+    papers = tables.papers()
     shared = [
         text
         for text in overrides
@@ -134,7 +136,8 @@ def teacher_directory(config: Mapping[str, Any]) -> RunDir | None:
 
 
 def _missing(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[FirstRun]:
-    teacher, name = teacher_directory(config), config["task"].get("teacher")
+    teacher = teacher_directory(config)
+    name = config["task"].get("teacher")
     if teacher is not None and teacher.status().get("state") != "DONE":
         command = "the command in its overrides.txt"
         if name.startswith(tables.ROW):

@@ -41,7 +41,8 @@ TRAINING = ("optimizer", "schedule")
 #: Any optimiser of torch; README offers them by their paths.
 OPTIMISERS = re.compile(r"torch\.optim\.[A-Z]\w*")
 #: Keys with which Hydra's `instantiate` is steered; this project uses these two.
-STEERING, USED = re.compile(r"_\w+_"), ("_target_", "_partial_")
+STEERING = re.compile(r"_\w+_")
+USED = ("_target_", "_partial_")
 #: Keys by which a model's configuration makes its own library fetch code or more files.
 FETCHING = re.compile(r"auto_map|quantization_config|_?(attn|experts)_implementation(_internal)?")
 #: What else `config.json` of an exported folder holds and reading it uses.
@@ -135,7 +136,8 @@ def check_targets(config: Mapping[str, Any], where: str) -> None:
             would be interpreted.
     """
     for key, value in dotted.walk(config, lists=True):
-        group, name = key.partition(".")[0], key.rpartition(".")[2]
+        group = key.partition(".")[0]
+        name = key.rpartition(".")[2]
         if name == "_target_":
             known = declared().get(group, frozenset())
             of_torch = key == "optim.optimizer._target_" and OPTIMISERS.fullmatch(str(value))

@@ -33,7 +33,8 @@ def evaluate(directory: RunDir, length: int | None = None, *, trust: bool = Fals
         UserError: no checkpoint, or one that does not fit the recorded configuration.
     """
     run = restore(directory, trust=trust)
-    task, settings = run.task, run.settings
+    task = run.task
+    settings = run.settings
     precision = precision_arguments(run.config["precision"], settings.accelerator)
     trainer = pl.Trainer(
         accelerator=settings.accelerator,

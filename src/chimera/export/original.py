@@ -53,7 +53,8 @@ def export(run: RunDir, to: Path, like: Path, *, trust: bool = False) -> int:
     Raises:
         UserError: the run is not finished, or has other parts, settings or another tokenizer.
     """
-    where, config = f"like={like}", run.config()
+    where = f"like={like}"
+    config = run.config()
     if not run.record():
         raise UserError(f"run={run.path} is not finished; only finished runs are exported")
     check_target(to)

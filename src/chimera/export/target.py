@@ -8,7 +8,8 @@ from pathlib import Path
 from chimera.errors import UserError
 
 #: All that `adapter=alone` writes, and a file in its folder.
-ALONE, ADAPTER = {"README.md", "adapter"}, "adapter/adapter_model.safetensors"
+ALONE = {"README.md", "adapter"}
+ADAPTER = "adapter/adapter_model.safetensors"
 
 
 def check_target(to: Path) -> None:

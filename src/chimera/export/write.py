@@ -53,12 +53,14 @@ def export(
         UserError: the run is not finished, or the folder holds other files, or nothing can be
             packed.
     """
-    config, record = run.config(), run.record()
+    config = run.config()
+    record = run.record()
     if not record:
         raise UserError(f"run={run.path} is not finished; only finished runs are exported")
     check_target(to)
     restored = restore(run, trust=trust)
-    task, tokenizer = restored.task, restored.tokenizer
+    task = restored.task
+    tokenizer = restored.tokenizer
     model = task.model.eval()
     sizes = byte_report(model)["total"]
     treatment = treat_adapter(model, adapter)
@@ -88,7 +90,8 @@ def export(
         decodes = causal and not about["outputs"]
         of_body = False
     else:
-        causal, of_body = bool(cast(Any, task.model).backbone.causal), True
+        causal = bool(cast(Any, task.model).backbone.causal)
+        of_body = True
         names = set(weights) | set(about["tied"])
         about |= hf.write_body(to, about, names, tokenizer, causal=causal) or hf.shim(to)
         decodes = causal and not about["outputs"]

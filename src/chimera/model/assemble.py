@@ -182,7 +182,8 @@ class _Counted:
     """A factory of linear layers that counts its calls."""
 
     def __init__(self, linear: Callable[..., nn.Module]) -> None:
-        self.linear, self.calls = linear, 0
+        self.linear = linear
+        self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> nn.Module:
         self.calls += 1

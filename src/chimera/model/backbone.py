@@ -69,7 +69,8 @@ class Trunk(nn.Module):
     _limited: list[Mixer | Position]
 
     #: For classifiers: pooling by the mean, no segment ids.
-    summary, reads_segments = "mean", False
+    summary = "mean"
+    reads_segments = False
 
     @property
     def width(self) -> int:
@@ -193,11 +194,14 @@ class Backbone(Trunk):
         embedding_norm: Norm | None = None,
     ) -> None:
         super().__init__()
-        self.embedding, self.scale = embedding, scale
-        self.position, self.norm = position, norm
+        self.embedding = embedding
+        self.scale = scale
+        self.position = position
+        self.norm = norm
         self.embedding_norm = embedding_norm
         self.blocks = nn.ModuleList(blocks)
-        self.loops, self.dropout = loops, dropout
+        self.loops = loops
+        self.dropout = dropout
         self.gradient_checkpointing = gradient_checkpointing
         parts = (m for m in self.modules() if isinstance(m, (Mixer, Position)))
         self._limited = [part for part in parts if part.max_positions is not None]

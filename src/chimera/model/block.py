@@ -27,7 +27,8 @@ from chimera.ops.dropout import dropout, label
 #: Places of the norms in a block.
 Placement = Literal["pre", "post", "output", "sandwich", "peri"]
 #: Placements with a norm before a branch, and with a second one after it.
-BEFORE, TWICE = frozenset({"pre", "sandwich", "peri"}), frozenset({"sandwich", "peri"})
+BEFORE = frozenset({"pre", "sandwich", "peri"})
+TWICE = frozenset({"sandwich", "peri"})
 
 AFTER_MIXER, AFTER_FFN = map(label, ("after mixer", "after ffn"))
 
@@ -55,13 +56,16 @@ class Block(nn.Module):
         placement: Placement = "pre",
     ) -> None:
         super().__init__()
-        self.mixer_norm, self.mixer = norms[0], mixer
+        self.mixer_norm = norms[0]
+        self.mixer = mixer
         self.ffn_norm: Norm | None = None if ffn is None else norms[1]
         self.ffn: FFN | None = ffn
         twice = placement in TWICE
         self.mixer_out_norm: Norm | None = norms[-1 if ffn is None else 2] if twice else None
         self.ffn_out_norm: Norm | None = norms[3] if twice and ffn is not None else None
-        self.site, self.dropout, self.placement = site, site.dropout, placement
+        self.site = site
+        self.dropout = site.dropout
+        self.placement = placement
 
     def forward(self, x: Tensor, ctx: Context, state: Any = None) -> Out:
         mixed = self.mixer(self._input(x, self.mixer_norm, ctx), ctx, state)

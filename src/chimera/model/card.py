@@ -76,7 +76,8 @@ def card(group: str, name: str, width: int = 80) -> str:
     """
     head = f"{group}={name}"
     file = find(f"{group}/{name}").read_text(encoding="utf-8")
-    config, options = _config(group, name), list[str]()
+    config = _config(group, name)
+    options = list[str]()
     blocks = [f"{head}\n{'-' * len(head)}"]
     if isinstance(config.get("_target_"), str):
         target: Any = get_object(config["_target_"])
@@ -157,13 +158,15 @@ def _readable(hint: Any) -> str:
 def _documented(target: Any) -> Iterator[tuple[str, str]]:
     """(argument, sentence) of the section `Args:` of a docstring."""
     section = (inspect.getdoc(target) or "").partition("Args:\n")[2].split("\n\n")[0]
-    names, words = list[str](), list[str]()
+    names = list[str]()
+    words = list[str]()
     for line in [*textwrap.dedent(section).splitlines(), "end: "]:
         begins = _ARGUMENT.fullmatch(line) if not line.startswith(" ") else None
         if begins or line == "end: ":
             yield from ((name, " ".join(words)) for name in names)
         if begins:
-            names, words = begins[1].split(", "), [begins[2]]
+            names = begins[1].split(", ")
+            words = [begins[2]]
         else:
             words.append(line.strip())
 

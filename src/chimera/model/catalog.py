@@ -24,7 +24,8 @@ from chimera.program import spelt
 
 #: Groups in the order of the tables.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
-BEGIN, END = "<!-- zoo: written by `make zoo` -->", "<!-- end of zoo -->"
+BEGIN = "<!-- zoo: written by `make zoo` -->"
+END = "<!-- end of zoo -->"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def _row(group: str, name: str) -> Row:
 
 def _title(group: str, name: str) -> str:
     """First comment of a choice's file, else the first line of what it builds."""
-    title, target = title_of(find(f"{group}/{name}")), (node(group, name) or {}).get("_target_")
+    title = title_of(find(f"{group}/{name}"))
+    target = (node(group, name) or {}).get("_target_")
     if title != name or not isinstance(target, str):
         return title if title != name else ""
     return _first_line(get_object(target))

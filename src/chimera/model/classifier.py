@@ -20,7 +20,8 @@ from chimera.ops.precision import autocast_off, wide, widen
 from chimera.quant.shared.layers import Linear
 
 Pool = Literal["auto", "first", "mean", "last"]
-POOLED, DENSE = label("pooled"), label("dense")
+POOLED = label("pooled")
+DENSE = label("dense")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ class Compressor(nn.Module):
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
-        self.backbone, self.head = model.backbone, model.head
+        self.backbone = model.backbone
+        self.head = model.head
         self.decoder = Decoder(model.backbone.width)
 
     def check_length(self, length: int) -> None:

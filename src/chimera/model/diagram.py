@@ -93,7 +93,8 @@ def _runs(kinds: Sequence[_Kind]) -> list[tuple[_Kind, int]]:
 def _block(number: int, kind: _Kind, count: int, names: Mapping[str, str]) -> list[str]:
     """Lines of one box of equal blocks."""
     mixer, ffn, placed = kind
-    norm, quant = names["norm"], names["quant"]
+    norm = names["norm"]
+    quant = names["quant"]
     of = "" if quant == "none" else f"linear: {quant}"
     where = f"position: {names['position']}" if placed else ""
     many = f"{count} × block" if count > 1 else "block"

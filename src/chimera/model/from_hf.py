@@ -24,7 +24,8 @@ EMBEDDING = ("model.embed_tokens.weight", "backbone.embeddings.weight", "backbon
 FINAL = ("model.norm.weight", "backbone.norm_f.weight")
 BODY = ("model.layers", "backbone.layers")
 HEAD = ("lm_head.weight",)
-MIXER_NORM, FFN_NORM = ("input_layernorm", "norm"), ("post_attention_layernorm",)
+MIXER_NORM = ("input_layernorm", "norm")
+FFN_NORM = ("post_attention_layernorm",)
 #: Tensors that are computed here, or belong to parts that our models lack.
 UNUSED = re.compile(r".*rotary_emb\.inv_freq|mtp\..*")
 
@@ -33,7 +34,9 @@ class Read(Mapping[str, Tensor]):
     """Tensors below a prefix; notes which ones are read."""
 
     def __init__(self, tensors: Mapping[str, Tensor], prefix: str, seen: set[str]) -> None:
-        self.tensors, self.prefix, self.seen = tensors, prefix, seen
+        self.tensors = tensors
+        self.prefix = prefix
+        self.seen = seen
 
     def __getitem__(self, name: str) -> Tensor:
         found = self.tensors[self.prefix + name]

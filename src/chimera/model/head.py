@@ -44,7 +44,8 @@ class Head(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.table, self.vocab_size = table, vocab_size
+        self.table = table
+        self.vocab_size = vocab_size
         self.transform = linear(dim, dim, bias=True, role="head") if transform else None
         self.norm = norm(dim) if transform else None
         self.output = None if table else linear(dim, vocab_size, bias=False, role="head")

@@ -40,7 +40,8 @@ class HuggingFaceBody(nn.Module):
 
     def __init__(self, inner: nn.Module, *, causal: bool) -> None:
         super().__init__()
-        self.inner, self.causal = inner, causal
+        self.inner = inner
+        self.causal = causal
         config = cast(Any, inner.config)
         self.width: int = config.hidden_size
         self.reads_segments: bool = getattr(config, "type_vocab_size", 0) > 1
@@ -77,7 +78,8 @@ class HuggingFaceModel(nn.Module):
 
     def __init__(self, model: nn.Module, *, causal: bool) -> None:
         super().__init__()
-        self.model, self.causal = model, causal
+        self.model = model
+        self.causal = causal
 
     @property
     def backbone(self) -> HuggingFaceBody:
@@ -146,7 +148,8 @@ class HuggingFaceModel(nn.Module):
         if index is not None:
             logits = logits.flatten(0, 1).index_select(0, index)
         if targets is not None:
-            rows, width = logits.flatten(0, -2), logits.shape[-1]
+            rows = logits.flatten(0, -2)
+            width = logits.shape[-1]
             loss, accuracy = cross_entropy(
                 nn.Identity(), rows, targets, width=width, at_once=at_once
             )

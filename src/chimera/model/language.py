@@ -35,7 +35,8 @@ class LanguageModel(nn.Module):
 
     def __init__(self, backbone: Backbone, head: Head) -> None:
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone = backbone
+        self.head = head
 
     def init_state(self, batch: int) -> State:
         """Empty decoding state for `batch` sequences."""
@@ -90,7 +91,8 @@ class LanguageModel(nn.Module):
         x = out.y if index is None else out.y.flatten(0, 1).index_select(0, index)
         if targets is None:
             return Prediction(self.head(x), out.state, out.aux, out.stats)
-        x, width = x.reshape(-1, x.shape[-1]), self.head.vocab_size
+        x = x.reshape(-1, x.shape[-1])
+        width = self.head.vocab_size
         loss, accuracy = cross_entropy(self.head, x, targets, width=width, at_once=at_once)
         no_logits = x.new_empty(0, width)
         return Prediction(no_logits, out.state, out.aux, out.stats, loss, accuracy)

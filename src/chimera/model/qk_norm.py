@@ -52,7 +52,8 @@ class QKNorm(Position):
     def rotate(
         self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
     ) -> tuple[Tensor, Tensor]:
-        q, k = _normed(q, self.q_weight), _normed(k, self.k_weight)
+        q = _normed(q, self.q_weight)
+        k = _normed(k, self.k_weight)
         return self.inner.rotate(q, k, pos)
 
     def bias(self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]) -> Tensor | None:

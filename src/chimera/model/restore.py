@@ -82,9 +82,11 @@ def start_from(model: nn.Module, init_from: str | None) -> None:
     if run is None:
         return
     folder = run.weights.is_dir()  # a checkpoint of transformers
-    tensors, part = converted(model, run.weights) if folder else read(run.weights), model
+    tensors = converted(model, run.weights) if folder else read(run.weights)
+    part = model
     if not model.state_dict().keys() <= tensors.keys():  # another head
-        tensors, part = _of_backbone(tensors, model), cast(nn.Module, model.backbone)
+        tensors = _of_backbone(tensors, model)
+        part = cast(nn.Module, model.backbone)
     _copy(
         part,
         tensors,

@@ -109,7 +109,8 @@ def stack(
     # A position with hook `embed` only is built once for the model; layers get the no-op class.
     in_layers: Callable[..., Position] = Position if provides <= {"embed"} else factories.position
     if getattr(shape, "qk_norm", False):
-        in_layers, provides = partial(QKNorm, position=in_layers), provides | QKNorm.provides
+        in_layers = partial(QKNorm, position=in_layers)
+        provides = provides | QKNorm.provides
     placement: Any = getattr(shape, "norm_placement", "pre")  # an older export lacks the key
     quant = factories.quant
     parts = Parts(linear or quant.linear, factories.norm, in_layers, quant.activation)

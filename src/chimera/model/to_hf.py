@@ -37,7 +37,9 @@ def original(
     Raises:
         UserError: the model has other parts, or weights that the checkpoint has no place for.
     """
-    numbers, starts, count = {}, [], 1
+    numbers = {}
+    starts = []
+    count = 1
     for name, tensor in theirs.items():
         shape = (-1, *[1] * (tensor.ndim - 1))
         numbers[name] = torch.arange(count, count + len(tensor), dtype=torch.float64).view(shape)
@@ -47,7 +49,8 @@ def original(
     places, shifts = (translated(model, config, rows, where) for rows in (numbers, nothing))
     own = {name: p.detach() for name, p in model.named_parameters()}
     made = {name: tensor.float() for name, tensor in theirs.items()}
-    names, first = list(theirs), torch.tensor(starts)
+    names = list(theirs)
+    first = torch.tensor(starts)
     for name, weight in own.items():
         at = (places[name] - shifts[name]).flatten().long()
         if len(at) != len(weight):
@@ -55,7 +58,8 @@ def original(
         rows = weight.float() - shifts[name].float()
         sources = torch.searchsorted(first, at, right=True) - 1
         for source in sources[at > 0].unique().tolist():
-            target, here = made[names[source]], (sources == source) & (at > 0)
+            target = made[names[source]]
+            here = (sources == source) & (at > 0)
             target[at[here] - starts[source]] = rows[here].view(-1, *target.shape[1:])
     _verify(model, config, made, own, where)
     if "head.output.weight" not in own:

@@ -95,7 +95,8 @@ def groups(model: nn.Module, settings: Optim) -> list[Group]:
     Settings may have rates and decays of components that the model does not have: one table of
     rates serves all models.
     """
-    owner, exempt = components(model), undecayed(model)
+    owner = components(model)
+    exempt = undecayed(model)
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     factors = rate_factors(model)
     members: dict[tuple[str, bool, float], list[int]] = {}

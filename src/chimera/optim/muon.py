@@ -45,7 +45,8 @@ class MuonAdamW(Optimizer):
         ns_steps: int = 5,
         tables: Sequence[str] = TABLES,
     ) -> None:
-        matrices, rest = list[dict[str, Any]](), list[dict[str, Any]]()
+        matrices = list[dict[str, Any]]()
+        rest = list[dict[str, Any]]()
         for group in params:
             is_matrix = [p.ndim == 2 and group["name"] not in tables for p in group["params"]]
             for part, wanted in ((matrices, True), (rest, False)):

@@ -14,11 +14,13 @@ from chimera.report.summary import Line, Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAPER, OURS = "0.45", "C0"
+PAPER = "0.45"
+OURS = "C0"
 #: Characters of a row's name on one line; longer ones would leave the values no room.
 NAME = 41
 #: Height of a row, and of each further line of its name, in inches.
-ROW, FURTHER = 0.42, 0.16
+ROW = 0.42
+FURTHER = 0.16
 
 
 def bars(summary: Summary) -> Figure:

@@ -21,7 +21,8 @@ from chimera.report.stats import Spread, spread
 from chimera.report.summary import Summary
 
 #: Keys of run.json with the metrics of predictions without a network, of runs that record them.
-CONSTANT, OVERLAP = "constant_prediction", "overlap_prediction"
+CONSTANT = "constant_prediction"
+OVERLAP = "overlap_prediction"
 Record = dict[str, Any]
 
 

@@ -31,7 +31,8 @@ from chimera.errors import UserError
 Scores = Mapping[str, Mapping[int, float]]
 Array = NDArray[np.float64]
 #: Confidence of intervals, and number of draws of the bootstrap.
-LEVEL, DRAWS = 0.95, 10_000
+LEVEL = 0.95
+DRAWS = 10_000
 #: Share of the scores that the interquartile mean leaves out at each end.
 TRIMMED = 0.25
 
@@ -154,7 +155,8 @@ def _estimate(
     if not sizes or not min(sizes):
         raise UserError("a task without a score has no estimate; leave it out")
     value = float(statistic(*tasks))
-    seeds, number = min(sizes), len(tasks[0])
+    seeds = min(sizes)
+    number = len(tasks[0])
     if seeds < 2:
         return Estimate(value, None, None, seeds, number)
     generator = np.random.default_rng(seed)
@@ -200,7 +202,8 @@ def _ranks(values: Array) -> Array:
 
 def _pearson(a: Array, b: Array) -> Array:
     """Correlation along the last axis; 0 where one of the two does not vary."""
-    x, y = a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True)
+    x = a - a.mean(-1, keepdims=True)
+    y = b - b.mean(-1, keepdims=True)
     scale = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
     product: Array = (x * y).sum(-1)
     return np.divide(product, scale, out=np.zeros_like(product), where=scale > 0)

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 #: Groups that are drawn (more lines cannot be told apart), that a terminal is shown, and whose
 #: curves are in the page; the tables have all.
-DRAWN, SHOWN, CURVES = 12, 20, 200
+DRAWN = 12
+SHOWN = 20
+CURVES = 200
 #: What the page may load and run: nothing but itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 #: Title of each fact, and how its value is written.

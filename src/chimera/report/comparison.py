@@ -45,7 +45,8 @@ AXES = {
     "FLOPs": "FLOPs of matrix products",
 }
 #: Points of a curve of one run, and of the mean of several.
-POINTS, GRID = 160, 120
+POINTS = 160
+GRID = 120
 #: Times the median step that a gap between two rows may be before it counts as a pause of the run.
 PAUSE = 50.0
 #: Metrics by which runs are ordered if the command line names none.
@@ -134,7 +135,8 @@ class Group:
         curves = [curve for run in self.runs if len(curve := run.curve(axis))]
         if not curves:
             return np.empty((0, 4))
-        first, last = max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves)
+        first = max(c[0, 0] for c in curves)
+        last = min(c[-1, 0] for c in curves)
         if len(curves) == 1 or last <= first:
             return max(curves, key=len)[:, [0, 1, 1, 1]]
         places = np.linspace(first, last, GRID)
@@ -208,7 +210,8 @@ def collect(found: Iterable[Path | Record]) -> tuple[list[Run], dict[Path, str]]
     Args:
         found: directories of runs, and records.
     """
-    runs, broken = [], dict[Path, str]()
+    runs = []
+    broken = dict[Path, str]()
     for each in found:
         try:
             runs.append(read(each) if isinstance(each, Path) else of_record(each))
@@ -242,7 +245,9 @@ def of_record(record: Record) -> Run:
 
 
 def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any]) -> Run:
-    table, data, trainer = config.get("table"), config["data"], config["trainer"]
+    table = config.get("table")
+    data = config["data"]
+    trainer = config["trainer"]
     length = data.get("seq_len") or config["model"].get("max_len")
     batch = data.get("batch_size")
     tokens = None

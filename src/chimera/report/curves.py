@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Titles of the panels of budget.png.
-FLOPS, SECONDS = "training FLOPs (matrix products)", "seconds of training steps"
+FLOPS = "training FLOPs (matrix products)"
+SECONDS = "seconds of training steps"
 #: Most points of a drawn line.
 POINTS = 1500
 Log = tuple[list[float], list[float]]
@@ -96,7 +97,8 @@ def costs(cell: Cell) -> dict[str, float]:
     """FLOPs and seconds of a step of a finished run, as far as they are recorded."""
     if cell.state != "done" or not (cell.config.get("data") or {}).get("batch_size"):
         return {}
-    tokens, found = tokens_per_step(cell.config), {}
+    tokens = tokens_per_step(cell.config)
+    found = {}
     if flops := cell.fact("flops.training"):
         found[FLOPS] = flops * tokens
     if speed := cell.fact("tokens_per_second"):

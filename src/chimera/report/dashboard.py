@@ -118,7 +118,8 @@ def _lines(title: str, metrics: str) -> wr.LinePlot:
 def _result(summary: Summary) -> list[Any]:
     """Charts of the table's metric: by row with the spread over seeds, and against parameters."""
     metric = summary.table.metric
-    size, value = wr.Config("parameters"), wr.SummaryMetric(metric)
+    size = wr.Config("parameters")
+    value = wr.SummaryMetric(metric)
     return [
         wr.BarPlot(title=metric, metrics=[metric], **BY_ROW),
         wr.ScatterPlot(title=f"{metric} against parameters", x=size, y=value),

@@ -162,7 +162,9 @@ def order(summary: Summary) -> str:
 
 
 def _against(pair: Pair) -> str:
-    first, second, difference = pair.first, pair.second, pair.difference
+    first = pair.first
+    second = pair.second
+    difference = pair.difference
     assert first.published
     assert second.published
     assert first.ours

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TIMES, _AT = re.compile(r"(.+)_(\d+)x"), re.compile(r"(.+)(?:@|(?<=/layer)_)(\d+)")
+_TIMES = re.compile(r"(.+)_(\d+)x")
+_AT = re.compile(r"(.+)(?:@|(?<=/layer)_)(\d+)")
 #: Families without a grid (accuracy differs little by length) and without a panel (that of
 #: perplexity has the same information).
-NOT_SHOWN, NOT_DRAWN = "accuracy", "loss"
+NOT_SHOWN = "accuracy"
+NOT_DRAWN = "loss"
 #: Titles of panels whose key is not clear enough.
 NAMES = {"rank/layer": "entropy rank of a block's updates, mean"}
 
@@ -107,7 +109,8 @@ def _has(summary: Summary, key: str) -> bool:
 
 
 def _cell(line: Line, key: str) -> str:
-    value, published = line.measured(key), line.printed(key)
+    value = line.measured(key)
+    published = line.printed(key)
     text = "–" if value is None else formatting.spread(value)
     return f"{text} ({published:g})" if published is not None else text
 

@@ -113,7 +113,8 @@ def processors(summary: Summary) -> str:
     names = []
     for name in sorted(runs):
         by_row = runs[name]
-        found, count = sorted(set().union(*by_row.values())), sum(map(len, by_row.values()))
+        found = sorted(set().union(*by_row.values()))
+        count = sum(map(len, by_row.values()))
         share = f"{count} run{'s' * (count > 1)}"
         share += f" of {code(next(iter(by_row)))}" if len(by_row) == 1 else ""
         of_seeds = f"seed{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
@@ -189,7 +190,8 @@ def in_half(summary: Summary) -> str:
     """What half precision adds to the errors of quantised layers."""
     errors = {"bf16": "1/256", "fp16": "1/2048"}
     used = sorted({str(cell.config.get("precision")) for cell in summary.cells} & errors.keys())
-    names, most = " and ".join(used), " or ".join(errors[name] for name in used)
+    names = " and ".join(used)
+    most = " or ".join(errors[name] for name in used)
     said = (
         f"Trained in {names}: quantised layers compute their grid in float32 and round products to"
         f" {names}, with a relative error of up to {most}"

@@ -140,7 +140,8 @@ def start_commands(summary: Summary) -> list[str]:
     """
     configs = [cell.config for cell in summary.cells if cell.config.get("init_run")]
     started = {str(c["init_run"]) for c in configs if not str(c["init_from"]).startswith(ROW)}
-    kept, found = Records(), list[list[str]]()
+    kept = Records()
+    found = list[list[str]]()
     for digits in sorted(started):
         file = next((run / "overrides.txt" for run in runs_of(digits)), None)
         if file is not None and file.is_file():

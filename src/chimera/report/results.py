@@ -110,9 +110,11 @@ def _cell(
     value = metric(result, table.metric)
     state, why = ("done", "") if kept else _state(directory)
     if state == "done" and value is None:
-        state, why = "failed", f"run.json has no finite {table.metric}"
+        state = "failed"
+        why = f"run.json has no finite {table.metric}"
     if state != "done":
-        value, result = None, {}
+        value = None
+        result = {}
     environment = kept.environment if kept else read_json(directory.path / "environment.json")
     return Cell(
         row=job.row,

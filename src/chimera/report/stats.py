@@ -95,7 +95,8 @@ def corrected(
     tested = sorted(
         (p, i) for i, d in enumerate(differences) if d is not None and (p := d.p) is not None
     )
-    result, largest = list(differences), 0.0
+    result = list(differences)
+    largest = 0.0
     for rank, (p, i) in enumerate(tested):
         largest = max(largest, min(1.0, (len(tested) - rank) * p))
         found = differences[i]

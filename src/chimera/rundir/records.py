@@ -45,7 +45,8 @@ from chimera.rundir.steps import read, seconds_of
 if TYPE_CHECKING:
     import pandas
 
-RUNS, LIST = "runs.jsonl.gz", "runs.txt"
+RUNS = "runs.jsonl.gz"
+LIST = "runs.txt"
 #: Columns of runs.txt.
 COLUMNS = ("identity", "row", "seed", "metric", "value", "commit", "date")
 #: Bytes of all records of a folder, uncompressed; a larger file is damaged or meant to do harm.
@@ -184,7 +185,8 @@ def records(folder: Path) -> list[Record]:
     Raises:
         UserError: one does not count, or list and records differ; the line names the file.
     """
-    listed, kept = _listed(folder / LIST), _lines(folder / RUNS)
+    listed = _listed(folder / LIST)
+    kept = _lines(folder / RUNS)
     if missing := sorted(set(listed) ^ set(kept)):
         one = "lists" if missing[0] in listed else "does not list"
         raise UserError(
@@ -200,7 +202,8 @@ def unfinished(runs: Iterable[Path], roots: Sequence[Path] | None = None) -> lis
         runs: directories of runs.
         roots: folders; None: those of this process.
     """
-    kept, there = Records(roots), set[str]()
+    kept = Records(roots)
+    there = set[str]()
     for run in runs:
         digits = run.name.rpartition("-")[2]
         if digits in kept and RunDir(run).status().get("state") == "DONE":

@@ -24,7 +24,8 @@ def report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override]
     name = names.pop()
     if names or not name:
         return False
-    common, paper = [], str(name).partition("/")[0]
+    common = []
+    paper = str(name).partition("/")[0]
     for text, override in zip(overrides, parsed, strict=True):
         if override.key_or_group in ("seed", name, paper):
             continue

@@ -42,7 +42,8 @@ QUEUED |= {"REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "STAGE_OUT", "
 #: Reasons for which a job waits that no other job's end removes.
 STUCK = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
 #: Seconds between two questions to Slurm, and those that a result may take to be seen here.
-EVERY, LAG = 2.0, 15.0
+EVERY = 2.0
+LAG = 15.0
 
 
 #: What submitit raises for parameters that it does not know.
@@ -183,7 +184,8 @@ class Submitit:
         except (utils.FailedJobError, utils.FailedSubmissionError, *WRONG) as error:
             shutil.rmtree(folder)
             raise UserError(f"Slurm refused the job: {_refusal(error)}") from error
-        kind, jobs = SlurmJob if self.cluster == "slurm" else LocalAllocation, []
+        kind = SlurmJob if self.cluster == "slurm" else LocalAllocation
+        jobs = []
         for start, job in zip(starts, submitted, strict=True):
             note = folder.parent / f"{start.log.parent.name}.job"
             note.write_text(f"{folder.name} {job.job_id}")

@@ -86,7 +86,9 @@ def search_space(parsed: Sequence[Override]) -> Space:
 
 
 def _distribution(override: Override) -> Any:
-    value, text, kinds = override.value(), override.input_line, optuna().distributions
+    value = override.value()
+    text = override.input_line
+    kinds = optuna().distributions
     if isinstance(value, IntervalSweep | RangeSweep) and (unknown := value.tags - {"log"}):
         raise UserError(f"{text}: tag {', '.join(unknown)} is not known; the only one is log")
     try:

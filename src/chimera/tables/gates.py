@@ -39,9 +39,12 @@ Array = NDArray[np.float64]
 Update = Literal["proximal", "sgd_l1"]
 UPDATES: tuple[Update, ...] = ("proximal", "sgd_l1")
 #: Of the LASSO problem: rows and columns of A, zeros of g_true.
-N, D, ZEROS = 20, 10, 5
+N = 20
+D = 10
+ZEROS = 5
 #: Seeds whose zeros are counted, and the one that the table shows.
-SEEDS, SHOWN = 10, 2
+SEEDS = 10
+SHOWN = 2
 USAGE = "python -m chimera.tables.gates [to=<folder>]"
 
 
@@ -115,7 +118,8 @@ def by_numpy(p: Problem, update: Update) -> Array:
 
 def by_torch(p: Problem, update: Update) -> Array:
     """g before and after each step [steps + 1, d], by an adapter's gate, SGD and autograd."""
-    A, b = torch.from_numpy(p.A), torch.from_numpy(p.b)
+    A = torch.from_numpy(p.A)
+    b = torch.from_numpy(p.b)
     start = torch.from_numpy(p.start.copy())
     gate = Gate(start, update=update, threshold="lr_lambda", l1=p.l1, xi=0.0, penalty=0.0)
     optimizer = torch.optim.SGD(gate.parameters(), lr=p.lr)
@@ -139,21 +143,25 @@ def first_all_zero(path: Array) -> int | None:
 def main(arguments: Sequence[str]) -> None:
     """Print both tables; write them to `to=` if given."""
     to = read(Options, arguments, USAGE).to
-    still, rows = without_task(np.ones(8)), []
+    still = without_task(np.ones(8))
+    rows = []
     paths = {update: by_torch(still, update) for update in UPDATES}
     for update, path in paths.items():
-        gap, step = np.abs(path - by_numpy(still, update)).max(), first_all_zero(path)
+        gap = np.abs(path - by_numpy(still, update)).max()
+        step = first_all_zero(path)
         left = f"{np.count_nonzero(path[-1])} of {len(still.start)}"
         rows.append((update, "never" if step is None else str(step), left, f"{gap:.1e}"))
     head: tuple[str, ...] = ("update", "all zero at step", "gates left", "max |numpy − torch|")
     show(head, rows, f"r={len(still.start)}, lr={still.lr}, λ={still.l1}, {still.steps} steps")
 
-    p, found = lasso(SHOWN), []
+    p = lasso(SHOWN)
+    found = []
     for update in UPDATES:
         reference = by_numpy(p, update)[-1]
         for name, g in (("NumPy", reference), ("torch", by_torch(p, update)[-1])):
             gap = "ref" if g is reference else f"{np.abs(g - reference).max():.2e}"
-            exact, near = int((g == 0).sum()), int((np.abs(g) < 1e-6).sum())
+            exact = int((g == 0).sum())
+            near = int((np.abs(g) < 1e-6).sum())
             found.append((update, name, str(exact), str(near), f"{p.loss(g):.4e}", gap))
     head = ("update", "by", "exact zeros", "|g| < 1e-6", "loss", "‖numpy − torch‖∞")
     show(head, found, f"n={N}, d={D}, λ={p.l1}, η={p.lr}, {p.steps} steps, seed {SHOWN}")

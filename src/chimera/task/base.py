@@ -69,14 +69,18 @@ class Task(pl.LightningModule):
     plain_text = True
     #: Metric that chooses the best checkpoint, whether lower or higher is better, and the
     #: checkpoint (last or best) of the final test.
-    monitor, better, final = "val/loss", "lower", "last"
+    monitor = "val/loss"
+    better = "lower"
+    final = "last"
     predicts = "prediction"  # what a loss in nats is the mean over, for axes of figures
 
     def __init__(
         self, model: nn.Module, optim: Optim, total_steps: int, weights: dict[str, float]
     ) -> None:
         super().__init__()
-        self.model, self.optim, self.total_steps = model, optim, total_steps
+        self.model = model
+        self.optim = optim
+        self.total_steps = total_steps
         self.weights = weights
         self.grad_norm = float("nan")  # of the last step, before clipping
         self.guard: Guard = RaiseIfNotFinite()
@@ -194,7 +198,8 @@ class Task(pl.LightningModule):
         With several micro-batches the number of all predictions is known after the last: until then
         weights are relative to a power of 2, which changes no digit.
         """
-        trainer, processes = getattr(self, "_trainer", None), reduce.participants()
+        trainer = getattr(self, "_trainer", None)
+        processes = reduce.participants()
         self._shared = processes > 1
         if trainer is None or trainer.accumulate_grad_batches == 1:
             return loss * (count / reduce.total(count)) if self._shared else loss

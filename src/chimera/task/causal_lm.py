@@ -59,8 +59,10 @@ class CausalLM(LanguageTask):
         cost_at: list[PositiveInt] | None = None,
     ) -> None:
         super().__init__(model, optim, total_steps, weights or {}, vocab_size, MeanMetric)
-        self.name, self.logits_at_once = name, logits_at_once
-        self.longer, self.cost_at = longer or [], cost_at or []
+        self.name = name
+        self.logits_at_once = logits_at_once
+        self.longer = longer or []
+        self.cost_at = cost_at or []
         self._reach = 0  # longest sequence for which the model was checked
 
     @classmethod
@@ -84,8 +86,10 @@ class CausalLM(LanguageTask):
 
     def samples(self, data: DataModule) -> list[dict[str, str]]:
         """Beginnings of blocks, and the likeliest continuation (`train.run_files`)."""
-        blocks, tokenizer = data.val_dataloader().samples, data.prepared.tokenizer
-        first, new = min(24, data.corpus.seq_len // 2), min(40, data.corpus.seq_len // 2)
+        blocks = data.val_dataloader().samples
+        tokenizer = data.prepared.tokenizer
+        first = min(24, data.corpus.seq_len // 2)
+        new = min(40, data.corpus.seq_len // 2)
         rows = [list(map(int, blocks[0, n].ids)) for n in range(min(SAMPLES, len(blocks)))]
         prompts = [row[:first] for row in rows]
         if not prompts or not first:
@@ -130,7 +134,8 @@ class CausalLM(LanguageTask):
         out = self._predict(batch)
         if batch.get("void"):
             return
-        meter, tokens = self.meter(stage), len(batch["targets"])
+        meter = self.meter(stage)
+        tokens = len(batch["targets"])
         meter.loss.update(out.loss, weight=tokens)
         meter.accuracy.update(out.accuracy, weight=tokens)
 

@@ -59,7 +59,8 @@ def cost(model: nn.Module, length: int, vocab_size: int, at_once: int) -> dict[s
     Args:
         model, length, vocab_size, at_once: as of `step_and_forward`.
     """
-    device, training = next(model.parameters()).device, model.training
+    device = next(model.parameters()).device
+    training = model.training
     step, forward = step_and_forward(model, length, vocab_size, at_once)
     _reset_peak(device)
     step_seconds = _median(step, device)

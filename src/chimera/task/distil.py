@@ -43,7 +43,8 @@ class Teacher:
 
     def __init__(self, directory: RunDir, student: LanguageModel, vocab_size: int) -> None:
         self.name = str(directory.path)
-        config, record = recorded(directory), directory.record()
+        config = recorded(directory)
+        record = directory.record()
         teacher_vocab = record.get("tokenizer", {}).get("vocab_size")
         if teacher_vocab != vocab_size:
             raise UserError(

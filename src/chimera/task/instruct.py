@@ -90,7 +90,8 @@ class Instruct(CausalLM):
             weights=weights,
             logits_at_once=logits_at_once,
         )
-        self.mmlu, self.mmlu_limit = mmlu, mmlu_limit
+        self.mmlu = mmlu
+        self.mmlu_limit = mmlu_limit
         self._questions: list[tuple[Question, Question | None]] | None = None
         self._base_metrics: dict[str, float] = {}  # of the model before training
         self._resumed = False
@@ -115,7 +116,8 @@ class Instruct(CausalLM):
         """
         if stage != "fit" or self.mmlu is None or self._questions is not None:
             return
-        self._tokenizer, self._length = data.prepared.tokenizer, data.corpus.seq_len
+        self._tokenizer = data.prepared.tokenizer
+        self._length = data.corpus.seq_len
         if self.mmlu == "held_out":
             records = cast(InstructDataModule, data).records["test"]
             self._questions = from_records(records)[: self.mmlu_limit]
@@ -124,8 +126,10 @@ class Instruct(CausalLM):
 
     def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
         """The columns of TPTT's Table 2, and MMLU before and after training."""
-        totals, steps = self._totals, trainer.global_step
-        seconds, losses = max(totals.seconds, 1e-9), self._losses_of_epoch()
+        totals = self._totals
+        steps = trainer.global_step
+        seconds = max(totals.seconds, 1e-9)
+        losses = self._losses_of_epoch()
         metrics = {
             "train/seconds": totals.seconds,
             "train/samples_per_second": totals.samples / seconds,
@@ -151,8 +155,10 @@ class Instruct(CausalLM):
 
     def _validation(self) -> dict[str, float]:
         """Metrics of the model as it is, on the batches that each validation of the run takes."""
-        trainer, training = self.trainer, self.model.training
-        data, limit = getattr(trainer, "datamodule", None), trainer.limit_val_batches
+        trainer = self.trainer
+        training = self.model.training
+        data = getattr(trainer, "datamodule", None)
+        limit = trainer.limit_val_batches
         if data is None:
             return {}
         loader = data.val_dataloader()
@@ -179,19 +185,24 @@ class Instruct(CausalLM):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0:
             self._totals = replace(self._totals, losses=0)
-            self._epoch_losses, self._pending_losses = [], []
+            self._epoch_losses = []
+            self._pending_losses = []
         if self.trainer.global_step != self._step:
-            self._step, self._before_step = self.trainer.global_step, self._totals
+            self._step = self.trainer.global_step
+            self._before_step = self._totals
         self._batch_began = time.perf_counter()
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         output = super().training_step(batch, batch_idx)
         # Not in on_train_batch_end: callbacks save checkpoints before that hook runs.
-        loss, samples, tokens = output["task_loss"], len(batch["ids"]), batch["ids"].numel()
+        loss = output["task_loss"]
+        samples = len(batch["ids"])
+        tokens = batch["ids"].numel()
         if reduce.participants() > 1:
             weighted = [float(loss * output["count"]), float(output["count"])]
             summed, count, *numbers = reduce.totals([*weighted, samples, tokens])
-            loss, (samples, tokens) = loss.new_tensor(summed / count), map(int, numbers)
+            loss = loss.new_tensor(summed / count)
+            (samples, tokens) = map(int, numbers)
         self._totals = replace(
             self._totals,
             samples=self._totals.samples + samples,
@@ -209,7 +220,8 @@ class Instruct(CausalLM):
         if complete:
             self._stop_clock()
         totals = self._totals if complete else self._before_step
-        losses, base = self._losses_of_epoch()[: totals.losses], dict(self._base_metrics)
+        losses = self._losses_of_epoch()[: totals.losses]
+        base = dict(self._base_metrics)
         checkpoint["instruct"] = {**vars(totals), "losses": losses, "base": base}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -217,7 +229,8 @@ class Instruct(CausalLM):
         self._resumed = True
         saved = dict(checkpoint["instruct"])
         self._base_metrics = saved.pop("base")
-        self._epoch_losses, self._pending_losses = list(saved.pop("losses", ())), []
+        self._epoch_losses = list(saved.pop("losses", ()))
+        self._pending_losses = []
         self._totals = Totals(**saved, losses=len(self._epoch_losses))
 
     def _losses_of_epoch(self) -> list[float]:
@@ -230,7 +243,8 @@ class Instruct(CausalLM):
     def _stop_clock(self) -> None:
         if self._batch_began is not None:
             seconds = self._totals.seconds + time.perf_counter() - self._batch_began
-            self._totals, self._batch_began = replace(self._totals, seconds=seconds), None
+            self._totals = replace(self._totals, seconds=seconds)
+            self._batch_began = None
 
 
 def non_embedding_parameters(model: nn.Module) -> int:

@@ -39,11 +39,13 @@ class Meter(nn.Module):
 
     def __init__(self, accuracy: Metric) -> None:
         super().__init__()
-        self.loss, self.accuracy = MeanMetric(), accuracy
+        self.loss = MeanMetric()
+        self.accuracy = accuracy
 
     def compute_and_reset(self) -> dict[str, float]:
         """Values of `loss`, `perplexity` and `accuracy`, which are then reset."""
-        loss, accuracy = float(self.loss.compute()), float(self.accuracy.compute())
+        loss = float(self.loss.compute())
+        accuracy = float(self.accuracy.compute())
         self.loss.reset()
         self.accuracy.reset()
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}

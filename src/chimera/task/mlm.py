@@ -65,10 +65,12 @@ class MaskedLM(LanguageTask):
     ) -> None:
         accuracy = partial(MulticlassAccuracy, vocab_size, average="micro", validate_args=False)
         super().__init__(model, optim, total_steps, weights or {}, vocab_size, accuracy)
-        self.name, self.mask_ratio = name, mask_ratio
+        self.name = name
+        self.mask_ratio = mask_ratio
         self.teacher_dir = directory_of_teacher(teacher, teacher_run or "") if teacher else None
         self.teacher_init = teacher_init
-        self.distil_weight, self.distil_temperature = distil_weight, distil_temperature
+        self.distil_weight = distil_weight
+        self.distil_temperature = distil_temperature
         self.teacher: Teacher | None = None
 
     @classmethod
@@ -85,7 +87,8 @@ class MaskedLM(LanguageTask):
 
     def samples(self, data: DataModule) -> list[dict[str, str]]:
         """Blocks with their masked words as the model restores them (`train.run_files`)."""
-        blocks, tokenizer = data.val_dataloader().samples, data.prepared.tokenizer
+        blocks = data.val_dataloader().samples
+        tokenizer = data.prepared.tokenizer
         found = []
         for number in range(min(SAMPLES, len(blocks))):
             block = blocks[0, number]
@@ -155,6 +158,7 @@ class MaskedLM(LanguageTask):
         loss, logits, _, _ = self._predict(batch)
         if batch.get("void"):
             return
-        meter, targets = self.meter(stage), batch["targets"]
+        meter = self.meter(stage)
+        targets = batch["targets"]
         meter.loss.update(loss, weight=len(targets))
         meter.accuracy.update(logits, targets)

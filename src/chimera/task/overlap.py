@@ -52,12 +52,15 @@ def predictor(train: Encoded, template: Template, classes: int) -> Predict:
     """
     if not classes:
         return lambda part: shares(part, template)
-    of_train, known = shares(train, template), ~np.isnan(train.labels)
+    of_train = shares(train, template)
+    known = ~np.isnan(train.labels)
     if of_train is None or not known.any():
         return lambda part: None
-    values, labels = of_train[known], train.labels[known].astype(np.int64)
+    values = of_train[known]
+    labels = train.labels[known].astype(np.int64)
     order = np.argsort(values, kind="stable")
-    values, one_hot = values[order], np.eye(classes, dtype=np.int64)[labels[order]]
+    values = values[order]
+    one_hot = np.eye(classes, dtype=np.int64)[labels[order]]
     below = np.vstack([np.zeros(classes, dtype=np.int64), one_hot.cumsum(axis=0)])
     above = below[-1] - below
     # Equal shares are on one side: a threshold lies before the first of them.

@@ -55,7 +55,9 @@ class SequenceClassification(Task):
     predicts = "example"
     plain_text = False
     corpus_check = "chimera.data.corpus.labelled.check_labelled"
-    monitor, better, final = "val/score", "higher", "best"
+    monitor = "val/score"
+    better = "higher"
+    final = "best"
 
     def __init__(
         self,
@@ -73,7 +75,8 @@ class SequenceClassification(Task):
         weights: dict[str, NonNegativeFloat] | None = None,
     ) -> None:
         super().__init__(model, optim, total_steps, weights or {})
-        self.name, self.balanced = name, class_weights == "balanced"
+        self.name = name
+        self.balanced = class_weights == "balanced"
         self.head: dict[str, Any] = {"pool": pool, "dropout": dropout, "hidden": hidden}
         self.labels: tuple[str, ...] | None = None  # None before `configure_head`
 
@@ -152,7 +155,8 @@ class SequenceClassification(Task):
         Empty unless all examples are pairs. Called between evaluations.
         """
         prepared = cast(LabelledDataModule, data).prepared
-        train, template = prepared.splits["train"], prepared.tokenizer.template
+        train = prepared.splits["train"]
+        template = prepared.tokenizer.template
         return self._scored(data, overlap.predictor(train, template, self.classes))
 
     def _scored(self, data: DataModule, predict: overlap.Predict) -> dict[str, float]:
@@ -234,7 +238,8 @@ class SequenceClassification(Task):
 
     def update_metrics(self, batch: Batch, stage: Stage) -> Tensor:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
-        predicted, has_label = self._predict(out.logits), labelled(batch["labels"])
+        predicted = self._predict(out.logits)
+        has_label = labelled(batch["labels"])
         if batch.get("void"):
             return predicted
         for number, part in enumerate(self.parts[stage]):

@@ -38,7 +38,8 @@ class Synthetic(Task):
     predicts = "answer"
     plain_text = False
     corpus_check = "chimera.data.corpus.synthetic.base.check_synthetic"
-    monitor, better = "val/accuracy", "higher"
+    monitor = "val/accuracy"
+    better = "higher"
 
     def __init__(
         self,
@@ -51,7 +52,8 @@ class Synthetic(Task):
         weights: dict[str, NonNegativeFloat] | None = None,
     ) -> None:
         super().__init__(model, optim, total_steps, weights or {})
-        self.name, self.vocab_size = name, vocab_size
+        self.name = name
+        self.vocab_size = vocab_size
         self.groups: tuple[str, ...] = ()  # of the data set, known after `configure_head`
         self.judged: tuple[str, ...] = ()
         self._reach = 0  # longest sequence for which the model was checked
@@ -66,7 +68,8 @@ class Synthetic(Task):
     def configure_head(self, corpus: Any) -> None:
         """Take the groups of the data set; add a decoder if only the last output may be read."""
         check_synthetic(corpus)
-        self.groups, self.judged = corpus.groups, corpus.judged
+        self.groups = corpus.groups
+        self.judged = corpus.judged
         model: Any = self.model
         if corpus.bottleneck and not isinstance(model, Compressor):
             self.model = Compressor(model)
@@ -115,7 +118,8 @@ class Synthetic(Task):
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Accuracy of a guess among possible answers, and of the most frequent answer of train."""
         splits: Any = data.prepared.splits
-        train, valid = splits["train"], splits["valid"]
+        train = splits["train"]
+        valid = splits["valid"]
         answers = train.targets[train.targets >= 0]
         most = int(torch.from_numpy(answers).long().bincount().argmax())
         asked = valid.targets >= 0

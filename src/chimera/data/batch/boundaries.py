@@ -39,7 +39,8 @@ class Apart:
     def __init__(
         self, collate: Callable[[list[Any]], Batch], cut: Callable[[Any], Iterator[Any]]
     ) -> None:
-        self.collate, self.cut = collate, cut
+        self.collate = collate
+        self.cut = cut
 
     def __call__(self, examples: Sequence[Any]) -> Batch:
         pieces = [piece for example in examples for piece in self.cut(example)]
@@ -56,7 +57,9 @@ class Marked:
     """
 
     def __init__(self, collate: Callable[[list[Any]], Batch], sep_id: int, *, causal: bool) -> None:
-        self.collate, self.sep_id, self.causal = collate, sep_id, causal
+        self.collate = collate
+        self.sep_id = sep_id
+        self.causal = causal
 
     def __call__(self, examples: Sequence[Any]) -> Batch:
         batch = self.collate([*examples])

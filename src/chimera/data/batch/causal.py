@@ -57,7 +57,9 @@ class TokenBlocks:
     """
 
     def __init__(self, row: Any, length: int, *, tail: bool) -> None:
-        self.row, self.length, self.tail = row, length, tail
+        self.row = row
+        self.length = length
+        self.tail = tail
 
     def __len__(self) -> int:
         full, rest = divmod(max(0, len(self.row.ids) - 1), self.length)

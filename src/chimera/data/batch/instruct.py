@@ -91,7 +91,8 @@ class InstructDataModule(DataModule):
         return super()._prepare()
 
     def _make_loader(self, split: Split) -> ResumableLoader:
-        tokenizer, length = self.prepared.tokenizer, self.corpus.seq_len
+        tokenizer = self.prepared.tokenizer
+        length = self.corpus.seq_len
         examples = [
             example(i, record, tokenizer, length, tokenizer.template.start)
             for i, record in enumerate(self.records[split])

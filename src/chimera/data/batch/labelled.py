@@ -66,7 +66,8 @@ class Rows:
     def __getitem__(self, key: Key) -> Row:
         number = key[1]
         part = int(np.searchsorted(self.starts, number, side="right")) - 1
-        examples, at = self.parts[part], number - int(self.starts[part])
+        examples = self.parts[part]
+        at = number - int(self.starts[part])
         return Row(
             number, part, examples.row(at), int(examples.seconds[at]), float(examples.labels[at])
         )

@@ -71,10 +71,15 @@ class ResumableLoader:
         num_workers: int = 0,
         name: str = "the training split",
     ) -> None:
-        self.samples, self.batch_size, self.seed = samples, batch_size, seed
-        self._collate, self.name = collate, name
-        self.shuffle, self.drop_last = shuffle, drop_last
-        self.rank, self.world_size = world.rank(), world.world_size()
+        self.samples = samples
+        self.batch_size = batch_size
+        self.seed = seed
+        self._collate = collate
+        self.name = name
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.rank = world.rank()
+        self.world_size = world.world_size()
         if batch_size % self.world_size:
             raise UserError(
                 f"data.batch_size={batch_size} cannot be shared evenly by {self.world_size}"
@@ -144,7 +149,8 @@ class ResumableLoader:
             drop_last=self.drop_last,
             name=self.name,
         )
-        loader.rank, loader.world_size = 0, 1
+        loader.rank = 0
+        loader.world_size = 1
         loader.limit(self._limit, repeat=self._repeat)
         return loader
 
@@ -155,7 +161,8 @@ class ResumableLoader:
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch, self._returned = epoch, 0
+        self._epoch = epoch
+        self._returned = 0
 
     def __len__(self) -> int:
         """Number of batches of a whole epoch."""
@@ -170,7 +177,8 @@ class ResumableLoader:
             batches: of an epoch; None takes all.
             repeat: return the batches of epoch 0 in every epoch, the same samples in each.
         """
-        self._limit, self._repeat = batches, repeat
+        self._limit = batches
+        self._repeat = repeat
 
     def __iter__(self) -> Iterator[Batch]:
         # As a generator this runs only when the first batch is requested, so a state can still be
@@ -241,7 +249,8 @@ class ResumableLoader:
 
     def _batches(self, epoch: int, first: int) -> Iterator[list[Key]]:
         """Keys of this rank's share of each batch of an epoch, from batch `first` on."""
-        size, last = self.batch_size, len(self.samples)
+        size = self.batch_size
+        last = len(self.samples)
         order = self._order(epoch) if self.shuffle else _same
         for start in range(first * size, len(self) * size, size):
             batch = order(np.arange(start, min(start + size, last)))

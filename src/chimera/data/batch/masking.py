@@ -55,7 +55,9 @@ class Masking:
                 "task=mlm needs a [MASK] token, which this tokenizer lacks;"
                 " use tokenizer.mlm_tokens=true or another tokenizer"
             )
-        self.tokenizer, self.ratio, self.mask_id = tokenizer, ratio, tokenizer.mask_id
+        self.tokenizer = tokenizer
+        self.ratio = ratio
+        self.mask_id = tokenizer.mask_id
         self.special = np.zeros(tokenizer.vocab_size, dtype=bool)
         self.special[list(tokenizer.special_ids)] = True
         self.ordinary = np.flatnonzero(~self.special)

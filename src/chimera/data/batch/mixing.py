@@ -29,7 +29,8 @@ class Mix:
     """
 
     def __init__(self, recipe: Recipe, sizes: Sequence[int], seed: int) -> None:
-        self.sizes, self.seed = sizes, seed
+        self.sizes = sizes
+        self.seed = seed
         self.counts = recipe.counts(sizes)
         self.starts = np.cumsum([0, *self.counts])
 
@@ -39,7 +40,8 @@ class Mix:
     def locate(self, epoch: int, index: int) -> tuple[int, int]:
         """Number of the source, and of the block within it, of the index-th block of an epoch."""
         source = int(np.searchsorted(self.starts, index, side="right")) - 1
-        size, count = self.sizes[source], self.counts[source]
+        size = self.sizes[source]
+        count = self.counts[source]
         passes, number = divmod(index - int(self.starts[source]), size)
         if (passes + 1) * size > count:  # not the whole source: other blocks in each epoch
             order = Permutation(size, self.seed, epoch, 1 + source)
@@ -57,7 +59,9 @@ class MixedRow:
     """
 
     def __init__(self, tokens: MixedTokens, length: int, seed: int) -> None:
-        self.tokens, self.length, self.ids = tokens, length, tokens.ids
+        self.tokens = tokens
+        self.length = length
+        self.ids = tokens.ids
         self.mix = Mix(tokens.recipe, [row.blocks(length) for row in tokens.rows], seed)
 
     def blocks(self, length: int) -> int:

@@ -43,7 +43,8 @@ from chimera.errors import UserError
 
 #: Epoch and seed of the masks of validation and test; training never reaches this epoch. All
 #: validations of all runs have the same masks, so their results are comparable.
-FIXED_EPOCH, FIXED_SEED = 1 << 62, 0
+FIXED_EPOCH = 1 << 62
+FIXED_SEED = 0
 
 
 class MaskedBlocks:
@@ -66,8 +67,11 @@ class MaskedBlocks:
         seed: int,
         fixed: bool,
     ) -> None:
-        self.tokens, self.length, self.masking = tokens, length, masking
-        self.seed, self.fixed = seed, fixed
+        self.tokens = tokens
+        self.length = length
+        self.masking = masking
+        self.seed = seed
+        self.fixed = fixed
 
     def __len__(self) -> int:
         return self.tokens.blocks(self.length)
@@ -83,8 +87,10 @@ class StoredBlocks:
 
     def __init__(self, file: Path) -> None:
         stored = read_arrays(file, "ids", "lengths", "positions", "targets", "counts")
-        self.ids, self.lengths = stored["ids"].astype(np.int64), stored["lengths"]
-        self.positions, self.targets = stored["positions"], stored["targets"]
+        self.ids = stored["ids"].astype(np.int64)
+        self.lengths = stored["lengths"]
+        self.positions = stored["positions"]
+        self.targets = stored["targets"]
         self.ends = np.cumsum(stored["counts"])
 
     def __len__(self) -> int:
@@ -132,7 +138,8 @@ class Cut:
     def __call__(self, example: Example) -> Iterator[Example]:
         for number, (start, ids) in enumerate(documents_of(example.ids, self.sep_id)):
             inside = (example.positions >= start) & (example.positions < start + len(ids))
-            positions, targets = example.positions[inside] - start, example.targets[inside]
+            positions = example.positions[inside] - start
+            targets = example.targets[inside]
             yield Example(example.number + number * PIECE, ids, positions, targets)
 
 
@@ -177,7 +184,8 @@ class MLMDataModule(DataModule):
             save_test(self.test_dataloader(), file, **separator)
 
     def _make_loader(self, split: Split) -> ResumableLoader:
-        tokens, tokenizer = self.prepared.splits[split], self.prepared.tokenizer
+        tokens = self.prepared.splits[split]
+        tokenizer = self.prepared.tokenizer
         train = split == "train"
         if isinstance(tokens, MixedTokens):
             tokens = MixedRow(tokens, self.corpus.seq_len, self.seed)

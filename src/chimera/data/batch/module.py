@@ -42,7 +42,9 @@ class DataModule(pl.LightningDataModule):
         prepared: Prepared | None = None,
     ) -> None:
         super().__init__()
-        self.corpus, self.tokenizer_settings, self.seed = corpus, tokenizer, seed
+        self.corpus = corpus
+        self.tokenizer_settings = tokenizer
+        self.seed = seed
         self.test_file: Path | None = None
         self._prepared = prepared
         self._loaders: dict[Split, ResumableLoader] = {}

@@ -56,7 +56,8 @@ class Permutation:
         return values.astype(np.int64)
 
     def _network(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        left, right = values >> self.half, values & self.mask
+        left = values >> self.half
+        right = values & self.mask
         for key in self.keys:
             left, right = right, left ^ (_mixed(right + key) & self.mask)
         return (left << self.half) | right

@@ -54,7 +54,8 @@ class Collate:
 
     def __call__(self, numbers: Sequence[int]) -> Batch:
         rows = np.array(numbers)
-        ids, targets = self.sequences.ids[rows], self.sequences.targets[rows].ravel()
+        ids = self.sequences.ids[rows]
+        targets = self.sequences.targets[rows].ravel()
         index = np.flatnonzero(targets != UNASKED)
         parts = {
             "ids": ids,
@@ -87,12 +88,15 @@ class SyntheticDataModule(DataModule):
         data = copy.copy(self)
         data.corpus = replace(self.corpus, test_len=length)
         data.corpus.check()
-        data.test_file, data._prepared, data._loaders = None, None, {}
+        data.test_file = None
+        data._prepared = None
+        data._loaders = {}
         return data
 
     def _prepare(self) -> Prepared:
         check_synthetic(self.corpus)
-        corpus, settings = self.corpus, self.tokenizer_settings
+        corpus = self.corpus
+        settings = self.tokenizer_settings
         if not isinstance(settings, Symbols):
             raise UserError("the answers of task=synthetic are symbols; add tokenizer=symbols")
         if settings.size < corpus.vocabulary:
@@ -124,7 +128,8 @@ class SyntheticDataModule(DataModule):
 
     def _loader_of(self, sequences: Sequences, name: str, train: bool = False) -> ResumableLoader:
         samples = Numbers(len(sequences.ids))
-        seed, collate = self.seed, Collate(sequences)
+        seed = self.seed
+        collate = Collate(sequences)
         return ResumableLoader.of(samples, self.corpus, collate, train=train, seed=seed, name=name)
 
 

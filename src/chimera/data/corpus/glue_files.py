@@ -151,7 +151,8 @@ def parts_of_hub(rows: Any, spec: Spec, where: str) -> Iterator[Example]:
             raise UserError(
                 f"{where} has no column {' or '.join(candidates)}; it has {_shown(names)}"
             )
-    first_text, label = columns[0], columns[-1]
+    first_text = columns[0]
+    label = columns[-1]
     second_text = columns[1] if spec.second else None
     index = "idx" if "idx" in names else None
     for number, row in enumerate(rows):

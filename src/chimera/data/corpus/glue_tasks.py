@@ -66,7 +66,8 @@ class Spec:
 
 
 #: Range of the scores of STS-B in both languages.
-LOWEST, HIGHEST = 0.0, 5.0
+LOWEST = 0.0
+HIGHEST = 5.0
 
 SPECS: dict[str, Spec] = {
     "cola": Spec(

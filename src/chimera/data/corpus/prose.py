@@ -100,14 +100,16 @@ def _blocks(docstring: str) -> Iterator[list[str]]:
             doctest = False
             if block and not in_list:
                 yield block
-            block, heading = [], ""
+            block = []
+            heading = ""
             continue
         if deeper is not None and indent > deeper:
             continue
         deeper = None
         if _UNDERLINE.fullmatch(text) and (heading or not block):
             in_list = bool(_LISTS.fullmatch(heading.rstrip(":")))
-            block, heading = [], ""
+            block = []
+            heading = ""
             continue
         heading = text
         doctest = doctest or text.startswith((">>>", "In [", "$ "))
@@ -117,7 +119,8 @@ def _blocks(docstring: str) -> Iterator[list[str]]:
         if doctest or starts or _FIELD.match(text) or _ENTRY.match(text):
             if block and not in_list:
                 yield block
-            block, edge = [], indent
+            block = []
+            edge = indent
         if doctest:
             continue
         if directive:
@@ -126,13 +129,16 @@ def _blocks(docstring: str) -> Iterator[list[str]]:
             unspoken = deeper is not None or _VERSIONED.fullmatch(name)
             text = "" if unspoken else directive[2].strip()
         elif _FIELD.match(text) or (text.endswith(":") and _LISTS.fullmatch(text[:-1])):
-            deeper, text = indent, ""
+            deeper = indent
+            text = ""
         elif _ENTRY.match(text):
             text = ""
         elif item:
-            text, edge = text[item.end() :], indent + item.end()
+            text = text[item.end() :]
+            edge = indent + item.end()
         if text.endswith("::"):
-            deeper, text = indent, text[:-1].strip(":") + ":"
+            deeper = indent
+            text = text[:-1].strip(":") + ":"
         if text:
             block.append(text)
     if block and not in_list:

@@ -178,14 +178,16 @@ def gather(units: Iterable[str], shortest: int = SHORTEST) -> Iterator[str]:
         units: texts; blanks around them are removed.
         shortest: least number of characters.
     """
-    document, size = [], 0
+    document = []
+    size = 0
     for unit in units:
         if unit := unit.strip():
             document.append(unit)
             size += len(unit)
         if size >= shortest:
             yield "\n".join(document)
-            document, size = [], 0
+            document = []
+            size = 0
     if document:
         yield "\n".join(document)
 

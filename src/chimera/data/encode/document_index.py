@@ -39,7 +39,8 @@ def write_all(work: list[tuple[Path, Iterable[str]]], processes: int) -> None:
 def write_notes(work: tuple[Path, Iterable[str]]) -> int:
     """Write the notes of a part; return its bytes."""
     file, documents = work
-    temporary, size = file.with_suffix(".writing"), 0
+    temporary = file.with_suffix(".writing")
+    size = 0
     remaining = iter(documents)
     with temporary.open("wb") as stream:
         while notes := [_note(document) for document in islice(remaining, _WRITTEN_AT_ONCE)]:
@@ -116,7 +117,8 @@ class Equal:
         notes: Notes, bucket: int, bits: int
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Digests and indices of the documents whose hashes begin with the bits of the bucket."""
-        digests, indices = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        digests = [np.empty(0, np.uint64)]
+        indices = [np.empty(0, np.int64)]
         for start, chunk in notes.chunks():
             head = chunk["digest"] >> np.uint64(64 - bits) if bits else np.zeros(len(chunk))
             inside = np.flatnonzero(head == bucket)

@@ -187,7 +187,8 @@ class DividedText:
                 kept = int((assigned != DROPPED).sum())
                 if first < kept:
                     yield from islice(_with_splits(assigned, part), first, None)
-                first, start = max(0, first - kept), start + count
+                first = max(0, first - kept)
+                start = start + count
 
     def _parts(self, split: Split) -> Sequence[Iterable[str]]:
         parts = self.sources[split]

@@ -142,7 +142,8 @@ class Encode:
     tokenizer: Tokenizer
 
     def __call__(self, chunk: list[tuple[Split, str]]) -> list[Encoded]:
-        encoded, id_type = [], dtype(self.tokenizer)
+        encoded = []
+        id_type = dtype(self.tokenizer)
         for split in dict.fromkeys(split for split, _ in chunk):
             texts = [text for of, text in chunk if of == split]
             rows = [np.append(ids, self.tokenizer.sep_id) for ids in self.tokenizer.encode(texts)]
@@ -182,7 +183,8 @@ def chunks_of(documents: Iterable[tuple[Split, str]]) -> Iterator[list[tuple[Spl
         size += len(text)
         if size >= _CHUNK_CHARACTERS or len(chunk) >= _CHUNK_DOCUMENTS:
             yield chunk
-            chunk, size = [], 0
+            chunk = []
+            size = 0
     if chunk:
         yield chunk
 
@@ -196,7 +198,9 @@ class Rows:
     """
 
     def __init__(self, folder: Path, width: int) -> None:
-        self.folder, self.width, self.unsaved = folder, width, 0
+        self.folder = folder
+        self.width = width
+        self.unsaved = 0
         self.open: dict[Path, BinaryIO] = {}
         self.counts: dict[Split, dict[str, int]] = {}
         with suppress(OSError, ValueError):

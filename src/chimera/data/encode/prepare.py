@@ -97,7 +97,9 @@ class _Source:
     """
 
     def __init__(self, corpus: Corpus, root: Path, name: str) -> None:
-        self.corpus, self.root, self.name = corpus, root, f" of {name}" if name else ""
+        self.corpus = corpus
+        self.root = root
+        self.name = f" of {name}" if name else ""
         self.hash = corpus.fingerprint()
         self.text = once(self._text)
 

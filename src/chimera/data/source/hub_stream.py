@@ -60,8 +60,11 @@ class _Stream:
     def __init__(
         self, folder: Path, name: str, config: str | None, field: str, instead: str
     ) -> None:
-        self.folder, self.name, self.config = folder, name, config
-        self.field, self.instead = field, instead
+        self.folder = folder
+        self.name = name
+        self.config = config
+        self.field = field
+        self.instead = instead
         state = folder / _STATE
         #: Number and bytes of the whole files, and the position of `datasets` behind them.
         self.done: dict[str, Any] = {"files": 0, "bytes": 0, "rows": 0, "position": None}
@@ -98,7 +101,8 @@ class _Stream:
             for row in rows:
                 text = self._text(row)
                 stream.write(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
-                size, count = size + len(text.encode()), count + 1
+                size = size + len(text.encode())
+                count = count + 1
                 if size >= _FILE_BYTES or self.done["bytes"] + size >= max_bytes:
                     break
         if not count:

@@ -144,7 +144,8 @@ def digest_of(document: str) -> int:
 def _cut(text: str, parts: int) -> list[str]:
     """Cut a text into about `parts` pieces, at line ends if there are enough, else at blanks."""
     glue = "\n" if text.count("\n") >= parts else " "
-    pieces, size = [""], len(text) / parts
+    pieces = [""]
+    size = len(text) / parts
     for unit in text.split(glue):
         if len(pieces[-1]) >= size:
             pieces.append("")

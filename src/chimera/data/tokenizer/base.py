@@ -73,9 +73,13 @@ class Tokenizer(ABC):
     """
 
     def __init__(self, special: SpecialIds, vocab_size: int, sha256: str) -> None:
-        self.special, self.vocab_size, self.sha256 = special, vocab_size, sha256
-        self.pad_id, self.unk_id = special.pad, special.unk
-        self.cls_id, self.sep_id = special.cls, special.sep
+        self.special = special
+        self.vocab_size = vocab_size
+        self.sha256 = sha256
+        self.pad_id = special.pad
+        self.unk_id = special.unk
+        self.cls_id = special.cls
+        self.sep_id = special.sep
         self.mask_id = special.mask
         self.special_ids = tuple(sorted({i for i in asdict(special).values() if i is not None}))
         self.template = Template((special.cls,), (special.sep,), (special.sep,))

@@ -65,7 +65,8 @@ class Words:
         kept = _most_common(counts, self.vocab_size - len(_SPECIAL), self.min_count)
         vocabulary = {word: i for i, word in enumerate((*_SPECIAL, *kept))}
         fast = Fast(models.WordLevel(vocabulary, unk_token="[UNK]"))
-        fast.normalizer, fast.pre_tokenizer = normalizer, splitter
+        fast.normalizer = normalizer
+        fast.pre_tokenizer = splitter
         # No word begins with \0, so the decoder joins all words by blanks; its clean-up removes
         # blanks before punctuation marks.
         fast.decoder = decoders.WordPiece(prefix="\0", cleanup=True)

@@ -84,7 +84,8 @@ def card(
 
 def _front(about: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """The card's metadata, with the numbers as the hub reads them."""
-    config, pipeline = about["chimera"], _PIPELINES.get(_architecture(about))
+    config = about["chimera"]
+    pipeline = _PIPELINES.get(_architecture(about))
     front: dict[str, Any] = {
         "library_name": "transformers" if pipeline else "chimera",
         "tags": ["chimera", config["task"]["name"], config["choices"]["mixer"]],

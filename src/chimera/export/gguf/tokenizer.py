@@ -20,7 +20,11 @@ from chimera.data.tokenizer.sentence_piece import SentencePieceTokenizer
 from chimera.errors import UserError
 
 #: Types of pieces in SentencePiece's format and in GGUF.
-NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER = 4
+BYTE = 6
 #: SentencePiece scores an unknown character by this much less than its rarest piece.
 PENALTY = 10.0
 UNIGRAM = 1
@@ -87,7 +91,8 @@ def _unigram(tokenizer: SentencePieceTokenizer) -> Vocabulary:
         [piece.type for piece in model.pieces],
         [piece.score for piece in model.pieces],
     )
-    known, rarest = set(made.tokens), min(p.score for p in model.pieces if p.type == NORMAL)
+    known = set(made.tokens)
+    rarest = min(p.score for p in model.pieces if p.type == NORMAL)
     for i, kind in enumerate(made.types):
         letter = bytes([int(made.tokens[i][1:-1], 16)]) if kind == BYTE else b""
         if letter in ASCII and letter not in known:

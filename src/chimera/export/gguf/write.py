@@ -51,7 +51,8 @@ def export(run: RunDir, to: Path, *, kind: Type = "f16", trust: bool = False) ->
         UserError: the run is not finished, or llama.cpp does not know a part of it, or `to` is
             another file, or the package `gguf` is not installed.
     """
-    config, record = run.config(), run.record()
+    config = run.config()
+    record = run.record()
     if not record:
         raise UserError(f"run={run.path} is not finished; only finished runs are exported")
     check_file(to)

@@ -114,7 +114,8 @@ def write(
         tokenizer: of the model.
         causal: whether the model is a decoder.
     """
-    config, special = about["chimera"], tokenizer.special
+    config = about["chimera"]
+    special = tokenizer.special
     flat.write(folder, {group: config[group] for group in ZOO if group != "adapter"})
     language = "ChimeraForCausalLM" if causal else "ChimeraForMaskedLM"
     classes = {

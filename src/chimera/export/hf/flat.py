@@ -33,7 +33,8 @@ NAMES = {
     "chimera.export.hf.body": "modeling_chimera",  # of another model
     "chimera.export.hf.configuration": "configuration_chimera",
 }
-ENTRY, PARTS = "chimera.export.hf.modeling", "chimera.export.hf.parts"
+ENTRY = "chimera.export.hf.modeling"
+PARTS = "chimera.export.hf.parts"
 #: Module with the classes of a model whose body is transformers' own.
 BODY = "chimera.export.hf.body"
 #: Packages that the folder needs; others are imported where a function calls them.
@@ -200,7 +201,10 @@ class _Rewriter:
     def __init__(
         self, module: str, source: str, names: Mapping[str, str], own: set[str], shapes: set[str]
     ) -> None:
-        self.module, self.source, self.names, self.own = module, source, names, own
+        self.module = module
+        self.source = source
+        self.names = names
+        self.own = own
         self.shapes = shapes  # names of annotations, added to
 
     def text(self) -> str:

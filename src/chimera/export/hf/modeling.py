@@ -54,7 +54,8 @@ class _LanguageModel(ChimeraPreTrainedModel):
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the head's matrix, which is then not the embedding's table."""
-        self.head.output, self.head.table = new_embeddings, None
+        self.head.output = new_embeddings
+        self.head.table = None
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Change the number of tokens; new ones have a bias of 0."""
@@ -98,7 +99,8 @@ class ChimeraForMaskedLM(_LanguageModel):
             inputs_embeds=inputs_embeds,
             output_hidden_states=output_hidden_states,
         )
-        logits, loss = self.head(out.last_hidden_state), None
+        logits = self.head(out.last_hidden_state)
+        loss = None
         if labels is not None:
             loss = self._total(cross_entropy(logits, labels, **kwargs), out)
         found = MaskedLMOutput(loss=loss, logits=logits, hidden_states=out.hidden_states)
@@ -144,7 +146,8 @@ class ChimeraForCausalLM(_LanguageModel, GenerationMixin):
             x = x[:, logits_to_keep]
         elif logits_to_keep:
             x = x[:, -logits_to_keep:]
-        logits, loss = self.head(x), None
+        logits = self.head(x)
+        loss = None
         if labels is not None:
             loss = cross_entropy(logits[:, :-1], labels[:, 1:], **kwargs)
             loss = self._total(loss, out)
@@ -179,7 +182,8 @@ class ChimeraForSequenceClassification(ChimeraPreTrainedModel):
             dropout=head["dropout"],
             hidden=head["hidden"],
         )
-        config.outputs, config.classifier = config.num_labels, head
+        config.outputs = config.num_labels
+        config.classifier = head
         self.finish()
 
     def forward(
@@ -204,7 +208,8 @@ class ChimeraForSequenceClassification(ChimeraPreTrainedModel):
             output_hidden_states=output_hidden_states,
         )
         mask = None if attention_mask is None else attention_mask.bool()
-        logits, loss = self.classifier(pooled(out.last_hidden_state, mask, self.pool)), None
+        logits = self.classifier(pooled(out.last_hidden_state, mask, self.pool))
+        loss = None
         if labels is not None:
             loss = with_auxiliary(
                 of_labels(logits, labels, self.config), out.auxiliary, self.config

@@ -39,14 +39,16 @@ def write(
         return fast
     from tokenizers.processors import TemplateProcessing
 
-    special, template = tokenizer.special, tokenizer.template
+    special = tokenizer.special
+    template = tokenizer.template
     around = (*template.start, *template.middle, *template.end)
     names = {i: fast.id_to_token(i) for i in (*tokenizer.special_ids, *around)}
     start, middle, end = (
         [names[i] for i in part] for part in (template.start, template.middle, template.end)
     )
     if decodes and not of_body:
-        start, end = [names[special.sep]], []
+        start = [names[special.sep]]
+        end = []
     fast.encode_special_tokens = False
     fast.post_processor = TemplateProcessing(
         single=[*start, "$A", *end],

@@ -17,7 +17,11 @@ from typing import Any
 from chimera.data.tokenizer.sentence_piece import SentencePieceTokenizer
 
 #: Types of pieces in SentencePiece's format.
-NORMAL, UNKNOWN, CONTROL, USER, BYTE = 1, 2, 3, 4, 6
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+USER = 4
+BYTE = 6
 UNIGRAM = 1
 #: Why there is no fast tokenizer.
 REFUSED = "its SentencePiece model is of another kind than unigram, or has pieces of a user"
@@ -46,7 +50,8 @@ def fast(tokenizer: SentencePieceTokenizer, *, continues: bool = False) -> Any:
 
     format: Any = sentencepiece_model_pb2
     model = format.ModelProto.FromString(tokenizer.model)
-    how, pieces = model.normalizer_spec, model.pieces
+    how = model.normalizer_spec
+    pieces = model.pieces
     if model.trainer_spec.model_type != UNIGRAM or any(p.type == USER for p in pieces):
         return None
     bytes_too = any(p.type == BYTE for p in pieces)

@@ -31,10 +31,12 @@ def normalise(text: str, *, keep_articles: bool = False) -> str:
 
 def score(gold: str, answer: str) -> dict[str, float]:
     """Compute all metrics of one answer, each 0 or 1."""
-    gold, answer = gold.strip(), answer.strip()
+    gold = gold.strip()
+    answer = answer.strip()
     values = {"em": answer == gold, "pem": answer.startswith(gold)}
     for ending, keep in (("", False), ("_articles_kept", True)):
-        g, s = normalise(gold, keep_articles=keep), normalise(answer, keep_articles=keep)
+        g = normalise(gold, keep_articles=keep)
+        s = normalise(answer, keep_articles=keep)
         values |= {f"qem{ending}": s == g, f"pqem{ending}": s.startswith(g)}
     return {name: float(values[name]) for name in METRICS}
 

@@ -17,7 +17,8 @@ from chimera.data.source import hub
 from chimera.errors import UserError, nearest
 
 LETTERS = "ABCD"
-HUB, _INSTEAD = "cais/mmlu", "data=<a folder with dev/ and test/ of MMLU's CSV files>"
+HUB = "cais/mmlu"
+_INSTEAD = "data=<a folder with dev/ and test/ of MMLU's CSV files>"
 
 
 @dataclass(frozen=True)

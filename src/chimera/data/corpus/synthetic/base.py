@@ -22,7 +22,8 @@ from chimera.types import PositiveInt, Seed
 Symbols = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 #: The symbol that stands for nothing, and the target of a position that asks for nothing.
-BLANK, UNASKED = 0, -1
+BLANK = 0
+UNASKED = -1
 #: Sequences that are drawn together.
 BLOCK = 256
 #: Keys of the random streams of a split, and of what all splits share.

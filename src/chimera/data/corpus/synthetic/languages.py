@@ -105,7 +105,8 @@ class RegBench(Synthetic):
     def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
         """See `Synthetic.draw`."""
         automata = self.automata(random, count)
-        legal, rows = automata.right(), np.arange(count)
+        legal = automata.right()
+        rows = np.arange(count)
         ids: Symbols = np.full((count, length + 1), END, dtype=np.int64)
         right = np.zeros_like(ids)
         state = np.zeros(count, dtype=np.int64)

@@ -61,7 +61,8 @@ class Mqar(Synthetic):
 
     def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
         """See `Synthetic.draw`."""
-        most, half = max(self.pairs), (self.vocabulary - 1) // 2
+        most = max(self.pairs)
+        half = (self.vocabulary - 1) // 2
         keys = 1 + choose(random, count, half, most)
         values = 1 + half + choose(random, count, half, most)
         group = random.integers(len(self.pairs), size=count)
@@ -122,7 +123,8 @@ class FuzzyRecall(Synthetic):
 
     def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
         """See `Synthetic.draw`."""
-        keys, values = self._keys(random, count), self._motifs(random, count)
+        keys = self._keys(random, count)
+        values = self._motifs(random, count)
         values = np.where(values > BLANK, values + self._half, BLANK)
         pairs = np.concatenate([keys, values], -1)  # [n pairs 2·longest], blank where unused
         chosen = random.integers(self.pairs, size=(count, length // 2 + 1))
@@ -130,7 +132,8 @@ class FuzzyRecall(Synthetic):
         again = np.take_along_axis(seen, chosen[..., None], 2) > 1  # [n draws 1]
         symbols = np.take_along_axis(pairs, chosen[..., None], 1)
         answers = (np.arange(2 * self.longest) >= self.longest) & again
-        flat, asked = symbols.reshape(count, -1), answers.reshape(count, -1)
+        flat = symbols.reshape(count, -1)
+        asked = answers.reshape(count, -1)
         # Move all blanks behind the symbols.
         order = np.argsort(flat == BLANK, axis=1, kind="stable")[:, : length + 1]
         rows = np.arange(count)[:, None]
@@ -145,7 +148,8 @@ class FuzzyRecall(Synthetic):
 
     def _keys(self, random: np.random.Generator, count: int) -> Symbols:
         """Motifs that differ within a sequence: those that occur twice are drawn again."""
-        motifs, base = self._motifs(random, count), (self._half + 1) ** np.arange(self.longest)
+        motifs = self._motifs(random, count)
+        base = (self._half + 1) ** np.arange(self.longest)
         while True:
             codes = (motifs * base).sum(-1)
             same = codes[:, :, None] == codes[:, None]
