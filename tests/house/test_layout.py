@@ -18,7 +18,7 @@ SRC = ROOT / "src" / "chimera"
 #: Longer functions: two recurrences and a stack that read best in one piece, and two to be divided.
 LONG = {"chunkwise", "attend", "stack", "replay", "export"}
 #: Largest share of `a, b = c, d` among assignments.
-PACKED = 0.08
+PACKED = 0.02
 COMPONENTS = [
     f
     for g in ("mixer", "norm", "quant", "ffn", "position", "adapter")

@@ -75,7 +75,8 @@ class SVDLike(LowRank):
     @torch.no_grad()
     def add_penalty(self, weight: float, form: Penalty) -> Float[Tensor, ""]:
         """Add the gradient of weight·R (of weight·Σ‖·‖ for `norm`) to P and Q; return R."""
-        a, b = whole(self.A), whole(self.B)
+        a = whole(self.A)
+        b = whole(self.B)
         total = a.new_zeros(())
         for parameter, factor, square, left in (
             (self.A, a, a @ a.mT, True),
@@ -96,7 +97,8 @@ class SVDLike(LowRank):
             parameter = getattr(self, name)
             if parameter.grad is None:
                 continue
-            mean, spread = getattr(self, f"mean_{name}"), getattr(self, f"spread_{name}")
+            mean = getattr(self, f"mean_{name}")
+            spread = getattr(self, f"spread_{name}")
             sensitivity = whole(parameter * parameter.grad).abs()
             mean.lerp_(sensitivity, 1 - beta1)
             spread.lerp_((sensitivity - mean).abs_(), 1 - beta2)

@@ -51,7 +51,8 @@ class DoRA(LowRank):
         return whole(self._ratio())[:, None] * (weight + super().delta()) - weight
 
     def added(self, x: Float[Tensor, "*b i"], y: Float[Tensor, "*b o"]) -> Float[Tensor, "*b o"]:
-        base, ratio = self._base[0], self._ratio()
+        base = self._base[0]
+        ratio = self._ratio()
         bias: Any = getattr(base, "bias", None)
         product = y if bias is None else y - bias
         changed = (ratio - 1) * product + ratio * self(x)

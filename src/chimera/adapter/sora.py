@@ -51,8 +51,11 @@ class Gate(nn.Module):
                 "adapter.threshold=xi needs adapter.update=proximal; sgd_l1 has no threshold"
             )
         self.g = nn.Parameter(g)
-        self.update, self.threshold = update, threshold
-        self.l1, self.xi, self.penalty = l1, xi, penalty
+        self.update = update
+        self.threshold = threshold
+        self.l1 = l1
+        self.xi = xi
+        self.penalty = penalty
 
     def before_step(self, gates: int) -> None:
         """Add the subgradient of the penalties; `gates` is the number of gates of the model."""

@@ -47,7 +47,8 @@ class VeRA(LowRank):
         initial: float,
     ) -> None:
         super().__init__(base, r, 1.0, dropout)
-        a, b = shared[0][:, : self.A.shape[1]], shared[1][: self.B.shape[0]]
+        a = shared[0][:, : self.A.shape[1]]
+        b = shared[1][: self.B.shape[0]]
         del self.A, self.B
         self.register_buffer("A", a.to(**self.options).contiguous(), persistent=False)
         self.register_buffer("B", b.to(**self.options).contiguous(), persistent=False)

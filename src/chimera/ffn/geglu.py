@@ -43,7 +43,8 @@ class GEGLU(FFN):
         inner = round(expand * site.dim)
         self.up = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
         self.down = parts.linear(inner, site.dim, bias=bias, role="down")
-        self.dropout, self.approximate = site.dropout, approximate
+        self.dropout = site.dropout
+        self.approximate = approximate
 
     def forward(self, x: Tensor, ctx: Context) -> Out:
         a, b = self.up(x).chunk(2, dim=-1)

@@ -62,7 +62,8 @@ class MoE(FFN):
         super().__init__()
         if top_k > experts:
             raise ValueError(f"ffn top_k={top_k} is more than experts={experts}: lower top_k")
-        self.top_k, self.causal = top_k, site.causal
+        self.top_k = top_k
+        self.causal = site.causal
         per_expert = (top_k if capacity_of == "choices" else 1) / experts
         self.capacity = {
             training: None if factor is None else factor * per_expert

@@ -84,8 +84,13 @@ class SharedMoE(OfQwen3Next, FFN):
             raise ValueError(f"ffn top_k={top_k} is more than experts={experts}: lower top_k")
         if shared_gate and not shared:
             raise ValueError("ffn.shared_gate=true needs shared experts; raise ffn.shared")
-        self.top_k, self.causal, self.rate, self.scale = top_k, site.causal, rate, scale
-        self.scores, self.normalise, self.balance_loss = scores, normalise, balance_loss
+        self.top_k = top_k
+        self.causal = site.causal
+        self.rate = rate
+        self.scale = scale
+        self.scores = scores
+        self.normalise = normalise
+        self.balance_loss = balance_loss
         self.router = nn.Linear(site.dim, experts, bias=False)
         self.experts = nn.ModuleList(expert(site, parts) for _ in range(experts))
         self.shared = nn.ModuleList(expert(site, parts) for _ in range(shared))
@@ -120,7 +125,8 @@ class SharedMoE(OfQwen3Next, FFN):
             reports.append((1.0, {"balance": balance(probs, chosen[:, 0], real)}))
         if self.shared:
             together, aux = self._shared(x, ctx)
-            y, reports = y + together, [*reports, *aux]
+            y = y + together
+            reports = [*reports, *aux]
         return Out(y, aux=blend(*reports), stats=load_stats(groups, probs, real))
 
     def _shared(

@@ -63,7 +63,8 @@ class ReLU2(FFN):
 
     def gguf(self) -> GGUF:
         """As llama.cpp's network of two layers; a sum over slices is a repeated down projection."""
-        up, down = in_gguf(self.up, "quant"), in_gguf(self.down, "quant")
+        up = in_gguf(self.up, "quant")
+        down = in_gguf(self.down, "quant")
         return joined(
             {"ffn_up": up, "ffn_down": down.repeated(self.fold)},
             GGUF(

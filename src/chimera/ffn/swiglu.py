@@ -65,7 +65,8 @@ class SwiGLU(FFN):
         """As llama.cpp's gated network: value `ffn_up`, gate `ffn_gate`."""
         if any(not isinstance(grid, nn.Identity) for grid in self.grids or ()):
             raise NotInGGUF("ffn", "quantise_halves=true")
-        up, down = in_gguf(self.up, "quant"), in_gguf(self.down, "quant")
+        up = in_gguf(self.up, "quant")
+        down = in_gguf(self.down, "quant")
         inner = self.up.weight.shape[0] // 2
         return joined(
             {

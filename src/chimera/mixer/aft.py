@@ -58,7 +58,8 @@ class AFT(Mixer):
     ) -> None:
         super().__init__()
         d = self.dim = site.dim
-        self.form, self.window = form, window
+        self.form = form
+        self.window = window
         self.causal = site.causal
         self.q_proj = parts.linear(d, d, bias=bias, role="gate")
         self.k_proj = parts.linear(d, d, bias=bias, role="qkv")

@@ -61,7 +61,8 @@ class ConvAttention(Mixer):
         residual: bool = True,
     ) -> None:
         super().__init__()
-        self.causal, bound = site.causal, 1 / math.sqrt(kernel)
+        self.causal = site.causal
+        bound = 1 / math.sqrt(kernel)
         self.weight = nn.Parameter(torch.empty(site.dim, kernel).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(site.dim).uniform_(-bound, bound)) if bias else None
         self.norm = parts.norm(site.dim) if residual else None

@@ -69,7 +69,8 @@ class DeltaProduct(Mixer):
         h = self.heads = heads or site.heads
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.order, self.max_beta = order, 2.0 if negative_eigenvalues else 1.0
+        self.order = order
+        self.max_beta = 2.0 if negative_eigenvalues else 1.0
         self.head_dim = site.dim // h
         widths = (site.dim, order * site.dim, order * site.dim)
         self.q_proj, self.k_proj, self.v_proj = (

@@ -96,10 +96,12 @@ class GatedDelta(OfQwen3Next, Mixer):
                 f"mixer=gated_delta with {h} heads of width {site.dim}: key_expand={key_expand} and"
                 f" value_expand={value_expand} give heads of {k:g} and {v:g}, no whole numbers"
             )
-        self.k_dim, self.v_dim = int(k), int(v)
+        self.k_dim = int(k)
+        self.v_dim = int(v)
         keys, values = self.key_heads * self.k_dim, h * self.v_dim
         self.widths = (keys, keys, values)
-        self.max_beta, self.dropout = 2.0 if negative_eigenvalues else 1.0, site.dropout
+        self.max_beta = 2.0 if negative_eigenvalues else 1.0
+        self.dropout = site.dropout
         self.q_proj, self.k_proj, self.v_proj = (
             parts.linear(site.dim, width, bias=False, role="qkv") for width in self.widths
         )

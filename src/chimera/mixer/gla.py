@@ -83,9 +83,11 @@ class GatedLinear(Mixer):
                 f"mixer=gla with {h} heads of width {site.dim}: key_expand={key_expand} and"
                 f" value_expand={value_expand} give heads of {k:g} and {v:g}, no whole numbers"
             )
-        self.k_dim, self.v_dim = int(k), int(v)
+        self.k_dim = int(k)
+        self.v_dim = int(v)
         keys, values = h * self.k_dim, h * self.v_dim
-        self.temperature, self.dropout = temperature, site.dropout
+        self.temperature = temperature
+        self.dropout = site.dropout
         self.chunk = channels.chunk_size(chunk, chunk)
         self.q_proj = parts.linear(site.dim, keys, bias=False, role="qkv")
         self.k_proj = parts.linear(site.dim, keys, bias=False, role="qkv")

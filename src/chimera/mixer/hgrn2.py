@@ -70,8 +70,10 @@ class HGRN2(Mixer):
         h = self.heads = heads or site.heads
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.head_dim, self.dropout = site.dim // h, site.dropout
-        self.site, self.lower_bound = site, lower_bound
+        self.head_dim = site.dim // h
+        self.dropout = site.dropout
+        self.site = site
+        self.lower_bound = lower_bound
         self.chunk = channels.chunk_size(chunk, chunk)
         self.q_proj, self.f_proj, self.i_proj = (
             parts.linear(site.dim, site.dim, bias=False, role=role)

@@ -84,7 +84,8 @@ class Hyena(Mixer):
     ) -> None:
         super().__init__()
         d, bound = site.dim, conv**-0.5
-        self.order, self.dropout = order, site.dropout
+        self.order = order
+        self.dropout = site.dropout
         self.in_proj = parts.linear(d, (order + 1) * d, bias=False, role="qkv")
         self.taps = nn.Parameter(torch.empty((order + 1) * d, conv).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty((order + 1) * d).uniform_(-bound, bound))

@@ -74,7 +74,8 @@ class KimiDelta(Mixer):
         if head_dim is None and site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         k = self.head_dim = head_dim or site.dim // h
-        self.max_beta, self.dropout = 2.0 if negative_eigenvalues else 1.0, site.dropout
+        self.max_beta = 2.0 if negative_eigenvalues else 1.0
+        self.dropout = site.dropout
         self.chunk = channels.chunk_size(chunk, chunk)
         self.q_proj, self.k_proj, self.v_proj = (
             parts.linear(site.dim, h * k, bias=False, role="qkv") for _ in range(3)

@@ -65,8 +65,11 @@ class LinearAttention(Mixer):
         h = self.heads = heads or site.heads
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.causal, self.dropout = site.causal, site.dropout
-        self.form, self.chunk_size, self.head_dim = form, chunk_size, site.dim // h
+        self.causal = site.causal
+        self.dropout = site.dropout
+        self.form = form
+        self.chunk_size = chunk_size
+        self.head_dim = site.dim // h
         self.q_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
         self.k_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
         self.v_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")

@@ -86,7 +86,8 @@ class LiZAttention(SoftmaxMixer):
                 f"max_cache={max_cache} needs a decoder, because an encoder has no cache:"
                 " use max_cache=null"
             )
-        self.window, self.cross = max_cache or 0, mag == "cross_gate"
+        self.window = max_cache or 0
+        self.cross = mag == "cross_gate"
         self.branch = LinearBranch(
             head_dim=self.head_dim,
             order=order,

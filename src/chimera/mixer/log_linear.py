@@ -88,7 +88,9 @@ class LogLinear(Mixer):
                 f"mixer=log_linear with inner width {e}: head_dim={p} has to divide it, and"
                 f" groups={groups} the number of heads"
             )
-        self.groups, self.state, self.dropout = groups, state, site.dropout
+        self.groups = groups
+        self.state = state
+        self.dropout = site.dropout
         self.levels = levels or log_linear.levels_for(site.max_len)
         self.chunk = chunk_size(chunk, chunk)
         self.widths = (e, groups * state, groups * state)

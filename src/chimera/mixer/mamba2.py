@@ -84,7 +84,9 @@ class Mamba2(OfMamba2, Mixer):
                 f"mixer=mamba2 with inner width {e}: head_dim={p} has to divide it, and"
                 f" groups={groups} the number of heads"
             )
-        self.groups, self.state, self.dropout = groups, state, site.dropout
+        self.groups = groups
+        self.state = state
+        self.dropout = site.dropout
         self.chunk = chunk_size(chunk, chunk)
         self.widths = (e, groups * state, groups * state)
         self.in_proj = parts.linear(site.dim, e + sum(self.widths), bias=False, role="qkv")

@@ -94,8 +94,11 @@ class Mesa(Mixer):
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         if ridge >= 1:
             raise ValueError(f"ridge={ridge} of mixer=mesa has to be below 1, where Λ starts")
-        self.head_dim, self.lowest, self.dropout = site.dim // h, ridge, site.dropout
-        self.chunk, self.solver = chunk_size(chunk, chunk), mesa.Solver(steps, tolerance)
+        self.head_dim = site.dim // h
+        self.lowest = ridge
+        self.dropout = site.dropout
+        self.chunk = chunk_size(chunk, chunk)
+        self.solver = mesa.Solver(steps, tolerance)
         self.q_proj, self.k_proj, self.v_proj = (
             parts.linear(site.dim, site.dim, bias=False, role="qkv") for _ in range(3)
         )

@@ -63,7 +63,9 @@ class LatentAttention(Mixer):
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         n = self.head_dim = site.dim // h
         r = self.rotated = rotated or max(2, n // 4 * 2)
-        self.rank, self.causal, self.dropout = rank or 4 * n, site.causal, site.dropout
+        self.rank = rank or 4 * n
+        self.causal = site.causal
+        self.dropout = site.dropout
 
         def linear(d_in: int, d_out: int) -> Any:
             return parts.linear(d_in, d_out, bias=False, role="qkv")

@@ -83,7 +83,8 @@ class MLSTM(Mixer):
             raise ValueError(f"heads={h} does not divide the inner width {inner} of mixer=mlstm")
         if inner % (qkv_block or 1):
             raise ValueError(f"qkv_block={qkv_block} does not divide the inner width {inner}")
-        self.dim, self.chunk = site.dim, chunk
+        self.dim = site.dim
+        self.chunk = chunk
 
         def project() -> Any:
             if qkv_block is None:
@@ -93,7 +94,9 @@ class MLSTM(Mixer):
         self.up_proj = parts.linear(site.dim, 2 * inner, bias=bias, role="up")
         self.conv = nn.Parameter(torch.empty(inner, conv))
         self.conv_bias = nn.Parameter(torch.empty(inner))
-        self.q_proj, self.k_proj, self.v_proj = project(), project(), project()
+        self.q_proj = project()
+        self.k_proj = project()
+        self.v_proj = project()
         self.gates = parts.linear(3 * inner, 2 * h, bias=False, role="gate")
         self.gate_bias = nn.Parameter(torch.empty(2 * h))  # separate, as quantisers may omit biases
         self.norm = HeadNorm(h, inner // h)

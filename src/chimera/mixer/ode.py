@@ -79,7 +79,8 @@ class ODEAttention(SoftmaxMixer):
                 "backprop=adjoint needs torchdiffeq, which is not installed; install"
                 " chimera-lm[ode] or use backprop=direct or checkpoint"
             )
-        self.steps, self.backprop = steps, backprop
+        self.steps = steps
+        self.backprop = backprop
         self.alpha = nn.Parameter(torch.full((4,), float(alpha)))
         self.omega = nn.Parameter(torch.full((4,), float(omega)))
 

@@ -72,7 +72,8 @@ class Path(SoftmaxMixer):
         chunk: PositiveInt = 64,
     ) -> None:
         super().__init__(site, parts, heads=heads, kv_heads=kv_heads, bias=bias)
-        width, self.chunk = self.heads.g * self.head_dim, chunk
+        width = self.heads.g * self.head_dim
+        self.chunk = chunk
         self.documents = not conv  # type: ignore[misc]  # the convolution reads across them
         self.w_proj = LowRank(parts.linear, site.dim, rank, width, bias=False)
         self.conv = ShortConv(width, conv)

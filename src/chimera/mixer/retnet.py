@@ -86,10 +86,15 @@ class Retention(Mixer):
                 f"heads={h}: retention rotates pairs, so the model width {site.dim}"
                 f" must be a multiple of 2·heads={2 * h}"
             )
-        self.site, self.rule, self.depth_shift = site, decay, depth_shift
+        self.site = site
+        self.rule = decay
+        self.depth_shift = depth_shift
         self.dropout = site.dropout
-        self.form, self.chunk_size, self.eps = form, chunk_size, eps
-        self.k_dim, self.v_dim = site.dim // h, value_expand * site.dim // h
+        self.form = form
+        self.chunk_size = chunk_size
+        self.eps = eps
+        self.k_dim = site.dim // h
+        self.v_dim = value_expand * site.dim // h
         self.q_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
         self.k_proj = parts.linear(site.dim, site.dim, bias=False, role="qkv")
         self.v_proj = parts.linear(site.dim, h * self.v_dim, bias=False, role="qkv")

@@ -69,7 +69,9 @@ class Routed(Mixer):
             {name: make(site, parts) for name, make in members.items()}
         )
         self.router = nn.Linear(site.dim, len(members), bias=False)
-        self.mode, self.scope, self.causal = mode, scope, site.causal
+        self.mode = mode
+        self.scope = scope
+        self.causal = site.causal
         mixers = list(self.members.values())
         # Capabilities that all members share; `model.assemble` checks them on the instance.
         self.directions = reduce(and_, (m.directions for m in mixers))  # type: ignore[misc]

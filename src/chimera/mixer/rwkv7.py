@@ -79,7 +79,9 @@ class RWKV7(Mixer):
         h, d = heads or site.heads, site.dim
         if d % h:
             raise ValueError(f"heads={h} does not divide the model width {d}")
-        self.heads, self.site, self.dropout = h, site, site.dropout
+        self.heads = h
+        self.site = site
+        self.dropout = site.dropout
         self.chunk = channels.chunk_size(chunk, chunk)
         self.r_proj, self.k_proj, self.v_proj = (
             parts.linear(d, d, bias=False, role="qkv") for _ in range(3)

@@ -67,7 +67,9 @@ class SLSTM(Mixer):
         h, d = heads or site.heads, site.dim
         if d % h:
             raise ValueError(f"heads={h} does not divide the model width {d}")
-        self.heads, self.dim, e = h, d, d // h
+        self.heads = h
+        self.dim = d
+        e = d // h
         self.depth = site.layer / max(1, site.depth - 1)  # 0 in the first layer, 1 in the last
 
         def project() -> Any:
@@ -77,7 +79,8 @@ class SLSTM(Mixer):
 
         self.conv = nn.Parameter(torch.empty(d, conv))
         self.conv_bias = nn.Parameter(torch.empty(d))
-        self.if_proj, self.zo_proj = project(), project()
+        self.if_proj = project()
+        self.zo_proj = project()
         self.recurrent = nn.Parameter(torch.empty(h, e, 4 * e))
         self.gate_bias = nn.Parameter(torch.empty(h, 4 * e))
         self.norm = HeadNorm(h, e)

@@ -75,7 +75,8 @@ class TTTLinear(Mixer):
         if site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
         k = self.head_dim = site.dim // h
-        self.rate, self.dropout = rate / k, site.dropout
+        self.rate = rate / k
+        self.dropout = site.dropout
         self.q_proj, self.k_proj, self.v_proj = (
             parts.linear(site.dim, site.dim, bias=False, role="qkv") for _ in range(3)
         )

@@ -72,7 +72,9 @@ class QDyT(Norm):
         if running_from is not None and inference_mean == "token":
             raise UserError("norm.running_from needs norm.inference_mean=running or channel")
         self.inference_mean = self._mean = inference_mean
-        self.momentum, self.running_from, self.settled = momentum, running_from, False
+        self.momentum = momentum
+        self.running_from = running_from
+        self.settled = False
         self.alpha = nn.Parameter(torch.full((1,), float(alpha)))
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
@@ -86,7 +88,8 @@ class QDyT(Norm):
         self._calibrate_at: float | None = None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        half, x = x.dtype, widen(x)
+        half = x.dtype
+        x = widen(x)
         if self._mean == "token" or (self.training and not self.settled):
             mean = x.mean(-1, keepdim=True)
         else:
@@ -102,7 +105,8 @@ class QDyT(Norm):
     ) -> None:
         total, count = token_sum(x, mask)
         together = reduce.total(torch.cat([total, count[None]]))
-        total, count = together[:-1], together[-1]
+        total = together[:-1]
+        count = together[-1]
         first = (self.updates == 0).to(count.dtype)
         # A batch that overflowed is no statistic: its step will be left out, but not its means.
         known = (count > 0) & total.isfinite().all()

@@ -31,7 +31,8 @@ class LayerNorm(nn.LayerNorm, Norm):
         super().__init__(dim, eps=eps)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        weight, bias = widen(self.weight), widen(self.bias)
+        weight = widen(self.weight)
+        bias = widen(self.bias)
         return F.layer_norm(widen(x), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
 
 

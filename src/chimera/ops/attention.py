@@ -29,7 +29,8 @@ class _Buffers:
     """Preallocated tensors (k, v, pos, mask) and the number of used places on their token axis."""
 
     def __init__(self, tensors: tuple[Tensor, ...], used: int) -> None:
-        self.tensors, self.used = tensors, used
+        self.tensors = tensors
+        self.used = used
 
 
 class KVCache(_Cached):
@@ -69,7 +70,8 @@ class KVCache(_Cached):
         buffers.used = end
         views = (b.narrow(dim, 0, end) for b, dim in zip(buffers.tensors, _TOKEN_AXES, strict=True))
         longer = KVCache(*views)
-        longer._buffers, longer.unpadded = buffers, self.unpadded and mask is None
+        longer._buffers = buffers
+        longer.unpadded = self.unpadded and mask is None
         return longer
 
     def joined(self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None) -> KVCache:

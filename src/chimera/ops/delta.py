@@ -199,7 +199,8 @@ class Chunks(torch.autograd.Function):
         torch.bmm(k.mT, u, out=added)
         if extra:
             added.add_(extra[0])
-        ctx.channels, ctx.extra = keep.ndim == 2, bool(extra)
+        ctx.channels = keep.ndim == 2
+        ctx.extra = bool(extra)
         for c, m in enumerate(move.split(len(first))):
             h[c + 1].baddbmm_(m, h[c])
         before = h[:-1].flatten(0, 1)

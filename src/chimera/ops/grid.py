@@ -126,5 +126,7 @@ def for_same(
     key = (*key, x._version)
     if _LAST.x() is not x or key != _LAST.key:
         _LAST.made = ()  # frees it first
-        _LAST.made, _LAST.x, _LAST.key = make(), weakref.ref(x), key
+        _LAST.made = make()
+        _LAST.x = weakref.ref(x)
+        _LAST.key = key
     return _LAST.made

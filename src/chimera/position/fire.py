@@ -50,13 +50,16 @@ class Fire(Position):
         super().__init__(site, heads, head_dim)
         self.scale = nn.Parameter(torch.full((1,), float(scale)))
         self.threshold = nn.Parameter(torch.full((1,), float(threshold or site.max_len)))
-        self.up, self.down = nn.Linear(1, hidden), nn.Linear(hidden, heads)
+        self.up = nn.Linear(1, hidden)
+        self.down = nn.Linear(hidden, heads)
 
     def bias(
         self, pos_q: Int[Tensor, "#b t"], pos_k: Int[Tensor, "#b s"]
     ) -> Float[Tensor, "#b h t s"]:
-        q, k = pos_q[:, :, None].to(self.scale.dtype), pos_k[:, None, :].to(self.scale.dtype)
-        c, furthest = self.scale.abs(), torch.maximum(q, k)
+        q = pos_q[:, :, None].to(self.scale.dtype)
+        k = pos_k[:, None, :].to(self.scale.dtype)
+        c = self.scale.abs()
+        furthest = torch.maximum(q, k)
         longest = torch.maximum(furthest, self.threshold.abs())
         share = torch.log1p(c * (q - k).abs()) / (torch.log1p(c * longest) + EPS)
         rows = max(1, PAIRS // (share.shape[0] * share.shape[2]))

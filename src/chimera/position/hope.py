@@ -40,7 +40,8 @@ class Hope(Position):
         super().__init__(site, heads, head_dim)
         if head_dim % 2:
             raise ValueError(f"position=hope needs an even head width, not {head_dim}")
-        self.head_dim, self.base = head_dim, base
+        self.head_dim = head_dim
+        self.base = base
         self.log_radius = nn.Parameter(torch.full((heads,), math.log(head_dim) / 2))
 
     def rotate(
@@ -49,5 +50,6 @@ class Hope(Position):
         cos, sin = angles(pos, frequencies(self.head_dim // 2, self.base, like=q))
         radius = self.log_radius.to(cos.dtype).exp()[:, None, None]
         # Normalising before rotating gives the same result, because a rotation keeps norms.
-        on_sphere, keys = unit(q) * radius, unit(k) * math.sqrt(self.head_dim)
+        on_sphere = unit(q) * radius
+        keys = unit(k) * math.sqrt(self.head_dim)
         return rotate(on_sphere, cos, sin).to(q.dtype), rotate(keys, cos, sin).to(k.dtype)

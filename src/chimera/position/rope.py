@@ -75,15 +75,21 @@ class Rotary(OfLlama, Position):
         super().__init__(site, heads, head_dim)
         if head_dim % 2:
             raise ValueError(f"position=rope needs an even head width, not {head_dim}")
-        self.head_width, head_dim = head_dim, round(fraction * head_dim)
+        self.head_width = head_dim
+        head_dim = round(fraction * head_dim)
         if head_dim % 2 or not head_dim:
             line = f"position.fraction={fraction} rotates {head_dim} of {self.head_width} channels"
             raise ValueError(f"{line} of a head; the number has to be even, and 2 at least")
         if head_dim == 2 and scaling in {"ntk", "dynamic_ntk"}:
             raise ValueError(f"scaling={scaling} needs heads wider than 2; use linear or yarn")
-        self.head_dim, self.base, self.scaling, self.factor = head_dim, base, scaling, factor
-        self.length, self.dynamic = original_len or site.max_len, dynamic
-        self.beta_fast, self.beta_slow = beta_fast, beta_slow
+        self.head_dim = head_dim
+        self.base = base
+        self.scaling = scaling
+        self.factor = factor
+        self.length = original_len or site.max_len
+        self.dynamic = dynamic
+        self.beta_fast = beta_fast
+        self.beta_slow = beta_slow
 
     def rotate(
         self, q: Float[Tensor, "b h t k"], k: Float[Tensor, "b g t k"], pos: Int[Tensor, "#b t"]
@@ -91,12 +97,14 @@ class Rotary(OfLlama, Position):
         cos, sin = angles(pos, self.frequencies(pos, q))
         if self.scaling == "yarn":
             temperature = 0.1 * self.stretch(pos, cos).log() + 1
-            cos, sin = cos * temperature, sin * temperature
+            cos = cos * temperature
+            sin = sin * temperature
         return rotate(q, cos, sin), rotate(k, cos, sin)
 
     def frequencies(self, pos: Int[Tensor, "#b t"], like: Tensor) -> Float[Tensor, "*#lead half"]:
         """θ in the precision of `like`: [half], or [b 1 1 half] if it depends on the sequence."""
-        half, exponent = self.head_dim // 2, self.head_dim / max(self.head_dim - 2, 1)
+        half = self.head_dim // 2
+        exponent = self.head_dim / max(self.head_dim - 2, 1)
         if self.scaling == "none":
             return frequencies(half, self.base, like=like)
         if self.scaling == "ntk" and not self.dynamic:
@@ -124,7 +132,8 @@ class Rotary(OfLlama, Position):
         """As llama.cpp's rotation, with factors that do not depend on the text's length."""
         if self.head_dim != self.head_width:
             raise NotInGGUF("position", "fraction below 1")
-        base, keys = self.base, {"rope.dimension_count": self.head_dim}
+        base = self.base
+        keys = {"rope.dimension_count": self.head_dim}
         if self.scaling != "none" and (self.dynamic or self.scaling not in {"linear", "ntk"}):
             how = " with dynamic=true" if self.dynamic else ""
             raise NotInGGUF("position", f"scaling={self.scaling}{how}")

@@ -42,7 +42,8 @@ class Sinusoidal(Position):
         super().__init__(site, heads, head_dim)
         if site.dim % 2:
             raise ValueError(f"position=sinusoidal needs an even model width, not {site.dim}")
-        self.base, self.scale = base, scale
+        self.base = base
+        self.scale = scale
 
     def embed(self, x: Float[Tensor, "b t d"], pos: Int[Tensor, "#b t"]) -> Tensor:
         cos, sin = angles(pos, frequencies(x.shape[-1] // 2, self.base, like=x))

@@ -55,7 +55,9 @@ class BitNet158:
     ) -> None:
         self.rule = ternary({"absmean": absmean, "threshold": threshold}[ternarize])
         self.compute = arithmetic(compute)
-        self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
+        self.bits = activation_bits
+        self.quantise_embedding = embedding
+        self.quantise_head = head
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:

@@ -45,8 +45,11 @@ class BitNetA48:
         head: bool = False,
         compute: Compute = "simulate",
     ) -> None:
-        self.rule, self.compute, self.keep = ternary(absmean), arithmetic(compute), keep
-        self.quantise_embedding, self.quantise_head = embedding, head
+        self.rule = ternary(absmean)
+        self.compute = arithmetic(compute)
+        self.keep = keep
+        self.quantise_embedding = embedding
+        self.quantise_head = head
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:

@@ -49,9 +49,12 @@ class BitNetV2:
         head: bool = False,
         compute: Compute = "simulate",
     ) -> None:
-        self.rule, self.compute = ternary(absmean), arithmetic(compute)
-        self.bits, self.transform = activation_bits, transform
-        self.quantise_embedding, self.quantise_head = embedding, head
+        self.rule = ternary(absmean)
+        self.compute = arithmetic(compute)
+        self.bits = activation_bits
+        self.transform = transform
+        self.quantise_embedding = embedding
+        self.quantise_head = head
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:

@@ -62,10 +62,14 @@ class HBit:
         head: bool = False,
         compute: Compute = "simulate",
     ) -> None:
-        self.ste, self.transform, self.rotated = ste, transform, ROTATED[hadamard]
+        self.ste = ste
+        self.transform = transform
+        self.rotated = ROTATED[hadamard]
         self.per_channel = activations == "per_channel"
-        self.bits, self.momentum = activation_bits, momentum
-        self.quantise_embedding, self.quantise_head = embedding, head
+        self.bits = activation_bits
+        self.momentum = momentum
+        self.quantise_embedding = embedding
+        self.quantise_head = head
         self.obstacle = PER_CHANNEL if self.per_channel else ""
         self.compute = arithmetic(compute, self.obstacle)
 

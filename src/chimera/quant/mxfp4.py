@@ -32,7 +32,8 @@ class MXFP4:
         self, *, activations: bool = True, embedding: bool = False, head: bool = False
     ) -> None:
         self.activations = activations
-        self.quantise_embedding, self.quantise_head = embedding, head
+        self.quantise_embedding = embedding
+        self.quantise_head = head
         self.rule = rule(mx_scales, rows=True)
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:

@@ -36,7 +36,8 @@ class NVFP4:
         self, *, activations: bool = True, embedding: bool = False, head: bool = False
     ) -> None:
         self.activations = activations
-        self.quantise_embedding, self.quantise_head = embedding, head
+        self.quantise_embedding = embedding
+        self.quantise_head = head
         self.rules = {
             each: rule(partial(nv_scales, rows=each), rows=each) for each in (True, False)
         }
@@ -44,7 +45,8 @@ class NVFP4:
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
-        inputs, weights = self.activation(d_in) or nn.Identity(), self.rules[False]
+        inputs = self.activation(d_in) or nn.Identity()
+        weights = self.rules[False]
         return QuantisedLinear(d_in, d_out, bias=bias, role=role, inputs=inputs, rule=weights)
 
     def embedding(self, entries: int, dim: int) -> nn.Module:

@@ -50,7 +50,9 @@ class TernaryWeight:
     ) -> None:
         self.obstacle = FLOATS if activation_bits is None else ""
         self.compute = arithmetic(compute, self.obstacle)
-        self.bits, self.quantise_embedding, self.quantise_head = activation_bits, embedding, head
+        self.bits = activation_bits
+        self.quantise_embedding = embedding
+        self.quantise_head = head
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:

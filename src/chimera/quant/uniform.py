@@ -57,8 +57,10 @@ class Uniform:
     ) -> None:
         self.rule = None if weight_bits is None else integer(weight_bits)
         self.per_channel = activations == "per_channel"
-        self.bits, self.momentum = activation_bits, momentum
-        self.quantise_embedding, self.quantise_head = embedding, head
+        self.bits = activation_bits
+        self.momentum = momentum
+        self.quantise_embedding = embedding
+        self.quantise_head = head
         widths = weight_bits, activation_bits
         self.obstacle = FLOATS if None in widths else PER_CHANNEL if self.per_channel else ""
         self.compute = arithmetic(compute, self.obstacle)

@@ -38,7 +38,8 @@ def attach(
     layouts = sites(model)
     if any(hasattr(model.get_submodule(name), "liza") for name in layouts):
         raise UserError("adapter=liza: the model has LiZAttention already")
-    top, padding = decoder(model, list(layouts)), Padding()
+    top = decoder(model, list(layouts))
+    padding = Padding()
     projections = []
     for name, layout in layouts.items():
         attention = model.get_submodule(name)

@@ -78,7 +78,8 @@ class BoundedLayer(StatefulLayer):
             values = torch.cat([self.values, values], -2)
         start = max(0, keys.shape[-2] - self.max_cache + 1)
         # Copies, because views would keep the whole prompt in memory.
-        self.keys, self.values = keys[..., start:, :].clone(), values[..., start:, :].clone()
+        self.keys = keys[..., start:, :].clone()
+        self.values = values[..., start:, :].clone()
         return keys, values
 
     def get_seq_length(self) -> int:

@@ -56,8 +56,11 @@ class GraftedMemory(nn.Module):
         branch: dict[str, Any],
     ) -> None:
         super().__init__()
-        self.layout, self.padding, self.max_cache = layout, padding, max_cache
-        self.causal, self.cross = causal, mag == "cross_gate"
+        self.layout = layout
+        self.padding = padding
+        self.max_cache = max_cache
+        self.causal = causal
+        self.cross = mag == "cross_gate"
         self.options = {"mag": mag, "mag_weight": mag_weight, "max_cache": max_cache, **branch}
         self.branch = LinearBranch(head_dim=layout.head_dim, **branch)
         self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(layout.head_dim)})
@@ -105,7 +108,8 @@ class GraftedMemory(nn.Module):
 
     def end(self, attention: nn.Module, args: tuple[Any, ...], out: Any) -> None:
         """Hook after the base attention, also after an error: remove the hooks of this call."""
-        call, self._call = self._call, None
+        call = self._call
+        self._call = None
         for hook in call.hooks if call else ():
             hook.remove()
 

@@ -31,7 +31,9 @@ from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
 from chimera.rundir.safe_io import read_json
 from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
 
-SETTINGS, NEW, WHOLE = "liza.json", "liza.safetensors", "model.safetensors"
+SETTINGS = "liza.json"
+NEW = "liza.safetensors"
+WHOLE = "model.safetensors"
 
 
 def liza(
@@ -153,7 +155,8 @@ def load(folder: str | Path, base: str | Path | None = None) -> Any:
     if not (place / SETTINGS).exists():
         raise UserError(f"{place} has no {SETTINGS}; graft.save writes it")
     settings = read_json(place / SETTINGS)
-    name, dtype = settings.pop("base", None), _dtype_of(place, settings.pop("dtype", None))
+    name = settings.pop("base", None)
+    dtype = _dtype_of(place, settings.pop("dtype", None))
     hints = get_type_hints(liza, include_extras=True)
     for key, value in settings.items():
         if key not in hints or key in ("model", "return"):
@@ -188,7 +191,8 @@ def load(folder: str | Path, base: str | Path | None = None) -> Any:
 
 def _options(model: nn.Module) -> dict[str, Any]:
     """Arguments with which `liza` builds this model."""
-    memory, updates = memories(model)[0], list(adapted(model).values())
+    memory = memories(model)[0]
+    updates = list(adapted(model).values())
     projection = model.get_submodule(next(iter(sites(model))))
     weights = [p for n, p in projection.named_parameters() if n.endswith("proj.weight")]
     lora: dict[str, Any] = {"lora": None}

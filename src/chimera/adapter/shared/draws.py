@@ -28,7 +28,8 @@ class Draws:
 
     def of_model(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Hook before a model of `(ids, mask, …, draws)`: keys of its tokens."""
-        samples, self.keys = kwargs.get("draws"), None
+        samples = kwargs.get("draws")
+        self.keys = None
         if samples is not None and model.training:
             ids = args[0]
             mask = args[1] if len(args) > 1 else kwargs.get("mask")
@@ -46,7 +47,8 @@ def connect(model: nn.Module) -> None:
 
     def walk(module: nn.Module, prefix: str, source: Draws) -> None:
         if isinstance(module, LowRank):
-            module.source, module.call = source, label(prefix)
+            module.source = source
+            module.call = label(prefix)
         if isinstance(module, Mixer | FFN):
             source = Draws()
             module.register_forward_pre_hook(source.of_part, with_kwargs=True)

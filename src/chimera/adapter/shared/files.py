@@ -26,7 +26,9 @@ from chimera.ops.shards import whole
 from chimera.rundir.safe_io import read_json
 from chimera.rundir.tensors import load_tensors, save_tensors
 
-CONFIG, TENSORS, PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
+CONFIG = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
 
 
 def save(model: nn.Module, folder: str | Path, *, write: bool = True) -> None:

@@ -61,7 +61,9 @@ class LowRank(nn.Module):
         super().__init__()
         sizes = widths(base)
         assert sizes is not None
-        self.r, self.scale, self.dropout = r, scale, dropout
+        self.r = r
+        self.scale = scale
+        self.dropout = dropout
         self.source: Any = None  # of keys of dropout; `shared.draws` sets it, and the call
         self.call = 0
         like: Any = base.weight
@@ -109,7 +111,8 @@ class LowRank(nn.Module):
         return x
 
     def forward(self, x: Float[Tensor, "*b i"]) -> Float[Tensor, "*b o"]:
-        x, m = self._dropped(x), self.diagonal()
+        x = self._dropped(x)
+        m = self.diagonal()
         return F.linear(F.linear(x, self.A) * (self.scale if m is None else m * self.scale), self.B)
 
     def added(self, x: Float[Tensor, "*b i"], y: Float[Tensor, "*b o"]) -> Float[Tensor, "*b o"]:
@@ -166,7 +169,8 @@ class Adapted(nn.Module):
 
     def __init__(self, base: nn.Module, update: LowRank) -> None:
         super().__init__()
-        self.base, self.update = base, update
+        self.base = base
+        self.update = update
 
     # Only these attributes are forwarded. Forwarding all would make this module a `Packable`, and
     # packing would drop the update.

@@ -31,7 +31,8 @@ def run_experts(
         groups: tokens by expert.
         training: parameters of experts without tokens get zero gradients.
     """
-    tokens, sizes = groups.tokens, groups.sizes
+    tokens = groups.tokens
+    sizes = groups.sizes
 
     def of_experts(x: Tensor) -> tuple[Tensor, ...]:
         return x.index_select(0, tokens)[None].split(sizes, 1)

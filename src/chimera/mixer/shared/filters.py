@@ -40,7 +40,9 @@ class Filter(nn.Module):
         self, channels: int, length: int, *, bands: int, width: int, frequency: float
     ) -> None:
         super().__init__()
-        self.channels, self.length, self.bands = channels, max(length, 2), bands
+        self.channels = channels
+        self.length = max(length, 2)
+        self.bands = bands
         inputs, bound = 1 + 2 * bands, width**-0.5
         self.first = nn.Parameter(torch.empty(width, inputs).uniform_(-1, 1) * inputs**-0.5)
         self.hidden = nn.Parameter(torch.empty(2, width, width).uniform_(-bound, bound))

@@ -37,7 +37,8 @@ class ShortConv(nn.Module):
 
     def __init__(self, width: int, taps: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.width, self.taps = width, taps
+        self.width = width
+        self.taps = taps
         bound = taps**-0.5 if taps else 0.0
         self.weight = (
             nn.Parameter(torch.empty(width, taps).uniform_(-bound, bound)) if taps else None
@@ -117,7 +118,8 @@ class LowRank(nn.Module):
     ) -> None:
         super().__init__()
         bound = rank**-0.5
-        self.down, self.between = linear(d_in, rank, bias=False, role="gate"), between
+        self.down = linear(d_in, rank, bias=False, role="gate")
+        self.between = between
         self.up = nn.Parameter(torch.empty(d_out, rank).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(d_out).uniform_(-bound, bound)) if bias else None
 
@@ -140,7 +142,8 @@ class GatedNorm(nn.Module):
     def __init__(self, width: int, *, gate: Literal["silu", "sigmoid"], eps: float = 1e-6) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.gate, self.eps = getattr(F, gate), eps
+        self.gate = getattr(F, gate)
+        self.eps = eps
 
     def forward(self, x: Float[Tensor, "*n v"], z: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
         x = widen(x)

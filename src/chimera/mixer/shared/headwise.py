@@ -30,7 +30,9 @@ class HeadwiseLinear(nn.Module):
         super().__init__()
         if d_in % blocks or d_out % blocks:
             raise ValueError(f"{blocks} blocks do not divide the widths {d_in} and {d_out}")
-        self.in_features, self.out_features, self.role = d_in, d_out, role
+        self.in_features = d_in
+        self.out_features = d_out
+        self.role = role
         self.weight = nn.Parameter(torch.empty(blocks, d_out // blocks, d_in // blocks))
         nn.init.normal_(self.weight, std=math.sqrt(2 / (5 * d_in)))
 

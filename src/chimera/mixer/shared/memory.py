@@ -65,8 +65,11 @@ class FastWeightMemory(nn.Module):
         super().__init__()
         if dim % heads or values % heads:
             raise ValueError(f"heads={heads} does not divide both widths, {dim} and {values}")
-        self.heads, self.widths = heads, (dim // heads, values // heads)
-        self.normalise, self.chunk, self.causal = normalise, chunk, causal
+        self.heads = heads
+        self.widths = (dim // heads, values // heads)
+        self.normalise = normalise
+        self.chunk = chunk
+        self.causal = causal
         self.q_proj = linear(dim, dim, bias=False, role="qkv")
         self.k_proj = linear(dim, dim, bias=False, role="qkv")
         self.v_proj = linear(dim, values, bias=False, role="qkv")

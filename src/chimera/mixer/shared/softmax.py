@@ -53,7 +53,8 @@ class SoftmaxMixer(Mixer):
         h = heads or site.heads
         if head_dim is None and site.dim % h:
             raise ValueError(f"heads={h} does not divide the model width {site.dim}")
-        self.heads, self.causal = Heads.of(h, kv_heads), site.causal
+        self.heads = Heads.of(h, kv_heads)
+        self.causal = site.causal
         self.dropout = site.dropout if dropout is None else dropout
         k = self.head_dim = head_dim or site.dim // h
         self.q_proj = parts.linear(site.dim, h * k, bias=bias, role="qkv")

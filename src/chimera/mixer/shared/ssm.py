@@ -63,7 +63,8 @@ class SelectiveSSM(nn.Module):
     ) -> None:
         super().__init__()
         inner, rank = expand * dim, dt_rank or math.ceil(dim / 16)
-        self.inner, self.sizes = inner, (rank, state, state)
+        self.inner = inner
+        self.sizes = (rank, state, state)
         self.in_proj = linear(dim, 2 * inner, bias=False, role="qkv")
         self.conv_weight = nn.Parameter(torch.empty(inner, conv).uniform_(-1, 1) * conv**-0.5)
         self.conv_bias = nn.Parameter(torch.empty(inner).uniform_(-1, 1) * conv**-0.5)

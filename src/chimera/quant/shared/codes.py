@@ -79,15 +79,18 @@ class CodeCache:
         key: tuple[Any, ...]
         if self._shards:  # a gathered weight may be another tensor each time
             versions = [t._version for t in (*self._shards, *local(self._shards))]
-            key, known = (_Steps.taken, *versions), True
+            key = (_Steps.taken, *versions)
+            known = True
         else:
             places = [(t._version, t.data_ptr(), t.dtype, t.device) for t in (weight, *also)]
-            key, known = (_Steps.taken, *places), self._weight() is weight
+            key = (_Steps.taken, *places)
+            known = self._weight() is weight
         if self._codes is None or key != self._key or not known:
             # Codes of a validation serve training too, which cannot keep tensors of inference mode.
             with torch.inference_mode(False), torch.no_grad():
                 self._codes = make()
-            self._key, self._weight = key, weakref.ref(weight)
+            self._key = key
+            self._weight = weakref.ref(weight)
         return self._codes
 
     def __deepcopy__(self, memo: Any) -> CodeCache:

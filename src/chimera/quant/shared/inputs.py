@@ -88,7 +88,8 @@ class PerChannel(nn.Module):
 
     def __init__(self, dim: int, bits: int, momentum: float) -> None:
         super().__init__()
-        self.bits, self.momentum = bits, momentum
+        self.bits = bits
+        self.momentum = momentum
         self.register_buffer("maxima", torch.zeros(dim))
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
@@ -121,7 +122,8 @@ class NormedPerToken(nn.Module):
 
     def __init__(self, bits: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.bits, self.eps = bits, eps
+        self.bits = bits
+        self.eps = eps
 
     def forward(
         self, x: Float[Tensor, "*b d"], dtype: torch.dtype | None = None
@@ -180,7 +182,8 @@ class Rotation(nn.Module):
 
     def __init__(self, dim: int, transform: Transform) -> None:
         super().__init__()
-        self.n, self.fast = block(dim), transform == "fast"
+        self.n = block(dim)
+        self.fast = transform == "fast"
         order = min(self.n, RADIX) if self.fast else self.n
         self.register_buffer("matrix", signs(order), persistent=False)
 

@@ -86,7 +86,10 @@ class QuantisedLinear(Linear):
         compute: Arithmetic = "simulate",
     ) -> None:
         super().__init__(d_in, d_out, bias=bias, role=role)
-        self.inputs, self.rule, self.compute, self.kept = inputs, rule, compute, CodeCache()
+        self.inputs = inputs
+        self.rule = rule
+        self.compute = compute
+        self.kept = CodeCache()
 
     def quantised(self) -> Float[Tensor, "o i"]:
         """Ŵ, with a straight-through gradient to the latent weight."""

@@ -42,7 +42,8 @@ class Packed(nn.Module):
     def __init__(self, source: Packable, *, cache: bool = False) -> None:
         super().__init__()
         codes, scale = source.ternary()
-        self.shape, self.cache = codes.shape, cache
+        self.shape = codes.shape
+        self.cache = cache
         self.register_buffer("trits", pack(codes))
         self.register_buffer("scale", scale.detach().clone())
         self.register_buffer("codes", None, persistent=False)
@@ -91,7 +92,8 @@ class PackedTernaryLinear(nn.Module):
     def __init__(self, source: Any, *, cache: bool = False) -> None:
         super().__init__()
         codes, scale = source.ternary()
-        self.shape, self.cache = codes.shape, cache
+        self.shape = codes.shape
+        self.cache = cache
         self.role: Role = source.role
         self.register_buffer("bits", two_bits.pack(codes), persistent=False)
         self.register_buffer("scale", scale.detach().clone())
@@ -132,7 +134,8 @@ class PackedTernaryLinear(nn.Module):
             y = self._integers(widen(x), dtype)
             if y is not None:
                 return y if y.dtype == dtype else y.to(dtype)
-        x, height = self.inputs(widen(x)).to(x.dtype), self.shape[0]
+        x = self.inputs(widen(x)).to(x.dtype)
+        height = self.shape[0]
         if self.cache:
             y = F.linear(x, self.cached().to(x.dtype))
         else:
@@ -153,7 +156,8 @@ class PackedTernaryLinear(nn.Module):
                 return y
         grid = last.grid(x)
         shape = (*x.shape[:-1], self.shape[0])
-        a, step = grid.codes.reshape(-1, x.shape[-1]), grid.step.reshape(-1, 1)
+        a = grid.codes.reshape(-1, x.shape[-1])
+        step = grid.step.reshape(-1, 1)
         y = products.scaled(a, step, self.bits, self.scale, self.bias, dtype)
         if y is not None:
             return y.view(shape)
@@ -172,7 +176,8 @@ class PackedTernaryLinear(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, meta: Any, strict: bool, missing: Any, *rest: Any
     ) -> None:
-        state, name = dict(state_dict), prefix + "trits"
+        state = dict(state_dict)
+        name = prefix + "trits"
         trits = state.pop(name, None)
         super()._load_from_state_dict(state, prefix, meta, strict, missing, *rest)
         if trits is None:
@@ -183,7 +188,8 @@ class PackedTernaryLinear(nn.Module):
             rest[-1].append(f"size mismatch for {name}: {tuple(trits.shape)} of {count} weights")
             return
         codes = unpack(trits.to(self.bits.device), count).view(self.shape)
-        self.bits, self.codes = two_bits.pack(codes), None
+        self.bits = two_bits.pack(codes)
+        self.codes = None
 
 
 class PackedTernaryEmbedding(Packed):

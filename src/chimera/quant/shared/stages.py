@@ -34,7 +34,8 @@ class NormedMean(nn.Module):
 
     def __init__(self, bits: int = 4, eps: float = 1e-6) -> None:
         super().__init__()
-        self.bits, self.eps = bits, eps
+        self.bits = bits
+        self.eps = eps
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         normed = F.rms_norm(x, x.shape[-1:], eps=self.eps)
@@ -67,7 +68,9 @@ class NormedSparse(nn.Module):
 
     def __init__(self, share: float, bits: int = 8, eps: float = 1e-6) -> None:
         super().__init__()
-        self.share, self.bits, self.eps = share, bits, eps
+        self.share = share
+        self.bits = bits
+        self.eps = eps
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
         normed = F.rms_norm(x, x.shape[-1:], eps=self.eps)
@@ -97,7 +100,8 @@ class Stages(nn.Module):
 
     def __init__(self, early: nn.Module, late: nn.Module) -> None:
         super().__init__()
-        self.early, self.late = early, late
+        self.early = early
+        self.late = late
         self.register_buffer("stage", torch.tensor(UNTRAINED))
         self._note(UNTRAINED)
 
