@@ -90,7 +90,8 @@ class TestEveryDecoder:
         ids = zoo.tokens(2, 16)
         with torch.no_grad():
             full = model(ids).logits
-            state, got = model.init_state(2), []
+            state = model.init_state(2)
+            got = []
             chunks = [ids[:, :cut]] * bool(cut) + [ids[:, i : i + 1] for i in range(cut, 13)]
             for chunk in [*chunks, ids[:, 13:]]:
                 out = model(chunk, state=state)
@@ -117,7 +118,8 @@ class TestEveryDecoder:
         found = []
         for cuts in ([16], [5, 11]):
             model.zero_grad()
-            state, logits = model.init_state(2), []
+            state = model.init_state(2)
+            logits = []
             for chunk in ids.split(cuts, 1):
                 out = model(chunk, state=state)
                 state = out.state

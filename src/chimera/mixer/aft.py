@@ -85,7 +85,8 @@ class AFT(Mixer):
     def forward(self, x: Tensor, ctx: Context, state: State | None = None) -> Out:
         tokens = Aligned.of(ctx)
         x = tokens.take(x)
-        k, v = widen(self.k_proj(x)), widen(self.v_proj(x))
+        k = widen(self.k_proj(x))
+        v = widen(self.v_proj(x))
         with autocast_off(x):
             if self.form == "simple":
                 sums, state = self._simple(k, v, tokens, state)
@@ -113,12 +114,15 @@ class AFT(Mixer):
         if state is None:
             mask = None if tokens.mask is None else tokens.mask[..., None]
             return self._sums(k, v, tokens.pos, mask), None
-        k, v = k[:, None], v[:, None]
+        k = k[:, None]
+        v = v[:, None]
         if self.form == "local":
             keys, recent = slide(k, v, tokens, state.recent)
         else:
             keys = recent = state.recent.extend(k, v, tokens.pos, tokens.mask)
-        k, v, mask = keys.k[:, 0].to(k.dtype), keys.v[:, 0].to(v.dtype), keys.mask[..., None]
+        k = keys.k[:, 0].to(k.dtype)
+        v = keys.v[:, 0].to(v.dtype)
+        mask = keys.mask[..., None]
         if t == 1:  # all keys in the cache are within reach of w
             w = self.a[tokens.pos] @ self.b[keys.pos].mT
             sums = aft.weighted(w.to(k.dtype), k, v, mask).merge(state.older.unsqueeze(1))
@@ -137,7 +141,8 @@ class AFT(Mixer):
         self, k: Tensor, v: Tensor, pos: Tensor, mask: Tensor | None, older: aft.Sums | None = None
     ) -> aft.Sums:
         """Sums for tokens in order of position."""
-        a, b = self.a[pos].to(k.dtype), self.b[pos].to(k.dtype)
+        a = self.a[pos].to(k.dtype)
+        b = self.b[pos].to(k.dtype)
         if self.form == "local":
             return aft.local(a, b, k, v, mask, window=self.window, causal=self.causal, older=older)
         if self.causal:

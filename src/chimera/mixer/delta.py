@@ -93,12 +93,15 @@ class DeltaProduct(Mixer):
         self.o_proj = parts.linear(site.dim, site.dim, bias=False, role="out")
 
     def init_state(self, batch: int) -> DeltaState:
-        like, k = self.q_proj.weight, self.head_dim
+        like = self.q_proj.weight
+        k = self.head_dim
         tails = (like.new_zeros(batch, w.shape[1] - 1, w.shape[0]) for w in self.convs)
         return DeltaState(like.new_zeros(batch, self.heads, k, k, dtype=wide(like)), tuple(tails))
 
     def forward(self, x: Tensor, ctx: Context, state: DeltaState | None = None) -> Out:
-        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        q = self.q_proj(x)
+        k = self.k_proj(x)
+        v = self.v_proj(x)
         tails: list[Tensor] = []
         if self.convs:
             old_tails = (None,) * 3 if state is None else state.tails

@@ -83,7 +83,8 @@ class Hyena(Mixer):
         frequency: PositiveFloat = 1.0,
     ) -> None:
         super().__init__()
-        d, bound = site.dim, conv**-0.5
+        d = site.dim
+        bound = conv**-0.5
         self.order = order
         self.dropout = site.dropout
         self.in_proj = parts.linear(d, (order + 1) * d, bias=False, role="qkv")
@@ -96,14 +97,16 @@ class Hyena(Mixer):
         self.out_proj = parts.linear(d, d, bias=False, role="out")
 
     def init_state(self, batch: int) -> HyenaState:
-        like, (width, conv) = self.taps, self.taps.shape
+        like = self.taps
+        (width, conv) = self.taps.shape
         past = like.new_zeros(batch, 0, *self.skip.shape)
         return HyenaState(past, like.new_zeros(batch, conv - 1, width))
 
     def forward(self, x: Tensor, ctx: Context, state: HyenaState | None = None) -> Out:
         past, tail = state or (None, None)
         tokens = Aligned.of(ctx)
-        mask, t = tokens.mask, x.shape[1]
+        mask = tokens.mask
+        t = x.shape[1]
         mixed = self.in_proj(tokens.take(x))
         mixed, tail = causal_conv(mixed, self.taps, self.bias, tail, mask)
         last, *gates, z = mixed.chunk(self.order + 1, -1)

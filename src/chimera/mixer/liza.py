@@ -124,7 +124,8 @@ class LiZAttention(SoftmaxMixer):
             stats=stats if self.training else None,
         )  # fmt: skip
         base, cache = self.softmax(q, k, v, tokens, cache)
-        base, lin = (1 - self.mag_weight) * base, self.mag_weight * lin
+        base = (1 - self.mag_weight) * base
+        lin = self.mag_weight * lin
         y = base + lin + base * lin if self.cross else base + lin
         new_state = None if cache is None or memory is None else LiZAState(cache, memory)
         return Out(self.output(y, tokens), new_state, stats=stats)
@@ -138,7 +139,8 @@ class LiZAttention(SoftmaxMixer):
     ) -> tuple[Tensor, KVCache | None]:
         """Output of the softmax branch before the output projection, and its cache."""
         if w := self.window:
-            block, reach = min(BLOCK, w), w - 1
+            block = min(BLOCK, w)
+            reach = w - 1
             return self.local_attention(
                 q, k, v, tokens, cache, block=block, reach=reach, rule=self.visible
             )

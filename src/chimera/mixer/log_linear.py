@@ -115,7 +115,8 @@ class LogLinear(Mixer):
         levels, tail = state or (None, None)
         # Without a state, the tree begins at the first real token of each row.
         tokens = Aligned.of(ctx) if state is None else Aligned(ctx.pos, ctx.mask)
-        x, mask = tokens.take(x), tokens.mask
+        x = tokens.take(x)
+        mask = tokens.mask
         z, mixed = self.in_proj(x).split((self.inner, sum(self.widths)), -1)
         mixed, tail = self.conv(mixed, tail, mask)
         u, b, c = mixed.split(self.widths, -1)

@@ -117,7 +117,8 @@ class Mesa(Mixer):
         return f"mixer=mesa counts all {self.solver.steps} steps of its solver; a CPU ends earlier"
 
     def init_state(self, batch: int) -> MesaState:
-        like, k = self.q_proj.weight, self.head_dim
+        like = self.q_proj.weight
+        k = self.head_dim
         memory = like.new_zeros(batch, self.heads, k, 2 * k, dtype=wide(like))
         return MesaState(memory, self.conv.init_tail(batch, like))
 

@@ -32,7 +32,8 @@ def heads_of(config: Mapping[str, Any]) -> dict[str, Any]:
             f"config.json has sliding_window={config['sliding_window']}; weights are taken for"
             " attention over all tokens only"
         )
-    heads, dim = int(config["num_attention_heads"]), int(config["hidden_size"])
+    heads = int(config["num_attention_heads"])
+    dim = int(config["hidden_size"])
     width = int(config.get("head_dim", dim // heads))
     groups = int(config.get("num_key_value_heads", heads))
     return {

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 
 from chimera.ops.precision import autocast_off, wide, widen
 
-TARGET, SLOW, FAST = 0.01, 1.5, 0.3
+TARGET = 0.01
+SLOW = 1.5
+FAST = 0.3
 
 
 class Filter(nn.Module):
@@ -43,7 +45,8 @@ class Filter(nn.Module):
         self.channels = channels
         self.length = max(length, 2)
         self.bands = bands
-        inputs, bound = 1 + 2 * bands, width**-0.5
+        inputs = 1 + 2 * bands
+        bound = width**-0.5
         self.first = nn.Parameter(torch.empty(width, inputs).uniform_(-1, 1) * inputs**-0.5)
         self.hidden = nn.Parameter(torch.empty(2, width, width).uniform_(-bound, bound))
         self.last = nn.Parameter(torch.empty(channels, width).uniform_(-bound, bound))
@@ -54,7 +57,8 @@ class Filter(nn.Module):
         """Values at the distances 0 … tokens − 1."""
         dtype = wide(self.last)
         distance = torch.arange(tokens, dtype=dtype, device=self.last.device)[:, None]
-        time, angle = distance / (self.length - 1), 2 * math.pi / self.length * distance
+        time = distance / (self.length - 1)
+        angle = 2 * math.pi / self.length * distance
         angle = angle * torch.linspace(
             1e-4, max(self.bands - 1, 1e-4), self.bands, dtype=dtype, device=angle.device
         )

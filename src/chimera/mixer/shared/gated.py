@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from chimera.ops.conv import causal_conv
 from chimera.ops.precision import widen
 
-DT_MIN, DT_MAX = 1e-3, 1e-1
+DT_MIN = 1e-3
+DT_MAX = 1e-1
 
 
 class ShortConv(nn.Module):

@@ -97,7 +97,8 @@ class FastWeightMemory(nn.Module):
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         if self.normalise:
-            q, k = unit(q), unit(k)
+            q = unit(q)
+            k = unit(k)
         logit = self.alpha_logit.to(wide(q))
         written = k * torch.sigmoid(-logit)[:, None, None]  # 1 − α without cancellation
         k, g = decay.masked(written, F.logsigmoid(logit), mask)

@@ -65,7 +65,8 @@ class OfQwen3Next:
             return None
         if config["layer_types"][layer] != "linear_attention":
             return None
-        heads, dim = int(config["linear_num_value_heads"]), config["hidden_size"]
+        heads = int(config["linear_num_value_heads"])
+        dim = config["hidden_size"]
         return {
             "heads": heads,
             "key_heads": int(config["linear_num_key_heads"]),
@@ -78,7 +79,8 @@ class OfQwen3Next:
         self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
     ) -> dict[str, Tensor]:
         """Theirs puts the rows of a key head together: q, k, its v and z; β and α."""
-        g, per = self.key_heads, self.heads // self.key_heads
+        g = self.key_heads
+        per = self.heads // self.key_heads
         widths = (self.k_dim, self.k_dim, per * self.v_dim, per * self.v_dim)
         rows = tensors["linear_attn.in_proj_qkvz.weight"].unflatten(0, (g, -1)).split(widths, 1)
         gates = tensors["linear_attn.in_proj_ba.weight"].unflatten(0, (g, -1)).split((per, per), 1)

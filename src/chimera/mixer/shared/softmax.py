@@ -70,7 +70,9 @@ class SoftmaxMixer(Mixer):
 
     def cache(self, batch: int, slots: int | None = None) -> KVCache:
         """Empty cache with `slots` places; None for a growing cache."""
-        like, g, k = self.q_proj.weight, self.heads.g, self.head_dim
+        like = self.q_proj.weight
+        g = self.heads.g
+        k = self.head_dim
         if slots is None:
             return KVCache.empty(batch, g, k, k, like)
         return local.empty_cache(batch, g, slots, k, like)
@@ -97,7 +99,8 @@ class SoftmaxMixer(Mixer):
         `ctx`, if `pos` and `mask` are its own, keeps the attention mask for the other layers.
         """
         q, k = self.position.rotate(q, k, pos)
-        pos_k, visible = pos, None
+        pos_k = pos
+        visible = None
         if cache is not None:
             cache = cache.extend(k, v, pos, mask)
             k, v, pos_k, mask = cache
@@ -105,7 +108,8 @@ class SoftmaxMixer(Mixer):
                 mask = None
         elif ctx is not None and (mask is not None or ctx.documents is not None):
             visible = ctx.cached(f"allowed {self.causal}", lambda: self._visible(ctx))
-        scores, dropout = self.position.bias(pos, pos_k), self._dropout()
+        scores = self.position.bias(pos, pos_k)
+        dropout = self._dropout()
         if "content" in self.position.provides:
             seen = visible
             if seen is None:
@@ -120,7 +124,8 @@ class SoftmaxMixer(Mixer):
 
     def _visible(self, ctx: Context) -> Tensor | None:
         """Attention mask [b 1 t t] by padding, direction and documents."""
-        t, device = ctx.pos.shape[1], ctx.pos.device
+        t = ctx.pos.shape[1]
+        device = ctx.pos.device
         visible = allowed(t, t, ctx.mask, causal=self.causal, device=device)
         return visible if ctx.documents is None else within(ctx.documents, visible)
 

@@ -27,7 +27,8 @@ from chimera.ops.conv import causal_conv
 from chimera.ops.precision import wide, widen
 from chimera.ops.scan import selective_scan, step
 
-DT_MIN, DT_MAX = 1e-3, 1e-1
+DT_MIN = 1e-3
+DT_MAX = 1e-1
 
 
 class SSMState(NamedTuple):
@@ -62,7 +63,8 @@ class SelectiveSSM(nn.Module):
         dt_rank: int | None,
     ) -> None:
         super().__init__()
-        inner, rank = expand * dim, dt_rank or math.ceil(dim / 16)
+        inner = expand * dim
+        rank = dt_rank or math.ceil(dim / 16)
         self.inner = inner
         self.sizes = (rank, state, state)
         self.in_proj = linear(dim, 2 * inner, bias=False, role="qkv")
@@ -70,7 +72,8 @@ class SelectiveSSM(nn.Module):
         self.conv_bias = nn.Parameter(torch.empty(inner).uniform_(-1, 1) * conv**-0.5)
         self.x_proj = linear(inner, sum(self.sizes), bias=False, role="gate")
         self.dt_weight = nn.Parameter(torch.empty(inner, rank).uniform_(-1, 1) * rank**-0.5)
-        low, high = math.log(DT_MIN), math.log(DT_MAX)
+        low = math.log(DT_MIN)
+        high = math.log(DT_MAX)
         dt = torch.empty(inner).uniform_(low, high).exp()
         self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus
         self.A_log = nn.Parameter(torch.arange(1.0, state + 1).log().repeat(inner, 1))
