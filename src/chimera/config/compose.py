@@ -1,18 +1,25 @@
 """Compose a run's configuration from the overrides of a command line, or fail with one line.
 
+    +saidl/hybrids=best_combo preset=saidl_gpt scale=small mixer.window=64 init_from=runs/<name>
+
+A *row* of a table (an experiment: paper/table=row), a *preset* and a *scale* are files of settings;
+a *part* is a choice of a group such as `mixer=`; the *start model* is the one of `init_from=`.
+
 1. *Overrides* are written in one way and parsed; an unknown choice is refused (`overrides.py`).
 2. *Choices* that presets, rows, the start model, the scale and parts imply are found in Hydra's
    list of files (`start_model.py`, `init_from.py`, `choices.py`).
-3. *Files* of all choices are merged, once for each set of choices; a copy goes on.
-4. *Values* (`key=value`) are set. A key that no chosen part has is refused, naming the nearest;
-   a preset's setting of a part that the command line replaced is dropped.
+3. *Files* of all choices are merged. The result is cached by the choices; each call gets a copy.
+4. *Values* (`key=value`) are set. A preset's setting of a part that the command line replaced is
+   dropped. A key that no chosen part has is refused, naming the nearest. The choices and the row
+   are written into the configuration.
 5. *Scale*: its values, shares and bounds (`scale.py`); then the learning rate chosen for the row
    (`row_learning_rates.py`), `debug=` (`training_steps.py`), `precision=auto` (`precision.py`).
 6. *Start model and teacher*: their nodes, tokenizer and identities are put in.
 
-The command line wins over each step. Afterwards `train/check.py` checks the configuration: types,
-ranges and files in `check_settings`, the model that the parts make in `check_parts`. Nothing here
-writes a file. Torch is imported for `init_from=hf:`, and for `precision=auto` where there is a GPU.
+The command line wins: steps 5 and 6 leave alone the keys that it has set. Afterwards
+`train/check.py` checks the configuration: types, ranges and files in `check_settings`, the model
+that the parts make in `check_parts`. Nothing here writes a file. Torch is imported for
+`init_from=hf:`, and for `precision=auto` where there is a GPU.
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
             `init_from`.
     """
     line = read(overrides)
-    begins_with, source, choices = _all_choices(line)
+    start, source, choices = _all_choices(line)
     cfg = configuration(choices)
     chosen = select(choices)
     known_keys = set(chosen.keys())
@@ -69,7 +76,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     row_learning_rates.apply(cfg, set(line.settings))
     apply_debug(cfg, chosen, line.settings)
     precision.resolve(cfg)
-    cfg.init_from = begins_with
+    cfg.init_from = start
     init_from.apply_source(cfg, source, line.settings)
     init_from.apply_checkpoint(cfg)
     if cfg.task.get("teacher"):
@@ -92,7 +99,7 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
 
 
 def final_choices(overrides: Sequence[str]) -> list[str]:
-    """All choices of groups that overrides lead to, those of scale and `init_from` included.
+    """All choices that overrides make, with those that presets, rows, scale and `init_from` imply.
 
     Raises:
         UserError: as of `compose`.
@@ -104,26 +111,27 @@ def _all_choices(
     line: CommandLine,
 ) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
     """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
-    begins_with = start_model(select(tuple(line.choices)), line)
-    source = _source(begins_with, line.texts) if begins_with else None
-    choices = [*init_from.source_choices(source, begins_with, line.settings), *line.choices]
-    return begins_with, source, implied_choices(choices, line.settings)
+    start = start_model(select(tuple(line.choices)), line)
+    source = _source(start, line.texts) if start else None
+    choices = [*init_from.source_choices(source, start, line.settings), *line.choices]
+    return start, source, implied_choices(choices, line.settings)
 
 
-def _source(begins_with: str, overrides: Sequence[str]) -> init_from.Source | None:
+def _source(start: str, overrides: Sequence[str]) -> init_from.Source | None:
     """The Chimera model that `init_from` names; None if it names a Hugging Face model.
 
     Raises:
-        UserError: no such model, or a run that has not finished.
+        UserError: no such model or row, or (unless it is a row) a run that has not finished.
     """
-    if not begins_with.startswith(tables.ROW):
+    if not start.startswith(tables.ROW):
+        # Naming the Hugging Face model on the command line is trusting it; a file's word is not.
         trust = any(override.startswith("model.name=") for override in overrides)
-        return init_from.source(begins_with, trust=trust)
-    of_row = tuple(row_overrides(begins_with, overrides))
+        return init_from.source(start, trust=trust)
+    of_row = tuple(row_overrides(start, overrides))
     try:
         config = _composed(of_row)
     except UserError as error:
-        raise UserError(f"init_from={begins_with}: {error}") from error
+        raise UserError(f"init_from={start}: {error}") from error
     run = RunDir.of(config)
     return init_from.Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
 

@@ -7,11 +7,17 @@ status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (with the 
 run.json          metrics, choices, parameters by component, speed, memory, time
 run-<steps>.json  the same of the shorter run, if the run was extended
 steps.csv         one row per optimiser step (TITAN Table 5)
-curves.png        loss and learning rate; validations.json has the validations so far
-tokenizer/        the tokenizer; with test.npz, enough for an evaluation
+validations.json  the validations so far
+curves.png        loss and learning rate
+tokenizer/        the tokenizer: with test.npz and a checkpoint, all that an evaluation needs
 test.npz          the test set as token ids
 checkpoints/      rolling, best and epoch-end checkpoints; links last.ckpt and best.ckpt
 nan_report-*      a tensor that was not finite, its place, and the batch
+.lock, log.txt    held by the training process; output of a job of a sweep
+
+A run is found by its identity, a hash of the settings that affect its numbers. `extend=true` takes
+a finished run to more steps in its own directory: `config.yaml` then lists the extension, which is
+part of the identity, so that look-ups of the shorter run no longer find the directory.
 """
 
 from __future__ import annotations
@@ -54,9 +60,9 @@ LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 #: Largest number of differing keys that an error message lists.
 MAX_DIFFERENCES = 4
 
-#: Seconds between heartbeats of a run; seconds without one until a run on another host counts as
-#: dead.
+#: Seconds between heartbeats of a run.
 HEARTBEAT = 5.0
+#: Seconds without a heartbeat after which a run on another host counts as dead.
 HEARTBEAT_TIMEOUT = 60.0
 
 
@@ -107,7 +113,8 @@ class RunDir:
     def check(self, config: dict[str, Any]) -> None:
         """Refuse a directory that holds anything but the run of this configuration.
 
-        Call it before writing. Keys in `rundir.identity.NOT_IDENTITY` and `RESUMABLE` may differ;
+        Call it before writing. Keys in `rundir.identity.NOT_IDENTITY` may differ, and in a
+        directory named by `run_dir=` those in `RESUMABLE`, which say how much of which machine;
         `overwrite=true` accepts any run, which is started over; `extend=true` accepts a finished
         run of fewer steps.
 
@@ -157,7 +164,7 @@ class RunDir:
         return extended(self.path, existing, config, self.status().get("state"))
 
     def is_done(self, config: dict[str, Any]) -> bool:
-        """Whether the run of this configuration is finished here, all of its steps included."""
+        """Whether the run here is finished; with `extend=true`, at this configuration's steps."""
         if self.status().get("state") != "DONE":
             return False
         steps: object = self.config()["trainer"]["max_steps"]
@@ -199,7 +206,10 @@ class RunDir:
         return age_of(self.path / "status.json") < HEARTBEAT_TIMEOUT
 
     def is_locked(self) -> bool:
-        """Whether another process has locked the directory, to train there from now on."""
+        """Whether another process has locked the directory, to train there from now on.
+
+        Never call it in the process that holds the lock: closing the file would release it.
+        """
         if not (self.path / ".lock").is_file():
             return False
         with os.fdopen(os.open(self.path / ".lock", LOCK, 0o644), "w") as file:
@@ -217,7 +227,9 @@ class RunDir:
         Raises:
             UserError: another process is training this run.
         """
-        busy = self.is_running() and self.status().get("pid") != os.getpid()
+        status = self.status()
+        me = (os.getpid(), socket.gethostname())
+        busy = self.is_running() and (status.get("pid"), status.get("host")) != me
         if not busy:
             make_folder(self.checkpoints, of=self.path)
             self._lock = os.fdopen(os.open(self.path / ".lock", LOCK, 0o644), "w")
@@ -236,7 +248,7 @@ class RunDir:
             )
 
     def start(self, config: dict[str, Any], overrides: list[str]) -> None:
-        """Create the directory with status, configuration, overrides and environment."""
+        """Write status, configuration, overrides and environment of a run that begins."""
         make_folder(self.checkpoints, of=self.path)
         record = self.path / "run.json"  # exists if a finished run is extended or overwritten
         if config.get("extend") and record.exists():
@@ -269,7 +281,7 @@ class RunDir:
 
 
 def runs_of(digits: str) -> list[Path]:
-    """Directories of the runs of an identity; extended runs are no longer those runs."""
+    """Directories of the runs of an identity, without extended ones: they have more steps."""
     found = sorted(runs_root().glob(f"*-{digits}"))
     return [path for path in found if path.is_dir() and not was_extended(path)]
 

@@ -24,7 +24,7 @@ from chimera.train.ranks import Ranks
 STATE = {"global_step", "loops", "optimizer_states", "lr_schedulers"}
 
 
-def start(
+def lock_and_resume(
     ranks: Ranks,
     directory: RunDir,
     config: dict[str, Any],

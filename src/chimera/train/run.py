@@ -1,4 +1,8 @@
-"""One run, from a checked configuration to its record; the only file that knows the whole order."""
+"""One run, from a checked configuration to its record: the only file that knows this order.
+
+`cli/train.py` composes the configuration (`config/compose.py`), checks it (`train/check.py`) and
+calls `run`, in each process of the run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from chimera.train.malloc_tuning import keep_freed_memory
 from chimera.train.memory import advice, readable_memory_errors
 from chimera.train.ranks import Ranks, process_group
 from chimera.train.record import facts_after, facts_before
-from chimera.train.resume import start
+from chimera.train.resume import lock_and_resume
 from chimera.train.status import run_status
 from chimera.train.trainer import build_trainer, fit, trainer_settings, training_steps
 
@@ -32,18 +36,18 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all is saved.
-        UserError: memory does not suffice.
+        UserError: the directory is another run's or in use, or memory does not suffice.
     """
     quiet()
     keep_freed_memory()
     timeout = config["trainer"]["timeout"]
     with readable_memory_errors(advice(config)), process_group(timeout) as ranks:
-        directory, config, done = find_run(config, ranks)
+        directory, config_extended, done = find_run(config, ranks)
         if done:
             say(f"done already: {directory.path}  (overwrite=true starts it over)")
             report(directory.record(), directory.path)
             return directory.record()
-        return _train(directory, config, overrides, ranks)
+        return _train(directory, config_extended, overrides, ranks)
 
 
 def find_run(config: dict[str, Any], ranks: Ranks) -> tuple[RunDir, dict[str, Any], bool]:
@@ -66,20 +70,20 @@ def find_run(config: dict[str, Any], ranks: Ranks) -> tuple[RunDir, dict[str, An
 def _train(
     directory: RunDir, config: dict[str, Any], overrides: list[str], ranks: Ranks
 ) -> dict[str, Any]:
-    """Data → task → trainer → fit → validate and test → record."""
+    """Data → task → lock and resume → trainer → fit → validate and test → record."""
     callbacks = make_callbacks(config)  # first of all: the run's wall time counts from here
     settings = trainer_settings(config["trainer"])
     pl.seed_everything(config["seed"], verbose=False)
 
     data = build_data(config["data"], config["tokenizer"], config["task"], config["seed"])
-    ranks.on_first(data.prepare_data)
+    ranks.on_first(data.prepare_data)  # fills the cache, which the other ranks read
     task = build_task(config, data.prepared.tokenizer.vocab_size, start_weights=location(config))
     task.configure_for(data, "fit")
     data.setup()
     lengths = training_steps(settings, data)
     task.total_steps = lengths.max_steps
 
-    checkpoint, step = start(ranks, directory, config, overrides, data, task)
+    checkpoint, step = lock_and_resume(ranks, directory, config, overrides, data, task)
     with run_status(ranks, directory, callbacks, step, lengths.max_steps):
         facts = facts_before(config, data, task)
         known = hyperparameters(config, facts)
