@@ -18,7 +18,7 @@ from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import prepare
 from chimera.errors import UserError
 from tests.data.kit import small_piece
-from tests.data.test_divided import long, write
+from tests.data.test_large_text import long, write
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from chimera.data.encode.prepare import prepare
 from chimera.data.source import fetch
 from chimera.errors import UserError
 from tests.data.kit import sentences, small_piece
-from tests.data.test_divided import long
+from tests.data.test_large_text import long
 
 ENTRIES = [f"{number:04d}/es_{part}" for number in range(3) for part in ("head", "middle")]
 

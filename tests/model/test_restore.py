@@ -41,19 +41,6 @@ def test_all_weights_come_back(kind: str, tmp_path: Path) -> None:
     assert read(file).keys() == wanted.keys()
 
 
-def test_a_parameter_of_one_number_comes_back_from_a_file_that_has_it_without_an_axis(
-    tmp_path: Path,
-) -> None:
-    model = zoo.model(norm="qdyt")
-    tensors = {n: t.clone() for n, t in model.state_dict().items()}
-    alphas = [name for name in tensors if name.endswith("alpha")]
-    assert alphas
-    tensors |= {name: torch.tensor(0.75) for name in alphas}
-    save_file(tensors, tmp_path / "model.safetensors")
-    restore(model, tmp_path / "model.safetensors")
-    assert all(torch.equal(model.state_dict()[n], torch.tensor([0.75])) for n in alphas)
-
-
 def test_a_name_that_the_file_leaves_out_is_that_of_the_same_tensor(tmp_path: Path) -> None:
     pair = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
     file = tmp_path / "model.safetensors"

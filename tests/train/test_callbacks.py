@@ -102,10 +102,12 @@ def test_a_callback_of_a_strangers_and_the_keys_of_states(tmp_path: Path) -> Non
     assert set(saved["callbacks"]) == set(STATE_KEYS.values())
 
 
-def test_state_keys_are_those_of_older_checkpoints() -> None:
+def test_state_keys_of_our_callbacks_are_frozen() -> None:
     found = {}
     for node in targets():
         callback = instantiate(node)
+        if not node["_target_"].startswith("chimera."):
+            continue
         if type(callback).state_dict is not Callback.state_dict:
             found[node["_target_"]] = callback.state_key
     assert found == STATE_KEYS
