@@ -34,7 +34,8 @@ class Meter:
     """
 
     def __init__(self, setting: Setting, warmup: int = 3, profiled: int = 2) -> None:
-        self.setting, self.profiled = setting, profiled
+        self.setting = setting
+        self.profiled = profiled
         self.row: dict[str, Any] = {}
         self._left = warmup
         self._stage = "warm-up"
@@ -46,7 +47,9 @@ class Meter:
             self.setting.ready()
             if self.setting.device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            self._stage, self._steps, self._start = "timing", 0, time.perf_counter()
+            self._stage = "timing"
+            self._steps = 0
+            self._start = time.perf_counter()
         elif self._stage == "timing":
             self._steps += 1
             late = time.perf_counter() - self._start > SECONDS and self._steps >= FEWEST
@@ -66,7 +69,8 @@ class Meter:
         if self.setting.device == "cuda":
             self.row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         on_device = ProfilerActivity.CUDA if self.setting.device == "cuda" else ProfilerActivity.CPU
-        self._stage, self._left = "profiling", self.profiled
+        self._stage = "profiling"
+        self._left = self.profiled
         self._profile = profile(activities=[on_device])
         self._profile.start()
 

@@ -66,7 +66,8 @@ class Fit:
     """
 
     def __init__(self, values: pd.Series, levels: dict[str, list[str]]) -> None:
-        self.levels, self.factors = levels, list(levels)
+        self.levels = levels
+        self.factors = list(levels)
         cells = sorted({key[:-1] for key in values.index})
         self.cells = pd.MultiIndex.from_tuples(cells, names=self.factors)
         self.y, self.noise = self._means(values)

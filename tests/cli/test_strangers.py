@@ -97,7 +97,7 @@ OTHERS = [
     ("export run=run to=model.onnx", ["to=model.onnx: .onnx is not written", "safetensors"]),
     ("compare run by=lr", ["by=lr: no run has this key; did you mean 'optim.lr'"]),
     ("export run=run to=text.txt", ["to=text.txt: ", "is a file"]),
-    ("export run=run to=project", ["to=project holds other files"]),
+    ("export run=run to=project", ["to=project contains files that are not part of an export"]),
     ("export run=run to=/proc/x", ["to=/proc/x cannot be made"]),
     ("export run=run to=", ["to= is missing"]),
     ("report saidl/attention seed=a", ["seed=a", "an integer"]),
@@ -168,5 +168,5 @@ def test_other_commands(words: str, says: list[str], refused: Callable[..., None
 def test_a_folder_of_another_project_is_not_deleted(
     place: Path, refused: Callable[..., None]
 ) -> None:
-    refused(["export", "run=run", "to=project"], ["holds other files"])
+    refused(["export", "run=run", "to=project"], ["contains files that are not part of an export"])
     assert (place / "project/README.md").read_bytes() == b"mine"

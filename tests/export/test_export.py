@@ -225,7 +225,7 @@ def test_their_tokenizer_gives_our_ids(runs: Path, tmp_path: Path) -> None:
         (["run={runs}/lm"], "to= is missing; write python export.py run="),
         (["run={runs}/lm", "to={to}", "packed=maybe"], "it takes true or false"),
         (["run={runs}/data", "to={to}"], "holds no config.yaml"),
-        (["run={runs}/lm", "to={runs}"], "holds other files"),
+        (["run={runs}/lm", "to={runs}"], "contains files that are not part of an export"),
         (["run={runs}/rope", "to={to}", "packed=true"], "has no ternary weights"),
         (["run={runs}/lm", "to={to}", "adapter=alone"], "this run has no adapter"),
     ],

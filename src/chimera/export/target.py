@@ -26,7 +26,9 @@ def check_target(to: Path) -> None:
     names = {path.name for path in to.iterdir()} if to.is_dir() else set()
     alone = names == ALONE and (to / ADAPTER).is_file()
     if names and not alone and not _is_export(to / "config.json"):
-        raise UserError(f"to={to} holds other files; name a new or empty folder")
+        raise UserError(
+            f"to={to} contains files that are not part of an export; name a new or empty folder"
+        )
 
 
 def _is_export(file: Path) -> bool:

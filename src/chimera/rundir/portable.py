@@ -25,7 +25,7 @@ AVERAGED = ("loss", "accuracy")
 #: Names of keys whose value may be a secret, and addresses with a password.
 _SECRET = re.compile(r"(?i)(^|_)(api_?key|secret|passw(or)?d|credentials?|(access|auth|hf)_token)$")
 _LOGIN = re.compile(r"\w://[^/\s]*@")
-#: An absolute path; `https://` begins none.
+#: An absolute path, which an address such as `https://…` does not begin.
 _ABSOLUTE = re.compile(r"(?<![\w.~/])(?<!:(?=//[^/]))(?:/+[^/,\s\]'\"]+)*/+([^/,\s\]'\"]+)")
 
 
@@ -53,8 +53,8 @@ def portable_config(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     if identity(found) != identity(dict(config)):
         changed = [k for k, v in flatten(kept).items() if portable_values(v) != v]
         raise UserError(
-            f"{where} depends on a path of this machine ({', '.join(changed)}), so its record would"
-            " be of no other; train it with a path below the current folder"
+            f"{where} depends on a path of this machine ({', '.join(changed)}), so nobody else"
+            " could repeat it; train it with a path below the current folder"
         )
     return found
 

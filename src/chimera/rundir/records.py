@@ -450,7 +450,7 @@ def _record(folder: Path, digits: str) -> Record:
         own = identity(values["config"])
         values["config"]["choices"].get("scale")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{where} has a configuration that is of no run") from error
+        raise UserError(f"{where} has a configuration that no run can have") from error
     if not own == digits == values["result"].get("identity"):
         raise UserError(f"{where} has settings of another run, {own}")
     return Record(**{name: values[name] for name in FIELDS}, folder=folder)
