@@ -14,20 +14,19 @@ import yaml
 
 from chimera.cli.clean import main
 from chimera.config.compose import compose, plain
-from chimera.rundir.checkpoints import Sidecar, link, publish
+from chimera.rundir.checkpoints import Sidecar, announce, link
+from chimera.rundir.cleanup import DAY, plan, remove
 from chimera.rundir.directory import RunDir
-from chimera.rundir.retention import DAY, plan, remove
 
 CONFIG = plain(compose(["scale=smoke"]))
 
 
 def checkpoint(folder: Path, name: str, step: int, loss: float | None = None) -> Path:
     """A checkpoint of invented bytes."""
-    temporary = folder / f".write-{name}"
-    temporary.write_bytes(f"{name}{step}".encode() * 100)
-    publish(temporary, folder / f"{name}.ckpt", Sidecar(step=step, loss=loss, sha256=["x"]))
-    temporary.unlink()
-    return folder / f"{name}.ckpt"
+    path = folder / f"{name}.ckpt"
+    path.write_bytes(f"{name}{step}".encode() * 100)
+    announce(path, Sidecar(step=step, loss=loss, sha256=["x"]))
+    return path
 
 
 def make(path: Path, state: str = "DONE", **config: object) -> Path:
@@ -49,6 +48,7 @@ def make(path: Path, state: str = "DONE", **config: object) -> Path:
         checkpoint(run.checkpoints, f"best-{step}", step, loss)
     checkpoint(run.checkpoints, "epoch-0", 15)
     (run.checkpoints / "rolling-5.ckpt.invalid").write_text("damaged")
+    (run.checkpoints / ".rolling-40.ckpt.7-7.tmp").write_text("of a killed process")
     link(run.checkpoints / "last.ckpt", run.checkpoints / "rolling-30.ckpt")
     link(run.checkpoints / "best.ckpt", run.checkpoints / "best-20.ckpt")
     return path
@@ -85,6 +85,7 @@ GONE = {
     *(f"checkpoints/{n}.ckpt" for n in ("rolling-10", "rolling-20", "best-30", "epoch-0")),
     *(f"checkpoints/{n}.ckpt.json" for n in ("rolling-10", "rolling-20", "best-30", "epoch-0")),
     "checkpoints/rolling-5.ckpt.invalid",
+    "checkpoints/.rolling-40.ckpt.7-7.tmp",
 }
 
 

@@ -15,6 +15,7 @@ from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import CheckedIO, finite, load
 from chimera.rundir.checkpoints import InvalidCheckpoint, ResumePoint, Sidecar, newest, sidecar_path
+from chimera.rundir.safe_io import write_atomic
 
 
 def save(folder: Path, name: str, step: int, **more: object) -> Path:
@@ -88,7 +89,8 @@ def test_a_kill_while_one_replaces_another_of_its_name(
     def killed(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(os, "link", killed)  # the new checksum is there, the new file is not
+    # The new checksum is there, the new file is not.
+    monkeypatch.setattr(files, "write_atomic", lambda *_: write_atomic(*_) or killed())
     with pytest.raises(Killed):
         save(tmp_path, "rolling-1", 1, loss=2.0)
     assert path.read_bytes() == before
@@ -114,7 +116,7 @@ def test_a_full_disk_leaves_the_old_one_and_no_rest(
 
 def test_two_names_share_their_bytes(tmp_path: Path) -> None:
     first, other = save(tmp_path, "rolling-4", 4), tmp_path / "epoch-0.ckpt"
-    files.publish(first, other, files.read_sidecar(first))
+    files.publish(first, other)
     assert os.path.samefile(first, other)
     files.remove(first)
     assert newest(tmp_path).path == other
@@ -138,7 +140,7 @@ def test_the_best_by_what_is_in_the_folder(tmp_path: Path) -> None:
 
 def test_starting_over_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
     save(tmp_path, "rolling-1", 1)
-    (tmp_path / ".write-rolling-2.ckpt.123").write_bytes(b"half")
+    (tmp_path / ".rolling-2.ckpt.123-7.tmp").write_bytes(b"half")
     assert files.prepare(tmp_path, fresh=True) == ResumePoint(None, 0)
     assert not list(tmp_path.iterdir())
 
@@ -171,7 +173,7 @@ def test_without_hard_links_the_tiers_are_copies(
 
     monkeypatch.setattr(os, "link", refuse)
     first, other = save(tmp_path, "rolling-4", 4), tmp_path / "epoch-0.ckpt"
-    files.publish(first, other, files.read_sidecar(first))
+    files.publish(first, other)
     assert not os.path.samefile(first, other)
     files.remove(first)
     assert newest(tmp_path).path == other

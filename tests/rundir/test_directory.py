@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import subprocess
+import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -53,6 +55,8 @@ def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
         open_run(config(f"run_dir={tmp_path}"))
     (tmp_path / "a").mkdir()
     open_run(config(f"run_dir={tmp_path}/a"))  # empty: fine
+    (tmp_path / "a" / ".status.json.77-7.tmp").write_text("of a process that was killed")
+    open_run(config(f"run_dir={tmp_path}/a"))
     open_run(config(f"run_dir={tmp_path}/new"))
 
 
@@ -195,3 +199,37 @@ def test_a_heartbeat_of_a_host_with_another_clock(
 def test_a_directory_that_cannot_be_made_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="run_dir=/proc/x cannot be made"):
         RunDir(Path("/proc/x")).lock()  # also root may make no folder there
+
+
+def test_the_first_process_is_gone_when_it_has_ended(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from chimera.rundir.directory import RunDir;"
+        " RunDir(Path(sys.argv[1])).write_status('RUNNING', step=4)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert run.first_is_gone()  # and nobody waits until its heartbeat is old
+    run.mark_failed("the first process was ended")
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["step"]) == ("FAILED", 4)
+    assert not run.first_is_gone()  # somebody has said so
+    run.write_status("DONE")
+    assert not run.first_is_gone()
+
+
+def test_the_first_process_is_gone_when_its_heart_has_stopped(tmp_path: Path) -> None:
+    run, end = RunDir(tmp_path), threading.Event()
+    run.write_status("RUNNING", step=3)  # by this process, which lives
+
+    def beat() -> None:
+        while not end.wait(0.05):
+            run.write_status("RUNNING", step=3)
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        assert not run.first_is_gone(silence=2.0)
+    finally:
+        end.set()
+        heart.join()
+    assert run.first_is_gone(silence=0.5)

@@ -223,7 +223,12 @@ def test_hidden_files_of_others_stay(scene: Make) -> None:
     """What a killed process was writing is deleted; a dotfile that no run wrote is not."""
     here = scene()
     folder = here.folder / "checkpoints"
-    for name in (".bashrc", ".write-rolling-2.ckpt.77", ".last.ckpt.77", ".best-2.ckpt.json.7-7"):
+    for name in (
+        ".bashrc",
+        ".rolling-2.ckpt.77-7.tmp",
+        ".last.ckpt.77-7.tmp",
+        ".best-2.ckpt.json.7-7.tmp",
+    ):
         (folder / name).write_text("x")
     from chimera.rundir.checkpoints import prepare
 

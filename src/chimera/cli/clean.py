@@ -13,7 +13,7 @@ from chimera.paths import cache_root, runs_root
 from chimera.types import PositiveInt
 
 if TYPE_CHECKING:
-    from chimera.rundir.retention import Removal
+    from chimera.rundir.cleanup import Removal
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def main(options: Options, words: list[str]) -> int:
     """Show what can be removed, and remove it with `yes=true`."""
     from rich.filesize import decimal as size
 
-    from chimera.rundir.retention import plan, remove
+    from chimera.rundir.cleanup import plan, remove
 
     runs = _runs(words)
     every = {*runs, *_children(runs_root())}
@@ -84,8 +84,8 @@ def _children(folder: Path) -> list[Path]:
 
 def _named(runs: Collection[Path]) -> set[Path]:
     """Checkpoints that runs start from."""
+    from chimera.rundir.cleanup import starting_points
     from chimera.rundir.directory import RunDir
-    from chimera.rundir.retention import starting_points
 
     named: set[Path] = set()
     for run in runs:

@@ -24,8 +24,7 @@ from chimera.config.schema import check_node, check_value
 from chimera.config.settings import Run
 from chimera.errors import UserError, one_line
 from chimera.rundir.directory import RunDir
-from chimera.rundir.links import check_links
-from chimera.rundir.safe_io import read_json
+from chimera.rundir.safe_io import check_links, read_json
 from chimera.types import NAME, NonNegativeInt, PositiveInt
 
 #: Top-level nodes that are built when a configuration is read back.

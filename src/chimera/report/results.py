@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from chimera.config.compose import compose, plain
-from chimera.config.config_folders import roots
 from chimera.config.start_model import applicable
 from chimera.config.tables import RowRun, Table, jobs
 from chimera.dotted import flatten
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
-from chimera.rundir.index import RunIndex
-from chimera.rundir.records import Record
+from chimera.rundir.records import Record, Records
 from chimera.rundir.safe_io import read_json
 from chimera.rundir.steps import losses
 
@@ -78,17 +76,13 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
     Raises:
         UserError: a row does not compose.
     """
-    index = RunIndex(roots())
+    records = Records()
     all_cells = []
     for job in _planned(table, overrides, seeds):
-        if config := configs.get((job.row, job.seed)):
-            index.add(job.overrides, config)
-        config, digits = index.config(job.overrides, lambda texts: plain(compose(texts)))
-        directory = index.directory(config, digits)
-        record = index.record(config, digits, directory)
-        all_cells.append(_cell(table, job, config, directory, record))
-    index.records.tell()
-    index.save()
+        config = configs.get((job.row, job.seed)) or plain(compose(list(job.overrides)))
+        directory = RunDir.of(config)
+        all_cells.append(_cell(table, job, config, directory, records.find(config, directory)))
+    records.tell()
     return all_cells
 
 

@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import Any
 
 from chimera.config.compose import compose, plain
-from chimera.config.config_folders import roots
 from chimera.config.groups import groups
 from chimera.config.tables import Published, Row, Table, jobs, load
 from chimera.dotted import flatten
@@ -21,7 +20,6 @@ from chimera.report.results import Cell, Configs, cells, metric
 from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
 from chimera.rundir.corpus_hash import apart, text_of
 from chimera.rundir.identity import NUMERICS
-from chimera.rundir.index import RunIndex
 
 #: Facts of a row (means over its runs), and their dotted keys in run.json.
 FACTS = {
@@ -155,12 +153,9 @@ class Summary:
         configs: dict[str, dict[str, Any]] = {line.name: {} for line in self.lines}
         if "paper" in groups().get("scale", []):
             overrides = [text for text in self.overrides if not text.startswith(SCALE)]
-            index = RunIndex(roots())
             for job in jobs(self.table, [*overrides, f"{SCALE}paper"], self.seeds[:1]):
                 with suppress(UserError):
-                    config, _ = index.config(job.overrides, lambda texts: plain(compose(texts)))
-                    configs[job.row] = flatten(config)
-            index.save()
+                    configs[job.row] = flatten(plain(compose(list(job.overrides))))
         return configs
 
 

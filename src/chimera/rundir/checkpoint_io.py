@@ -24,7 +24,8 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from chimera.errors import UserError
-from chimera.rundir.checkpoints import Sidecar, publish
+from chimera.rundir import checkpoints as files
+from chimera.rundir.safe_io import replacing
 
 #: Modules of packages whose tensor classes a checkpoint may hold: an optimiser's 8-bit states.
 TENSOR_CLASSES = ("torchao.optim",)
@@ -45,18 +46,15 @@ class CheckedIO(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
         target = Path(path)
-        temporary = target.with_name(f".write-{target.name}.{os.getpid()}")
-        try:
-            digest = write(checkpoint, temporary)
-            about = Sidecar(
+        with replacing(target) as written:
+            about = files.Sidecar(
                 step=checkpoint["global_step"],
                 epoch=checkpoint["epoch"],
                 **checkpoint.get("chimera", {}),
-                sha256=[digest],
+                sha256=[write(checkpoint, written)],
             )
-            publish(temporary, target, about)
-        finally:
-            temporary.unlink(missing_ok=True)
+            files.announce(target, about)
+        files.sync_folder(target.parent)
 
     def load_checkpoint(
         self,

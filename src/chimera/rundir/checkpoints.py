@@ -8,6 +8,7 @@ old file is still valid between the two writes.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from chimera.rundir.safe_io import write_atomic
+from chimera.rundir.safe_io import TEMPORARY, replacing, write_atomic
 
 TIERS = ("rolling", "best", "epoch", "emergency")
 _NAME = re.compile(r"(rolling|best|epoch)-(\d+)|emergency")
@@ -110,53 +111,35 @@ def verify(path: Path) -> Sidecar:
     return about
 
 
-def publish(temporary: Path, path: Path, about: Sidecar) -> None:
-    """Link a written and synced file to its final name; a kill at any moment leaves a valid file.
-
-    `temporary` is kept. It may be published under several names, which share its bytes on disk.
-
-    Args:
-        temporary: the file, in the folder of `path`.
-        path: its final name.
-        about: contents of the sidecar.
-    """
+def announce(path: Path, about: Sidecar) -> None:
+    """Write the sidecar of a checkpoint that comes next, so that the old file stays valid, too."""
     replaced: list[str] = []
     if path.exists():
-        try:
+        with contextlib.suppress(InvalidCheckpoint):
             replaced = read_sidecar(path).sha256[:1]
-        except InvalidCheckpoint:
-            replaced = []
     about = replace(about, sha256=[*about.sha256[:1], *replaced])
     write_atomic(sidecar_path(path), json.dumps(asdict(about)) + "\n")
-    name = path.with_name(f".{path.name}.{os.getpid()}")
-    name.unlink(missing_ok=True)
-    try:
-        os.link(temporary, name)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        _copy(temporary, name)
-    os.replace(name, path)
+
+
+def publish(checkpoint: Path, path: Path) -> None:
+    """Give a checkpoint a second name in its folder; both share its bytes where links exist."""
+    with replacing(path) as name:
+        announce(path, read_sidecar(checkpoint))
+        try:
+            os.link(checkpoint, name)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            shutil.copyfile(checkpoint, name)
+            with name.open("rb") as file:
+                os.fsync(file.fileno())
     sync_folder(path.parent)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file, synced; nothing is left of a copy that fails."""
-    try:
-        shutil.copyfile(source, target)
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
-    except OSError:
-        target.unlink(missing_ok=True)
-        raise
 
 
 def link(name: Path, checkpoint: Path) -> None:
     """Make a symbolic link (`last.ckpt`, `best.ckpt`) to a checkpoint of the same folder."""
-    temporary = name.with_name(f".{name.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(checkpoint.name)
-    os.replace(temporary, name)
+    with replacing(name) as new:
+        new.symlink_to(checkpoint.name)
 
 
 def remove(path: Path) -> None:
@@ -184,10 +167,8 @@ def prepare(folder: Path, *, fresh: bool = False) -> ResumePoint:
         folder: of the checkpoints.
         fresh: start over: delete all checkpoints.
     """
-    for file in folder.glob(".*.ckpt*"):
-        file.unlink()
-    if fresh:
-        for file in folder.glob("*.ckpt*"):
+    for file in folder.iterdir():
+        if TEMPORARY.fullmatch(file.name) or (fresh and ".ckpt" in file.name):
             file.unlink()
     start = newest(folder)
     for name in start.rejected:

@@ -26,6 +26,8 @@ import fcntl
 import os
 import re
 import socket
+import subprocess
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,10 +40,10 @@ from chimera.paths import runs_root
 from chimera.rundir.environment import environment
 from chimera.rundir.extend import before_extension, extended, was_extended
 from chimera.rundir.identity import differences, identity
-from chimera.rundir.links import check_links
-from chimera.rundir.processes import process_start
 from chimera.rundir.safe_io import (
+    TEMPORARY,
     age_of,
+    check_links,
     check_place,
     make_folder,
     read_json,
@@ -64,6 +66,8 @@ MAX_DIFFERENCES = 4
 HEARTBEAT = 5.0
 #: Seconds without a heartbeat after which a run on another host counts as dead.
 HEARTBEAT_TIMEOUT = 60.0
+#: Seconds without a heartbeat after which the other processes of a run count the first as gone.
+SILENCE = 2.5 * HEARTBEAT
 
 
 def open_run(config: dict[str, Any]) -> RunDir:
@@ -127,7 +131,8 @@ class RunDir:
         check_place(self.path)
         check_links(self.path, "checkpoints", "tokenizer")
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
-        if names - BEFORE_START and not self.status():
+        others = {name for name in names - BEFORE_START if not TEMPORARY.fullmatch(name)}
+        if others and not self.status():
             raise UserError(
                 f"run_dir={self.path} contains files that are not part of a run; name a new or"
                 " empty directory"
@@ -204,6 +209,26 @@ class RunDir:
             start = process_start(pid)
             return start is not None and start == status.get("process")
         return age_of(self.path / "status.json") < HEARTBEAT_TIMEOUT
+
+    def first_is_gone(self, silence: float = SILENCE) -> bool:
+        """Whether the process that writes the status has ended, or gives no sign of life.
+
+        Call it only when the run cannot go on: it waits until one of the two is certain.
+
+        Args:
+            silence: seconds without a heartbeat, on any host.
+        """
+        # Its last sign may be as young as this call, and the file system's clock is a bit behind.
+        end = time.monotonic() + 1.1 * silence + 0.2
+        while self.is_running() and age_of(self.path / "status.json") < silence:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.1)
+        return self.status().get("state") == "RUNNING"
+
+    def mark_failed(self, why: str) -> None:
+        """Write FAILED in the name of the first process, which cannot any more."""
+        write_json(self.path / "status.json", {**self.status(), "state": "FAILED", "why": why})
 
     def is_locked(self) -> bool:
         """Whether another process has locked the directory, to train there from now on.
@@ -284,6 +309,22 @@ def runs_of(digits: str) -> list[Path]:
     """Directories of the runs of an identity, without extended ones: they have more steps."""
     found = sorted(runs_root().glob(f"*-{digits}"))
     return [path for path in found if path.is_dir() and not was_extended(path)]
+
+
+def process_start(pid: int) -> str | None:
+    """Start time of a process of this host, in the host's unit; None if the process has ended.
+
+    It tells a process from a later one with the same number.
+    """
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        try:  # the second field, the name in brackets, may contain blanks and brackets
+            state, *rest = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if state in "ZX" else rest[18]
+    ps = subprocess.run(("ps", "-o", "lstart=", "-p", str(pid)), capture_output=True, text=True)
+    return ps.stdout.strip() or None
 
 
 def _now() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from chimera import dotted
@@ -70,6 +71,11 @@ def identity(config: dict[str, Any]) -> str:
     """Hash the settings that affect the numbers of a run to eight hexadecimal digits."""
     text = json.dumps(identity_settings(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def is_found_by_identity(config: Mapping[str, Any]) -> bool:
+    """Whether a finished run or a record of the identity serves for this configuration's run."""
+    return not (config["overwrite"] or config.get("extend") or config.get("run_dir"))
 
 
 def identity_settings(config: dict[str, Any]) -> dict[str, Any]:

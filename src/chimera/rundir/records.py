@@ -31,7 +31,7 @@ from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import identity
+from chimera.rundir.identity import identity, is_found_by_identity
 from chimera.rundir.portable import (
     portable_config,
     portable_environment,
@@ -134,16 +134,10 @@ class Records:
         for folder in folders(roots):
             self._folders |= dict.fromkeys(_listed(folder / LIST), folder)
 
-    def find(self, config: Mapping[str, Any], digits: str) -> Record | None:
-        """The record of a configuration's run; None for a run that has to be trained.
-
-        Args:
-            config: resolved.
-            digits: its identity.
-        """
-        if config["overwrite"] or config.get("extend") or config.get("run_dir"):
-            return None
-        return self.get(digits)
+    def find(self, config: dict[str, Any], directory: RunDir) -> Record | None:
+        """The record of a run that is not finished in its directory; None if there is none."""
+        done = directory.status().get("state") == "DONE"
+        return None if done or not is_found_by_identity(config) else self.get(identity(config))
 
     def get(self, digits: str) -> Record | None:
         """The record of this identity; None if there is none that counts."""

@@ -1,5 +1,7 @@
 """Read and write files safely: plain values of a stranger's YAML or JSON, whole files or none.
 
+Every file is first written under a temporary name beside it, `.<name>.<process>-<thread>.tmp`.
+
 A YAML file may build no objects and repeat no node by an alias, so that no few bytes become
 gigabytes; neither kind may nest deeper than any configuration does.
 """
@@ -9,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,8 @@ from chimera.errors import FULL, UserError
 
 #: Levels of mappings and lists that a file may nest.
 DEEPEST = 40
-
-
+#: Names of temporary files, see above. One that is left over is of a process that was killed.
+TEMPORARY = re.compile(r"\..+\.\d+-\d+\.tmp")
 #: The C library is eight times as fast; PyYAML may have been built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -112,17 +116,28 @@ def _unreadable(file: Path | str, error: BaseException) -> UserError:
     return UserError(f"{file} cannot be read: {why}")
 
 
+def temporary(path: Path) -> Path:
+    """A name beside a file that no other process or thread writes to."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary name; the file written there replaces `path`, unless an error ends it."""
+    written = temporary(path)
+    try:
+        yield written
+        os.replace(written, path)
+    finally:
+        written.unlink(missing_ok=True)
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file; after a crash or on a full disk the old file is unchanged."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as written, written.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: object) -> None:
@@ -171,7 +186,7 @@ def check_place(folder: Path, *, key: str = "run_dir") -> None:
     if usual and os.access(above, os.W_OK | os.X_OK):
         return
     # Only an attempt tells what the system says.
-    probe = above / f".{folder.name}.probe-{os.getpid()}-{threading.get_ident()}"
+    probe = temporary(above / folder.name)
     with contextlib.suppress(OSError):  # of a full disk a run speaks when it has begun
         make_folder(probe, of=folder, key=key)
         probe.rmdir()
@@ -182,7 +197,7 @@ def age_of(file: Path) -> float:
 
     The clocks of two hosts may differ by hours, so a file written now tells the time there.
     """
-    probe = file.with_name(f".{file.name}.now-{os.getpid()}-{threading.get_ident()}")
+    probe = temporary(file.with_name("now"))
     try:
         written = file.stat().st_mtime
     except OSError:
@@ -195,3 +210,23 @@ def age_of(file: Path) -> float:
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
+
+
+def check_links(root: Path, *folders: str) -> None:
+    """Refuse links that lead out of a directory, which may itself be a link, or of folders in it.
+
+    A link in a folder that leads to nothing passes: files there are replaced, never written into.
+
+    Raises:
+        UserError: naming the link.
+    """
+    inside = root.resolve()
+    for folder in ("", *folders):
+        place = root / folder
+        for entry in sorted(place.iterdir()) if place.is_dir() else ():
+            outside = entry.is_symlink() and not entry.resolve().is_relative_to(inside)
+            if outside and (not folder or entry.exists()):
+                raise UserError(
+                    f"{entry} is a link out of its directory; put the file itself there, or link"
+                    " the directory as a whole"
+                )

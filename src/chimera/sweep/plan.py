@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chimera.config.compose import compose, plain
-from chimera.config.config_folders import roots
 from chimera.config.init_from import pending
 from chimera.config.start_model import applicable, row_overrides, teacher_directory, wait_for_all
 from chimera.errors import UserError
-from chimera.rundir.index import RunIndex
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import identity, is_found_by_identity
+from chimera.rundir.records import Records
 from chimera.sweep.job import Job
 from chimera.train.check import Once, check_parts, check_settings
 
@@ -29,17 +30,15 @@ def plan(
     Raises:
         UserError: jobs are not valid; one line per different error, with the first job that has it.
     """
-    index = RunIndex(roots())
-    for overrides, config in (composed or {}).items():
-        index.add(overrides, config)
+    records = Records()
     checks = Checks(label(batch))
-    jobs = _jobs([tuple(applicable(overrides)) for overrides in batch], checks, index)
+    rows = [tuple(applicable(overrides)) for overrides in batch]
+    jobs = _jobs(rows, checks, records, composed or {})
     jobs = _without_weights(jobs)
     _one_run_a_directory(jobs)
     identities = {job.identity for job in jobs}
     checks.each(jobs, lambda job: _check_teacher(job, identities))
-    index.records.tell()
-    index.save()
+    records.tell()
     return jobs
 
 
@@ -61,30 +60,36 @@ def prerequisites(jobs: Sequence[Job]) -> list[Job]:
         return []
     rows = list(by_identity.values())
     checks = Checks([f"{overrides[0].lstrip('+')}, to start from" for overrides in rows])
-    index = RunIndex(roots())
-    first = [replace(job, record=None) for job in _jobs(rows, checks, index)]
+    first = [replace(job, record=None) for job in _jobs(rows, checks, Records(), {})]
     return [*prerequisites(first), *first]
 
 
-def _jobs(batch: Sequence[tuple[str, ...]], checks: Checks, index: RunIndex) -> list[Job]:
+def _jobs(
+    batch: Sequence[tuple[str, ...]],
+    checks: Checks,
+    records: Records,
+    composed: Mapping[tuple[str, ...], dict[str, Any]],
+) -> list[Job]:
     """Compose and check the jobs of these overrides; a finished run is not checked again."""
     named = zip(batch, checks.labels, strict=True)
-    jobs = checks.each(list(named), lambda pair: _composed(*pair, index))
+
+    def job_of(named: tuple[tuple[str, ...], str]) -> Job:
+        overrides, name = named
+        config = composed.get(overrides) or plain(compose(list(overrides)))
+        directory = RunDir.of(config)
+        record = records.find(config, directory)
+        return Job(overrides, name, config, directory, identity(config), record)
+
+    jobs = checks.each(list(named), job_of)
 
     def check(job: Job, what: Callable[[dict[str, Any], Once], None]) -> None:
-        if job.record is None and not index.finished(job.config, job.directory):
+        done = job.status().get("state") == "DONE"
+        if not done or not is_found_by_identity(job.config):
             what(job.config, checks.once)
 
     checks.each(jobs, lambda job: check(job, check_settings))
     checks.each(jobs, lambda job: check(job, check_parts))
     return jobs
-
-
-def _composed(overrides: tuple[str, ...], name: str, index: RunIndex) -> Job:
-    config, digits = index.config(overrides, lambda texts: plain(compose(texts)))
-    directory = index.directory(config, digits)
-    record = index.record(config, digits, directory)
-    return Job(overrides, name, config, directory, digits, record)
 
 
 def _without_weights(jobs: list[Job]) -> list[Job]:

@@ -22,7 +22,6 @@ from chimera.errors import UserError
 from chimera.paths import CHECKOUT
 from chimera.program import job
 from chimera.rundir.directory import RunDir
-from chimera.rundir.rank_failover import mark_ended
 
 #: Seconds that the others have to end by themselves when one process has failed: the first one that
 #: is left may be saving, the others have nothing to save.
@@ -127,8 +126,9 @@ def launch(config: Mapping[str, Any], overrides: Sequence[str]) -> int | None:
     ]
     code = wait(processes)
     if code:
-        why = "its processes were ended from outside"
-        mark_ended(RunDir.of(dict(config)), [process.pid for process in processes], why)
+        directory = RunDir.of(dict(config))
+        if directory.status().get("state") == "RUNNING" and not directory.is_running():
+            directory.mark_failed("its processes were ended from outside")
     return code
 
 

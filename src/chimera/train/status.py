@@ -12,7 +12,6 @@ from chimera.callback.log.steps import Steps
 from chimera.errors import FULL, Interrupted, LostProcessError, UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import HEARTBEAT, RunDir
-from chimera.rundir.rank_failover import first_is_gone, mark_failed
 from chimera.train.ranks import Ranks, readable_lost_processes
 
 
@@ -40,8 +39,8 @@ def run_status(
             with readable_lost_processes(ranks.timeout):
                 yield
         except LostProcessError:
-            if ranks.rank == 1 and first_is_gone(directory):
-                mark_failed(directory, "the first process ended or did not answer")
+            if ranks.rank == 1 and directory.first_is_gone():
+                directory.mark_failed("the first process ended or did not answer")
             raise
         return
     steps = next(callback for callback in callbacks if isinstance(callback, Steps))

@@ -148,9 +148,7 @@ class Checkpoints(Callback):
             files.remove(newest.path)
             newest = files.newest(self.folder)
         if newest.path:
-            files.publish(
-                newest.path, self.folder / "emergency.ckpt", files.read_sidecar(newest.path)
-            )
+            files.publish(newest.path, self.folder / "emergency.ckpt")
 
     def _finish(self, trainer: pl.Trainer, loss: float | None = None) -> None:
         """Save the finished step under the name of every tier that wants it."""
@@ -175,7 +173,7 @@ class Checkpoints(Callback):
         trainer.save_checkpoint(first)
         if trainer.is_global_zero:
             for other in others:
-                files.publish(first, other, files.read_sidecar(first))
+                files.publish(first, other)
             self._prune()
         self.stalls.append(time.perf_counter() - began)
 

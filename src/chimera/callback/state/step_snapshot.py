@@ -17,7 +17,6 @@ from lightning.pytorch.trainer.call import _call_callbacks_state_dict
 from torch import Tensor
 
 from chimera.rundir.directory import RunDir
-from chimera.rundir.rank_failover import first_is_gone
 
 
 class StepSnapshot(Callback):
@@ -106,4 +105,4 @@ def _saves_alone(trainer: pl.Trainer) -> bool:
     """Whether this process saves what all have, when others may be gone."""
     if getattr(trainer.strategy, "sharded", False) or trainer.global_rank > 1:
         return False
-    return trainer.is_global_zero or first_is_gone(RunDir(Path(trainer.default_root_dir)))
+    return trainer.is_global_zero or RunDir(Path(trainer.default_root_dir)).first_is_gone()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -21,18 +20,17 @@ from typing import Any
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import read_json
+from chimera.rundir.safe_io import TEMPORARY, read_json
 
-#: A checkpoint, its sidecar, a damaged one, or a temporary file of either.
-_CHECKPOINT = re.compile(
-    r"\.?(write-)?((rolling|best|epoch)-\d+|emergency)\.ckpt(\.json)?(\.invalid)?(\.\d+(-\d+)?)?"
-)
+#: A checkpoint, its sidecar, or a damaged one.
+_CHECKPOINT = re.compile(r"((rolling|best|epoch)-\d+|emergency)\.ckpt(\.json)?(\.invalid)?")
 #: Files and folders that a run writes; a directory with others is never removed.
 _OURS = re.compile(
     r"config\.yaml|overrides\.txt|environment\.json|status\.json|run(-\d+)?\.json|steps\.csv"
     r"|validations\.json|curves\.png|test\.npz|log\.txt|\.lock|nan_report-[^/]*|[^/]*profile[^/]*"
     r"|(model|samples|settings)\.md|(activations|weights|maps|gates)\.png|eval-\d+\.json"
     r"|checkpoints|tokenizer|body|wandb|tensorboard|lightning_logs|csv|predictions"
+    rf"|{TEMPORARY.pattern}"
 )
 #: Keys that every config.yaml of a run has.
 _KEYS = {"choices", "trainer", "task", "model", "data", "seed"}
@@ -162,12 +160,13 @@ def _surplus(directory: RunDir, named: Collection[Path]) -> Removal | None:
     if not any((folder / name).is_file() for name in kept):
         return None
     kept |= {path.name for path in named if path.parent == folder.resolve()}
-    going = []
-    for file in sorted(folder.iterdir()):
-        checkpoint = re.match(r"[^.].*?\.ckpt", file.name)
-        stays = checkpoint is not None and checkpoint[0] in kept and ".invalid" not in file.name
-        if _CHECKPOINT.fullmatch(file.name) and not stays and _is_file(file):
-            going.append(file)
+    going = [
+        file
+        for file in sorted(folder.iterdir())
+        if _CHECKPOINT.fullmatch(file.name) or TEMPORARY.fullmatch(file.name)
+        if file.name.removesuffix(".json") not in kept
+        if not file.is_symlink() and file.is_file()
+    ]
     names = tuple(sorted(name for name in kept if (folder / name).is_file()))
     return Removal(directory.path, tuple(going), names, "done") if going else None
 
@@ -193,10 +192,6 @@ def _walk(folder: Path) -> Iterator[Path]:
     for where, folders, names in os.walk(folder, followlinks=False):
         inside = [*names, *(name for name in folders if (Path(where) / name).is_symlink())]
         yield from (Path(where) / name for name in inside)
-
-
-def _is_file(path: Path) -> bool:
-    return stat.S_ISREG(path.lstat().st_mode)
 
 
 def _remove_empty(folder: Path) -> None:
