@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from chimera.contract_tests.kit import ragged as ragged
 from chimera.norm.standard import LayerNorm
 from chimera.position.none import NoPosition
 from chimera.quant.none import FullPrecision
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def site(**change: Any) -> Site:
@@ -97,7 +99,7 @@ def grads(loss: Tensor, of: nn.Module | Iterable[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(p) if g is None else g for p, g in zip(over, got, strict=True)]
 
 
-def double(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+def double(build: Callable[[], M], seed: int = 0) -> M:
     """The module, seeded, in float64, evaluation mode."""
     torch.manual_seed(seed)
     return build().double().eval()

@@ -23,7 +23,6 @@ def build(**options: Any) -> SharedMoE:
     made = double(
         lambda: SharedMoE(site(causal=False), parts(), expert=partial(MLP, expand=1), **options)
     )
-    assert isinstance(made, SharedMoE)
     nn.init.normal_(made.router.weight, std=0.2)
     made.bias += torch.randn(len(made.bias)).double() * 0.1
     return made

@@ -1,95 +1,49 @@
-"""Softmax attention against `transformers`' Llama with equal weights (SPEC M1, M2, rope)."""
+"""Softmax attention with grouped heads and positions against its definition (SPEC M1, M2).
+
+`tests/model/test_from_hf.py` holds it against Llama and Qwen of `transformers`.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+import math
+from typing import Any, ClassVar
 
-import pytest
 import torch
-from einops import rearrange
 from torch import Tensor
-from transformers.models.llama.modeling_llama import (
-    LlamaAttention,
-    LlamaConfig,
-    LlamaRotaryEmbedding,
-)
 
 from chimera.mixer.attention import Attention
+from chimera.position.alibi import Alibi
+from chimera.position.relative import Relative
 from chimera.position.rope import Rotary
-from tests.kit import close, ctx, double, parts, ragged, site
-
-SCALINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "none": ({}, {"rope_type": "default"}),
-    "linear": ({"scaling": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}),
-    "yarn": (
-        {"scaling": "yarn", "factor": 2.0, "original_len": 16},
-        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16},
-    ),
-}
+from tests.kit import double, parts, site
+from tests.mixer import forms
 
 
-def split_halves(weight: Tensor, heads: int) -> Tensor:
-    """Rows in Llama's order: Llama pairs i with i + k/2, Chimera 2i with 2i + 1."""
-    return rearrange(weight, "(h half two) d -> (h two half) d", h=heads, two=2)
+def build(causal: bool = True, position: Any = None, **options: Any) -> Attention:
+    chosen = parts(position=position) if position else parts()
+    return double(lambda: Attention(site(causal=causal), chosen, **options))
 
 
-def pair(kv_heads: int, scaling: str) -> tuple[Any, Any, Any]:
-    """Chimera's layer, Llama's layer with equal weights, and Llama's rotation."""
-    own, theirs = SCALINGS[scaling]
-    position = partial(Rotary, base=100.0, **own)
-    ours = double(lambda: Attention(site(), parts(position=position), kv_heads=kv_heads))
-    config = LlamaConfig(
-        hidden_size=32,
-        num_attention_heads=4,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=64,
-        rope_parameters={"rope_theta": 100.0, **theirs},
-        attn_implementation="sdpa",
-    )
-    llama = double(lambda: LlamaAttention(config, layer_idx=0))
-    with torch.no_grad():
-        for name, heads in (("q_proj", 4), ("k_proj", kv_heads)):
-            weight = split_halves(getattr(ours, name).weight, heads)
-            getattr(llama, name).weight.copy_(weight)
-        llama.v_proj.weight.copy_(ours.v_proj.weight)
-        llama.o_proj.weight.copy_(ours.o_proj.weight)
-    return ours, llama, LlamaRotaryEmbedding(config)
+def by_scores(m: Attention, x: Tensor) -> Tensor:
+    """softmax(q kᵀ/√k + bias) v; neighbouring query heads share a key head."""
+    pos = torch.arange(x.shape[1])[None]
+    q, k, v = (p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (m.q_proj, m.k_proj, m.v_proj))
+    q, k = m.position.rotate(q, k, pos)
+    k, v = (y.repeat_interleave(4 // y.shape[1], 1) for y in (k, v))
+    scores = q @ k.mT / 8**0.5
+    if "bias" in m.position.provides:
+        scores = scores + m.position.bias(pos, pos)
+    if m.causal:
+        scores = scores.masked_fill(torch.ones(*scores.shape[-2:]).triu(1).bool(), -math.inf)
+    return m.o_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
-def run(llama: Any, rotary: Any, x: Tensor, real: Tensor, pos: Tensor) -> Tensor:
-    seen = real[:, None, None, :] & torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-    mask = torch.zeros(seen.shape, dtype=x.dtype).masked_fill(~seen, -1e9)
-    # Llama's angles are float32, for any dtype of the model.
-    turn = rotary(x, pos)
-    return llama(x, turn, mask)[0]
-
-
-@pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_equals_llama(kv_heads: int, scaling: str) -> None:
-    ours, llama, rotary = pair(kv_heads, scaling)
-    x = torch.randn(2, 24, 32).double().requires_grad_()
-    y = ours(x, ctx(tokens=24)).y
-    pos = torch.arange(24).expand(2, -1)
-    want = run(llama, rotary, x, torch.ones(2, 24, dtype=torch.bool), pos)
-    close(y, want, 1e-5)
-    (got,), (expected,) = (torch.autograd.grad(z.sin().sum(), x) for z in (y, want))
-    close(got, expected, 1e-5)
-
-
-def test_equals_llama_on_padding() -> None:
-    ours, llama, rotary = pair(2, "none")
-    mask = ragged([9, 4], left=True)
-    x, here = torch.randn(2, 9, 32).double(), ctx(mask)
-    want = run(llama, rotary, x, mask, here.pos)
-    close(ours(x, here).y[mask], want[mask], 1e-5)
-
-
-def test_equals_llama_without_rotation_to_the_last_digit() -> None:
-    """At position 0 there is no rotation, and so no rounding of angles to float32."""
-    ours, llama, rotary = pair(2, "none")
-    x = torch.randn(2, 9, 32).double()
-    ours.position = parts().position(site(), 4, 8)
-    here = torch.ones(2, 9, dtype=torch.bool)
-    close(ours(x, ctx(tokens=9)).y, run(llama, rotary, x, here, torch.zeros(2, 9).long()))
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(by_scores)
+    options: ClassVar = [
+        {},
+        {"kv_heads": 2, "position": Rotary},
+        {"kv_heads": 1, "position": Alibi},
+        {"position": Relative},
+    ]
+    encoders, constant, wide, tokens = True, False, False, (17,)

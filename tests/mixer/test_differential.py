@@ -20,7 +20,6 @@ from tests.mixer import forms
 def build(causal: bool = True, **options: object) -> Differential:
     where = site(depth=4, layer=2, causal=causal)
     mixer = double(lambda: Differential(where, parts(), **options))
-    assert isinstance(mixer, Differential)
     with torch.no_grad():
         mixer.norm.normal_()
     return mixer

@@ -15,9 +15,7 @@ OPTIONS: list[dict[str, Any]] = [{}, {"kv_heads": 2, "head_dim": 16, "bias": Tru
 
 
 def build(**options: Any) -> GatedAttention:
-    mixer = double(lambda: GatedAttention(site(), parts(), **options))
-    assert isinstance(mixer, GatedAttention)
-    return mixer
+    return double(lambda: GatedAttention(site(), parts(), **options))
 
 
 def by_equation(mixer: GatedAttention, x: Tensor) -> Tensor:

@@ -20,9 +20,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def build(**options: Any) -> GatedLinear:
-    mixer = double(lambda: GatedLinear(site(), parts(), **options))
-    assert isinstance(mixer, GatedLinear)
-    return mixer
+    return double(lambda: GatedLinear(site(), parts(), **options))
 
 
 def by_token(mixer: GatedLinear, x: Tensor) -> Tensor:

@@ -20,9 +20,7 @@ OPTIONS: list[dict[str, Any]] = [{}, {"heads": 2, "lower_bound": False, "chunk":
 
 def build(**options: Any) -> HGRN2:
     where = site(depth=3, layer=1, loops=2)
-    mixer = double(lambda: HGRN2(where, parts(), **options))
-    assert isinstance(mixer, HGRN2)
-    return mixer
+    return double(lambda: HGRN2(where, parts(), **options))
 
 
 def by_token(mixer: HGRN2, x: Tensor, loop: int = 0) -> Tensor:

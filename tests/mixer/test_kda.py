@@ -24,9 +24,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def build(**options: Any) -> KimiDelta:
-    mixer = double(lambda: KimiDelta(site(), parts(), **options))
-    assert isinstance(mixer, KimiDelta)
-    return mixer
+    return double(lambda: KimiDelta(site(), parts(), **options))
 
 
 def by_token(mixer: KimiDelta, x: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from chimera.contract import Position
 from chimera.mixer.attention import Attention
 from chimera.mixer.liza import LiZAttention
 from chimera.ops.liza import LinearBranch
-from tests.kit import close, continues, ctx, double, grads, parts, ragged, site
+from chimera.position.none import NoPosition
+from tests.kit import close, ctx, double, parts, ragged, site
 from tests.mixer import forms
 from tests.reference.liza import linear_branch, virtual_tokens
 
@@ -34,81 +35,72 @@ BRANCHES: list[dict[str, Any]] = [
 BRANCHES += [
     {**BRANCHES[1], "gate_input": "projected", "pool": 3},
     {**BRANCHES[4], "gate": "kv", "gate_input": "projected", "pool": 1},
-    {**BRANCHES[2], "pool": 5},
+    {**BRANCHES[2], "pool": 5, "mag": "cross_gate"},
 ]
-branches = pytest.mark.parametrize(
-    "options", BRANCHES, ids=lambda o: "-".join(map(str, o.values()))
-)
-
-
 #: Weight of the final norm of the branch.
 ONES = torch.ones(4, dtype=torch.float64)
-
-
-def qkv(tokens: int, reads: int = 1) -> list[Tensor]:
-    def one(heads: int) -> Tensor:
-        return torch.randn(2, heads, tokens, 4, dtype=torch.float64).requires_grad_()
-
-    return [one(2 * reads), one(2), one(2)]
 
 
 def branch(**options: Any) -> LinearBranch:
     return LinearBranch(head_dim=4, **options)
 
 
-def mixer(**options: Any) -> LiZAttention:
-    where = {k: options.pop(k) for k in ("causal",) if k in options}
-    position = {k: options.pop(k) for k in ("position",) if k in options}
-    made = double(lambda: LiZAttention(site(**where), parts(**position), **options))
-    assert isinstance(made, LiZAttention)
-    return made
+def mixer(causal: bool = True, position: Any = NoPosition, **options: Any) -> LiZAttention:
+    chosen = parts(position=position)
+    return double(lambda: LiZAttention(site(causal=causal), chosen, **options))
 
 
-@branches
-def test_the_branch_is_the_papers_equations(options: dict[str, Any]) -> None:
-    x = qkv(30)
-    one = branch(**options)
-    got, state = one(*x, ONES, state=one.init_state(2, 2, x[0]))
-    said = {**options, "phi": PHI[options["nonlinearity"]]}
-    del said["nonlinearity"]
-    y, h = linear_branch(*x, **said)
-    y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-    close((got, state.memory), (y, h))
-    close(one(*x, ONES)[0], y)  # without a state, only the output
-    weight = torch.randn_like(y)
-    close(grads((got * weight).sum(), x), grads((y * weight).sum(), x))
+class Turned(Position):
+    """Position that rotates and biases, to test which branch uses it."""
+
+    provides = frozenset({"rotate", "bias"})
+
+    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        angle = pos[:, None, :, None].to(q.dtype)
+        return q * angle.cos(), k * angle.cos()
+
+    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        apart = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
+        return -apart * torch.arange(1, 5, dtype=torch.float64)[:, None, None]
 
 
-@pytest.mark.sampled(4)
-@branches
-@pytest.mark.parametrize("cuts", [(1,) * 30, (6, 1, 1, 6, 14, 2)], ids=len)
-def test_the_branch_continues(options: dict[str, Any], cuts: tuple[int, ...]) -> None:
-    x, one = qkv(30, reads=2), branch(**options)
-    want, last = one(*x, ONES, state=one.init_state(2, 2, x[0]))
-    state, reads, at = one.init_state(2, 2, x[0]), [], 0
-    for width in cuts:
-        y, state = one(*(i[:, :, at : at + width] for i in x), ONES, state=state)
-        reads.append(y)
-        at += width
-    got = torch.cat(reads, 2)
-    close((got, state), (want, last))
-    weight = torch.randn_like(got)
-    close(grads((got * weight).sum(), x), grads((want * weight).sum(), x))
+def by_equations(m: LiZAttention, x: Tensor) -> Tensor:
+    """Both branches by the paper's equations, and eq. 7 or 8."""
+    q, k, v = (p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (m.q_proj, m.k_proj, m.v_proj))
+    k, v = (y.repeat_interleave(4 // y.shape[1], 1) for y in (k, v))
+    pos = torch.arange(x.shape[1])
+    apart = pos[:, None] - pos
+    hidden = (apart < 0) & m.causal | (apart >= (m.window or len(pos)))
+    turned, keys = m.position.rotate(q, k, pos[None])  # of the softmax branch only
+    scores = (turned @ keys.mT / 8**0.5).masked_fill(hidden, -torch.inf)
+    if "bias" in m.position.provides:
+        scores = scores + m.position.bias(pos[None], pos[None])
+    base = scores.softmax(-1) @ v
+    said = dataclasses.asdict(m.branch)
+    del said["head_dim"]
+    said["phi"] = PHI[said.pop("nonlinearity")]
+    lin, _ = linear_branch(q, k, v, **said)
+    if not m.causal:
+        lin = lin + linear_branch(*(y.flip(2) for y in (q, k, v)), **said)[0].flip(2)
+    lin = lin / (lin.square().mean(-1, keepdim=True) + 1e-6).sqrt() * m.linear.norm.weight
+    base, lin = (1 - m.mag_weight) * base, m.mag_weight * lin
+    y = base + lin + base * lin if m.cross else base + lin
+    return m.o_proj(y.transpose(1, 2).flatten(2))
 
 
-class TestForms(forms.Pieces):
-    build = staticmethod(mixer)
-    options: ClassVar = [{"kv_heads": 2, **options} for options in BRANCHES]
-    encoders, constant, wide = True, False, False
-    tokens, tol = (24,), 1e-9
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(mixer), staticmethod(by_equations)
+    options: ClassVar = [{"kv_heads": 2, "mag_weight": 0.3, **options} for options in BRANCHES]
+    encoders, constant, wide, tokens, tol = True, False, False, (24,), 1e-9
 
 
-@pytest.mark.parametrize(("bound", "left"), [(None, True), (1, False), (9, True)])
-def test_decoding_goes_on_from_ragged_prompts(left: bool, bound: int | None) -> None:
-    one = mixer(max_cache=bound, nonlinearity="gelu", chunk=7, order=3, gate="kv")
-    state = continues(one, (5, 30, 1), 10, left=left)
-    if bound:
-        assert state.cache.k.shape[2] == bound - 1
+class TestPositions(TestForms):
+    options: ClassVar = [{"position": Turned}]
+
+
+class TestBounded(TestForms):
+    options: ClassVar = [{"max_cache": 9, "nonlinearity": "gelu", "chunk": 7, "order": 3}]
+    encoders, constant = False, True
 
 
 def test_the_spread_of_beta_is_told_and_wider_without_the_norm() -> None:
@@ -131,18 +123,6 @@ def test_the_spread_of_beta_is_told_and_wider_without_the_norm() -> None:
     assert 0 < spreads["normalised"] < 0.1 < spreads["projected"]
 
 
-class Turned(Position):
-    """Position that rotates and biases, to test which branch uses it."""
-
-    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
-        angle = pos[:, None, :, None].to(q.dtype)
-        return q * angle.cos(), k * angle.cos()
-
-    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
-        apart = (pos_q[:, None, :, None] - pos_k[:, None, None, :]).abs()
-        return -apart * torch.arange(1, 5, dtype=torch.float64)[:, None, None]
-
-
 @pytest.mark.parametrize(("causal", "bound"), [(True, None), (True, 64), (False, None)])
 @pytest.mark.parametrize("mag", ["additive", "cross_gate"])
 def test_weight_0_is_attention(causal: bool, mag: str, bound: int | None) -> None:
@@ -154,19 +134,6 @@ def test_weight_0_is_attention(causal: bool, mag: str, bound: int | None) -> Non
     close(got, want, 1e-12 if bound else 0.0)  # bit for bit, if both use the same kernel
 
 
-@pytest.mark.parametrize("mag", ["additive", "cross_gate"])
-def test_weights_mix_as_equations_7_and_8_say(mag: str) -> None:
-    one = mixer(mag=mag)
-    one.o_proj = torch.nn.Identity()
-    x, at = torch.randn(2, 20, 32, dtype=torch.float64), ctx(tokens=20)
-    found = {}
-    for weight in (0.0, 1.0, 0.3):
-        one.set_mag_weight(weight)
-        found[weight] = one(x, at).y
-    base, lin = 0.7 * found[0.0], 0.3 * found[1.0]
-    close(found[0.3], base + lin + (base * lin if mag == "cross_gate" else 0))
-
-
 def test_the_weight_is_saved_and_checked() -> None:
     one, other = mixer(mag_weight=0.1), mixer()
     one.set_mag_weight(0.25)
@@ -175,15 +142,6 @@ def test_the_weight_is_saved_and_checked() -> None:
     assert "mag_weight" not in dict(one.named_parameters())
     with pytest.raises(ValueError, match=r"not in \[0, 1\]"):
         one.set_mag_weight(1.5)
-
-
-def test_positions_reach_the_softmax_branch_only() -> None:
-    x = torch.randn(1, 12, 32, dtype=torch.float64)
-    plain, turned = mixer(mag_weight=1.0), mixer(mag_weight=1.0, position=Turned)
-    close(plain(x, ctx(tokens=12)).y, turned(x, ctx(tokens=12)).y)
-    plain.set_mag_weight(0.5)
-    turned.set_mag_weight(0.5)
-    assert (plain(x, ctx(tokens=12)).y - turned(x, ctx(tokens=12)).y).abs().max() > 1e-3
 
 
 def test_e6_the_derivative_is_summed_over_time() -> None:
@@ -200,15 +158,10 @@ def test_e6_the_derivative_is_summed_over_time() -> None:
     assert not still[..., 1, :].any()  # terms of a single token would not cancel
 
 
-def test_both_ways_mirrors() -> None:
-    x = qkv(30)
-    one = branch(order=3)
-    y, _ = one(*x, ONES, causal=False)
-    mirrored, _ = one(*(i.flip(2) for i in x), ONES, causal=False)
-    close(mirrored.flip(2), y)
-    assert not torch.allclose(y, one(*x, ONES)[0])
+def test_an_encoder_has_no_state() -> None:
+    one, x = branch(), torch.randn(2, 2, 5, 4)
     with pytest.raises(ValueError, match="no state"):
-        one(*x, ONES, state=one.init_state(2, 2, x[0]), causal=False)
+        one(x, x, x, ONES, state=one.init_state(2, 2, x), causal=False)
 
 
 @pytest.mark.parametrize("gate", ["k", "v", "kv"])

@@ -11,9 +11,10 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from chimera.contract import Position
-from chimera.mixer.sliding_window import BLOCK, SlidingWindow
+from chimera.mixer.sliding_window import SlidingWindow
 from chimera.mixer.sparse_block import SparseBlock
 from chimera.ops import local
+from chimera.position.none import NoPosition
 from tests.kit import close, ctx, double, parts, site
 from tests.mixer import forms
 from tests.reference import local as reference
@@ -39,12 +40,14 @@ class Sloped(Position):
         return -self.slope[None, :, None, None] * apart
 
 
-def window(causal: bool = True, size: int = WINDOW, **options: Any) -> Any:
-    return double(lambda: SlidingWindow(site(causal=causal), parts(**options), window=size))
+def window(causal: bool = True, size: int = WINDOW, position: Any = NoPosition, **more: Any) -> Any:
+    chosen = parts(position=position)
+    return double(lambda: SlidingWindow(site(causal=causal), chosen, window=size, **more))
 
 
-def block(causal: bool = True, size: int = WINDOW, **options: Any) -> Any:
-    return double(lambda: SparseBlock(site(causal=causal), parts(**options), block=size))
+def block(causal: bool = True, size: int = WINDOW, position: Any = NoPosition, **more: Any) -> Any:
+    chosen = parts(position=position)
+    return double(lambda: SparseBlock(site(causal=causal), chosen, block=size, **more))
 
 
 def near(kind: Any, causal: bool, size: int = WINDOW) -> Callable[[int, int], bool]:
@@ -62,9 +65,10 @@ def _one(mixer: Any, x: Tensor) -> Tensor:
     kind = window if isinstance(mixer, SlidingWindow) else block
     size = mixer.window if kind is window else mixer.block
     rule = near(kind, mixer.causal, size)
-    split = mixer.heads.split
-    q, k, v = (split(p(x[None]), 4) for p in (mixer.q_proj, mixer.k_proj, mixer.v_proj))
+    projections = (mixer.q_proj, mixer.k_proj, mixer.v_proj)
+    q, k, v = (p(x[None]).unflatten(-1, (-1, 8)).transpose(1, 2) for p in projections)
     q, k = mixer.position.rotate(q, k, torch.arange(len(x))[None])
+    k, v = (y.repeat_interleave(4 // y.shape[1], 1) for y in (k, v))
     bias = None
     if isinstance(mixer.position, Sloped):
 
@@ -80,20 +84,29 @@ BOTH_KINDS = pytest.mark.parametrize("kind", [window, block])
 
 class TestWindow(forms.Forms):
     build, oracle = staticmethod(window), staticmethod(expected)
-    options: ClassVar = [{}, {"position": Sloped}]
+    options: ClassVar = [
+        *({"position": Sloped, "form": form} for form in ("banded", "dense")),
+        {"kv_heads": 2},
+        {"size": 1},
+    ]
     encoders, wide, tokens, tol = True, False, (23,), 1e-9
 
 
 class TestBlock(TestWindow):
     build = staticmethod(block)
+    options: ClassVar = [{"position": Sloped}, {"kv_heads": 2}]
 
 
-@BOTH_KINDS
-@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-def test_equals_the_definition_at_full_size(kind: Any, causal: bool) -> None:
-    mixer = kind(causal, 100 if kind is window else 64)  # a window is no multiple of a block
-    x = torch.randn(1, 150, 32, dtype=torch.float64)
-    close(mixer(x, ctx(tokens=150)).y, expected(mixer, x))
+class TestLong(TestWindow):
+    """A window that is no multiple of a block of queries, and longer texts than one."""
+
+    options: ClassVar = [{"size": 100}]
+    tokens = (150,)
+
+
+class TestLongBlock(TestLong):
+    build = staticmethod(block)
+    options: ClassVar = [{"size": 64}]
 
 
 @BOTH_KINDS
@@ -104,46 +117,6 @@ def test_padding_in_the_middle_changes_nothing(kind: Any) -> None:
     y = mixer(x, ctx(mask)).y
     for row, got, real in zip(x, y, mask, strict=True):
         close(got[real], mixer(row[real][None], ctx(tokens=int(real.sum()))).y[0])
-
-
-@pytest.mark.parametrize("causal", [True, False], ids=["decoder", "encoder"])
-def test_dense_form_gives_the_banded_numbers(causal: bool) -> None:
-    banded = window(causal, position=Sloped)
-    torch.manual_seed(0)
-    make = SlidingWindow(site(causal=causal), parts(position=Sloped), window=WINDOW, form="dense")
-    dense = make.double().eval()
-    x = torch.randn(2, 23, 32, dtype=torch.float64)
-    close(dense(x, ctx(tokens=23)).y, banded(x, ctx(tokens=23)).y)
-
-
-@BOTH_KINDS
-def test_grouped_heads_have_small_caches(kind: Any) -> None:
-    factory = SlidingWindow if kind is window else SparseBlock
-    mixer = double(lambda: factory(site(), parts(), kv_heads=2))
-    assert mixer.init_state(3).k.shape[1] == 2
-    x = torch.randn(1, 100, 32, dtype=torch.float64)
-    y = mixer(x, ctx(tokens=100)).y
-    with torch.no_grad():  # equals four key heads of which two and two are equal
-        full = double(lambda: factory(site(), parts()))
-        full.load_state_dict(
-            mixer.state_dict()
-            | {
-                f"{p}.weight": mixer.get_submodule(p)
-                .weight.view(2, 8, 32)
-                .repeat_interleave(2, 0)
-                .flatten(0, 1)
-                for p in ("k_proj", "v_proj")
-            }
-        )
-    close(y, full(x, ctx(tokens=100)).y)
-
-
-def test_a_window_of_one_sees_itself_only() -> None:
-    mixer = window(True, 1)
-    x = torch.randn(2, BLOCK + 3, 32, dtype=torch.float64)
-    close(mixer(x, ctx(tokens=BLOCK + 3)).y, mixer.o_proj(mixer.v_proj(x)))
-    out = mixer(x, ctx(tokens=BLOCK + 3), mixer.init_state(2))
-    close(out.y, mixer.o_proj(mixer.v_proj(x)))
 
 
 @pytest.mark.parametrize("kind", [window, block])

@@ -22,7 +22,6 @@ OPTIONS = [
 
 def build(**options: Any) -> LogLinear:
     mixer = double(lambda: LogLinear(site(), parts(), **{"state": 5, **options}))
-    assert isinstance(mixer, LogLinear)
     with torch.no_grad():
         mixer.L.normal_()
     return mixer

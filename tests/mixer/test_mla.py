@@ -23,7 +23,6 @@ OPTIONS: list[dict[str, Any]] = [{}, {"rank": 6, "rotated": 2, "query_rank": 10}
 def build(causal: bool = True, **options: Any) -> LatentAttention:
     chosen = parts(position=Rotary)
     mixer = double(lambda: LatentAttention(site(causal=causal), chosen, **options))
-    assert isinstance(mixer, LatentAttention)
     with torch.no_grad():
         mixer.kv_norm.normal_()
         if mixer.q_norm is not None:

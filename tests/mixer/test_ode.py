@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,21 +18,16 @@ from chimera.errors import UserError
 from chimera.mixer import ode
 from chimera.mixer.ode import ODEAttention
 from chimera.ops.rk4 import CLASSIC, THREE_EIGHTHS, Tableau, solve
+from chimera.position.none import NoPosition
 from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.mixer import forms
 from tests.reference import ode as reference
 
 
-def build(causal: bool = False, **options: Any) -> ODEAttention:
+def build(causal: bool = True, position: Any = NoPosition, **options: Any) -> ODEAttention:
     """Initial weights times 1.5, so that the flow is not linear."""
-    position = options.pop("position", None)
-    made = double(
-        lambda: ODEAttention(
-            site(causal=causal, dim=16),
-            parts(position=position) if position else parts(),
-            **{"alpha": 0.5, "omega": 2.0, **options},
-        )
-    )
-    assert isinstance(made, ODEAttention)
+    chosen, given = parts(position=position), {"alpha": 0.5, "omega": 2.0, **options}
+    made = double(lambda: ODEAttention(site(causal=causal), chosen, **given))
     with torch.no_grad():
         for p in made.parameters():
             p.mul_(1.5) if p.ndim == 2 else p.add_(0.1 * torch.randn_like(p))
@@ -40,7 +35,7 @@ def build(causal: bool = False, **options: Any) -> ODEAttention:
 
 
 def rows(*shape: int) -> Tensor:
-    return torch.randn(*shape, 16, dtype=torch.float64)
+    return torch.randn(*shape, 32, dtype=torch.float64)
 
 
 def decay(z: Tensor, t: float | Tensor, call: int) -> Tensor:
@@ -74,17 +69,46 @@ def test_tableaux_are_consistent() -> None:
         assert [sum(row) for row in tableau.rows] == pytest.approx(list(tableau.nodes))
 
 
-@pytest.mark.parametrize(("causal", "steps"), [(True, 1), (False, 2), (True, 4)])
-def test_it_is_algorithm_2(causal: bool, steps: int) -> None:
-    m, x = build(causal, steps=steps), rows(1, 7)
-    with torch.no_grad():
-        out = m(x, ctx(tokens=7))
-        z = reference.algorithm_2(partial(reference.slope, m), x[0], steps)
-        close(out.y[0], z - x[0])
+class Turn(Position):
+    """Position with all three hooks and a parameter, to test that each hook is used and learned."""
+
+    provides = frozenset({"embed", "rotate", "bias"})
+
+    def __init__(self, site: Any, heads: int, head_dim: int) -> None:
+        super().__init__(site, heads, head_dim)
+        self.pitch = torch.nn.Parameter(torch.linspace(0.1, 0.4, heads))
+
+    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
+        angle = pos[:, None, :, None].to(q.dtype)
+        return q * angle.cos(), k * angle.cos()
+
+    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
+        distance = (pos_q[:, :, None] - pos_k[:, None, :]).abs()
+        return -self.pitch[:, None, None] * distance[:, None]
+
+
+def algorithm_2(m: ODEAttention, x: Tensor) -> Tensor:
+    """The increment of each text."""
+    slope = partial(reference.slope, m)
+    return torch.stack([reference.algorithm_2(slope, row, m.steps) - row for row in x])
+
+
+class TestForms(forms.Forms):
+    build, oracle = staticmethod(build), staticmethod(algorithm_2)
+    options: ClassVar = [{"steps": 1}, {"steps": 4, "backprop": "checkpoint"}]
+    encoders, constant, wide, tokens, tol = True, False, False, (7,), 1e-9
+
+
+class TestPieces(forms.Pieces):
+    """What the reference has not."""
+
+    build = staticmethod(build)
+    options: ClassVar = [{"kv_heads": 2, "position": Turn}]
+    encoders, constant, wide, tokens, tol = True, False, False, (17,), 1e-9
 
 
 def test_regulariser_is_equation_52_per_token() -> None:
-    m, x = build(steps=2), rows(3, 5)
+    m, x = build(causal=False, steps=2), rows(3, 5)
     with torch.no_grad():
         z, found = x[0], []
         for i in range(2):
@@ -96,6 +120,9 @@ def test_regulariser_is_equation_52_per_token() -> None:
         # A mean over tokens does not depend on the batch.
         alone = [m(x[i : i + 1], ctx(tokens=5)).aux["ode"] for i in range(3)]
         close(m(x, ctx(tokens=5)).aux["ode"], sum(alone) / 3)
+        short = m(x[:1, :2], ctx(tokens=2)).aux["ode"]  # padding does not count
+        padded = m(x[:2], ctx(ragged([2, 5], left=False))).aux["ode"]
+        close(padded, (2 * short + 5 * alone[1]) / 7)
 
 
 def ways(m: ODEAttention, x: Tensor, weight: Tensor) -> dict[str, tuple[Tensor, ...]]:
@@ -128,6 +155,7 @@ def test_adjoint_gives_one_function_with_and_without_gradients() -> None:
     out = m(x, ctx(tokens=6))
     with torch.no_grad():
         close(m(x, ctx(tokens=6)).y, out.y, 1e-13)
+        close(m(x, ctx(tokens=6), m.init_state(2)).y, out.y, 1e-13)
 
 
 def kept(m: ODEAttention, x: Tensor) -> int:
@@ -157,75 +185,18 @@ def test_memory_is_flat_in_steps() -> None:
     assert slope["adjoint"] <= 2.1
 
 
-class Turn(Position):
-    """Position with all three hooks and a parameter, to test that each hook is used and learned."""
-
-    provides = frozenset({"embed", "rotate", "bias"})
-
-    def __init__(self, site: Any, heads: int, head_dim: int) -> None:
-        super().__init__(site, heads, head_dim)
-        self.pitch = torch.nn.Parameter(torch.linspace(0.1, 0.4, heads))
-
-    def rotate(self, q: Tensor, k: Tensor, pos: Tensor) -> tuple[Tensor, Tensor]:
-        angle = pos[:, None, :, None].to(q.dtype)
-        return q * angle.cos(), k * angle.cos()
-
-    def bias(self, pos_q: Tensor, pos_k: Tensor) -> Tensor:
-        distance = (pos_q[:, :, None] - pos_k[:, None, :]).abs()
-        return -self.pitch[:, None, None] * distance[:, None]
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("position", [None, Turn])
-@pytest.mark.parametrize("backprop", ["direct", "adjoint"])
-@pytest.mark.parametrize("kv_heads", [None, 2])
-def test_prefill_and_decode_equal_the_full_pass(
-    position: type[Position] | None, backprop: str, kv_heads: int | None
-) -> None:
-    m = build(True, position=position, backprop=backprop, kv_heads=kv_heads)
-    x = rows(2, 9)
-    with torch.no_grad():
-        full = m(x, ctx(tokens=9)).y
-        state, got = m.init_state(2), []
-        assert len(state) == 8
-        for start, size in ((0, 4), (4, 1), (5, 1), (6, 3)):
-            out = m(x[:, start : start + size], ctx(tokens=size, start=start), state)
-            state = out.state
-            got.append(out.y)
-    close(torch.cat(got, 1), full)
-
-
 @pytest.mark.parametrize("backprop", ["direct", "checkpoint", "adjoint"])
 def test_positions_are_honoured_and_learned(backprop: str) -> None:
     m, x = build(True, position=Turn, steps=12, backprop=backprop), rows(2, 6)
     without = build(True, steps=12, backprop=backprop)
     assert (m(x, ctx(tokens=6)).y - without(x, ctx(tokens=6)).y).abs().max() > 1e-3
-    found = dict(
-        zip(
-            [n for n, _ in m.named_parameters()],
-            grads(m(x, ctx(tokens=6)).y.square().sum(), m),
-            strict=True,
-        )
-    )
+    names = [name for name, _ in m.named_parameters()]
+    slopes = grads(m(x, ctx(tokens=6)).y.square().sum(), m)
+    found = dict(zip(names, slopes, strict=True))
     m.backprop = "direct"
     expected = grads(m(x, ctx(tokens=6)).y.square().sum(), [m.position.pitch])[0]
     close(found["position.pitch"], expected, 1e-4)
     assert all(g.any() for g in found.values())
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("backprop", ["direct", "checkpoint", "adjoint"])
-@pytest.mark.parametrize("left", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
-def test_padding_gives_the_unpadded_numbers(causal: bool, left: bool, backprop: str) -> None:
-    m, mask = build(causal, backprop=backprop), ragged([7, 3], left=left)
-    x = rows(2, 7)
-    out = m(x, ctx(mask))
-    assert torch.isfinite(out.y).all()
-    alone = [m(x[i][mask[i]][None], ctx(tokens=n)) for i, n in enumerate((7, 3))]
-    for i, one in enumerate(alone):
-        close(out.y[i][mask[i]], one.y[0])
-    close(out.aux["ode"], (7 * alone[0].aux["ode"] + 3 * alone[1].aux["ode"]) / 10)
 
 
 def test_adjoint_without_torchdiffeq_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from tests.kit import close, ctx, double, parts, site
 
 def build(**members: type) -> Parallel:
     mixer = double(lambda: Parallel(site(), parts(), members=members))
-    assert isinstance(mixer, Parallel)
     with torch.no_grad():
         mixer.norms.normal_()
     return mixer

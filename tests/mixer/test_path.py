@@ -26,7 +26,6 @@ OPTIONS = [
 
 def build(**options: Any) -> Path:
     mixer = double(lambda: Path(site(), parts(), **options))
-    assert isinstance(mixer, Path)
     with torch.no_grad():
         mixer.beta_bias.normal_()
     return mixer

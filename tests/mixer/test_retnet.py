@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -44,7 +43,11 @@ def definition(m: Any, x: Tensor, *, paper: bool = False, eps: float = 1e-6) -> 
     d = d * (apart >= 0) if causal else d
     if paper:
         d = d / d.sum(-1, keepdim=True).sqrt()
-    scores = turned(q, pos) @ turned(k, pos).mT / k.shape[-1] ** 0.5 * d
+    if "rotate" in m.position.provides:  # which takes the place of the own rotation
+        q, k = m.position.rotate(q, k, pos[None])
+    else:
+        q, k = turned(q, pos), turned(k, pos)
+    scores = q @ k.mT / k.shape[-1] ** 0.5 * d
     if paper:
         scores = scores / scores.sum(-1, keepdim=True).abs().clamp(min=1)
     o = scores @ v
@@ -63,14 +66,9 @@ class TestForms(forms.Forms):
         {"form": "parallel"},
         {"decay": "retnet", "value_expand": 2, "chunk_size": 24},
         {"form": "chunkwise", "chunk_size": 5},
+        {"position": Rotary, "chunk_size": 4},
+        {"position": Hope, "chunk_size": 4},
     ]
-    encoders = True
-    tol = 1e-9
-
-
-class TestPositions(forms.Pieces):
-    build = staticmethod(build)
-    options: ClassVar = [{"position": p, "chunk_size": 4} for p in (Rotary, Hope)]
     encoders = True
     tol = 1e-9
 
@@ -99,26 +97,6 @@ def test_decay_may_vary_with_the_logical_layer() -> None:
     close(exponent(0, 0), first)
     close(exponent(1, 1), first + 2.0 * 4 / 5)  # logical layer 4 of 0 … 5
     close(exponent(2, 1), first + 2.0)
-
-
-def test_a_position_that_rotates_takes_the_place_of_the_own_rotation() -> None:
-    own = build()
-    rope = build(position=partial(Rotary, base=50.0))
-    still = build(position=partial(Rotary, base=1e30))
-    x, here = torch.randn(1, 9, 32).double(), ctx(tokens=9)
-    pos = torch.arange(9)
-    q, k, v = heads(rope.q_proj(x)), heads(rope.k_proj(x)), heads(rope.v_proj(x))
-    theta = 50.0 ** -(torch.arange(4).double() / 4)
-    angle = (pos[:, None] - pos)[..., None] * theta  # one rotation, by the difference of positions
-    zq, zk = (torch.complex(z[..., 0::2], z[..., 1::2]) for z in (q, k))
-    products = zq[..., :, None, :] * zk[..., None, :, :].conj() * torch.exp(1j * angle)
-    apart = pos[:, None] - pos
-    o = (products.real.sum(-1) / 8**0.5 * TITAN[:, None, None] ** apart * (apart >= 0)) @ v
-    o = o / (o.square().mean(-1, keepdim=True) + rope.eps).sqrt()
-    want = rope.o_proj(o.transpose(1, 2).flatten(2) * F.silu(rope.g_proj(x)))
-    close(rope(x, here).y, want)
-    assert (own(x, here).y - still(x, here).y).abs().max() > 1e-3
-    assert "bias" not in Retention.position_hooks
 
 
 def test_layers_share_rates_and_angles_without_a_change_of_numbers() -> None:

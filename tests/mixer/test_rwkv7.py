@@ -21,7 +21,6 @@ OPTIONS: list[dict[str, Any]] = [{}, {"heads": 2, "decay_rank": 3, "gate_rank": 
 
 def build(**options: Any) -> RWKV7:
     mixer = double(lambda: RWKV7(site(depth=3, layer=1), parts(), **options))
-    assert isinstance(mixer, RWKV7)
     with torch.no_grad():  # initial zeros and ones hide errors
         for p in mixer.parameters():
             p.add_(0.3 * torch.randn_like(p))

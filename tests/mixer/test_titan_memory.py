@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chimera.mixer.mamba import Mamba
@@ -64,41 +63,9 @@ def test_without_values_it_is_mamba() -> None:
     kit.close(mixer(x, ctx).y, plain(x, ctx).y, 1e-12)
 
 
-def test_a_stored_value_is_found_by_its_key() -> None:
-    """A pair written t tokens ago is read as α^t (1 − α) v, by the orientation Mᵀ q."""
-    memory = kit.double(lambda: FastWeightMemory(8, 6, kit.parts().linear, heads=1, alpha=0.8))
-    with torch.no_grad():
-        memory.q_proj.weight.copy_(torch.eye(8))
-        memory.k_proj.weight.copy_(torch.eye(8))
-    x = torch.eye(8, dtype=torch.float64)[[0, 1, 2, 0]][None]
-    r, _ = memory(x)
-    v = memory.v_proj(x)[0, 0]
-    kit.close(r[0, 3], 0.2 * v + 0.8**3 * 0.2 * v, 1e-6)  # the logit of 0.8 is float32
-
-
 @pytest.mark.parametrize("learn", [True, False])
 def test_alpha_starts_as_asked_and_is_learned_by_option(learn: bool) -> None:
     mixer = TitanMemory(kit.site(), kit.parts(), alpha=0.97, learn_alpha=learn)
     kit.close(torch.sigmoid(mixer.memory.alpha_logit), torch.full((HEADS,), 0.97), 1e-6)
     assert ("memory.alpha_logit" in dict(mixer.named_parameters())) == learn
     assert "memory.alpha_logit" in mixer.state_dict()
-
-
-def test_the_two_sided_memory_sees_both_sides() -> None:
-    """r_n = (1 − α) Σ_m α^|n−m| (q_n·k_m) v_m, for mixers with a bidirectional form."""
-    memory = kit.double(
-        lambda: FastWeightMemory(32, 64, kit.parts().linear, heads=HEADS, chunk=4, causal=False)
-    )
-    x = torch.randn(1, 11, 32, dtype=torch.float64)
-    mask = kit.ragged([9, 11], left=True)[:1]
-    r, _ = memory(x, mask)
-    x = x[:, 2:]
-    q, k, v = (
-        proj(x).view(9, HEADS, -1).transpose(0, 1)
-        for proj in (memory.q_proj, memory.k_proj, memory.v_proj)
-    )
-    apart = torch.arange(9)[:, None] - torch.arange(9)
-    alpha = torch.sigmoid(memory.alpha_logit)[:, None, None]
-    scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * alpha ** apart.abs()
-    want = ((1 - alpha) * scores @ v).transpose(0, 1).flatten(1)
-    kit.close(r[0, 2:], want, 1e-12)

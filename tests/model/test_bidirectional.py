@@ -44,9 +44,7 @@ class Slope(Position):
 
 def build(inner: Any = Sum, position: Any = None, **options: Any) -> Bidirectional:
     made = parts(position=position) if position else parts()
-    both = double(lambda: Bidirectional(site(causal=False), made, inner, **options))
-    assert isinstance(both, Bidirectional)
-    return both
+    return double(lambda: Bidirectional(site(causal=False), made, inner, **options))
 
 
 def rows(*shape: int) -> Tensor:

@@ -14,7 +14,7 @@ from chimera.mixer.ode import ODEAttention
 def slope(m: ODEAttention, z: Tensor, t: float) -> Tensor:
     """f(z, t) of one sequence [t d], eq. 26-28, causal if the mixer is."""
     w = [
-        getattr(m, f"{name}_proj").weight * (1 + m.alpha[i] * math.sin(float(m.omega[i]) * t))
+        getattr(m, f"{name}_proj").weight * (1 + m.alpha[i] * torch.sin(m.omega[i] * t))
         for i, name in enumerate("qkvo")
     ]
     q, k, v = (z @ w[i].T for i in range(3))

@@ -14,6 +14,7 @@ from torch import nn
 from chimera import graft
 from chimera.adapter.graft.pretrained import NEW
 from chimera.callback.part.liza import MagSchedule
+from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from tests.adapter.graft.kit import causal_model, tokens
 
@@ -84,6 +85,12 @@ def test_a_base_that_moved_or_is_another(base: Path, tmp_path: Path) -> None:
         graft.load(tmp_path / "out", tmp_path / "other")
     with pytest.raises(UserError, match=r"has no liza\.json"):
         graft.load(tmp_path)
+
+
+def test_mixer_and_adapter_bring_their_schedule_along() -> None:
+    for words in (["mixer=liza"], ["adapter=liza", "task=causal_lm"]):
+        node = plain(compose(words))[words[0].partition("=")[0]]
+        assert node["callbacks"]["mag"]["_target_"] == "chimera.callback.part.liza.MagSchedule"
 
 
 class Module(nn.Module):
