@@ -6,14 +6,13 @@ is compiled anew, without torch's caches of earlier processes. OMP_NUM_THREADS s
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 import torch
 
 from benchmarks.profile_step import BATCH, LENGTH, LINES, step_of
-from benchmarks.timing import turns
+from benchmarks.timing import multiplies_bf16, set_threads, show, turns
 from chimera.train.malloc_tuning import keep_freed_memory
 
 ROUNDS = 7
@@ -21,15 +20,11 @@ ROUNDS = 7
 
 def main() -> dict[str, Any]:
     """Time the steps; print and return seconds by line."""
-    threads = int(os.environ.get("OMP_NUM_THREADS", 2))
-    torch.set_num_threads(threads)
+    threads = set_threads()
     keep_freed_memory()
     torch._inductor.config.force_disable_caches = True
-    half = torch.cpu.get_capabilities()
     rows: dict[str, dict[str, float]] = {}
-    for name in ("fp32", "bf16"):
-        if name.startswith("bf16") and not (half.get("avx512_bf16") or half.get("amx_bf16")):
-            continue
+    for name in ("fp32", *["bf16"] * multiplies_bf16()):
         torch._dynamo.reset()
         plain, compiled = step_of(*LINES[name]), step_of(*LINES[name], compiled=True)
         start = time.perf_counter()
@@ -37,10 +32,5 @@ def main() -> dict[str, Any]:
         first = time.perf_counter() - start
         seconds = turns({"plain": plain, "compiled": compiled}, rounds=ROUNDS)
         rows[name] = {"first": first, **seconds}
-        print(
-            f"{name:<20} plain {1e3 * seconds['plain']:.0f} ms, compiled"
-            f" {1e3 * seconds['compiled']:.0f} ms ({seconds['plain'] / seconds['compiled']:.2f} ×),"
-            f" first step {first:.0f} s",
-            flush=True,
-        )
+    show(rows, "seconds of a step")
     return {"rows": rows, "batch": BATCH, "length": LENGTH, "threads": threads}

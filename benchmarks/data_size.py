@@ -31,19 +31,11 @@ def main(*sizes: str) -> dict[str, Any]:
 
 def table(sizes: tuple[int, ...]) -> list[dict[str, float]]:
     """Rows of memory and seconds, printed as they are measured, and their slope."""
-    print("     MB  peak GB  seconds  s/GB  of it: divide  tokenizer  encode")
     rows = []
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
-            row = measured(size, Path(folder))
-        rows.append(row)
-        stages = (row["divide"], row["tokenizer"], row["encode"])
-        print(
-            f"{row['mb']:7.0f}  {row['peak_gb']:7.3f}  {row['seconds']:7.1f}"
-            f"  {row['seconds'] / row['mb'] * 1000:4.0f}"
-            f"  {stages[0]:14.1f}  {stages[1]:9.1f}  {stages[2]:6.1f}",
-            flush=True,
-        )
+            rows.append(measured(size, Path(folder)))
+        print(rows[-1], flush=True)
     if len(rows) > 1:
         first, last = rows[-2:]
         slope = (last["peak_gb"] - first["peak_gb"]) / (last["mb"] - first["mb"]) * 1000

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import turns
+from benchmarks.timing import show, turns
 from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.data.tokenizer.sentence_piece import SentencePiece
@@ -62,8 +62,7 @@ def main() -> dict[str, Any]:
             "tokens per second": {name: TOKENS / s for name, s in seconds.items()},
             "bytes": sizes,
         }
-        for name, s in seconds.items():
-            print(f"{quant:<10} {name:<18} {TOKENS / s:8.1f} tokens/s", flush=True)
+        show(rows[quant], quant)
     shape = {"dim": DIM, "depth": DEPTH, "vocabulary": tokenizer.vocab_size}
     return {"shape": shape, "load": os.getloadavg()[0], "small": SMALL, "decoding": rows}
 
@@ -109,6 +108,3 @@ def theirs(file: Path) -> Callable[[], None]:
             model.eval([5])
 
     return run
-
-
-__all__ = ["main"]

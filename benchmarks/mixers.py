@@ -18,7 +18,7 @@ from torch import nn
 
 from benchmarks.parts import Alone, composite, names
 from benchmarks.peers import peers
-from benchmarks.timing import peak, turns
+from benchmarks.timing import peak, show, turns
 
 DIM, HEADS, LENGTHS, ROUNDS = 256, 4, (512, 1024, 2048, 4096, 8192), 5
 #: Largest memory of a length; expected is four times the memory of the length before, as lengths
@@ -55,9 +55,7 @@ def main() -> dict[str, Any]:
         }
         for name in rivals
     }
-    for name, row in rows.items():
-        times = "".join(f"{1e3 * s:9.1f}" for s in seconds[name].values())
-        print(f"{name:<20}{times} ms, t^{row['time_exponent']:.2f}")
+    show(seconds, "seconds by number of tokens")
     return {"rows": rows}
 
 

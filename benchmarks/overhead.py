@@ -17,11 +17,13 @@ import torch.nn.functional as F
 
 from chimera.config.compose import compose, plain
 from chimera.optim.groups import groups
+from chimera.optim.optimizer import build
 from chimera.train.build import build_data, build_task
 from chimera.train.run import run
 
 STEPS, TURNS = 16, 5
 MAIN_JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]
+FEW = ["trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "trainer.progress=lines"]
 SHAPE = ["model.dim=256", "model.depth=6", "model.heads=8"]
 
 
@@ -32,19 +34,8 @@ def main() -> dict[str, Any]:
     bare: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(TURNS):
-            config = plain(
-                compose(
-                    [
-                        *MAIN_JOB,
-                        *SHAPE,
-                        f"run_dir={folder}/{turn}",
-                        f"trainer.max_steps={STEPS + 1}",
-                        "trainer.limit_val_batches=1",
-                        "trainer.limit_test_batches=1",
-                        "trainer.progress=lines",
-                    ]
-                )
-            )
+            size = [f"run_dir={folder}/{turn}", f"trainer.max_steps={STEPS + 1}"]
+            config = plain(compose([*MAIN_JOB, *SHAPE, *FEW, *size]))
             record = run(config, MAIN_JOB)
             tokens = config["data"]["batch_size"] * config["data"]["seq_len"]
             platform.append(tokens / record["tokens_per_second"])
@@ -64,10 +55,7 @@ def _bare(config: dict[str, Any]) -> float:
     data = build_data(config["data"], config["tokenizer"], config["task"], config["seed"])
     task = build_task(config, data.prepared.tokenizer.vocab_size).train()
     train = data.train_dataloader()
-    options = [g.options() for g in groups(task.model, task.optim)]
-    optimizer = torch.optim.AdamW(
-        options, betas=(task.optim.betas[0], task.optim.betas[1]), fused=True
-    )
+    optimizer, _ = build(task.optim, groups(task.model, task.optim), STEPS, fused=True)
     start = 0.0
     for number, batch in enumerate(train):
         if number == 1:

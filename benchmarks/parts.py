@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import yaml
 from hydra.utils import get_object
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
@@ -57,6 +60,55 @@ class Alone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mixer(x, Context(torch.arange(x.shape[1])[None])).y
+
+
+def continuation(
+    model: Any, tokens: int, context: int = 8, *, body: bool = False
+) -> Callable[[], None]:
+    """A function that decodes so many more tokens at each call, first after `context` tokens.
+
+    Args:
+        model: in evaluation mode.
+        tokens: of a call.
+        context: tokens before the first call.
+        body: run the blocks alone, without the head.
+    """
+    token = torch.zeros(1, 1, dtype=torch.long)
+    index = torch.zeros(0 if body else 1, dtype=torch.long)
+    with torch.no_grad():
+        state = model(token.expand(1, context), state=model.init_state(1), index=index).state
+
+    @torch.no_grad()
+    def run() -> None:
+        nonlocal state  # to continue one state a second time would copy it
+        for _ in range(tokens):
+            state = model(token, state=state, index=index).state
+
+    return run
+
+
+def update(
+    optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], *, half: bool
+) -> Callable[[], None]:
+    """A function that takes a training step, under autocast to bfloat16 if `half`."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            found = loss()
+        found.backward()
+        optimizer.step()
+
+    return step
+
+
+@torch.no_grad()
+def state_after(model: LanguageModel, ids: Tensor) -> list[Tensor]:
+    """The floating-point tensors of the decoding state after this text."""
+    state = model.eval()(ids, state=model.init_state(1)).state
+    assert state is not None
+    found = tree_leaves(state.slots)
+    return [x for x in found if isinstance(x, Tensor) and x.is_floating_point()]
 
 
 def _mixers(model: LanguageModel) -> list[Mixer]:

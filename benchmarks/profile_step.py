@@ -10,14 +10,15 @@ OMP_NUM_THREADS sets the threads (2).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.timing import turns
+from benchmarks.parts import update
+from benchmarks.timing import multiplies_bf16, set_threads, show, turns
 from chimera.config.compose import compose, plain
 from chimera.model.compiled import compile_model
 from chimera.ops.flops import Count
@@ -44,27 +45,18 @@ LARGEST = 10
 
 def main() -> dict[str, Any]:
     """Profile each line and print its shares."""
-    threads = int(os.environ.get("OMP_NUM_THREADS", 2))
-    torch.set_num_threads(threads)
+    threads = set_threads()
     keep_freed_memory()  # as a run does
-    half = torch.cpu.get_capabilities()
-    lines = {
-        name: line
-        for name, line in LINES.items()
-        if line[0] == "fp32" or half.get("avx512_bf16") or half.get("amx_bf16")
-    }
+    known = ("fp32", *["bf16"] * multiplies_bf16())
+    lines = {name: line for name, line in LINES.items() if line[0] in known}
     steps = {name: step_of(*line) for name, line in lines.items()}
     seconds = turns(steps)
     rows = {}
     for name, step in steps.items():
-        row = rows[name] = {"seconds": seconds[name], **shares(step, lines[name][0])}
-        print(
-            f"{name:<20}{1e3 * row['seconds']:8.1f} ms  {BATCH * LENGTH / row['seconds']:8,.0f}"
-            f" tokens/s  products {row['products']:.0%} of the time, at {row['distance']:.0%} of"
-            " the machine's rate"
-        )
-        for operation, share in row["others"].items():
-            print(f"    {share:6.1%}  {operation}")
+        rows[name] = {"seconds": seconds[name], **shares(step, lines[name][0])}
+    show(rows, "a step, and the shares of its time")
+    for name, row in rows.items():
+        show({"share": row["others"]}, f"{name}: the largest others")
     sizes = {"batch": BATCH, "length": LENGTH, "vocabulary": VOCAB, "steps": STEPS}
     return {"rows": rows, **sizes, "threads": threads}
 
@@ -80,14 +72,11 @@ def step_of(precision: str, overrides: list[str], *, compiled: bool = False) -> 
     index = torch.randperm(ids.numel())[: ids.numel() * 15 // 100].sort().values
     targets = ids.flatten()[index]
 
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-            out = task.model(ids, index=index, targets=targets)
-        task.total_loss(out.loss, out.aux).backward()
-        optimizer.step()
+    def loss() -> Tensor:
+        out = task.model(ids, index=index, targets=targets)
+        return task.total_loss(out.loss, out.aux)
 
-    return step
+    return update(optimizer, loss, half=precision == "bf16")
 
 
 def shares(step: Callable[[], None], precision: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.timing import show
 from chimera.paths import ROOT
 
 JOB = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "logger=none", "trainer.progress=none"]
@@ -61,7 +62,5 @@ def main() -> dict[str, Any]:
         }
         for name, median in medians.items()
     }
-    print("| way | tokens/s | efficiency |\n| --- | --- | --- |")
-    for name, values in found.items():
-        print(f"| {name} | {values['tokens_per_second']:,.0f} | {values['efficiency']:.2f} |")
+    show(found, "tokens/s")
     return {"ranks": found}

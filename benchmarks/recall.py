@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
-from benchmarks.parts import choices, composite, names, rotates
+from benchmarks.parts import choices, composite, names, rotates, state_after
 from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.model.assemble import build_model
@@ -119,13 +119,10 @@ def evaluate(model: LanguageModel) -> float:
     return _accuracy(model.eval()(ids, index=_queries(TESTS)).logits, answers)
 
 
-@torch.no_grad()
 def state_size(model: LanguageModel) -> int:
     """Count of floating-point numbers in the decoding state after one sequence of LENGTH tokens."""
     ids = torch.zeros(1, LENGTH, dtype=torch.long)
-    state = model.eval()(ids, state=model.init_state(1)).state
-    assert state is not None
-    return _count(state.slots)
+    return sum(x.numel() for x in state_after(model, ids))
 
 
 def run(mixer: str, *, behind: bool = False) -> tuple[Trained, str]:
@@ -180,9 +177,3 @@ def _queries(batch: int) -> Int[Tensor, " n"]:
 
 def _accuracy(logits: Tensor, answers: Tensor) -> float:
     return float((logits[:, KEYS:].argmax(-1) + KEYS == answers.flatten()).float().mean())
-
-
-def _count(state: Any) -> int:
-    if isinstance(state, Tensor):
-        return state.numel() if state.is_floating_point() else 0
-    return sum(_count(part) for part in state or ())

@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.timing import turns
+from benchmarks.parts import continuation, update
+from benchmarks.timing import has, set_threads, show, turns
 from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.model.assemble import build_model, choose
@@ -47,17 +48,15 @@ ROUNDS = 3 if SMALL else 7
 
 def main() -> dict[str, Any]:
     """Run the three measurements and print them; return the contents of the results file."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+    threads = set_threads()
     torch.manual_seed(0)
     kernels = library()
     path = "none: no compiler" if kernels is None else kernels.name
-    abilities = torch.cpu.get_capabilities()
-    print(f"{abilities.get('cpu_name')}, kernel path: {path}, threads {torch.get_num_threads()}")
     return {
-        "cpu": abilities.get("cpu_name"),
+        "cpu": torch.cpu.get_capabilities().get("cpu_name"),
         "features": [k for k in ("avx2", "avx512_vnni", "avx512_bf16", "amx_int8") if has(k)],
         "kernel": path,
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "load": os.getloadavg()[0],
         "small": SMALL,
         "products": products(),
@@ -66,15 +65,9 @@ def main() -> dict[str, Any]:
     }
 
 
-def has(feature: str) -> bool:
-    """Whether this CPU has an instruction set."""
-    return bool(torch.cpu.get_capabilities().get(feature))
-
-
 @torch.no_grad()
 def products() -> dict[str, dict[str, float]]:
     """Median seconds of a product by shape m × k × n and arithmetic."""
-    print("\nmilliseconds of a product m × k × n")
     rows = {}
     for m, k, n in SHAPES:
         a = torch.randint(-127, 128, (m, k), dtype=torch.int8)
@@ -88,39 +81,36 @@ def products() -> dict[str, dict[str, float]]:
             rivals["int8"] = partial(torch._int_mm, a, c.T)
         if library() is not None:
             rivals["packed"] = partial(kernels.product, a, bits)
-        rows[f"{m}x{k}x{n}"] = seconds = turns(rivals, rounds=ROUNDS, warmup=1)
-        print(
-            f"{m}x{k}x{n:<8}" + "".join(f"{name} {1e3 * s:9.3f}  " for name, s in seconds.items())
-        )
+        rows[f"{m}x{k}x{n}"] = turns(rivals, rounds=ROUNDS, warmup=1)
+    show(rows, "seconds of a product m × k × n")
     return rows
 
 
 @torch.no_grad()
 def decoding() -> dict[str, Any]:
     """Median seconds of a token by model and part, the ratios to float32, and resident bytes."""
-    print(f"\ndecoding, one stream: dim {DIM}, depth {DEPTH}, vocabulary {VOCAB}")
     shape = Model(dim=DIM, depth=DEPTH, heads=HEADS, max_len=2048, head_transform=False)
     chosen = ["mixer=retnet", "norm=none", "ffn=mlp", "position=none", "quant=bitnet158"]
     ternary = decoder(shape, chosen)
     twin = decoder(shape, [*chosen[:-1], "norm=layernorm", "quant=none"])
-    models = {"packed": packed(ternary).eval(), "fp32": twin, "bf16": decoder_like(twin)}
+    models = {
+        "packed": packed(ternary).eval(),
+        "fp32": twin,
+        "bf16": copy.deepcopy(twin).to(torch.bfloat16),
+    }
     del ternary
     rows: dict[str, Any] = {}
     for part in ("body", "whole"):
-        seconds = turns(
-            {name: stream(model, part) for name, model in models.items()}, rounds=ROUNDS, warmup=1
-        )
+        rivals = {n: continuation(m, TOKENS, body=part == "body") for n, m in models.items()}
+        seconds = turns(rivals, rounds=ROUNDS, warmup=1)
         rows[part] = {name: s / TOKENS for name, s in seconds.items()}
         rows[f"{part}, times fp32"] = {n: seconds["fp32"] / s for n, s in seconds.items()}
-        print(f"{part:<6}", end="")
-        for name, each in rows[part].items():
-            print(f"{name} {1e3 * each:8.2f} ms ({rows[part]['fp32'] / each:.2f} ×)  ", end="")
-        print(flush=True)
+    show(rows, f"seconds a token, one stream: dim {DIM}, depth {DEPTH}, vocabulary {VOCAB}")
     rows["bytes"] = {
         name: {"body": resident_bytes(model.backbone.blocks), "whole": resident_bytes(model)}
         for name, model in models.items()
     }
-    print("MB of the body: ", {n: round(b["body"] / 1e6, 1) for n, b in rows["bytes"].items()})
+    show(rows["bytes"], "bytes")
     return rows
 
 
@@ -131,29 +121,8 @@ def decoder(shape: Model, chosen: list[str]) -> Any:
     return build_model(shape, factories, vocab_size=VOCAB, causal=True).eval()
 
 
-def decoder_like(model: LanguageModel) -> Any:
-    """A copy in bfloat16."""
-    return copy.deepcopy(model).to(torch.bfloat16)
-
-
-def stream(model: Any, part: str) -> Callable[[], None]:
-    """A function that decodes TOKENS tokens: with the head, or with the blocks alone."""
-    token = torch.zeros(1, 1, dtype=torch.long)
-    index = torch.zeros(1, dtype=torch.long) if part == "whole" else torch.zeros(0).long()
-    state = model(token.expand(1, 8), state=model.init_state(1), index=index).state
-
-    @torch.no_grad()
-    def run() -> None:
-        nonlocal state
-        for _ in range(TOKENS):
-            state = model(token, state=state, index=index).state
-
-    return run
-
-
 def training() -> dict[str, Any]:
     """Median seconds of a training step by arithmetic, and the ratio of float32 to each."""
-    print(f"\ntraining step: dim {WIDTH}, depth {LAYERS}, {BATCH} × {LENGTH} tokens")
     shape = Model(dim=WIDTH, depth=LAYERS, heads=8, max_len=LENGTH)
     ids = torch.randint(1000, (BATCH, LENGTH))
     parts = ["mixer=retnet", "ffn=mlp", "position=none"]
@@ -172,9 +141,9 @@ def training() -> dict[str, Any]:
         if name in ("fp32", "ternary, int8") and has("avx512_bf16"):
             rivals[f"{name}, bf16 autocast"] = step_of(model, ids, half=True)
     seconds = turns(rivals, rounds=ROUNDS, warmup=1)
-    for name, each in seconds.items():
-        print(f"{name:<30}{1e3 * each:9.1f} ms  {seconds['fp32'] / each:.2f} ×", flush=True)
-    return {"seconds": seconds, "times fp32": {n: seconds["fp32"] / s for n, s in seconds.items()}}
+    found = {"seconds": seconds, "times fp32": {n: seconds["fp32"] / s for n, s in seconds.items()}}
+    show(found, f"a training step: dim {WIDTH}, depth {LAYERS}, {BATCH} × {LENGTH} tokens")
+    return found
 
 
 def step_of(model: LanguageModel, ids: Tensor, *, half: bool) -> Callable[[], None]:
@@ -183,11 +152,7 @@ def step_of(model: LanguageModel, ids: Tensor, *, half: bool) -> Callable[[], No
     index = torch.arange(0, ids.numel(), 7)
     targets = ids.flatten()[index]
 
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            logits = model(ids, index=index).logits
-        F.cross_entropy(logits.float(), targets).backward()
-        optimizer.step()
+    def loss() -> Tensor:
+        return F.cross_entropy(model(ids, index=index).logits.float(), targets)
 
-    return step
+    return update(optimizer, loss, half=half)

@@ -1,4 +1,4 @@
-"""Time functions in turns and take medians; measure the peak memory of a function exactly.
+"""Time functions in turns, measure the peak memory of a function exactly, print a table.
 
 In turns, because other work of a shared machine then affects all of them alike. Memory is that of
 torch's allocator, from torch's profiler: the resident set of a process would also include memory
@@ -12,8 +12,33 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import pandas as pd
+import torch
 from torch.profiler import ProfilerActivity, profile
+
+
+def set_threads() -> int:
+    """Let torch compute with OMP_NUM_THREADS threads, 2 if it is not set; return the number."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+    return torch.get_num_threads()
+
+
+def has(*features: str) -> bool:
+    """Whether this CPU has one of these instruction sets."""
+    return any(torch.cpu.get_capabilities().get(feature) for feature in features)
+
+
+def multiplies_bf16() -> bool:
+    """Whether this CPU has instructions for products in bf16."""
+    return has("avx512_bf16", "amx_bf16")
+
+
+def show(rows: Mapping[str, Any], title: str) -> None:
+    """Print rows as a table: a line for each, a column for each key."""
+    found = pd.DataFrame.from_dict(rows, orient="index")
+    print(f"\n{title}\n{found.to_string(float_format='{:,.4g}'.format, na_rep='')}", flush=True)
 
 
 def turns(

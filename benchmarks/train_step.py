@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.timing import turns
+from benchmarks.parts import update
+from benchmarks.timing import has, multiplies_bf16, show, turns
 from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.model.assemble import build_model, choose
@@ -29,8 +30,8 @@ ENCODERS = {
     "chimera, main job, int8": [*MAIN, "quant.compute=int8"],
 }  # fmt: skip
 THEIRS = "BertForMaskedLM"
-#: CPU features that multiply bf16.
-HALF = ("avx512_bf16", "amx_bf16")
+#: Instruction sets that decide the speed of bf16 and int8.
+FEATURES = ("avx512_bf16", "amx_bf16", "avx512_vnni", "amx_int8")
 
 
 def main() -> dict[str, Any]:
@@ -39,13 +40,11 @@ def main() -> dict[str, Any]:
     torch.manual_seed(0)
     ids = torch.randint(VOCAB, (BATCH, LENGTH))
     index = torch.randperm(BATCH * LENGTH)[: round(0.15 * BATCH * LENGTH)].sort().values
-    abilities = torch.cpu.get_capabilities()
-    features = [name for name in (*HALF, "avx512_vnni", "amx_int8") if abilities.get(name)]
-    precisions = ["fp32", *["bf16"] * any(name in features for name in HALF)]
+    features = [name for name in FEATURES if has(name)]
     shape = Model(dim=256, depth=6, heads=8, max_len=LENGTH)
     rivals: dict[str, Callable[[], None]] = {}
     counts: dict[str, int] = {}
-    for precision in precisions:
+    for precision in ("fp32", *["bf16"] * multiplies_bf16()):
         half = precision == "bf16"
         rivals[f"{THEIRS}, {precision}"] = _bert_step(ids, index, half=half)
         for name, overrides in ENCODERS.items():
@@ -63,11 +62,7 @@ def main() -> dict[str, Any]:
         }
         for name, median in seconds.items()
     }
-    for name, row in rows.items():
-        print(
-            f"{name:<30} {row['tokens_per_second']:8,.0f} tokens/s  {row['times_theirs']:.2f} ×"
-            f" theirs, {row['times_theirs_in_fp32']:.2f} × theirs in fp32"
-        )
+    show(rows, "a training step")
     return {
         "rows": rows, "batch": BATCH, "length": LENGTH, "vocabulary": VOCAB, "features": features,
     }  # fmt: skip
@@ -82,7 +77,7 @@ def _step(model: Any, ids: Tensor, index: Tensor, *, half: bool) -> Callable[[],
         total: Tensor = out.loss + sum(out.aux.values())
         return total
 
-    return _update(optimizer, loss, half)
+    return update(optimizer, loss, half=half)
 
 
 def _bert_step(ids: Tensor, index: Tensor, *, half: bool) -> Callable[[], None]:
@@ -94,7 +89,6 @@ def _bert_step(ids: Tensor, index: Tensor, *, half: bool) -> Callable[[], None]:
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     model: nn.Module = BertForMaskedLM(config).train()
-    print(f"{THEIRS} has {sum(p.numel() for p in model.parameters()):,} parameters")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     labels = torch.full_like(ids, -100)
     labels.view(-1)[index] = ids.flatten()[index]
@@ -103,17 +97,4 @@ def _bert_step(ids: Tensor, index: Tensor, *, half: bool) -> Callable[[], None]:
         found: Tensor = model(input_ids=ids, labels=labels).loss
         return found
 
-    return _update(optimizer, loss, half)
-
-
-def _update(
-    optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], half: bool
-) -> Callable[[], None]:
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            found = loss()
-        found.backward()
-        optimizer.step()
-
-    return step
+    return update(optimizer, loss, half=half)

@@ -59,7 +59,7 @@ def test_data_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 <= row["mb"] < 1.1
     assert 0.01 < row["peak_gb"] < 0.5
     assert 0 < row["encode"] < row["seconds"]
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -106,9 +106,6 @@ def test_decoding(monkeypatch: pytest.MonkeyPatch, once: None) -> None:
     for name, value in (("DIM", 32), ("DEPTH", 1), ("HEADS", 4)):
         monkeypatch.setattr(decoding, name, value)
     assert set(decoding.per_token(["retnet", "attention"], (4, 8))) == {"retnet", "attention"}
-    decoding.caches(16)  # compares with the formula itself
-    rows = decoding.training((32,))
-    assert set(rows) == {*decoding.VARIANTS, decoding.WRITTEN}
 
 
 def test_recall(monkeypatch: pytest.MonkeyPatch) -> None:
