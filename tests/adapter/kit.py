@@ -33,6 +33,12 @@ def batches(count: int, seed: int = 1) -> Iterator[dict[str, Tensor]]:
         yield {"input_ids": ids, "labels": (ids[:, 0] < 20).long()}
 
 
+def logits(model: nn.Module) -> Tensor:
+    """Of the first batch, in evaluation."""
+    found: Tensor = model.eval()(**next(batches(1))).logits
+    return found
+
+
 def stir(model: nn.Module, scale: float = 0.3) -> None:
     """Randomise updates, which are initially zero, so that errors show."""
     torch.manual_seed(5)
@@ -46,7 +52,9 @@ def updates(model: nn.Module) -> dict[str, LowRank]:
     return {name: layer.update for name, layer in adapted(model).items()}
 
 
-def theirs(model: nn.Module, name: str, part: str) -> Any:
-    """peft's parameter A, B or E of the layer `name`."""
-    found = getattr(model.get_submodule(f"base_model.model.{name}"), f"lora_{part}")["default"]
-    return getattr(found, "weight", found)
+def of_peft(model: nn.Module, layer: str, path: str) -> Any:
+    """peft's parameter at a dotted path in a layer, e.g. `lora_A.default.weight`."""
+    found: Any = model.get_submodule(f"base_model.model.{layer}")
+    for step in path.split("."):
+        found = found[step] if step == "default" else getattr(found, step)
+    return found

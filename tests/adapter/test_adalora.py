@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from chimera.adapter.adalora import SVDLike, adalora
 from chimera.callback.part.adalora import RankBudget
 from chimera.errors import UserError
-from tests.adapter.kit import TARGETS, batches, bert, theirs, updates
+from tests.adapter.kit import TARGETS, batches, bert, of_peft, updates
 from tests.kit import close, normal
 
 STEPS, START, STOP, EVERY = 80, 8, 60, 3
@@ -26,7 +26,7 @@ def pair() -> tuple[nn.Module, nn.Module]:
     other = peft.get_peft_model(bert(), config)
     for name, update in updates(ours).items():
         for part in ("A", "B"):
-            theirs(other, name, part).data.copy_(getattr(update, part))
+            of_peft(other, name, f"lora_{part}.default").data.copy_(getattr(update, part))
     return ours.train(), other.train()
 
 
@@ -68,7 +68,7 @@ def test_80_steps_equal_pefts() -> None:
         pattern = other.peft_config["default"].rank_pattern or {}
         for name, update in updates(ours).items():
             assert isinstance(update, SVDLike)
-            close(update.E[:, None], theirs(other, name, "E").data, 1e-9)
+            close(update.E[:, None], of_peft(other, name, "lora_E.default").data, 1e-9)
             for part in ("A", "B", "E") if step < STOP else ():
                 key = f"{name}.lora_{part}.default"
                 for mine, its in (("mean", "exp_avg_ipt"), ("spread", "exp_avg_unc")):

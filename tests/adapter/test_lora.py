@@ -1,72 +1,131 @@
-"""LoRA equals peft's LoRA to 1e-9, in outputs and files (SPEC A1)."""
+"""LoRA and the adapters built from it equal peft's, in outputs, gradients and files (SPEC A1)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import peft
 import pytest
 import torch
+from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file
 from torch import nn
 
 from chimera.adapter.adalora import adalora
+from chimera.adapter.dora import dora
 from chimera.adapter.lora import lora
+from chimera.adapter.lora_plus import lora_plus
+from chimera.adapter.pissa import pissa
 from chimera.adapter.shared.files import TENSORS, load, save, update_classes
 from chimera.adapter.shared.low_rank import LowRank, adapted
 from chimera.adapter.shared.merge import merge, prune
 from chimera.adapter.sora import sora
+from chimera.adapter.vera import vera
+from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from tests.adapter.kit import TARGETS, batches, bert, stir, theirs, updates
+from chimera.optim.groups import groups
+from tests.adapter.kit import TARGETS, batches, bert, logits, of_peft, stir, updates
 from tests.kit import close, uniform
 
+SHARED = ["query", "value"]
+ADAPTERS: dict[str, Callable[..., nn.Module]] = {
+    "lora": partial(lora, r=4, alpha=6.0),
+    "dora": partial(dora, r=4, alpha=6.0),
+    "pissa": partial(pissa, r=4, alpha=6.0),
+    "vera": partial(vera, r=6),
+    "lora_plus": partial(lora_plus, r=4, alpha=6.0),
+    "adalora": adalora,
+    "sora": sora,
+}
+FACTORS = {"A": "lora_A.default.weight", "B": "lora_B.default.weight"}
 
-def pair() -> tuple[nn.Module, nn.Module]:
-    """Chimera's and peft's model with equal weights."""
-    ours = lora(bert(), r=4, alpha=6.0, targets=TARGETS, train=["classifier"])
-    stir(ours)
+
+def ours(name: str, scale: float = 0.0) -> nn.Module:
+    model = ADAPTERS[name](bert(), targets=TARGETS, train=["classifier"])
+    stir(model, scale)
+    return model
+
+
+def theirs(**options: object) -> nn.Module:
+    """peft's LoRA."""
     config = peft.LoraConfig(
-        r=4, lora_alpha=6, target_modules=["query", "value"], modules_to_save=["classifier"]
+        **{"r": 4, "lora_alpha": 6, "target_modules": SHARED, **options}  # type: ignore[arg-type]
     )
-    other = peft.get_peft_model(bert(), config)
-    for name, update in updates(ours).items():
-        for part in ("A", "B"):
-            theirs(other, name, part).data.copy_(getattr(update, part))
-    return ours.train(), other.train()
+    return peft.get_peft_model(bert(), config)
 
 
-def test_forward_gradients_and_a_step_equal_pefts() -> None:
-    ours, other = pair()
-    batch = next(batches(1))
-    found = []
-    for model in (ours, other):
-        trained = [p for p in model.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.01)
-        out = model(**batch)
+def compared(mine: nn.Module, other: nn.Module, parameters: dict[str, str]) -> None:
+    """Logits, and gradients of parameters by our name and peft's."""
+    batch, found = next(batches(1)), []
+    for model in (mine, other):
+        out = model.train()(**batch)
         out.loss.backward()
-        optimizer.step()
-        found.append((out.logits, model(**batch).logits))
-    close(found[0], found[1], 1e-9)
-    assert not torch.equal(found[0][0], found[0][1])
-    for name, update in updates(ours).items():
-        for part in ("A", "B"):
-            mine, other_one = getattr(update, part), theirs(other, name, part)
-            close(mine.grad, other_one.grad, 1e-9)
-            close(mine.data, other_one.data, 1e-9)
-            assert mine.grad.any()
+        found.append(out.logits)
+    close(*found, 1e-9)
+    for name, update in updates(mine).items():
+        for own, others in parameters.items():
+            grad = getattr(update, own).grad
+            close(grad, of_peft(other, name, others).grad, 1e-9)
+            assert grad.any()
 
 
-def test_trains_what_peft_trains_and_starts_from_the_model_itself() -> None:
-    ours = lora(bert(), r=4, alpha=6.0, targets=TARGETS, train=["classifier"])
-    _, other = pair()
-    count = sum(p.numel() for p in ours.parameters() if p.requires_grad)
+@pytest.mark.parametrize("name", ["lora", "dora", "vera"])
+def test_it_is_pefts(name: str) -> None:
+    mine = ours(name, 0.1)
+    names, constant = FACTORS, {}
+    if name == "vera":
+        config = peft.VeraConfig(r=6, target_modules=SHARED, modules_to_save=["classifier"])
+        other = peft.get_peft_model(bert(), config).double()
+        names = {"lambda_b": "vera_lambda_b.default", "lambda_d": "vera_lambda_d.default"}
+        constant = {"A": "vera_A.default", "B": "vera_B.default"}
+    else:
+        other = theirs(modules_to_save=["classifier"], use_dora=name == "dora")
+    if name == "dora":
+        names = {**FACTORS, "magnitude": "lora_magnitude_vector.default.weight"}
+    for layer, update in updates(mine).items():
+        for own, others in {**names, **constant}.items():
+            of_peft(other, layer, others).data.copy_(getattr(update, own))
+    compared(mine, other, names)
+    count = sum(p.numel() for p in mine.parameters() if p.requires_grad)
     assert count == other.get_nb_trainable_parameters()[0]
-    batch = next(batches(1))
-    close(ours.eval()(**batch).logits, bert().eval()(**batch).logits, 0.0)
+
+
+def test_pissa_is_pefts() -> None:
+    """peft subtracts B₀ A₀ from the weight; both compute in float32 there."""
+    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=SHARED, init_lora_weights="pissa")
+    other, mine = peft.get_peft_model(bert().float(), config).double(), ours("pissa")
+    for name, update in updates(mine).items():
+        product = update.B0 @ update.A0
+        a, b = (of_peft(other, name, path) for path in FACTORS.values())
+        close(product, b @ a, 1e-6)
+        left = of_peft(other, name, "base_layer.weight") + 1.5 * product
+        close(left, adapted(mine)[name].base.weight, 1e-6)
+        residual = adapted(mine)[name].base.weight - 1.5 * product
+        of_peft(other, name, "base_layer.weight").data.copy_(residual)
+        for part, path in FACTORS.items():
+            getattr(update, part).data.add_(0.1 * torch.randn_like(getattr(update, part)))
+            of_peft(other, name, path).data.copy_(getattr(update, part))
+    compared(mine, other, FACTORS)
+
+
+def test_lora_plus_has_pefts_rates() -> None:
+    mine = ours("lora_plus")
+    optimizer = create_loraplus_optimizer(
+        theirs(), torch.optim.AdamW, lr=1e-3, loraplus_lr_ratio=16.0
+    )
+    found = groups(mine, Optim(lr=1e-3))
+    rates = {id(p): group.lr for group in found for p in group.parameters}
+    for update in updates(mine).values():
+        assert (rates[id(update.A)], rates[id(update.B)]) == (1e-3, 1.6e-2)
+    adapter = {group.lr: group.count for group in found if group.component == "adapter"}
+    for rate, count in adapter.items():
+        same = (group for group in optimizer.param_groups if group["lr"] == rate)
+        assert count == sum(p.numel() for group in same for p in group["params"])
 
 
 def test_a_starts_as_a_linear_layer_and_b_at_zero() -> None:
@@ -93,64 +152,49 @@ def test_saidl_counts() -> None:
     assert counts == [296_450, 296_642]
 
 
-def test_peft_loads_ours(tmp_path: Path) -> None:
-    ours, _ = pair()
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_it_starts_as_the_model_itself_and_merges(name: str) -> None:
+    close(logits(ours(name)), logits(bert()), 1e-12 if name in ("dora", "pissa") else 0.0)
+    model = ADAPTERS[name](bert(), targets=TARGETS, train=[])
+    stir(model, 0.1)
+    want = logits(model)
+    assert not torch.allclose(want, logits(bert()))
+    done = merge(model)
+    close(logits(model), want, 1e-12)
+    assert (len(done.merged), done.kept, adapted(model)) == (4, {}, {})
+    assert set(model.state_dict()) == set(bert().state_dict())
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_files_are_read_by_peft_and_by_us(name: str, tmp_path: Path) -> None:
+    model = ours(name, 0.1)
     with torch.no_grad():
-        ours.classifier.weight.add_(1.0)
-    save(ours, tmp_path)
-    other = peft.PeftModel.from_pretrained(bert(), tmp_path).eval()
-    batch = next(batches(1))
-    close(other(**batch).logits, ours.eval()(**batch).logits, 1e-9)
+        model.classifier.weight.add_(1.0)
+    save(model, tmp_path)
+    want = logits(model)
+    close(logits(load(bert(), tmp_path)), want, 1e-12)
+    assert not any("embeddings" in key for key in load_file(tmp_path / TENSORS))
+    if name != "sora":  # peft has none; pruned, it is a LoRA
+        other = peft.PeftModel.from_pretrained(bert(), tmp_path).double()
+        close(logits(other), want, 1e-6 if name in ("pissa", "vera") else 1e-9)
+    close(logits(load(model, tmp_path)), want, 1e-12)  # in place of its own
 
 
-def test_we_load_pefts(tmp_path: Path) -> None:
-    _, other = pair()
+@pytest.mark.parametrize("scaled", [False, True])
+def test_we_load_pefts(scaled: bool, tmp_path: Path) -> None:
+    """Also scaled by the root of the rank."""
+    other = theirs(modules_to_save=["classifier"], use_rslora=scaled)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(0.1 if parameter.requires_grad else 0.0)
     other.save_pretrained(tmp_path)
-    again = load(bert(), tmp_path).eval()
-    batch = next(batches(1))
-    close(again(**batch).logits, other.eval()(**batch).logits, 1e-9)
+    again = load(bert(), tmp_path)
+    close(logits(again), logits(other), 1e-9)
+    assert {update.scale for update in updates(again).values()} == {6 / (2 if scaled else 4)}
     assert all(
         p.requires_grad == (".update." in n or n.startswith("classifier"))
         for n, p in again.named_parameters()
     )
-
-
-def test_we_load_pefts_scaled_by_the_root_of_the_rank(tmp_path: Path) -> None:
-    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query"], use_rslora=True)
-    other = peft.get_peft_model(bert(), config)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(0.1 if parameter.requires_grad else 0.0)
-    other.save_pretrained(tmp_path)
-    batch = next(batches(1))
-    again = load(bert(), tmp_path).eval()
-    close(again(**batch).logits, other.eval()(**batch).logits, 1e-9)
-    assert {update.scale for update in updates(again).values()} == {6 / 4**0.5}
-
-
-@pytest.mark.parametrize("make", [lora, adalora, sora])
-def test_every_adapter_is_saved_and_loaded_alone(
-    make: Callable[..., nn.Module], tmp_path: Path
-) -> None:
-    model = make(bert(), targets=TARGETS, train=["classifier"])
-    stir(model)
-    save(model, tmp_path)
-    batch = next(batches(1))
-    close(load(bert(), tmp_path).eval()(**batch).logits, model.eval()(**batch).logits, 1e-12)
-    close(load(model, tmp_path).eval()(**batch).logits, model.eval()(**batch).logits, 1e-12)
-    assert not any("embeddings" in key for key in load_file(tmp_path / TENSORS))
-
-
-def test_peft_loads_our_adalora(tmp_path: Path) -> None:
-    model = adalora(bert(), targets=TARGETS, train=["classifier"])
-    stir(model)
-    save(model, tmp_path)
-    batch = next(batches(1))
-    other = peft.PeftModel.from_pretrained(bert(), tmp_path).eval()
-    close(other(**batch).logits, model.eval()(**batch).logits, 1e-9)
 
 
 @pytest.mark.parametrize("make", [adalora, sora])
@@ -163,29 +207,14 @@ def test_a_pruned_adapter_is_smaller_equal_and_a_lora_to_peft(
     with torch.no_grad():
         for rank, update in zip(ranks, updates(model).values(), strict=True):
             update.diagonal()[rank:] = 0.0
-    batch = next(batches(1))
-    before = model.eval()(**batch).logits
-    size = sum(p.numel() for p in model.parameters())
+    before, size = logits(model), sum(p.numel() for p in model.parameters())
     assert list(prune(model).values()) == ranks
-    close(model(**batch).logits, before, 1e-12)
+    close(logits(model), before, 1e-12)
     assert sum(p.numel() for p in model.parameters()) < size
     assert [u.r for u in updates(model).values()] == [8, 5, 1]
     save(model, tmp_path)
-    other = peft.PeftModel.from_pretrained(bert(), tmp_path).eval()
-    close(other(**batch).logits, before, 1e-9)
-    close(load(bert(), tmp_path).eval()(**batch).logits, before, 1e-12)
-
-
-@pytest.mark.parametrize("make", [lora, adalora, sora])
-def test_merging_gives_the_same_logits_without_an_adapter(make: Callable[..., nn.Module]) -> None:
-    model = make(bert(), targets=TARGETS, train=[])
-    stir(model)
-    batch = next(batches(1))
-    before = model.eval()(**batch).logits
-    done = merge(model)
-    close(model(**batch).logits, before, 1e-12)
-    assert (len(done.merged), done.kept, adapted(model)) == (4, {}, {})
-    assert set(model.state_dict()) == set(bert().state_dict())
+    close(logits(peft.PeftModel.from_pretrained(bert(), tmp_path)), before, 1e-9)
+    close(logits(load(bert(), tmp_path)), before, 1e-12)
 
 
 def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:

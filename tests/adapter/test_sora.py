@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from chimera.adapter.lora import lora
 from chimera.adapter.sora import SoRA, sora
 from chimera.errors import UserError
 from chimera.ops.low_rank import entropy_rank, singular_values, soft_threshold
-from tests.adapter.kit import TARGETS, batches, bert, updates
+from tests.adapter.kit import bert
 from tests.kit import close, normal
 
 
@@ -23,15 +24,6 @@ def test_the_proximal_operator_equals_numpy(t: float) -> None:
     got = soft_threshold(torch.from_numpy(z), t).numpy()
     assert np.abs(got - wanted).max() <= 1e-12
     assert ((got == 0) == (np.abs(z) <= t)).all()
-
-
-def test_the_proximal_operator_minimises() -> None:
-    """½(u − z)² + t|u| is minimal, compared with a fine grid."""
-    u = torch.linspace(-3, 3, 6001, dtype=torch.float64)
-    for z in (-2.0, -0.4, 0.0, 0.3, 1.7):
-        best = soft_threshold(torch.tensor([z], dtype=torch.float64), 0.5)
-        at = u[(0.5 * (u - z) ** 2 + 0.5 * u.abs()).argmin()]
-        assert abs(float(best) - float(at)) <= 1e-3
 
 
 def layer(**options: object) -> SoRA:
@@ -65,28 +57,23 @@ def step(made: SoRA, lr: float = 0.1) -> tuple[Tensor, Tensor]:
     return before, smooth
 
 
-def test_proximal_thresholds_by_rate_times_lambda() -> None:
-    made = layer(l1=0.5)
-    _, smooth = step(made)
-    close(made.gate.g.data, soft_threshold(smooth, 0.1 * 0.5), 1e-12)
-
-
-def test_xi_thresholds_by_itself() -> None:
-    made = layer(threshold="xi", xi=0.2, l1=9.0)
-    _, smooth = step(made)
-    close(made.gate.g.data, soft_threshold(smooth, 0.2), 1e-12)
-
-
-def test_sgd_l1_steps_along_the_subgradient_and_thresholds_nothing() -> None:
-    made = layer(update="sgd_l1", l1=0.5)
-    before, smooth = step(made)
-    close(made.gate.g.data, smooth - 0.1 * 0.5 * before.sign(), 1e-12)
-
-
-def test_the_authors_penalty_is_the_mean_over_all_gates() -> None:
-    made = layer(threshold="xi", xi=0.0, penalty=0.4)
-    before, smooth = step(made)
-    close(made.gate.g.data, smooth - 0.1 * 0.4 * before.sign() / 8, 1e-12)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"l1": 0.5}, lambda g, smooth: soft_threshold(smooth, 0.1 * 0.5)),
+        ({"threshold": "xi", "xi": 0.2, "l1": 9.0}, lambda g, smooth: soft_threshold(smooth, 0.2)),
+        # Along the subgradient; nothing is thresholded.
+        ({"update": "sgd_l1", "l1": 0.5}, lambda g, smooth: smooth - 0.1 * 0.5 * g.sign()),
+        # The authors' penalty is the mean over all gates.
+        (
+            {"threshold": "xi", "xi": 0.0, "penalty": 0.4},
+            lambda g, smooth: smooth - 0.1 * 0.4 * g.sign() / 8,
+        ),
+    ],
+)
+def test_steps_are_their_equations(options: dict[str, Any], expected: Any) -> None:
+    made = layer(**options)
+    close(made.gate.g.data, expected(*step(made)), 1e-12)
 
 
 def test_a_step_left_out_thresholds_nothing() -> None:
@@ -100,17 +87,6 @@ def test_a_step_left_out_thresholds_nothing() -> None:
 def test_what_excludes_each_other() -> None:
     with pytest.raises(UserError, match=r"needs adapter\.update=proximal"):
         sora(bert(), update="sgd_l1", threshold="xi")
-
-
-def test_with_gates_of_one_it_is_lora() -> None:
-    one, other = (make(bert(), targets=TARGETS) for make in (lora, sora))
-    for mine, its in zip(updates(one).values(), updates(other).values(), strict=True):
-        nn.init.ones_(its.gate.g)
-        nn.init.normal_(mine.B)
-        its.A.data.copy_(mine.A)
-        its.B.data.copy_(mine.B)
-    batch = next(batches(1))
-    close(one.eval()(**batch).logits, other.eval()(**batch).logits, 1e-12)
 
 
 def test_entropy_rank() -> None:
