@@ -41,6 +41,10 @@ def ctx(mask: Tensor | None = None, *, tokens: int = 0, start: int = 0, loop: in
     return Context(start + (mask.long().cumsum(1) - 1).clamp(min=0), mask, loop)
 
 
+def randn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
 def in_pieces(mixer: nn.Module, x: Tensor, widths: Iterable[int]) -> tuple[Tensor, list[Any]]:
     """The output of a text given piece by piece, up to its end, and the state after each."""
     state, outputs, states, start = mixer.init_state(len(x)), [], [], 0

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from chimera.contract import FFN, Context, Out
 from chimera.ffn.mlp import MLP
@@ -79,14 +78,6 @@ def test_the_papers_capacity_drops_even_routing_and_choices_does_not() -> None:
     assert float(even(64, capacity_of="choices").stats["drop_rate"]) == 0.0
 
 
-def test_overflow_keeps_only_the_residual() -> None:
-    moe = build(top_k=1, capacity_factor=1.0).train()
-    x = rows(1, 1).expand(1, 8, -1)  # all tokens choose one expert, which has 2 places
-    y = moe(x, ctx(tokens=8)).y
-    assert y[0, :2].abs().min() > 0
-    assert not y[0, 2:].any()
-
-
 def test_nothing_is_dropped_in_evaluation() -> None:
     """Otherwise a result would depend on other sequences of the batch."""
     moe, x = build(capacity_factor=0.3), rows(4, 9)
@@ -94,12 +85,6 @@ def test_nothing_is_dropped_in_evaluation() -> None:
     assert float(whole.stats["drop_rate"]) == 0
     close(whole.y[:1], moe(x[:1], ctx(tokens=9)).y)
     assert float(moe.train()(x, ctx(tokens=9)).stats["drop_rate"]) > 0
-
-
-def test_capacity_of_a_decoder_never_looks_ahead() -> None:
-    moe, x = build(causal=True, capacity_factor=0.6).train(), rows(1, 16)
-    other = torch.cat([x[:, :9], rows(1, 7)], 1)
-    close(moe(x, ctx(tokens=16)).y[:, :9], moe(other, ctx(tokens=16)).y[:, :9])
 
 
 def test_balance_is_one_for_even_routing_and_n_for_collapse() -> None:
@@ -199,15 +184,6 @@ def test_one_expert_per_token_still_teaches_the_router() -> None:
     assert grads(moe(rows(2, 6), ctx(tokens=6)).y.square().sum(), moe.router)[0].any()
 
 
-def test_checkpointing_and_repetition_change_nothing() -> None:
-    moe, x = build().train(), rows(2, 9).requires_grad_()
-    plain = moe(x, ctx(tokens=9)).y
-    again = checkpoint(lambda z: moe(z, ctx(tokens=9)).y, x, use_reentrant=False)
-    close(plain, again, 0.0)
-    of = [x, *moe.parameters()]
-    close(grads(plain.square().sum(), of), grads(again.square().sum(), of), 0.0)
-
-
 def test_the_router_stays_in_float32_under_autocast() -> None:
     moe, x = build().float(), rows(2, 9).float()
     exact = moe(x, ctx(tokens=9))
@@ -217,15 +193,6 @@ def test_the_router_stays_in_float32_under_autocast() -> None:
     close(list(exact.stats.values()), list(rounded.stats.values()), 0.0)
     assert rounded.y.dtype == torch.float32  # the sum over experts
     assert not torch.equal(rounded.y, exact.y)  # their products
-
-
-def test_an_experts_own_losses_are_passed_on() -> None:
-    inner = partial(MoE, expert=MLP, experts=2, top_k=1)
-    moe, x = build(expert=inner, top_k=1), rows(1, 8)
-    flat = build(top_k=1)
-    flat.load_state_dict({"router.weight": moe.router.weight}, strict=False)
-    own, both = (one(x, ctx(tokens=8)).aux["balance"].item() for one in (flat, moe))
-    assert both > own + 0.5
 
 
 def test_more_choices_than_experts_are_refused() -> None:

@@ -2,16 +2,11 @@
 
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from chimera.errors import UserError
 from chimera.norm.qdyt import QDyT
-from tests.kit import close, grads, ragged
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
+from tests.kit import close, grads, ragged, randn
 
 
 def make(**change: object) -> QDyT:

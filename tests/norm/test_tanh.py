@@ -2,16 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from chimera.norm.dyt import DyT
 from chimera.norm.none import NoNorm
 from chimera.norm.static_tanh import StaticTanh
-from tests.kit import close, grads
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
+from tests.kit import close, grads, randn
 
 
 def filled(norm: nn.Module) -> nn.Module:

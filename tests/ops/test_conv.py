@@ -57,17 +57,6 @@ def test_gradients_do_not_pass_through_padding() -> None:
     assert dx[mask].any()
 
 
-def test_prefill_then_decode_is_one_pass() -> None:
-    x, weight, bias, tail = _inputs(12, 4)
-    real = mask = torch.rand(BATCH, 12) > 0.4
-    whole, last = causal_conv(x, weight, bias, tail, mask)
-    pieces = []
-    for start, end in [(0, 5), (5, 6), (6, 7), (7, 12)]:
-        y, tail = causal_conv(x[:, start:end], weight, bias, tail, mask[:, start:end])
-        pieces.append(y)
-    kit.close((torch.cat(pieces, 1)[real], tail), (whole[real], last), 1e-12)
-
-
 def test_half_precision_inputs_accumulate_in_float32() -> None:
     x, weight, bias, tail = (v.detach().float() for v in _inputs(9, 4))
     x, tail = x.bfloat16(), tail.bfloat16()

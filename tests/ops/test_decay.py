@@ -75,20 +75,6 @@ def test_bidirectional(t: int, kind: str, chunk: int) -> None:
     agree(decay.parallel(*of, causal=False), want, of)
 
 
-@pytest.mark.parametrize("chunk", [4, 257])
-def test_bidirectional_is_gamma_to_the_distance(chunk: int) -> None:
-    q, k, v, _, _ = inputs(257)
-    gamma = torch.tensor([0.9, 0.99, 0.5], dtype=torch.float64)
-    apart = (torch.arange(257)[:, None] - torch.arange(257)).abs()
-    want = (q @ k.mT * gamma[:, None, None] ** apart) @ v
-    close(decay.chunkwise(q, k, v, gamma.log(), causal=False, chunk=chunk)[0], want)
-
-
-def test_bidirectional_without_decay_is_one_sum() -> None:
-    q, k, v, _, _ = inputs(33)
-    close(decay.chunkwise(q, k, v, causal=False)[0], (q @ k.mT) @ v)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("strength", [1.0, 1e4])
 def test_no_decay_overflows_in_float32(strength: float, causal: bool) -> None:

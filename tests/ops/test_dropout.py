@@ -57,18 +57,6 @@ def test_neighbours_are_independent() -> None:
             assert a == b or abs(float((others[a] * others[b]).mean())) < bound, (a, b)
 
 
-def test_a_sample_is_drawn_for_alike_in_any_batch_and_with_any_padding() -> None:
-    samples, pos = torch.tensor([7, 3, 12]), torch.arange(5)[None]
-    whole = draws(token_keys(sample_keys(1, 9, samples), pos), 10, CALL)
-    alone = draws(token_keys(sample_keys(1, 9, samples[1:2]), pos), 10, CALL)
-    assert torch.equal(whole[1:2], alone)
-    left = torch.tensor([[0, 0, 0, 1, 2, 3, 4]])  # two tokens of padding before
-    padded = draws(token_keys(sample_keys(1, 9, samples[1:2]), left), 10, CALL)
-    assert torch.equal(padded[:, 2:], alone)
-    narrow = draws(token_keys(sample_keys(1, 9, samples), pos), 6, CALL)
-    assert torch.equal(narrow, whole[..., :6])
-
-
 def test_the_draws_are_those_of_splitmix() -> None:
     """Losses of a run depend on them, so a change of them raises `numerics`."""
     mask = (1 << 64) - 1

@@ -6,8 +6,6 @@ installed (no CPU build of torch brings it).
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -221,43 +219,6 @@ def test_where_it_serves(
         f"packed layers multiply codes of one byte: Triton kernel on cuda:0: {reason}"
         for reason in [module.reason] if reason
     ]  # fmt: skip
-
-
-COMPILE = """
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, compile
-from chimera.ops import packed_triton as module
-
-names = module._kernel.arg_names
-pointers = dict(a="*i8", packed="*u8", step="*fp32", scale="*fp32", bias="*fp32", out="*bf16")
-for tile in (*module.TILES.values(), module.LARGEST):
-    constants = dict(PER_ROW=True, M=tile.M, N=tile.N, BYTES=tile.BYTES)
-    types = {n: pointers.get(n, "constexpr" if n in constants else "i32") for n in names}
-    even = [i for i, n in enumerate(names) if n in pointers or n in ("k", "width")]
-    source = ASTSource(module._kernel, types, constants,
-                       {(i,): [["tt.divisibility", 16]] for i in even})
-    options = dict(num_warps=tile.num_warps, num_stages=tile.num_stages, enable_fp_fusion=False)
-    for capability in (80, 90):
-        built = compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-        ptx = built.asm["ptx"]
-        assert built.metadata.shared <= 99 << 10, built.metadata.shared
-        for found in ("s32.s8.s8", "cp.async", "cvt.rn.bf16"):
-            assert found in ptx, found
-        assert "fma." not in ptx
-        print(capability, tile, built.metadata.shared)
-"""
-
-
-@needs_triton
-@pytest.mark.slow
-def test_it_compiles_to_int8_products_of_a_gpu_without_one() -> None:
-    """For Ampere and Hopper: tensor cores on int8, vector loads, no fused multiply-add."""
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 6
 
 
 @needs_triton

@@ -22,17 +22,6 @@ def test_each_pair_is_turned_by_its_angle() -> None:
             close(y[:, :, t, pair], x[:, :, t, pair] @ turn.T)
 
 
-def test_scores_depend_on_the_distance_alone() -> None:
-    q, k = torch.randn(2, 1, 1, 1, 8).double()
-    theta = frequencies(4, 10000.0, like=q)
-
-    def score(m: int, n: int) -> torch.Tensor:
-        at = [angles(torch.tensor([[p]]), theta) for p in (m, n)]
-        return (rotate(q, *at[0]) * rotate(k, *at[1])).sum()
-
-    close(score(7, 3), score(1007, 1003))
-
-
 def test_retnet_frequencies_reach_the_base() -> None:
     like = torch.empty(0, dtype=torch.float64)
     want = 10000.0 ** -torch.linspace(0, 1, 16, dtype=torch.float64)

@@ -9,18 +9,12 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
-from chimera.config.compose import compose, plain
 from chimera.config.settings import Optim
 from chimera.errors import UserError
 from chimera.optim.groups import Group
 from chimera.optim.optimizer import build, check
 from chimera.optim.schedule import warmup_cosine
-
-
-def settings(*overrides: str) -> Optim:
-    made = instantiate(plain(compose(list(overrides)))["optim"], _convert_="all")
-    assert isinstance(made, Optim)
-    return made
+from tests.optim.test_kinds import settings
 
 
 def group(parameter: nn.Parameter) -> list[Group]:

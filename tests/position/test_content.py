@@ -20,7 +20,7 @@ from chimera.position.fire import Fire
 from chimera.position.learned import Learned
 from chimera.position.none import NoPosition
 from chimera.position.rope import Rotary
-from tests.kit import close, continues, ctx, double, grads, parts, ragged, site
+from tests.kit import close, continues, double, grads, parts, site
 
 
 def cope_by_loops(q: Tensor, k: Tensor, e: Tensor, causal: bool) -> Tensor:
@@ -60,15 +60,6 @@ def test_cope_counts_no_padding_and_decodes(left: bool) -> None:
         return Attention(site(), parts(position=position), kv_heads=2)
 
     continues(double(build), [5, 9, 2], 3, left=left)
-
-
-def test_cope_in_an_encoder_counts_no_padding() -> None:
-    position = lambda *of: Cope(*of, longest=4, init_std=1.0)  # noqa: E731
-    mixer = double(lambda: Attention(site(causal=False), parts(position=position)))
-    mask = ragged([4, 7], left=True)
-    x = torch.randn(2, 7, 32).double()
-    alone = mixer(x[:1, 3:], ctx(tokens=4)).y
-    close(mixer(x, ctx(mask)).y[:1, 3:], alone)
 
 
 @pytest.mark.parametrize("causal", [True, False])

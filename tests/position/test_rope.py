@@ -93,18 +93,6 @@ def test_neighbours_in_the_batch_do_not_stretch_a_sequence() -> None:
         close(both[i : i + 1], rope.rotate(q[i : i + 1], q[i : i + 1], pos[i : i + 1])[0])
 
 
-@pytest.mark.parametrize("scaling", ["none", "linear", "ntk", "yarn"])
-def test_scores_see_the_distance_alone(scaling: str) -> None:
-    rope = build(scaling=scaling)
-    q, k = torch.randn(2, 1, 4, 1, 32).double()
-
-    def score(m: int, n: int) -> Tensor:
-        at = [rope.rotate(q, k, torch.tensor([[p]])) for p in (m, n)]
-        return (at[0][0] * at[1][1]).sum(-1)
-
-    close(score(90, 40), score(1090, 1040))
-
-
 def test_turns_fewer_key_heads_alike() -> None:
     rope, pos = build(), torch.arange(5)[None]
     q, k = torch.randn(2, 4, 5, 32), torch.randn(2, 2, 5, 32)

@@ -64,19 +64,6 @@ def test_once_per_step_over_loops_accumulation_and_validation(made: list[int]) -
         optimizer.zero_grad()
 
 
-class PastVersions(torch.optim.Optimizer):
-    """Writes to `.data`, as kernels of other packages do: no version changes."""
-
-    def __init__(self, parameters: Any, lr: float) -> None:
-        super().__init__(parameters, {"lr": lr})
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p.data.add_(p.grad.sign(), alpha=-group["lr"])
-
-
 CHANGES: dict[str, Callable[[Any], object]] = {
     "in place": lambda m: m.weight.detach().neg_(),
     "without autograd": lambda m: nn.init.normal_(m.weight, std=0.3),
@@ -85,6 +72,8 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "replaced": lambda m: setattr(m, "weight", nn.Parameter(-m.weight.detach())),
     "other data": lambda m: setattr(m.weight, "data", -m.weight.data),
     "other dtype": lambda m: m.double(),
+    # Kernels of other packages write past the version.
+    "by an optimiser": lambda m: (m.weight.data.neg_(), torch.optim.SGD(m.parameters()).step()),
 }
 
 
@@ -100,31 +89,6 @@ def test_no_change_is_missed(change: str, learned: bool) -> None:
     plainly.load_state_dict(mine.state_dict())
     close(mine(x), plainly(x), 1e-5)
     assert change == "other dtype" or (mine(x) - before).abs().max() > 1e-2
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
-        lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
-        lambda p: torch.optim.SGD(p, lr=0.1, foreach=False),
-        lambda p: PastVersions(p, lr=0.1),
-    ],
-)
-@pytest.mark.parametrize("learned", [True, False])
-def test_no_optimiser_is_missed(make: Any, learned: bool) -> None:
-    both = layer(learned=learned), layer("simulate", learned=learned)
-    optimizers = [make(m.parameters()) for m in both]
-    x, target = torch.randn(8, 24), torch.randn(8, 20)
-    for _ in range(4):
-        losses = []
-        for m, optimizer in zip(both, optimizers, strict=True):
-            optimizer.zero_grad()
-            losses.append((m(x) - target).square().mean())
-            losses[-1].backward()
-            optimizer.step()
-        close(losses[0], losses[1], 1e-4)
 
 
 def test_codes_are_in_no_state_and_in_no_copy(made: list[int]) -> None:

@@ -14,7 +14,7 @@ from chimera.contract import Packable, Role
 from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_b1 import BitNetB1
 from chimera.quant.hbit import HBit
-from tests.kit import close, grads
+from tests.kit import close, grads, randn
 from tests.reference.quantisation import bitlinear158, bitlinear_b1, hadamard
 
 CONF = Path(__file__).parents[2] / "conf" / "quant"
@@ -24,10 +24,6 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
 def make(name: str, **change: Any) -> Any:
     node = {**OmegaConf.load(CONF / f"{name}.yaml"), **change}
     return instantiate({key: value for key, value in node.items() if key != "callbacks"})
-
-
-def randn(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 def linear(quantiser: Any, d_in: int = 48, d_out: int = 40, role: Role = "up") -> Any:

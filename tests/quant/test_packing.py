@@ -190,7 +190,7 @@ def test_trits_of_another_shape_are_refused() -> None:
 
 
 def test_bytes_of_learned_steps_are_known_on_the_meta_device() -> None:
-    """`chimera show` and `chimera estimate` count them before there are weights."""
+    """`chimera show` counts them before there are weights."""
 
     def report() -> dict[str, object]:
         layer = HBit(ste="lsq_learned").linear(16, 8, bias=False, role="up")
