@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from chimera.config import config_folders
+from chimera.config.groups import VARIABLE, add, forget
 
 
 @contextmanager
 def folders(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> Iterator[None]:
     """With these folders as `--config-dir` adds them, and without them afterwards."""
     with monkeypatch.context() as patch:
-        patch.setenv(config_folders.VARIABLE, "")
+        patch.setenv(VARIABLE, "")
         patch.setattr("sys.path", [*__import__("sys").path])
         for path in paths:
-            config_folders.add(str(path))
-        config_folders.forget()
+            add(str(path))
+        forget()
         try:
             yield
         finally:
             patch.undo()
-            config_folders.forget()
+            forget()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hydra import compose as hydra_compose
 from hydra._internal.config_repository import ConfigRepository
 
-from chimera.config import choices, config_folders
+from chimera.config import choices
 from chimera.config.compose import compose, plain
-from chimera.config.groups import groups
-from chimera.config.hydra_files import hydra_on
+from chimera.config.groups import forget, groups
+from chimera.config.hydra_calls import hydra_on
 from chimera.config.schema import describe
 from chimera.errors import UserError
 from chimera.paths import CONF
@@ -77,7 +75,7 @@ def test_a_file_is_read_once_and_no_composition_changes_it(monkeypatch: pytest.M
         return load(self, config_path)
 
     monkeypatch.setattr(ConfigRepository, "load_config", counted)
-    config_folders.forget()
+    forget()
     first = plain(compose(["mixer=retnet"]))
     plain(compose(["mixer=pattern", "mixer.cycle=[retnet,gqa]", "mixer.members.retnet.eps=1"]))
     choices.merged_files.cache_clear()
@@ -94,13 +92,3 @@ def test_hydra_composes_the_same() -> None:
     removed = ("hydra", "at")
     expected = {k: v for k, v in theirs.items_ex(resolve=False) if k not in removed}
     assert dict(ours.items_ex(resolve=False)) == expected
-
-
-def test_a_defaults_list_with_an_interpolation(tmp_path: Path) -> None:
-    """Hydra's table for interpolations is made for such a list only."""
-    for group, option in (("a", "one"), ("b", "one")):
-        (tmp_path / group).mkdir()
-        (tmp_path / group / f"{option}.yaml").write_text(f"name: {group}-{option}\n")
-    (tmp_path / "config.yaml").write_text("defaults: [a: one, b: '${a}', _self_]\n")
-    with hydra_on(tmp_path):
-        assert hydra_compose("config").b.name == "b-one"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from chimera.config import config_folders
 from chimera.config.compose import compose, plain
+from chimera.config.groups import forget
 from chimera.config.scale import past_bounds, past_lines
 from chimera.errors import UserError
 from chimera.train.check import check
@@ -96,7 +96,7 @@ def test_a_preset_of_ones_own_says_what_a_scale_means_for_it(
         assert config["choices"]["tokenizer"] == "word"
         assert plain(compose(["preset=mine"]))["model"]["depth"] == 6
         file.write_text(f"{base}    bonds: {{model.depth: 3}}\n")
-        config_folders.forget()
+        forget()
         with pytest.raises(UserError, match=r"scale\.bonds is no key .* did you mean 'bounds'"):
             check(plain(compose(["preset=mine", "scale=small"])))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from chimera.config.make import make
+from chimera.config.hydra_calls import make
 from chimera.data.batch.synthetic import SyntheticDataModule
 from chimera.data.corpus.synthetic.base import UNASKED, Sequences, Synthetic
 from chimera.data.corpus.synthetic.languages import END

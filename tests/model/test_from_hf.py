@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from chimera.config.compose import compose, plain
-from chimera.config.make import make
+from chimera.config.hydra_calls import make
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.restore import start_from

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from chimera.config.compose import compose, plain
-from chimera.config.make import make
+from chimera.config.hydra_calls import make
 from chimera.model.assemble import build_model, choose
 
 

@@ -79,8 +79,8 @@ ATTACKS: dict[str, tuple[Change, str]] = {
         "mixer.inner._target_={",
     ),
     "function of ours": (
-        put("mixer", {"_target_": "chimera.config.config_folders.add", "folder": "x"}),
-        "mixer._target_=chimera.config.config_folders.add is not declared",
+        put("mixer", {"_target_": "chimera.config.groups.add", "folder": "x"}),
+        "mixer._target_=chimera.config.groups.add is not declared",
     ),
     "through a module of ours": (
         put("mixer", {"_target_": "chimera.rundir.directory.os.system", "command": "true"}),

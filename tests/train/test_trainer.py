@@ -18,8 +18,7 @@ from torch import nn
 from chimera.cli.train import main
 from chimera.config.compose import compose, plain
 from chimera.config.migration_hints import hints
-from chimera.config.settings import Trainer
-from chimera.config.training_steps import number
+from chimera.config.settings import Trainer, number
 from chimera.errors import UserError
 from chimera.paths import CONF, ROOT
 from chimera.rundir.identity import NOT_IDENTITY, RESUMABLE, identity

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chimera.config.compose import compose, plain
-from chimera.config.config_folders import read_folders
-from chimera.config.groups import ZOO
+from chimera.config.groups import ZOO, read_folders
 from chimera.config.schema import check_node
 from chimera.errors import UserError
 

@@ -42,7 +42,7 @@ def command(
 
     def run(function: Callable[[Options, list[str]], int], arguments: list[str]) -> int:
         from chimera.config.arguments import describe, read, usage
-        from chimera.config.config_folders import read_folders
+        from chimera.config.groups import read_folders
 
         line = usage(spelt(name), options, words)
         if set(arguments) & HELP:

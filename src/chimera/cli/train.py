@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _command(arguments: list[str]) -> int:
     from chimera.cli.flags import read_flags
-    from chimera.config.config_folders import read_folders
+    from chimera.config.groups import read_folders
 
     flags, overrides = read_flags(read_folders(arguments))
     word = (overrides or [""])[0]
@@ -242,7 +242,7 @@ def _show_info(overrides: Sequence[str], topic: str) -> int:
         UserError: the overrides do not compose.
     """
     from chimera.config.compose import final_choices
-    from chimera.config.hydra_files import hydra_on
+    from chimera.config.hydra_calls import hydra_on
     from chimera.config.overrides import canonical
 
     topics = ["plugins", "searchpath", "defaults-tree", "defaults", "config"]
@@ -265,7 +265,7 @@ def _complete(words: Sequence[str]) -> int:
     Raises:
         UserError: other words.
     """
-    from chimera.config.hydra_files import hydra_on
+    from chimera.config.hydra_calls import hydra_on
 
     with hydra_on() as hydra:
         try:

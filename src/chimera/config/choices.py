@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, flag_override
@@ -18,15 +18,15 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from chimera import dotted
 from chimera.config import signatures
 from chimera.config.groups import groups, is_part
-from chimera.config.hydra_files import listed_files, one_line
+from chimera.config.hydra_calls import listed_files, one_line
 from chimera.errors import unknown
 
 #: Key of a part's YAML that chooses other parts.
 COMPANIONS = "with"
 #: Key of a preset or row that says what a scale means for it.
 AT = "at"
-#: Keys that speak of choices, at the top level; the composition removes them.
-_OF_CHOICES = (AT, "needs")
+#: Keys of a file that speak of choices; the composition leaves them out.
+_OF_CHOICES = (COMPANIONS, AT, "needs")
 #: Marks a key that the command line does not set.
 UNSET: Any = object()
 
@@ -99,18 +99,9 @@ def merged_files(overrides: tuple[str, ...]) -> bytes:
     cfg = OmegaConf.create()
     with one_line(), flag_override(cfg, "no_deepcopy_set_nodes", True):
         for _, package, node in select(overrides).files:
-            cfg.merge_with(dotted.nested(package, node))
-    for key in ("hydra", *_OF_CHOICES):
-        cfg.pop(key, None)
-    _drop_companions(cfg)
+            settings = {key: value for key, value in node.items() if key not in _OF_CHOICES}
+            cfg.merge_with(dotted.nested(package, settings))
     return pickle.dumps(cfg)
-
-
-def _drop_companions(node: DictConfig) -> None:
-    for child in map(node._get_node, node):
-        if isinstance(child, DictConfig) and not child._is_none():
-            child.pop(COMPANIONS, None)
-            _drop_companions(child)
 
 
 def implied_choices(choices: Sequence[str], settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -123,39 +114,38 @@ def implied_choices(choices: Sequence[str], settings: Mapping[str, Any]) -> tupl
     Raises:
         UserError: an unknown mixer.
     """
-    chosen = (*_scale_choices(select(tuple(choices)), choices), *choices)
-    chosen = (*_companion_choices(select(chosen), choices), *chosen)
-    return (*_member_choices(select(chosen), settings.get("mixer.cycle", UNSET)), *chosen)
+    given = {choice.lstrip("+").partition("=")[0] for choice in choices}
+    found = tuple(choices)
+    cycle = settings.get("mixer.cycle", UNSET)
+    for implied in (_of_scale, _of_parts, partial(_of_cycle, cycle=cycle)):
+        options = implied(select(found))
+        found = (*(f"{g}={o}" for g, o in options.items() if g not in given), *found)
+    return found
 
 
-def _scale_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
-    """Choices that the scale makes, without groups that the command line chooses."""
+def _of_scale(chosen: Selection) -> dict[str, str]:
+    """Choices that the scale makes."""
     general, own = _scale(chosen)
     options = dict(general["choices"])
     if options and not signatures.attribute(str(chosen.value("task._target_")), "plain_text", True):
         # The scale's data set is plain text; it cannot replace labelled examples.
         options = {g: o for g, o in options.items() if g not in ("data", "tokenizer")}
     options |= own.get("choices", {})
-    return _without_given({g: o for g, o in options.items() if o is not None}, overrides)
+    return {group: option for group, option in options.items() if option is not None}
 
 
-def _companion_choices(chosen: Selection, overrides: Sequence[str]) -> list[str]:
-    """Choices that a chosen part brings along, without groups that the command line chooses.
+def _of_parts(chosen: Selection) -> dict[str, str]:
+    """Choices that a chosen part brings along.
 
     They are under `with:` in its YAML: `mixer=best_combo` is defined with ALiBi.
     """
     options: dict[str, str] = {}
     for group, _, node in chosen.files:
         options |= (node.get(COMPANIONS) or {}) if is_top_level(group) else {}
-    return _without_given(options, overrides)
+    return options
 
 
-def _without_given(options: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
-    given = {override.lstrip("+").partition("=")[0] for override in overrides}
-    return [f"{group}={option}" for group, option in options.items() if group not in given]
-
-
-def _member_choices(chosen: Selection, cycle: Any) -> list[str]:
+def _of_cycle(chosen: Selection, cycle: Any) -> dict[str, str]:
     """Choices for the mixers that a composite's `cycle` names and that have no node yet.
 
     Args:
@@ -167,13 +157,12 @@ def _member_choices(chosen: Selection, cycle: Any) -> list[str]:
     """
     names = chosen.value("mixer.cycle") if cycle is UNSET else cycle
     if not isinstance(names, list):
-        return []
-    mixers = groups()["mixer"]
+        return {}
     for name in names:
-        if name not in mixers:
-            raise unknown("mixer.cycle", str(name), mixers)
-    member_groups = {name: f"mixer@mixer.members.{name}" for name in dict.fromkeys(names)}
-    return [f"+{g}={name}" for name, g in member_groups.items() if g not in chosen.options]
+        if name not in groups()["mixer"]:
+            raise unknown("mixer.cycle", str(name), groups()["mixer"])
+    members = {f"mixer@mixer.members.{name}": name for name in names}
+    return {f"+{group}": name for group, name in members.items() if group not in chosen.options}
 
 
 def scale_of(chosen: Selection) -> dict[str, Any]:

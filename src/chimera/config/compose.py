@@ -13,7 +13,7 @@ a *part* is a choice of a group such as `mixer=`; the *start model* is the one o
    dropped. A key that no chosen part has is refused, naming the nearest. The choices and the row
    are written into the configuration.
 5. *Scale*: its values, shares and bounds (`scale.py`); then the learning rate chosen for the row
-   (`row_learning_rates.py`), `debug=` (`training_steps.py`), `precision=auto` (`precision.py`).
+   (`row_learning_rates.py`), `debug=`, `precision=auto` (`precision.py`).
 6. *Start model and teacher*: their nodes, tokenizer and identities are put in.
 
 The command line wins: steps 5 and 6 leave alone the keys that it has set. Afterwards
@@ -43,9 +43,8 @@ from chimera.config.choices import (
 )
 from chimera.config.groups import groups
 from chimera.config.overrides import CommandLine, read, refuse_unknown, set_values
-from chimera.config.scale import apply_scale, drop_unused_preset_keys
+from chimera.config.scale import apply_debug, apply_scale, drop_unused_preset_keys
 from chimera.config.start_model import row_overrides, start_model, teacher_overrides
-from chimera.config.training_steps import apply_debug
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
 from chimera.program import spelt
@@ -69,7 +68,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     chosen = select(choices)
     known_keys = set(chosen.keys())
     set_values(cfg, line, known_keys)
-    drop_unused_preset_keys(cfg, chosen.options, known_keys)
+    drop_unused_preset_keys(cfg, chosen, known_keys)
     refuse_unknown(cfg, known_keys)
     _name_choices(cfg, chosen.options)
     apply_scale(cfg, scale_of(chosen), set(line.settings))

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera import dotted
 from chimera.config.groups import ZOO, groups, is_part
-from chimera.config.hydra_files import one_line
+from chimera.config.hydra_calls import one_line
 from chimera.config.migration_hints import advice, check_hydra, option_advice
 from chimera.config.schema import RESERVED, arguments
 from chimera.errors import UserError, nearest, unknown

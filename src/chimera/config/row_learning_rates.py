@@ -18,7 +18,7 @@ from typing import Literal
 from omegaconf import DictConfig
 from pydantic import TypeAdapter, ValidationError
 
-from chimera.config.config_folders import roots
+from chimera.config.groups import roots
 from chimera.config.tables import load
 from chimera.errors import UserError
 

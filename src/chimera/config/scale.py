@@ -1,28 +1,26 @@
-"""Apply `scale=` to a composed configuration: set its values, clamp numbers to its bounds.
+"""Adapt a composed configuration to the chosen parts, to `scale=` and to `debug=`.
 
-A value of the command line may go past a bound; `past_bounds` lists such values for the run's
-record and for reports. Also removes preset keys of parts that were replaced. Does not import torch.
+A scale sets values and clamps numbers to its bounds. A value of the command line may go past a
+bound; `past_bounds` lists such values for the run's record and for reports. Does not import torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera import dotted
-from chimera.config.groups import node
+from chimera.config.choices import Selection, select
+from chimera.config.schema import arguments, check_value
 from chimera.rundir.identity import NOT_IDENTITY
 
 #: Key of a run's record that holds `past_bounds`.
 PAST = "past_scale"
 
 
-def drop_unused_preset_keys(
-    cfg: DictConfig, chosen: Mapping[str, str], known_keys: Set[str]
-) -> None:
+def drop_unused_preset_keys(cfg: DictConfig, chosen: Selection, known_keys: Set[str]) -> None:
     """Remove preset keys of a part for which another option was chosen.
 
     Example: `preset=bert_base mixer=mamba` drops the preset's `mixer.bias`, an option of attention.
@@ -30,16 +28,21 @@ def drop_unused_preset_keys(
 
     Args:
         cfg: composed; changed in place.
-        chosen: option of each group.
+        chosen: options and files of all choices.
         known_keys: dotted keys of the chosen parts.
     """
-    of_preset, keys = _preset(chosen["preset"])
+    alone = select((f"preset={chosen.options['preset']}",)).options
+    keys = [key for group, _, node in chosen.files if group == "preset" for key in _keys(node)]
     with open_dict(cfg):
         for key in keys:
-            group, _, rest = key.partition(".")
-            replaced = group in of_preset and chosen[group] != of_preset[group]
-            if rest and replaced and key not in known_keys:
+            group = key.partition(".")[0]
+            if alone.get(group) != chosen.options.get(group) and key not in known_keys:
                 dotted.drop(cfg, key)
+
+
+def _keys(node: Mapping[str, Any]) -> list[str]:
+    """Dotted keys below the top level."""
+    return [key for key, _ in dotted.walk(node) if "." in key]
 
 
 def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str]) -> None:
@@ -71,6 +74,36 @@ def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str
 
 def _free(entries: DictConfig, command_keys: Set[str]) -> list[tuple[str, Any]]:
     return [(str(key), value) for key, value in entries.items() if key not in command_keys]
+
+
+def apply_debug(cfg: DictConfig, chosen: Selection, settings: Mapping[str, Any]) -> None:
+    """Let `debug=` win over rows and scale; set what `fast_dev_run` and `overfit_batches` mean.
+
+    Args:
+        cfg: composed; changed in place.
+        chosen: its files; that of `debug=` sets keys of the trainer only.
+        settings: keys of the command line, which win over `debug=`.
+
+    Raises:
+        UserError: a value of these two that is of another type or range.
+    """
+    for group, _, node in chosen.files:
+        for key, value in dotted.flatten(node).items() if group == "debug" else ():
+            if key not in settings:
+                dotted.put(cfg, key, value)
+    trainer = cfg.trainer
+    for key in ("overfit_batches", "fast_dev_run"):
+        if trainer.get(key) is not None:
+            check_value(f"trainer.{key}", trainer[key], arguments(trainer._target_)[key])
+    if trainer.get("overfit_batches"):
+        trainer.limit_train_batches = trainer.limit_val_batches = trainer.overfit_batches
+    if trainer.get("fast_dev_run"):
+        batches = int(trainer.fast_dev_run)
+        for part in ("train", "val", "test"):
+            trainer[f"limit_{part}_batches"] = batches
+        trainer.max_steps = -(-batches // trainer.accumulate_grad_batches)
+        trainer.max_epochs = trainer.check_val_every_n_epoch = None
+        trainer.val_check_interval = trainer.max_steps
 
 
 def past_bounds(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -107,22 +140,6 @@ def past_lines(config: Mapping[str, Any]) -> list[str]:
 def shown(value: object) -> str:
     """A value as it is written on a command line."""
     return "null" if value is None else str(value)
-
-
-@cache
-def _preset(name: str) -> tuple[dict[str, str], list[str]]:
-    """Options by group and dotted keys of a preset, including those of its base presets."""
-    settings = node("preset", name) or {}
-    options: dict[str, str] = {}
-    keys: list[str] = []
-    for default in settings.pop("defaults", []):
-        if isinstance(default, Mapping):
-            options |= {key.removeprefix("override /"): choice for key, choice in default.items()}
-        elif default != "_self_":
-            base_options, base_keys = _preset(default)
-            options = base_options | options
-            keys = keys + base_keys
-    return options, [*keys, *(key for key, _ in dotted.walk(settings))]
 
 
 def _is_past(key: str, value: object, bound: float) -> bool:

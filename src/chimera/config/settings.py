@@ -225,6 +225,62 @@ class Trainer:
 
 
 @dataclass(frozen=True)
+class TrainerInSteps(Trainer):
+    """Trainer settings whose lengths are optimiser steps and numbers of batches."""
+
+    max_steps: PositiveInt = 1
+    limit_val_batches: PositiveInt | None = None
+    limit_test_batches: PositiveInt | None = None
+
+
+def in_steps(
+    settings: Trainer, batches: int, *, valid: int | None = None, test: int | None = None
+) -> TrainerInSteps:
+    """Convert epochs to optimiser steps, and shares of batches to their number.
+
+    Args:
+        settings: of the configuration.
+        batches: micro-batches of one epoch.
+        valid, test: batches of these splits; None where they are not known.
+
+    Raises:
+        UserError: a share that is less than one batch.
+    """
+    epoch = -(-batches // settings.accumulate_grad_batches)
+    limits = [settings.max_steps] if settings.max_steps else []
+    limits += [settings.max_epochs * epoch] if settings.max_epochs else []
+    lengths = {
+        "max_steps": min(limits),
+        "limit_val_batches": number("limit_val_batches", settings.limit_val_batches, valid),
+        "limit_test_batches": number("limit_test_batches", settings.limit_test_batches, test),
+    }
+    return TrainerInSteps(**{**vars(settings), **lengths})
+
+
+def number(key: str, limit: float | None, batches: int | None) -> int | None:
+    """Number of batches that a limit means; None for all of them.
+
+    Args:
+        key: of the limit, in `trainer`.
+        limit: a number of batches, or a share of them if it is a float.
+        batches: all of them; None where that is not known.
+
+    Raises:
+        UserError: the share is less than one batch.
+    """
+    if limit is None or isinstance(limit, int):
+        return limit
+    if batches is None or limit == 1.0:
+        return None
+    if int(limit * batches) == 0:
+        raise UserError(
+            f"trainer.{key}={limit} of {batches} batches is less than one; use a larger share, or"
+            " a number of batches, which has no point"
+        )
+    return int(limit * batches)
+
+
+@dataclass(frozen=True)
 class Optim:
     """Optimiser, learning rates by component, learning-rate schedule (SPEC T1, T2; TITAN Table 3).
 

@@ -21,8 +21,7 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter
 
-from chimera.config.config_folders import find, roots
-from chimera.config.groups import is_part
+from chimera.config.groups import find, is_part, roots
 from chimera.errors import UserError, unknown
 
 #: Prefix of a reference to a row of a table.

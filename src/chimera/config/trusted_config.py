@@ -18,8 +18,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from chimera import dotted
-from chimera.config.config_folders import roots
-from chimera.config.groups import ZOO
+from chimera.config.groups import ZOO, roots
 from chimera.config.schema import check_node, check_value
 from chimera.config.settings import Run
 from chimera.errors import UserError, one_line

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from chimera.config.config_folders import read_folders
-from chimera.config.groups import ZOO, groups
+from chimera.config.groups import ZOO, groups, read_folders
 from chimera.errors import UserError, nearest, one_line, unknown
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chimera.config.arguments import describe, read
-from chimera.config.config_folders import read_folders
+from chimera.config.groups import read_folders
 from chimera.config.init_from import location
 from chimera.config.trusted_config import recorded, shown
 from chimera.errors import UserError, one_line

@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from chimera.config.groups import ZOO, groups, node
-from chimera.config.make import make
+from chimera.config.hydra_calls import make
 from chimera.config.settings import Model as ModelSettings
 from chimera.contract import (
     CAUSAL,

@@ -18,8 +18,7 @@ from typing import Any
 from hydra.utils import get_object
 
 from chimera.config.compose import compose, plain
-from chimera.config.config_folders import find
-from chimera.config.groups import ZOO, defaults, groups, is_part, node
+from chimera.config.groups import ZOO, defaults, find, groups, is_part, node
 from chimera.config.schema import RESERVED, arguments, describe
 from chimera.config.settings import Model
 from chimera.contract import CAUSAL, Mixer

@@ -13,8 +13,7 @@ from typing import Any, cast
 
 from hydra.utils import get_object
 
-from chimera.config.config_folders import find
-from chimera.config.groups import groups, node
+from chimera.config.groups import find, groups, node
 from chimera.config.tables import title_of
 from chimera.contract import CAUSAL, Mixer
 from chimera.errors import UserError

@@ -103,6 +103,6 @@ def make_part_callbacks(config: Mapping[str, Any]) -> list[Any]:
 
 
 def _make(node: dict[str, Any]) -> Any:
-    from chimera.config.make import make
+    from chimera.config.hydra_calls import make
 
     return make(node)

@@ -17,7 +17,7 @@ from chimera import world
 from chimera.config import signatures
 from chimera.config.groups import ZOO, groups
 from chimera.config.groups import node as node_of
-from chimera.config.make import make
+from chimera.config.hydra_calls import make
 from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest, one_line
 from chimera.train import launch

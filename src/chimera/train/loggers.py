@@ -21,7 +21,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from chimera import world
-from chimera.config.make import make
+from chimera.config.hydra_calls import make
 from chimera.config.schema import nodes
 from chimera.dotted import flatten
 from chimera.program import SWEEP

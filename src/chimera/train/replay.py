@@ -132,7 +132,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
     from chimera.callback.state.step_snapshot import StepSnapshot
     from chimera.callback.state.stop import Until
     from chimera.callback.state.validation import ValidationSchedule
-    from chimera.config.training_steps import in_steps
+    from chimera.config.settings import in_steps
     from chimera.rundir.checkpoint_io import load
     from chimera.train.callbacks import make_part_callbacks
     from chimera.train.console import say

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hydra.utils import get_object
 
-from chimera.config.hydra_files import one_line
+from chimera.config.hydra_calls import one_line
 from chimera.config.settings import Trainer as Settings
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.data.tokenizer.base import Tokenizer

@@ -23,7 +23,7 @@ from chimera.callback.lookup import find, with_method
 from chimera.callback.state.stop import GracefulStop
 from chimera.callback.state.validation import NEVER
 from chimera.config.settings import Trainer as Settings
-from chimera.config.training_steps import TrainerInSteps, in_steps, number
+from chimera.config.settings import TrainerInSteps, in_steps, number
 from chimera.data.batch.module import DataModule
 from chimera.errors import Interrupted
 from chimera.model.compiled import compile_model

@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from torch import nn
 
 from chimera.adapter.shared import files as adapters
-from chimera.config.hydra_files import one_line
+from chimera.config.hydra_calls import one_line
 from chimera.config.init_from import causal_of
 from chimera.config.schema import check_value
 from chimera.config.trusted_config import exported, trusted_model
