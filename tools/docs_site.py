@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.config import tables as experiments
-from chimera.config.groups import find
-from chimera.config.groups import ZOO, groups
+from chimera.config.groups import ZOO, find, groups
 from chimera.model.card import card
 from chimera.model.catalog import rows as catalogue
 
