@@ -15,7 +15,7 @@ from torch import nn
 from chimera.contract_tests import zoo
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePiece
-from chimera.export.folder.weights import bare, distinct
+from chimera.export.folder import distinct, without_adapters
 from chimera.export.hf import files, tokenizer
 from chimera.quant.shared.packing import packed as pack_model
 
@@ -58,7 +58,7 @@ def folder(
     if pack:
         model = pack_model(model)
     to.mkdir(parents=True, exist_ok=True)
-    weights, tied = distinct(bare(model))
+    weights, tied = distinct(without_adapters(model))
     save_file(weights, to / "model.safetensors", {"format": "pt"})
     about = {
         "vocab_size": own.vocab_size,

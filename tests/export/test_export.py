@@ -58,7 +58,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds: dict[str, list[str]] = {
         "lm": [*text, *SMALL, *ternary],
         "rope": [*text, *SMALL, "position=rope", "mixer=interleaved"],
-        "classes": [*tune, *SMALL, "tokenizer=word", "mixer=mamba", "position=none"],
+        "classes": [
+            *tune,
+            *SMALL,
+            "tokenizer=word",
+            "mixer=mamba",
+            "position=none",
+            "task.causal=true",
+        ],
         "body": [*tune, f"init_from={root}/bert", "model.max_len=32"],
         "body_masked": [*text, *body, f"model.name={root}/bert", "task=mlm"],
         "body_causal": [*text, *body, f"model.name={root}/llama", "task=causal_lm"],

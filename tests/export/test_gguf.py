@@ -62,7 +62,7 @@ def file_of(model: Any, to: Path, kind: Type = "f32") -> Path:
     made = convert(model, max_len=32)
     data = {name: stored(name, tensor, kind) for name, tensor in made.tensors.items()}
     words = vocabulary(pieces())
-    del words.settings["precompiled_charsmap"]  # the reader takes seconds for its 240,000 bytes
+    del words["precompiled_charsmap"]  # the reader takes seconds for its 240,000 bytes
     write(to, made, words, data, kind=kind, name="test", about="of a test")
     return to
 

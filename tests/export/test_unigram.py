@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from chimera.data.tokenizer.sentence_piece import SentencePiece, SentencePieceTokenizer
-from chimera.export.hf import tokenizer, unigram
+from chimera.export.hf import tokenizer
 
 #: Marks, ligatures, wide and narrow forms, joined emoji, spaces and controls, our own signs.
 TEXTS = [
@@ -39,7 +39,7 @@ def built(byte_fallback: bool = True) -> SentencePieceTokenizer:
 
 def check(texts: list[str], *, byte_fallback: bool = True) -> None:
     ours = built(byte_fallback)
-    fast = unigram.fast(ours)
+    fast = tokenizer.unigram(ours)
     encoded = fast.encode_batch(texts, add_special_tokens=False)
     other = 0
     for text, want, got in zip(texts, ours.encode(texts), encoded, strict=True):
@@ -70,7 +70,7 @@ def test_any_text_in_canonical_order_is_ours(text: str) -> None:
 
 def test_ids_of_any_kind_give_our_text() -> None:
     ours, draw = built(), np.random.default_rng(0)
-    fast, going_on = unigram.fast(ours), unigram.fast(ours, continues=True)
+    fast, going_on = tokenizer.unigram(ours), tokenizer.unigram(ours, continues=True)
     # Bytes only as whole characters: of a run with a broken one the library shows none.
     pieces = [i for i in range(ours.pieces) if not ours.processor.is_byte(i)]
     for _ in range(200):
@@ -113,7 +113,7 @@ def test_roles_that_a_model_lacks_get_the_next_ids() -> None:
         piece.piece = names.get(piece.piece, piece.piece)
     ours = SentencePieceTokenizer(model.SerializeToString())
     assert ours.vocab_size == ours.pieces + 2
-    fast = unigram.fast(ours)
+    fast = tokenizer.unigram(ours)
     assert fast.get_vocab_size() == ours.vocab_size
     assert fast.token_to_id("[PAD]") == ours.pad_id
     assert fast.token_to_id("[MASK]") == ours.mask_id

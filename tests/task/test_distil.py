@@ -12,9 +12,10 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.start_model import teacher_overrides
 from chimera.contract_tests import zoo
+from chimera.model.hidden_states import hidden_states
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
-from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
+from chimera.task.distil import Teacher, hidden_loss, logit_loss
 
 STUDENT = "+bitnet_qdyt/main=ternary_bert"
 TEACHER = "+bitnet_qdyt/main=bert_base"
@@ -27,7 +28,7 @@ def config(*words: str) -> dict[str, Any]:
 def test_hidden_states_are_the_embeddings_and_each_blocks_output() -> None:
     model = zoo.model()
     ids = zoo.tokens()
-    with hidden_states(model) as states:
+    with hidden_states(model.backbone) as states:
         out = model.backbone(ids)
     assert len(states) == 1 + len(model.backbone.blocks)
     torch.testing.assert_close(model.backbone.norm(states[-1]), out.y)

@@ -7,7 +7,7 @@
 transformers library. The files of a folder: `chimera.export.folder`.
 """
 
-from chimera.export.folder.read import Exported, load
-from chimera.export.write import export
+from chimera.export.folder import export
+from chimera.export.load import Exported, load
 
 __all__ = ["Exported", "export", "load"]

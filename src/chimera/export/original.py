@@ -19,8 +19,8 @@ from chimera.config.from_hf import ASKED, checkpoint_config, configuration
 from chimera.data.tokenizer.own import Own
 from chimera.dotted import flatten
 from chimera.errors import UserError
+from chimera.export.folder import finished, treat_adapter
 from chimera.export.target import check_target
-from chimera.export.write import treat_adapter
 from chimera.model.assemble import choose
 from chimera.model.to_hf import original
 from chimera.rundir.checkpoint_hf import CONFIG, WEIGHTS, read_config, tensors
@@ -48,15 +48,14 @@ def export(run: RunDir, to: Path, like: Path, *, trust: bool = False) -> int:
         run: a finished run of the parts that `init_from=hf:<like>` chooses, in full precision.
         to: a new or empty folder.
         like: folder of the checkpoint.
-        trust: see `export.write.export`.
+        trust: see `export.folder.export`.
 
     Raises:
         UserError: the run is not finished, or has other parts, settings or another tokenizer.
     """
     where = f"like={like}"
     config = run.config()
-    if not run.record():
-        raise UserError(f"run={run.path} is not finished; only finished runs are exported")
+    finished(run)
     check_target(to)
     if not (like / CONFIG).is_file():
         raise UserError(f"{where} is no folder of a checkpoint: {CONFIG} is missing")

@@ -1,4 +1,4 @@
-"""The folder that an export writes: new, empty, or of an earlier export."""
+"""What an export writes to: a new or empty folder, a new file, or that of an earlier export."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from chimera.errors import UserError
 #: All that `adapter=alone` writes, and a file in its folder.
 ALONE = {"README.md", "adapter"}
 ADAPTER = "adapter/adapter_model.safetensors"
+#: First bytes of a file for llama.cpp.
+MAGIC = b"GGUF"
 
 
 def check_target(to: Path) -> None:
@@ -38,3 +40,17 @@ def _is_export(file: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(about, dict) and "chimera" in about
+
+
+def check_file(to: Path) -> None:
+    """Refuse a path that is anything but a new file or an earlier GGUF file.
+
+    Raises:
+        UserError: it is a folder, or another file.
+    """
+    if to.is_dir():
+        raise UserError(f"to={to} is a folder; name a new file that ends in .gguf")
+    if to.exists():
+        with to.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise UserError(f"to={to} is another kind of file; name a new one")

@@ -9,8 +9,6 @@ attention scores, is left out: fused attention does not compute scores, and some
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
+from chimera.model.hidden_states import hidden_states
 from chimera.model.language import LanguageModel
 from chimera.model.restore import restore
 from chimera.rundir.directory import RunDir
@@ -83,28 +82,9 @@ class Teacher:
     @torch.no_grad()
     def hidden_and_logits(self, batch: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
         """Compute the teacher's hidden states [b t d] of each layer and its logits [n v]."""
-        with hidden_states(self.model) as states:
+        with hidden_states(self.model.backbone) as states:
             out = self.model(batch["ids"], batch["mask"], index=batch["index"])
         return states, out.logits
-
-
-@contextmanager
-def hidden_states(model: LanguageModel) -> Iterator[list[Tensor]]:
-    """Collect the first block's input and every block's output in one forward pass."""
-    states: list[Tensor] = []
-
-    def keep_input(_: nn.Module, args: tuple[Any, ...]) -> None:
-        if not states:
-            states.append(args[0])
-
-    blocks = list(model.backbone.blocks)
-    hooks = [blocks[0].register_forward_pre_hook(keep_input)]
-    hooks += [b.register_forward_hook(lambda _m, _a, out: states.append(out.y)) for b in blocks]
-    try:
-        yield states
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def hidden_loss(

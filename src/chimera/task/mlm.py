@@ -16,10 +16,11 @@ from chimera.config.settings import Optim
 from chimera.data.batch.mlm import MLMDataModule
 from chimera.data.batch.module import DataModule
 from chimera.data.tokenizer.base import TokenizerSettings
+from chimera.model.hidden_states import hidden_states
 from chimera.model.language import LanguageModel
 from chimera.rundir.directory import directory_of_teacher
 from chimera.task.base import Stage
-from chimera.task.distil import Teacher, hidden_loss, hidden_states, logit_loss
+from chimera.task.distil import Teacher, hidden_loss, logit_loss
 from chimera.task.language import Batch, LanguageTask, documents_of
 from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
 
@@ -130,7 +131,7 @@ class MaskedLM(LanguageTask):
             loss, logits, aux, stats = self._predict(batch)
             objective = loss
         else:
-            with hidden_states(cast(LanguageModel, self.model)) as hidden:
+            with hidden_states(self.model.backbone) as hidden:
                 loss, logits, aux, stats = self._predict(batch)
             teacher_hidden, teacher_logits = self.teacher.hidden_and_logits(batch)
             of_hidden = hidden_loss(hidden, teacher_hidden, batch["mask"])

@@ -20,9 +20,10 @@ from torch import Tensor
 from chimera.config.groups import groups, node
 from chimera.contract_gguf import NotInGGUF
 from chimera.errors import UserError
+from chimera.export.folder import finished, treat_adapter
 from chimera.export.gguf.model import Converted, convert
-from chimera.export.gguf.tokenizer import Vocabulary, vocabulary
-from chimera.export.write import treat_adapter
+from chimera.export.gguf.tokenizer import vocabulary
+from chimera.export.target import check_file
 from chimera.program import VERSION
 from chimera.rundir.directory import RunDir
 from chimera.rundir.safe_io import make_folder
@@ -32,7 +33,10 @@ Type = Literal["f32", "f16", "q8_0", "tq1_0", "tq2_0"]
 TYPES = get_args(Type)
 #: Of ternary weights alone; what is not ternary is written as f16.
 TERNARY = ("tq1_0", "tq2_0")
-MAGIC = b"GGUF"
+#: Types of settings in which llama.cpp reads them.
+KEY_TYPES = {
+    bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING", bytes: "ARRAY", list: "ARRAY",
+}  # fmt: skip
 
 
 def export(run: RunDir, to: Path, *, kind: Type = "f16", trust: bool = False) -> dict[str, Any]:
@@ -45,18 +49,15 @@ def export(run: RunDir, to: Path, *, kind: Type = "f16", trust: bool = False) ->
         trust: load the Hugging Face model that the run's configuration names, if it has to be.
 
     Returns:
-        `architecture`, `tensors` (their number), `bytes`, `uneven` (see `Converted`).
+        `architecture`, `bytes`, `uneven` (see `Converted`).
 
     Raises:
         UserError: the run is not finished, or llama.cpp does not know a part of it, or `to` is
-            another file, or the package `gguf` is not installed.
+            another file.
     """
     config = run.config()
-    record = run.record()
-    if not record:
-        raise UserError(f"run={run.path} is not finished; only finished runs are exported")
+    finished(run)
     check_file(to)
-    require_gguf()
     restored = restore(run, trust=trust)
     task = restored.task
     if not task.causal:
@@ -77,35 +78,11 @@ def export(run: RunDir, to: Path, *, kind: Type = "f16", trust: bool = False) ->
     make_folder(to.absolute().parent, of=to, key="to")
     about = f"{config['name']}, trained with chimera-lm {VERSION}"
     write(to, made, words, data, kind=kind, name=run.path.name, about=about)
-    size = to.stat().st_size
     return {
         "architecture": made.architecture,
-        "tensors": len(data),
-        "bytes": size,
+        "bytes": to.stat().st_size,
         "uneven": made.uneven,
     }
-
-
-def check_file(to: Path) -> None:
-    """Refuse a path that is anything but a new file or an earlier GGUF file.
-
-    Raises:
-        UserError: it is a folder, or another file.
-    """
-    if to.is_dir():
-        raise UserError(f"to={to} is a folder; name a new file that ends in .gguf")
-    if to.exists():
-        with to.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise UserError(f"to={to} is another kind of file; name a new one")
-
-
-def require_gguf() -> None:
-    """Raise a UserError if the package is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("gguf") is None:
-        raise UserError("to=….gguf needs the package gguf; pip install 'chimera-lm[gguf]'")
 
 
 def named(error: NotInGGUF, choices: Mapping[str, str]) -> str:
@@ -159,7 +136,7 @@ def _ternary(values: npt.NDArray[Any]) -> bool:
 def write(
     to: Path,
     made: Converted,
-    words: Vocabulary,
+    words: Mapping[str, Any],
     data: Mapping[str, Stored],
     *,
     kind: Type,
@@ -171,7 +148,7 @@ def write(
     Args:
         to: the file.
         made: the model.
-        words: the tokenizer.
+        words: keys of the tokenizer, as of `vocabulary`.
         data: bytes of each tensor, as of `stored`.
         kind: format of the matrices.
         name: of the model.
@@ -181,6 +158,7 @@ def write(
 
     files: Any = gguf.LlamaFileType
     types: Any = gguf.GGMLQuantizationType
+    kinds: Any = gguf.GGUFValueType
     beside = to.with_name(f".{to.name}.{os.getpid()}")
     try:
         writer = gguf.GGUFWriter(beside, made.architecture)
@@ -188,17 +166,10 @@ def write(
         writer.add_description(about)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         writer.add_file_type(files["ALL_F32" if kind == "f32" else f"MOSTLY_{kind.upper()}"])
-        for key, value in made.keys.items():
-            _add(writer, f"{made.architecture}.{key}", value)
-        writer.add_tokenizer_model(words.model)
-        writer.add_token_list(words.tokens)
-        writer.add_token_types(words.types)
-        if words.scores:
-            writer.add_token_scores(words.scores)
-        if words.merges:
-            writer.add_token_merges(words.merges)
-        for key, value in words.settings.items():
-            _add(writer, f"tokenizer.ggml.{key}", value)
+        settings = {f"{made.architecture}.{key}": value for key, value in made.keys.items()}
+        settings |= {f"tokenizer.ggml.{key}": value for key, value in words.items()}
+        for key, value in settings.items():
+            writer.add_key_value(key, value, kinds[KEY_TYPES[type(value)]])
         for tensor, (values, of) in data.items():
             writer.add_tensor(tensor, values, raw_dtype=types[of.upper()])
         writer.write_header_to_file()
@@ -208,17 +179,3 @@ def write(
         os.replace(beside, to)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _add(writer: Any, key: str, value: Any) -> None:
-    """Add a setting in the type that llama.cpp reads it in."""
-    if isinstance(value, bool):
-        writer.add_bool(key, value)
-    elif isinstance(value, int):
-        writer.add_uint32(key, value)
-    elif isinstance(value, float):
-        writer.add_float32(key, value)
-    elif isinstance(value, bytes):
-        writer.add_array(key, value)
-    else:
-        writer.add_string(key, value)

@@ -27,38 +27,36 @@ from typing import Any
 from chimera.errors import UserError
 from chimera.program import VERSION
 
-#: Modules with a file name that transformers or people know.
-NAMES = {
-    "chimera.export.hf.modeling": "modeling_chimera",
-    "chimera.export.hf.body": "modeling_chimera",  # of another model
-    "chimera.export.hf.configuration": "configuration_chimera",
-}
 ENTRY = "chimera.export.hf.modeling"
 PARTS = "chimera.export.hf.parts"
 #: Module with the classes of a model whose body is transformers' own.
 BODY = "chimera.export.hf.body"
+#: Modules with a file name that transformers or people know.
+NAMES = {
+    ENTRY: "modeling_chimera",
+    BODY: "modeling_chimera",  # of another model
+    "chimera.export.hf.configuration": "configuration_chimera",
+}
 #: Packages that the folder needs; others are imported where a function calls them.
 NEEDED = frozenset({"torch", "einops", "transformers", "safetensors", *sys.stdlib_module_names})
 #: Packages of which the folder needs only names in annotations.
 ANNOTATIONS = frozenset({"jaxtyping", "annotated_types"})
-#: Of these, what is called.
-RANGES = frozenset({"Ge", "Gt", "Le", "Lt"})
 SHAPES = '''\
 """Names in annotations: shapes of tensors and ranges of numbers, which nothing checks here."""
 
-from typing import Any
 
+class _Annotation:
+    def __init__(self, *bounds, **named):
+        self.bounds = bounds
 
-class _Shape:
-    def __class_getitem__(cls, item: Any) -> Any:
+    def __class_getitem__(cls, item):
         return item[0] if isinstance(item, tuple) else item
 
 
-class _Range:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.bounds = args
-
-
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _Annotation
 '''
 
 
@@ -74,23 +72,27 @@ def write(folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY) -> list[st
         UserError: a class is in no Python file, or two modules would have the same file.
     """
     targets = sorted(set(_targets(nodes)))
-    sources = _closure([entry, *(target.rpartition(".")[0] for target in targets)], targets)
-    names = {module: NAMES.get(module, module.replace(".", "_")) for module in sources}
-    if len(set(names.values())) < len(names):
-        raise UserError("two modules of this model have the same name with _ for dots; rename one")
-    own = {module.partition(".")[0] for module in sources}
-    shapes: set[str] = set()
+    own = {"chimera", *(target.partition(".")[0] for target in targets)}
     texts = {}
-    for module, source in sources.items():
-        if module == PARTS:
-            text = _table(targets, names)
+    modules: dict[str, str] = {}  # by file
+    waiting = [entry, *(target.rpartition(".")[0] for target in targets)]
+    while waiting:
+        module = waiting.pop()
+        file = _file(module)
+        if modules.setdefault(file, module) != module:
+            raise UserError(f"{module} and {modules[file]} would both be {file}.py; rename one")
+        if file in texts:
+            continue
+        if module == PARTS:  # the table of an exported folder imports the targets only
+            text = _table(targets)
+        elif module == "chimera.shapes":
+            text = SHAPES
         else:
-            text = _Rewriter(module, source, names, own, shapes).text()
+            code = _Rewriter(module, own)
+            text = code.text()
+            waiting += code.needs
         head = f"# {module} of chimera-lm {VERSION}, Apache-2.0; imports rewritten by its export.\n"
-        texts[names[module]] = head + text
-    if shapes:
-        lines = (f"{n} = {'_Range' if n in RANGES else '_Shape'}" for n in sorted(shapes))
-        texts["chimera_shapes"] = SHAPES + "\n".join(lines) + "\n"
+        texts[file] = head + text
     # transformers takes the model's class that it last loaded with the same class of configuration,
     # and that class is the same for files of equal contents.
     digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
@@ -111,52 +113,8 @@ def _targets(node: Any) -> Iterator[str]:
             yield from _targets(value)
 
 
-def _closure(roots: list[str], targets: list[str]) -> dict[str, str]:
-    """Source of each module that the roots import, at any depth, of their own packages."""
-    own = {"chimera", *(target.partition(".")[0] for target in targets)}
-    found: dict[str, str] = {}
-    waiting = list(roots)
-    while waiting:
-        module = waiting.pop()
-        if module in found:
-            continue
-        found[module] = _source(module)
-        if module == PARTS:
-            continue  # the table of an exported folder imports the targets only
-        for node in ast.walk(_without_type_checking(ast.parse(found[module]))):
-            for name in _imported(node, module, own):
-                if name not in waiting:
-                    waiting.append(name)
-    return dict(sorted(found.items()))
-
-
-def _source(module: str) -> str:
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise UserError(f"{module} is in no Python file, so an exported folder cannot hold it")
-    return Path(spec.origin).read_text(encoding="utf-8")
-
-
-def _imported(node: ast.AST, module: str, own: set[str]) -> Iterator[str]:
-    """Modules of the own packages that an import statement names."""
-    if isinstance(node, ast.ImportFrom):
-        base = _absolute(node, module)
-        if base.partition(".")[0] in own:
-            yield from {_module(base, alias.name) for alias in node.names}
-    elif isinstance(node, ast.Import):
-        for alias in node.names:
-            if alias.name.partition(".")[0] in own:
-                raise UserError(
-                    f"{module} has «import {alias.name}»; an exported folder needs «from … import»"
-                )
-
-
-def _absolute(node: ast.ImportFrom, module: str) -> str:
-    """Dotted name of what an import statement imports from."""
-    if not node.level:
-        return node.module or ""
-    above = module.split(".")[: -node.level]
-    return ".".join([*above, node.module] if node.module else above)
+def _file(module: str) -> str:
+    return NAMES.get(module, module.replace(".", "_"))
 
 
 @cache
@@ -170,24 +128,13 @@ def _module(base: str, name: str) -> str:
     return base
 
 
-def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-
-
-def _without_type_checking(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and _is_type_checking(node):
-            node.body = [ast.Pass()]
-    return tree
-
-
-def _table(targets: list[str], names: Mapping[str, str]) -> str:
+def _table(targets: list[str]) -> str:
     """The module that stands in the place of `PARTS`."""
     lines = ['"""The classes and functions that the configuration names."""', ""]
     rows = []
     for number, target in enumerate(targets):
         module, _, name = target.rpartition(".")
-        lines.append(f"from .{names[module]} import {name} as part_{number}")
+        lines.append(f"from .{_file(module)} import {name} as part_{number}")
         rows.append(f'    "{target}": part_{number},')
     lines += ["", "PARTS = {", *rows, "}", "", "", "def named(target):"]
     lines += ["    if target not in PARTS:"]
@@ -196,45 +143,64 @@ def _table(targets: list[str], names: Mapping[str, str]) -> str:
 
 
 class _Rewriter:
-    """Rewrites the import statements of a module, and leaves every other line."""
+    """Rewrites the import statements of a module, and leaves every other line.
 
-    def __init__(
-        self, module: str, source: str, names: Mapping[str, str], own: set[str], shapes: set[str]
-    ) -> None:
+    Args:
+        module: its dotted name.
+        own: packages whose modules become files of the folder.
+
+    Attributes:
+        needs: modules that the rewritten one imports from the folder.
+    """
+
+    def __init__(self, module: str, own: set[str]) -> None:
         self.module = module
-        self.source = source
-        self.names = names
         self.own = own
-        self.shapes = shapes  # names of annotations, added to
+        self.needs: list[str] = []
 
     def text(self) -> str:
         """The rewritten module."""
-        lines = self.source.splitlines()
-        for node, new in sorted(self._edits(ast.parse(self.source)), key=lambda e: -e[0].lineno):
+        spec = importlib.util.find_spec(self.module)
+        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+            raise UserError(
+                f"{self.module} is in no Python file, so an exported folder cannot hold it"
+            )
+        source = Path(spec.origin).read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for node, new in sorted(self._edits(ast.parse(source)), key=lambda e: -e[0].lineno):
             indent = " " * node.col_offset
             assert node.end_lineno is not None
             lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
         return "\n".join(lines) + "\n"
 
-    def _edits(self, tree: ast.Module) -> Iterator[tuple[ast.stmt, list[str]]]:
-        waiting: list[ast.AST] = [tree]
-        while waiting:
-            for node in ast.iter_child_nodes(waiting.pop()):
-                if isinstance(node, ast.If) and _is_type_checking(node):
-                    yield node, ["pass"]
-                elif isinstance(node, ast.ImportFrom):
-                    if (new := self._import(node)) is not None:
-                        yield node, new
-                else:
-                    waiting.append(node)
+    def _edits(self, node: ast.AST) -> Iterator[tuple[ast.stmt, list[str]]]:
+        """Statements below a node, and the lines in their place."""
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield node, ["pass"]
+        elif isinstance(node, ast.ImportFrom):
+            if (new := self._import(node)) is not None:
+                yield node, new
+        else:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if foreign := [name for name in names if name.partition(".")[0] in self.own]:
+                raise UserError(
+                    f"{self.module} has «import {foreign[0]}»; an exported folder needs"
+                    " «from … import»"
+                )
+            for child in ast.iter_child_nodes(node):
+                yield from self._edits(child)
 
     def _import(self, node: ast.ImportFrom) -> list[str] | None:
-        base = _absolute(node, self.module)
+        """Lines in the place of `from … import …`; None if it stays."""
+        base = node.module or ""
+        if node.level:
+            above = self.module.split(".")[: -node.level]
+            base = ".".join([*above, base] if base else above)
         package = base.partition(".")[0]
         if package in self.own:
             return [line for alias in node.names for line in self._own(base, alias)]
         if package in ANNOTATIONS:
-            self.shapes.update(alias.name for alias in node.names)
+            self.needs.append("chimera.shapes")
             shown = ", ".join(map(ast.unparse, node.names))
             return [f"from .chimera_shapes import {shown}"]
         if package in NEEDED:
@@ -248,8 +214,10 @@ class _Rewriter:
         ]
 
     def _own(self, base: str, alias: ast.alias) -> Iterator[str]:
+        """Lines in the place of one name that is imported from the own packages."""
         module = _module(base, alias.name)
-        name = self.names[module]
+        self.needs.append(module)
+        name = _file(module)
         if module == base:
             yield f"from .{name} import {ast.unparse(alias)}"
             return

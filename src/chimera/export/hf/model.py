@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from chimera.export.folder.read import load
+from chimera.export.load import load
 
 
 class ChimeraConfig(PretrainedConfig):
