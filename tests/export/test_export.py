@@ -114,7 +114,7 @@ def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
 def test_a_body_is_saved_again_and_trained(name: str, runs: Path, tmp_path: Path) -> None:
     assert export([f"run={runs}/{name}", f"to={tmp_path}/out"]) == 0
     kind = json.loads((tmp_path / "out/config.json").read_text())["architectures"][0]
-    assert not (tmp_path / "out/chimera_export_hf_model.py").exists()
+    assert "from chimera" not in (tmp_path / "out/modeling_chimera.py").read_text()
     model = HEADS[kind].from_pretrained(tmp_path / "out", trust_remote_code=True)
     wanted = of_run(runs / name)
     model.save_pretrained(tmp_path / "again")

@@ -18,7 +18,7 @@ HEADS = ("MaskedLM", "CausalLM", "SequenceClassification")
 SHIM = '''\
 """Loads through the package chimera, which has to be installed."""
 
-from chimera.export.hf.model import ChimeraConfig, ChimeraModel
+from chimera.export.hf_model import ChimeraConfig, ChimeraModel
 
 __all__ = ["ChimeraConfig", "ChimeraModel"]
 '''

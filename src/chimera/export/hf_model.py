@@ -1,4 +1,4 @@
-"""An exported model as a model of the transformers library: input_ids, attention_mask to logits."""
+"""An exported model that only this package can build, as a model of the transformers library."""
 
 from __future__ import annotations
 
