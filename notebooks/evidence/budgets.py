@@ -8,12 +8,12 @@ steps without validations, of one seed's runs on one machine.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-import pandas as pd
-from evidence import Ratio, Report, at_own_rate, by_seed, ratio, report, runs, table
+from evidence import Ratio, Report, Seeds, at_own_rate, by_row, ratio, report, runs, table
 
 from chimera.config import row_learning_rates as rates
 from chimera.report import formatting
@@ -34,94 +34,82 @@ class Budgets:
 
     Args:
         of: the table's report: the rows at its own steps.
-        steps: of the report's runs.
-        costs: FLOPs and seconds of a training step, by row.
-        budget: what each row may take, by equality.
         seeds: that are compared.
+        costs: FLOPs and seconds of a training step, by row.
+        steps: that a budget pays for, by equality and row.
+        values: by equality, row and seed.
     """
 
     of: Report
-    steps: int
-    costs: dict[str, dict[str, float]]
-    budget: dict[str, float]
     seeds: range
-
-    def steps_at(self, equality: str, row: str) -> int:
-        """Steps that a row's budget pays for."""
-        if equality == "steps":
-            return self.steps
-        return max(1, round(self.budget[equality] / self.costs[row][equality]))
-
-    def values(self, equality: str, row: str) -> dict[int, float]:
-        """Values of a row by seed."""
-        path, scale, steps = self.of.table.path, self.of.scale, self.steps_at(equality, row)
-        if steps == self.steps:
-            values = self.of.values(row)
-        else:
-            found = runs(path, choices__scale=scale, trainer__max_steps=steps, row=row)
-            values = by_seed(at_own_rate(found, path), self.of.table.metric)
-        return {seed: value for seed, value in values.items() if seed in self.seeds}
+    costs: Mapping[str, Mapping[str, float]]
+    steps: Mapping[str, Mapping[str, int]]
+    values: Mapping[str, Mapping[str, Seeds]]
 
     def ratio(self, equality: str, row: str, than: str) -> Ratio | None:
         """Of two rows at an equality."""
-        return ratio(self.values(equality, row), self.values(equality, than))
+        return ratio(self.values[equality][row], self.values[equality][than])
 
     def table(self) -> str:
         """All rows at all equalities, as Markdown; a cell with fewer seeds than others says so."""
-        head = ["row", "FLOPs a step", "ms a step", f"at {self.steps} steps"]
-        rows = []
+        lines = []
         for row, cost in self.costs.items():
-            cells = [self._shown("steps", row)]
-            for equality in self.budget:
-                cells += [f"{self.steps_at(equality, row)}", self._shown(equality, row)]
-            step = formatting.count(cost["FLOPs"]), f"{1e3 * cost['seconds']:.0f}"
-            rows.append([f"`{row}`", *step, *cells])
-        head += [name for equality in self.budget for name in ("steps", f"at equal {equality}")]
-        return table(head, rows)
+            line = {"row": f"`{row}`", "FLOPs a step": formatting.count(cost["FLOPs"])}
+            line["ms a step"] = f"{1e3 * cost['seconds']:.0f}"
+            line[f"at {self.steps['steps'][row]} steps"] = self._shown("steps", row)
+            for equality in cost:
+                line["steps" + " " * len(line)] = str(self.steps[equality][row])
+                line[f"at equal {equality}"] = self._shown(equality, row)
+            lines.append(line)
+        return table(lines)
 
     def order(self) -> str:
         """Rows in the order of their means over the seeds that all have, at each equality."""
         said = []
-        for equality in ("steps", *self.budget):
-            rows = {row: self.values(equality, row) for row in self.costs}
+        for equality, rows in self.values.items():
             common = sorted(set.intersection(*(set(values) for values in rows.values())))
             means = {row: fmean(values[seed] for seed in common) for row, values in rows.items()}
-            few = f" ({len(common)} seeds)" * (len(common) < len(self.seeds))
-            said.append(
-                f"{equality}{few}: "
-                + ", ".join(f"`{r}`" for r in sorted(means, key=means.__getitem__))
-            )
+            ranked = ", ".join(f"`{row}`" for row in sorted(means, key=means.__getitem__))
+            said.append(f"{equality}{self._few(len(common))}: {ranked}")
         return f"Best first, by the means. Equal {'; equal '.join(said)}."
 
     def _shown(self, equality: str, row: str) -> str:
-        values = self.values(equality, row)
-        few = f" ({len(values)} seeds)" * (len(values) < len(self.seeds))
-        return formatting.values(values.values()) + few
+        values = self.values[equality][row]
+        return formatting.values(values.values()) + self._few(len(values))
+
+    def _few(self, seeds: int) -> str:
+        return f" ({seeds} seeds)" * (seeds < len(self.seeds))
 
 
 @cache
 def budgets(path: str) -> Budgets:
     """Of one of `TABLES`."""
-    steps, timed, flops, seconds, seeds = TABLES[path]
-    of, kept = (
-        report(path),
-        runs(path, choices__scale="medium", trainer__max_steps=steps, seed=timed),
-    )
+    number, timed, flops, seconds, seeds = TABLES[path]
+    of, kept = report(path), runs(path, choices__scale="medium")
     assert of is not None
-    costs = {}
-    for row in of.table.rows:
-        if row.name in of.rows.index:
-            quiet = kept[kept["row"] == row.name]
-            quiet = quiet[quiet["optim.lr"].astype(float) == rates.chosen(path, row.name, of.scale)]
-            tokens = float(quiet["data.batch_size"].iloc[0]) * _length(quiet)
-            costs[row.name] = {
-                "FLOPs": of.rows["flops"][row.name] * tokens,
-                "seconds": tokens / quiet["tokens_per_second"].median(),
-            }
-    return Budgets(of, steps, costs, {"FLOPs": flops, "seconds": seconds}, seeds)
-
-
-def _length(found: pd.DataFrame) -> float:
-    """Tokens of a sequence of these runs."""
-    column = "data.seq_len" if "data.seq_len" in found else "model.max_len"
-    return float(found[column].iloc[0])
+    names = [row.name for row in of.table.rows if row.name in of.rows.index]
+    quiet = kept[(kept["trainer.max_steps"] == number) & (kept["seed"] == timed)]
+    own = quiet["row"].map({row: rates.chosen(path, row, of.scale) for row in names})
+    quiet = quiet[quiet["optim.lr"].astype(float) == own.astype(float)]
+    length = "data.seq_len" if "data.seq_len" in quiet else "model.max_len"
+    tokens = quiet.groupby("row")[["data.batch_size", length]].first().astype(float).prod(axis=1)
+    speed = quiet.groupby("row")["tokens_per_second"].median()
+    costs = {
+        row: {"FLOPs": of.rows["flops"][row] * tokens[row], "seconds": tokens[row] / speed[row]}
+        for row in names
+    }
+    steps = {"steps": dict.fromkeys(names, number)}
+    values = {"steps": {row: of.values(row) for row in names}}
+    for equality, budget in (("FLOPs", flops), ("seconds", seconds)):
+        paid = {row: max(1, round(budget / costs[row][equality])) for row in names}
+        steps[equality] = paid
+        found = kept[kept["trainer.max_steps"] == kept["row"].map(paid)]
+        by_equality = by_row(at_own_rate(found, path), of.table.metric)
+        values[equality] = {
+            row: of.values(row) if paid[row] == number else by_equality.get(row, {})
+            for row in names
+        }
+    for rows in values.values():
+        for row, found in rows.items():
+            rows[row] = {seed: value for seed, value in found.items() if seed in seeds}
+    return Budgets(of, seeds, costs, steps, values)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 from IPython.display import Markdown, display
@@ -23,9 +24,18 @@ from chimera.rundir.records import frame
 
 #: Values of one row by seed.
 Seeds = Mapping[int, float]
+#: Rows of a table that is shown.
+Lines: TypeAlias = Sequence[Mapping[str, Any]] | pd.DataFrame
 RESULTS = ROOT / "benchmarks" / "results"
 #: Scales of committed reports; the first that a table has is shown.
 SCALES = ("paper", "medium", "small")
+#: Rows of titan/ablations that lack a part: the part, and what they have in its place.
+PARTS = {
+    "dense_ffn": ("four experts (two active)", "one"),
+    "single_mixer": ("six mixers of four kinds", "attention in every layer"),
+    "non_recursive": ("two passes through the layers", "one"),
+    "fp16": ("ternary weights", "full precision"),
+}
 
 
 def runs(*tables: str, **chosen: object) -> pd.DataFrame:
@@ -81,46 +91,41 @@ def source(name: str) -> str:
     """Which command measured a results file, and where."""
     found = results(name)
     machine, commit = found["machine"], found["machine"]["git"]
-    features = "".join(f", {feature}" for feature in found.get("features", []))
-    threads = (
-        f", {found['threads']} thread{'s' * (found['threads'] != 1)}" if "threads" in found else ""
-    )
+    parts = [f"{machine['processor']}, {machine['cpus']} cores", *found.get("features", [])]
+    if "threads" in found:
+        parts.append(f"{found['threads']} thread{'s' * (found['threads'] != 1)}")
     state = " with changes" * bool(commit["changed"])
-    return (
-        f"`python -m benchmarks {name}`, commit `{commit['commit'][:7]}`{state}:"
-        f" {machine['processor']}, {machine['cpus']} cores{features}{threads}."
-    )
+    told = f"`python -m benchmarks {name}`, commit `{commit['commit'][:7]}`{state}"
+    return f"{told}: {', '.join(parts)}."
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table as text."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-
-
-def show(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Display a table."""
-    display(Markdown(table(head, rows)))
-
-
-def show_frame(frame: pd.DataFrame, spec: str | Mapping[str, str] = "", index: str = "") -> None:
-    """Display a frame, with a dash where a number is missing.
+def table(lines: Lines, spec: str | Mapping[str, str] = "", index: str = "") -> str:
+    """A Markdown table as text, with a dash where a number is missing.
 
     Args:
-        frame: its columns are the head.
+        lines: a mapping for each row, or a frame. Spaces around a head are cut, so that two columns
+            can have the same one.
         spec: format of numbers, of all columns or of each.
-        index: head of the first column.
+        index: head of a frame's index.
     """
-    specs = spec if isinstance(spec, Mapping) else dict.fromkeys(frame.columns, spec)
+    if isinstance(lines, pd.DataFrame):
+        heads = [index, *lines.columns]
+        lines = [dict(zip(heads, values, strict=True)) for values in lines.itertuples()]
+    specs = defaultdict(lambda: spec) if isinstance(spec, str) else defaultdict(str, spec)
+    rows = [[_cell(value, specs[head]) for head, value in line.items()] for line in lines]
+    head = [name.strip() for name in lines[0]]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rows])
 
-    def cell(column: str, value: Any) -> str:
-        return value if isinstance(value, str) else f"{value:{specs.get(column, '')}}"
 
-    rows = [
-        [name, *("–" if pd.isna(v) else cell(c, v) for c, v in zip(frame, values, strict=True))]
-        for name, *values in frame.itertuples()
-    ]
-    show([index, *frame], rows)
+def _cell(value: Any, spec: str) -> str:
+    if isinstance(value, str):
+        return value
+    return "–" if pd.api.types.is_scalar(value) and pd.isna(value) else format(value, spec)
+
+
+def show(lines: Lines, spec: str | Mapping[str, str] = "", index: str = "") -> None:
+    """Display a table."""
+    display(Markdown(table(lines, spec, index)))
 
 
 def say(text: str) -> None:
@@ -155,6 +160,14 @@ class Report:
     def link(self, text: str) -> str:
         """A link to report.md."""
         return f"[{text}](../../experiments/{self.table.path}/results/{self.scale}/report.md)"
+
+    def ratio(self, row: str, than: str) -> Ratio | None:
+        """A row divided by another."""
+        return ratio(self.values(row), self.values(than))
+
+    def less(self, reference: str) -> dict[str, Difference | None]:
+        """Differences of the other rows from this one, the best first, corrected for all."""
+        return less({row: self.values(row) for row in self.rows.index}, reference)
 
     @property
     def own_rates(self) -> set[str]:
@@ -192,7 +205,7 @@ class Ratio:
     seeds: int
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} × ({self.low:.2f} to {self.high:.2f})"
+        return between(self.value, self.low, self.high).replace(" (", " × (")
 
     def verdict(self, below: str, above: str, between: str = "open") -> str:
         """What the interval says: it lies below one, above one, or has it inside."""
@@ -216,13 +229,24 @@ def ratio(first: Seeds, second: Seeds, log: Callable[[float], float] = math.log)
     return Ratio(math.exp(gap.mean), math.exp(low), math.exp(high), gap.n)
 
 
+def less(values: Mapping[str, Seeds], reference: str) -> dict[str, Difference | None]:
+    """Differences of all others from the reference, with p after Holm's correction."""
+    others = [row for row in values if row != reference]
+    gaps = corrected([paired(values[row], values[reference]) for row in others])
+    return dict(zip(others, gaps, strict=True))
+
+
+def between(value: float, low: float | None, high: float | None, spec: str = ".2f") -> str:
+    """A number and its interval, as in `0.41 (0.37 to 0.45)`."""
+    return f"{value:{spec}} ({low:{spec}} to {high:{spec}})"
+
+
 def signed(gap: Difference | None, decimals: int = 2) -> str:
     """A difference with its sign and interval, as in `+0.41 (+0.37 to +0.45)`."""
     if gap is None:
         return ""
-    low, high = gap.interval or (None, None)
-    ends = "" if low is None else f" ({low:+.{decimals}f} to {high:+.{decimals}f})"
-    return f"{gap.mean:+.{decimals}f}{ends}"
+    spec = f"+.{decimals}f"
+    return between(gap.mean, *gap.interval, spec) if gap.interval else f"{gap.mean:{spec}}"
 
 
 def nats(metric: str) -> Callable[[float], float]:
@@ -236,28 +260,22 @@ def claims(folder: Path = EXPERIMENTS) -> pd.DataFrame:
     A claim is that `row` of a table has a lower perplexity than `than`. It holds if the whole 95 %
     interval of their ratio lies below one, does not hold if it lies above, and is open otherwise.
     """
-    found = []
-    for claim in pd.read_csv(
-        Path(__file__).with_name("claims.csv"), keep_default_na=False
-    ).itertuples():
+    found, file = [], Path(__file__).with_name("claims.csv")
+    for claim in pd.read_csv(file, keep_default_na=False).itertuples():
+        row, than = str(claim.row), str(claim.than)
         of = report(str(claim.table), folder)
-        if of is None or not {claim.row, claim.than} <= set(of.rows.index):
+        if of is None or not {row, than} <= set(of.rows.index):
             continue
-        log = nats(of.table.metric)
-        here = ratio(of.values(str(claim.row)), of.values(str(claim.than)), log)
+        log, printed = nats(of.table.metric), of.rows["published"]
+        here = ratio(of.values(row), of.values(than), log)
         if here is None:
             continue
-        printed = [
-            of.rows["published"].get(p or r)
-            for p, r in ((claim.row_printed, claim.row), (claim.than_printed, claim.than))
-        ]
-        known = [
-            log(float(value)) for value in printed if value is not None and not math.isnan(value)
-        ]
-        own = ", own rates" * ({claim.row, claim.than} <= of.own_rates)
+        theirs = [printed.get(claim.row_printed or row), printed.get(claim.than_printed or than)]
+        known = not any(map(pd.isna, theirs))
+        own = ", own rates" * ({row, than} <= of.own_rates)
         found.append({
             "claim": f"{claim.claim} ({of.table.source})",
-            "paper": math.exp(known[0] - known[1]) if len(known) == 2 else None,
+            "paper": math.exp(log(theirs[0]) - log(theirs[1])) if known else None,
             "ratio": here,
             "verdict": here.verdict("holds", "does not hold"),
             "runs": of.link(f"{of.scale}, {here.seeds} seeds{own}"),
@@ -267,16 +285,14 @@ def claims(folder: Path = EXPERIMENTS) -> pd.DataFrame:
 
 def claims_table(found: pd.DataFrame) -> str:
     """Claims as a Markdown table."""
-    head = [
-        "a paper says that it lowers perplexity",
-        "its figure",
-        "here, 95 % interval",
-        "",
-        "runs",
-    ]
-    return table(head, [
-        [one.claim, f"{one.paper:.2f} ×" if one.paper == one.paper else "–", one.ratio,
-         f"**{one.verdict}**", one.runs]
+    return table([
+        {
+            "a paper says that it lowers perplexity": one.claim,
+            "its figure": f"{one.paper:.2f} ×" if pd.notna(one.paper) else None,
+            "here, 95 % interval": one.ratio,
+            "": f"**{one.verdict}**",
+            "runs": one.runs,
+        }
         for one in found.itertuples()
     ])  # fmt: skip
 
@@ -284,20 +300,16 @@ def claims_table(found: pd.DataFrame) -> str:
 def order(of: Report) -> str:
     """How many pairs of rows that the paper ranks have its order here."""
     sign = -1.0 if of.table.better == "lower" else 1.0
-    tested = []
-    printed = of.rows[of.rows["published"].notna()]
-    for a, b in combinations(printed.index, 2):
-        gap = sign * (printed["published"][a] - printed["published"][b])
-        first, second = (a, b) if gap > 0 else (b, a)
-        if gap:
-            tested.append(paired(*(
-                {seed: sign * v for seed, v in of.values(row).items()} for row in (first, second)
-            )))  # fmt: skip
+    printed = (sign * of.rows["published"]).dropna()
+    ranked = [
+        pair for pair in permutations(printed.index, 2) if printed[pair[0]] > printed[pair[1]]
+    ]
+    tested = [paired(of.values(first), of.values(second)) for first, second in ranked]
     pairs = [pair for pair in corrected(tested, test=not of.table.counts) if pair is not None]
-    agree = [pair for pair in pairs if pair.mean > 0]
-    against = [pair for pair in pairs if pair.mean <= 0]
     if not pairs:
         return "no pair of rows is ranked"
+    agree = [pair for pair in pairs if sign * pair.mean > 0]
+    against = [pair for pair in pairs if sign * pair.mean <= 0]
     shown = f"{len(agree)} of {len(pairs)} pairs"
     if of.table.counts or all(pair.equal for pair in pairs):
         return shown
@@ -312,30 +324,30 @@ def choosing(path: str, scale: str = "medium") -> pd.DataFrame:
     found = []
     for line in sorted(lines, key=lambda line: line.seed):
         shown = "not finite" if line.value is None else f"{line.value:.4g}"
-        bold = "**" * (chosen.get(line.row) == line.rate)
-        shown = f"{bold}{shown}{bold}"
+        shown = f"**{shown}**" if chosen.get(line.row) == line.rate else shown
         found.append({"row": line.row, "rate": line.rate, "seed": line.seed, "shown": shown})
     return pd.DataFrame(found)
 
 
-def edges(path: str, steps: int) -> list[list[str]]:
-    """Lines of rows with report's seeds at two rates or more: row, rate, choosing seeds, others."""
+def edges(path: str, steps: int) -> list[dict[str, str]]:
+    """Rows with report's seeds at two rates or more: values of choosing and of report's seeds."""
     of, kept = report(path), runs(path, choices__scale="medium", trainer__max_steps=steps)
     assert of is not None
     reported = {seed for row in of.rows.index for seed in of.values(row)}
     lines = []
     for row in (row.name for row in of.table.rows):
-        own = kept[kept["row"] == row]
-        tried = {
-            float(rate): by_seed(part, of.table.metric) for rate, part in own.groupby("optim.lr")
-        }
+        own = kept[kept["row"] == row].groupby("optim.lr")
+        tried = {float(rate): by_seed(part, of.table.metric) for rate, part in own}
         tried = {rate: values for rate, values in tried.items() if values.keys() & reported}
         for rate, values in tried.items() if len(tried) > 1 else ():
-            shown = {seed: formatting.number(value, 4) for seed, value in values.items()}
-            parts = [
-                ", ".join(s for seed, s in shown.items() if (seed in reported) == side)
-                for side in (False, True)
-            ]
             bold = "**" * (rate == rates.chosen(path, row, "medium"))
-            lines.append([f"`{row}`", f"{bold}{rate:g}{bold}", *parts])
+            shown: list[list[str]] = [[], []]
+            for seed, value in values.items():
+                shown[seed in reported].append(formatting.number(value, 4))
+            lines.append({
+                "row": f"`{row}`",
+                "rate": f"{bold}{rate:g}{bold}",
+                "seeds that choose it": ", ".join(shown[False]),
+                "the report's seeds": ", ".join(shown[True]),
+            })  # fmt: skip
     return lines

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pandas as pd
 from budgets import budgets
-from evidence import claims, claims_table, ratio, report, results
+from evidence import PARTS, between, claims, claims_table, report, results
 from small_tasks import mean, profiles, scores
 
 from chimera.paths import ROOT
@@ -25,13 +25,6 @@ PAGES = "notebooks/evidence"
 MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 #: Claims of each verdict that are shown.
 SHOWN = 3
-#: Rows of titan/ablations that lack a part: the part, and what they have in its place.
-PARTS = {
-    "dense_ffn": ("four experts (two active)", "one"),
-    "single_mixer": ("six mixers of four kinds", "attention in every layer"),
-    "non_recursive": ("two passes through the layers", "one"),
-    "fp16": ("ternary weights", "full precision"),
-}
 
 
 def claim_lines() -> str:
@@ -45,26 +38,25 @@ def claim_lines() -> str:
 def titan_parts() -> str:
     """TITAN's parts in one sentence, and TITAN beside a plain encoder."""
     of, at = report("titan/ablations"), budgets("titan/ablations")
+    beside, others = report("titan/baselines"), budgets("titan/baselines")
     assert of is not None
+    assert beside is not None
     said = {}
     for row, (part, instead) in PARTS.items():
-        found = ratio(of.values("full"), of.values(row))
+        found, flops = of.ratio("full", row), of.rows["flops"]
         assert found is not None
-        cheaper = of.rows["flops"]["full"] / of.rows["flops"][row] >= 1.1
+        cheaper = flops["full"] / flops[row] >= 1.1
         equal = f" (at equal FLOPs {at.ratio('FLOPs', 'full', row)})" if cheaper else ""
         said[found.value] = f"{part} in place of {instead} {found}{equal}"
-    beside, others = report("titan/baselines"), budgets("titan/baselines")
-    assert beside is not None
-    whole, plain = "titan_bert_ultra", "transformer_rope"
-    times = beside.rows["flops"][whole] / beside.rows["flops"][plain]
-    equal = ", ".join(f"{others.ratio(e, whole, plain)} at equal {e}" for e in others.budget)
+    pair = "titan_bert_ultra", "transformer_rope"
+    times = beside.rows["flops"][pair[0]] / beside.rows["flops"][pair[1]]
+    equal = ", ".join(f"{others.ratio(e, *pair)} at equal {e}" for e in ("FLOPs", "seconds"))
     return (
         "TITAN's paper plans to measure its parts and does not. Here, the perplexity of its whole"
         " model divided by that without the part ([medium, 3 seeds, own rates]"
         f"({PAGES}/titan.ipynb)): {'; '.join(said[v] for v in sorted(said, reverse=True))}."
         " The whole model's divided by that of a Transformer with rotated positions:"
-        f" {ratio(beside.values(whole), beside.values(plain))}, for {times:.1f} times the FLOPs,"
-        f" {equal}.\n"
+        f" {beside.ratio(*pair)}, for {times:.1f} times the FLOPs, {equal}.\n"
     )
 
 
@@ -75,10 +67,9 @@ def convolution() -> str:
     for without, with_it in (("attention", "conv_attention"), ("delta", "delta+conv=4")):
         low, high = by_mixer[without], by_mixer[with_it]
         gain = iqm_difference(high, low)
-        told.append(
-            f"`{without}` from {iqm(low).value:.2f} to {iqm(high).value:.2f}, by {gain.value:+.2f}"
-            f" ({gain.low:+.2f} to {gain.high:+.2f})"
-        )
+        gained = between(gain.value, gain.low, gain.high, "+.2f")
+        rise = f"from {iqm(low).value:.2f} to {iqm(high).value:.2f}"
+        told.append(f"`{without}` {rise}, by {gained}")
     task = "fuzzy_recall"
     before, after = (mean(of["attention"][task]) for of in (by_mixer, longer))
     return (
@@ -94,24 +85,22 @@ def main_job() -> str:
     """What `make train` takes and gives, by make of processor."""
     lines: list[str] = []
     for name, found in sorted(results("main_job")["processors"].items()):
-        runs, cpus = found["runs"], found["machine"]["cpus"]
+        runs, machine = found["runs"], f"On {found['machine']['cpus']} cores of {name}"
         value = spread([run["perplexity"] for run in runs])
         assert value is not None
-        unigram = runs[0]["unigram"]
+        unigram, tokens = runs[0]["unigram"], runs[0]["tokens"] / 1e6
         clock = formatting.clock(sum(run["seconds"] for run in runs) / len(runs))
-        times = f"{unigram / value.mean:.2f}"
-        ends = f"{formatting.spread(value)} ({len(runs)} seeds)"
+        ends, times = f"{formatting.spread(value)} ({len(runs)} seeds)", unigram / value.mean
         if lines:
             lines.append(
-                f"On {cpus} cores of {name} it takes {clock} and ends with {ends}, {times} times"
-                " lower."
+                f"{machine} it takes {clock} and ends with {ends}, {times:.2f} times lower."
             )
             continue
         lines.append(
-            f"On {cpus} cores of {name} the main job takes {clock} from a cold cache"
-            f" ({runs[0]['steps']:,} steps, {runs[0]['tokens'] / 1e6:.1f} million tokens). It ends"
-            f" with a validation perplexity of {ends}, which is {times} times lower than the"
-            f" {unigram:.1f} of a unigram model on the same tokens."
+            f"{machine} the main job takes {clock} from a cold cache ({runs[0]['steps']:,} steps,"
+            f" {tokens:.1f} million tokens). It ends with a validation perplexity of {ends}, which"
+            f" is {times:.2f} times lower than the {unigram:.1f} of a unigram model on the same"
+            " tokens."
         )
     return "\n".join(lines) + "\n"
 
