@@ -97,7 +97,7 @@ def test_points_have_tokens_flops_and_seconds_as_further_axes(
     assert not [p for p in points if "epoch" in p]  # train/epoch has it
 
 
-def test_parts_diagram_samples_and_code_are_there(records: list[dict[str, Any]]) -> None:
+def test_parts_diagram_and_samples_are_there(records: list[dict[str, Any]]) -> None:
     expected = {
         "model/parameters": "table-file",
         "model/settings": "table-file",
@@ -110,12 +110,6 @@ def test_parts_diagram_samples_and_code_are_there(records: list[dict[str, Any]])
     points = [point["item"] for point in of(records, "history")]
     kinds = {k.removesuffix("._type"): p[k] for p in points for k in p if k.endswith("._type")}
     assert kinds == expected
-    artifacts = [each.get("manifest", {}).get("contents", []) for each in of(records, "artifact")]
-    kept = [[file["path"] for file in files] for files in artifacts]
-    (files,) = [files for files in kept if "config.yaml" in files]
-    assert {"environment.json", "overrides.txt", "model.md", "settings.md"} <= set(files)
-    assert "code/chimera/norm/qdyt.py" in files
-    assert not [file for file in files if file.startswith("code/torch")]
     summary = {key for each in of(records, "summary") for key in each.get("update", {})}
     assert {"val/perplexity", "test/perplexity", "val/unigram_perplexity"} <= summary
 

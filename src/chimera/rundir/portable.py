@@ -106,24 +106,20 @@ def thinned(
         seconds: since the first row, of each row.
         points: at most.
     """
+    import pandas
+
     size = max(1, math.ceil(len(rows) / points))
     names = [name for name in COLUMNS if rows and name in rows[0]]
-    out: dict[str, list[float | None]] = {name: [] for name in (*names, "seconds")}
-    for start in range(0, len(rows), size):
-        part = rows[start : start + size]
-        for name in names:
-            values = [_number(row.get(name)) for row in part]
-            finite = [value for value in values if value is not None]
-            averaged = name in AVERAGED and len(part) > 1 and finite
-            value = sum(finite) / len(finite) if averaged else values[-1]
-            out[name].append(None if value is None else float(f"{value:.6g}"))
-        out["seconds"].append(round(seconds[start + len(part) - 1], 2))
-    return out
+    table = pandas.DataFrame({name: [row.get(name) for row in rows] for name in names})
+    table = table.apply(pandas.to_numeric, errors="coerce").replace([math.inf, -math.inf], math.nan)
+    table["seconds"] = seconds
+    stretches = table.groupby(table.index // size)
+    kept = stretches.tail(1)
+    for name in set(AVERAGED) & set(names):
+        kept = kept.assign(**{name: stretches[name].mean().to_numpy()})
+    found = {name: [_rounded(value) for value in kept[name]] for name in names}
+    return {**found, "seconds": [round(float(value), 2) for value in kept["seconds"]]}
 
 
-def _number(text: object) -> float | None:
-    try:
-        value = float(str(text))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def _rounded(value: float) -> float | None:
+    return None if math.isnan(value) else float(f"{value:.6g}")

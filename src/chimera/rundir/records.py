@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gzip
-import io
 import json
 import os
 import sys
@@ -51,8 +50,6 @@ LIST = "runs.txt"
 COLUMNS = ("identity", "row", "seed", "metric", "value", "commit", "date")
 #: Bytes of all records of a folder, uncompressed; a larger file is damaged or meant to do harm.
 LARGEST = 1 << 28
-#: Lines on records that do not count which one command prints.
-MOST_LINES = 5
 #: Fields of a line, and their types.
 FIELDS: dict[str, type] = {
     "identity": str,
@@ -158,13 +155,10 @@ class Records:
 
     def tell(self) -> None:
         """Say on standard error which records do not count, each once in a process."""
-        lines = [f"not counted: {one_line(why)}" for why in dict.fromkeys(self.refused.values())]
-        if (rest := len(lines) - MOST_LINES) > 0:
-            lines[MOST_LINES:] = [f"not counted: {rest} more records"]
-        for line in lines:
-            if line not in _told:
-                _told.add(line)
-                print(line, file=sys.stderr)
+        for why in dict.fromkeys(self.refused.values()):
+            if why not in _told:
+                _told.add(why)
+                print(f"not counted: {one_line(why)}", file=sys.stderr)
 
 
 def folders(roots: Sequence[Path] | None = None) -> list[Path]:
@@ -307,11 +301,10 @@ def add(
     by_folder = defaultdict[Path, list[Record]](list)
     for record in found:
         by_folder[to or record.folder].append(record)
-    new = [write(folder, those, overwrite=overwrite) for folder, those in by_folder.items()]
-    return [record for those in new for record in those]
+    return [each for place in by_folder for each in _write(place, by_folder[place], overwrite)]
 
 
-def write(folder: Path, found: Sequence[Record], *, overwrite: bool = False) -> list[Record]:
+def _write(folder: Path, found: Sequence[Record], overwrite: bool) -> list[Record]:
     """Write records into a folder beside those that are there; return those that are new.
 
     The list is written after the records: a process that is killed in between leaves records that
@@ -338,7 +331,8 @@ def write(folder: Path, found: Sequence[Record], *, overwrite: bool = False) -> 
             new.append(placed)
         ordered = sorted(kept.values(), key=_order)
         if new or len(_listed(folder / LIST)) != len(kept):
-            write_atomic(folder / RUNS, _compressed(map(_line, ordered)))
+            whole = "".join(f"{_line(each)}\n" for each in ordered)
+            write_atomic(folder / RUNS, gzip.compress(whole.encode(), mtime=0))
             text = "".join("\t".join(_summary(each)) + "\n" for each in ordered)
             write_atomic(folder / LIST, "\t".join(COLUMNS) + "\n" + text)
     return new
@@ -370,15 +364,6 @@ def _line(record: Record) -> str:
     return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
-def _compressed(lines: Iterable[str]) -> bytes:
-    """The same bytes for the same lines."""
-    packed = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=packed, compresslevel=9, mtime=0) as file:
-        for line in lines:
-            file.write(line.encode() + b"\n")
-    return packed.getvalue()
-
-
 def _listed(file: Path) -> list[str]:
     """Identities in a list; empty where there is no file."""
     try:
@@ -396,16 +381,12 @@ def _lines(file: Path) -> dict[str, bytes]:
     Raises:
         UserError: it cannot be read.
     """
-    try:
-        about = file.stat()
-    except OSError:
-        return {}
-    return _unpacked(file, about.st_mtime_ns, about.st_size)
+    return _unpacked(file, file.stat().st_mtime_ns) if file.exists() else {}
 
 
 @lru_cache(maxsize=64)
-def _unpacked(file: Path, changed: int, size: int) -> dict[str, bytes]:
-    """`_lines` of a file that was changed then and is so large."""
+def _unpacked(file: Path, changed: int) -> dict[str, bytes]:
+    """`_lines` of a file that was changed at that time."""
     try:
         with gzip.open(file) as opened:
             whole = opened.read(LARGEST + 1)

@@ -176,15 +176,6 @@ class WandbRun(WandbLogger):
 
         self.experiment.log({key: wandb.Image(str(file))})
 
-    def keep(self, files: Mapping[str, Path]) -> None:
-        """See `chimera.train.run_files.Shows`; the files are an artifact."""
-        import wandb
-
-        artifact = wandb.Artifact(f"run-{self.experiment.id}", type="config")
-        for name, file in files.items():
-            artifact.add_file(str(file), name=name)
-        self.experiment.log_artifact(artifact)
-
     def summarise(self, facts: Mapping[str, Any]) -> None:
         """Numbers at the end, for W&B's table of runs."""
         self.experiment.summary.update(dict(facts))

@@ -91,13 +91,12 @@ def ternary_weights(model: nn.Module) -> list[nn.Parameter]:
 def ternary_by_component(model: nn.Module) -> dict[str, float]:
     """Ternary share of each component's parameters; empty if the model has no ternary weight."""
     owner = components(model)
-    ternary = {id(w) for w in ternary_weights(model)}
+    ternary = {id(weight) for weight in ternary_weights(model)}
     counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         counts[owner[name]] += parameter.numel() * (id(parameter) in ternary)
-    if not counts.total():
-        return {}
-    return {name: counts[name] / n for name, n in parameters_by_component(model).items()}
+    every = parameters_by_component(model) if ternary else {}
+    return {name: counts[name] / number for name, number in every.items()}
 
 
 def vocabulary_of(config: dict[str, Any]) -> int:
@@ -209,48 +208,49 @@ def activations(task: Task, length: int) -> tuple[float, float]:
 
 def text(found: dict[str, Any]) -> str:
     """The overview as tables of fixed width."""
-    total = found["parameters"]["total"]
+    import pandas
+
+    counts = {**found["parameters"], "trained": found["trained"]["parameters"]}
     flops = found["flops"]
-    by_component = flops["by_component"] if flops else {}
+    products = {**flops["by_component"], "total": flops["forward"]} if flops else {}
+    columns = {"parameters": counts, "ternary": found["ternary"], "FLOPs/token": products}
+    parts = pandas.DataFrame(columns, index=list(counts), dtype=float)
+    parts.insert(1, "share", parts["parameters"] / counts["total"])
+    stored = pandas.DataFrame(found["bytes"]).T
+    stored.insert(0, "bits/weight", 8 * stored["packed"] / stored["parameters"])
     lines = [found["name"], ""]
-    lines.append(
-        f"{'component':<16}{'parameters':>14}{'share':>8}{'ternary':>9}{'FLOPs/token':>14}"
-    )
-    for name, number in found["parameters"].items():
-        ternary = f"{found['ternary'][name]:.0%}" if name in found["ternary"] else ""
-        of = by_component.get(name) if name != "total" else flops and flops["forward"]
-        lines.append(
-            f"{name:<16}{number:>14,}{number / total:>8.1%}{ternary:>9}"
-            f"{f'{of:,.0f}' if of else '':>14}"
-        )
-    trained = found["trained"]
-    lines.append(f"{'trained':<16}{trained['parameters']:>14,}{trained['share']:>8.1%}")
-    lines += ["", f"{'stored':<16}{'bits/weight':>14}{'packed':>12}{'fp16':>12}{'fp32':>12}"]
-    for role, size in found["bytes"].items():
-        bits = 8 * size["packed"] / size["parameters"]
-        lines.append(
-            f"{role:<16}{bits:>14.2f}"
-            + "".join(f"{size[kind] / 1e6:>9.2f} MB" for kind in ("packed", "fp16", "fp32"))
-        )
+    lines += [parts.to_string(na_rep="", formatters=[_whole, _share, _percent, _whole]), ""]
+    kinds = {"bits/weight": "{:.2f}".format, "packed": _mb, "fp16": _mb, "fp32": _mb}
+    lines += [stored.to_string(columns=list(kinds), formatters=kinds), ""]
     if flops:
         lines += [
-            "",
             f"matrix products: {flops['forward'] / 1e6:,.2f} MFLOP per token forward,"
             f" {flops['training'] / 1e6:,.2f} in training, at {flops['length']} tokens",
             *(f"at most: {reason}" for reason in flops["at_most"]),
             f"other operations write {flops['elementwise'] / 1e6:,.2f} million numbers per token",
+            "",
         ]
-    of = ", ".join(f"{k} {v / 1e6:,.1f} MB" for k, v in found["memory"].items() if k != "total")
-    lines += ["", f"memory of a step: about {found['memory']['total'] / 1e6:,.0f} MB ({of})"]
+    needed = found["memory"]
+    of = ", ".join(f"{k} {_mb(v)}" for k, v in needed.items() if k != "total")
     kept = found["disk"]
-    ends = "" if kept["epoch"] is None else f", {kept['epoch']} at ends of epochs"
-    lines += [
-        f"disk: at most about {kept['total'] / 1e6:,.0f} MB: checkpoints of"
-        f" {kept['checkpoint'] / 1e6:,.1f} MB, {kept['newest']} newest, {kept['best']} best{ends}"
-    ]
+    ends = f"{kept['epoch']} at ends of epochs"
     if kept["epoch"] is None:
-        lines.append(
-            "  and one at each end of an epoch (trainer.checkpoint_keep_epochs=1 keeps the last)"
-        )
-    lines += [f"vocabulary: {found['vocabulary']:,}; diagram: format=mermaid"]
-    return "\n".join(lines)
+        ends = "one at each end of an epoch (trainer.checkpoint_keep_epochs=1 keeps the last)"
+    return "\n".join(
+        [
+            *lines,
+            f"memory of a step: about {_mb(needed['total'])} ({of})",
+            f"disk: at most about {_mb(kept['total'])}: checkpoints of {_mb(kept['checkpoint'])},"
+            f" {kept['newest']} newest, {kept['best']} best, {ends}",
+            f"vocabulary: {found['vocabulary']:,}; diagram: format=mermaid",
+        ]
+    )
+
+
+_whole = "{:,.0f}".format
+_share = "{:.1%}".format
+_percent = "{:.0%}".format
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:,.2f} MB"

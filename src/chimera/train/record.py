@@ -56,28 +56,13 @@ def trivial(task: Task, data: DataModule) -> dict[str, Any]:
     return {name: metrics for name, metrics in found.items() if metrics}
 
 
-def facts_after(
-    trainer: pl.Trainer,
-    before: dict[str, Any],
-    metrics: dict[str, float],
-    other_rules: dict[str, dict[str, float]],
-    precision: str,
-) -> dict[str, Any]:
-    """What training and test gave; the rate of the machine is measured by rank 0.
-
-    Args:
-        trainer: has trained.
-        before: the facts that were known before training.
-        metrics: of the final validation and test.
-        other_rules: metrics by the rules of evaluation that were not chosen.
-        precision: of the run.
-    """
+def facts_after(trainer: pl.Trainer) -> dict[str, Any]:
+    """What the callbacks have counted in training."""
     steps = find(trainer, Steps)
     checkpoints = find(trainer, Checkpoints)
     guard = find(trainer, NanGuard)
     log = RunDir(Path(trainer.default_root_dir)).steps
-    facts = {
-        "metrics": metrics,
+    return {
         "tokens_per_second": steps.tokens_per_second,
         "peak_memory_gb": peak_memory_gb(),
         "wall_seconds": steps.wall_seconds,
@@ -90,11 +75,7 @@ def facts_after(
             "seconds": sum(checkpoints.stalls),
             "longest": max(checkpoints.stalls, default=0.0),
         },
-        **({"other_rules": other_rules} if other_rules else {}),
     }
-    if trainer.is_global_zero:
-        facts |= utilisation(trainer, precision, {**before, **facts})
-    return facts
 
 
 def utilisation(trainer: pl.Trainer, precision: str, facts: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.safe_io import read_json
 
 #: Facts that a replay needs.
-USED = ("state", "random", "step", "absent", "batches_an_epoch")
+USED = ("state", "step", "absent", "batches_an_epoch")
 #: Facts of two reports that are equal if the step is reproduced to the bit.
 SAME = ("kind", "what", "losses", "gradients_not_finite", "weights_not_finite")
 
@@ -48,38 +48,23 @@ def find(name: str, *, trust: bool = False) -> Path:
             f"replay={name}: the run names the teacher {shown(teacher)}, which is not loaded on a"
             " file's word; add trust=true if you know it"
         )
-    if (other := _at_fault_elsewhere(facts)) is not None:
-        name = f"nan_report-{facts['step']}{f'-rank{other}' * (other > 0)}.json"
+    faulty = facts["at_fault"]
+    if faulty and facts["random"].get("rank") not in faulty:
+        name = f"nan_report-{facts['step']}{f'-rank{faulty[0]}' * bool(faulty[0])}.json"
         raise UserError(
-            f"replay={file}: the loss of process {other} was not finite, and this is the share of"
-            f" another process; use replay={file.parent / name}"
+            f"replay={file}: the loss of process {faulty[0]} was not finite, and this is the share"
+            f" of another process; use replay={file.parent / name}"
         )
     for needed in (file.with_suffix(".npz"), directory.tokenizer):
         if not needed.exists():
             raise UserError(f"replay={name} needs {needed}, which is missing")
     state = file.parent / str(facts["state"])
-    if not facts["state"] or not state.exists() or not _inside(state, file.parent):
+    inside = state.resolve().is_relative_to(file.parent.resolve())
+    if not facts["state"] or not state.exists() or not inside:
         raise UserError(
             f"replay={name}: the state of before the step, {facts['state']}, is missing"
         )
     return file
-
-
-def _at_fault_elsewhere(facts: dict[str, Any]) -> int | None:
-    """First process whose loss was not finite, if the report is of another process.
-
-    A report of one process, and of 0.1.0, names none.
-    """
-    random = facts["random"]
-    faulty = facts.get("at_fault")
-    rank = random.get("rank", 0) if isinstance(random, dict) else 0
-    if not isinstance(faulty, list) or not faulty or rank in faulty:
-        return None
-    return faulty[0] if isinstance(faulty[0], int) else None
-
-
-def _inside(file: Path, folder: Path) -> bool:
-    return file.resolve().is_relative_to(folder.resolve())
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -89,7 +74,8 @@ def read(file: Path) -> dict[str, Any]:
         UserError: the file is no report.
     """
     facts = read_json(file)
-    if not {*SAME, *USED} <= set(facts):
+    plain = isinstance(facts.get("at_fault"), list) and isinstance(facts.get("random"), dict)
+    if not plain or not {*SAME, *USED} <= set(facts):
         raise UserError(f"replay={file} is not the report of a step that was not finite")
     return facts
 
@@ -175,7 +161,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
         else:
             say(f"not reproduced: step {facts['step']} is finite this time")
             return 1
-    say(nan_report.shortened({**now, "state": facts["state"]}, file))
+    say("\n  ".join(nan_report.shortened({**now, "state": facts["state"]}, file)))
     differing = [key for key in SAME if now[key] != facts[key]]
     if now["kind"] != facts["kind"]:
         say(f"not reproduced: then {facts['what']}, now {now['what']}")

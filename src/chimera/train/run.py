@@ -22,7 +22,7 @@ from chimera.train.loggers import hyperparameters, open_loggers, summarise
 from chimera.train.malloc_tuning import keep_freed_memory
 from chimera.train.memory import advice, readable_memory_errors
 from chimera.train.ranks import Ranks, process_group
-from chimera.train.record import facts_after, facts_before
+from chimera.train.record import facts_after, facts_before, utilisation
 from chimera.train.resume import lock_and_resume
 from chimera.train.status import run_status
 from chimera.train.trainer import build_trainer, fit, trainer_settings, training_steps
@@ -90,9 +90,12 @@ def _train(
         with open_loggers(config["logger"], known, directory.path) as loggers:
             trainer = build_trainer(config["precision"], lengths, directory, loggers, callbacks)
             fit(trainer, task, data, lengths, checkpoint)
-            metrics = final_metrics(trainer, task, data, lengths.limit_val_batches, ranks)
-            others = by_other_rules(trainer, task, data)
-            facts |= facts_after(trainer, facts, metrics, others, config["precision"])
+            facts["metrics"] = final_metrics(trainer, task, data, lengths.limit_val_batches, ranks)
+            if others := by_other_rules(trainer, task, data):
+                facts["other_rules"] = others
+            facts |= facts_after(trainer)
+            if ranks.first:
+                facts |= utilisation(trainer, config["precision"], facts)
             summarise(facts, loggers)
         if ranks.first:
             directory.write_record(facts)

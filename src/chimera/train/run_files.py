@@ -1,20 +1,17 @@
 """Files beside a run's numbers: tokenizer, test set, model.md, settings.md, samples.md.
 
-Loggers that have the methods of `Shows` get the tables, the diagram and the files as well: W&B
-shows them as tables, a page and an artifact.
+Loggers that have the methods of `Shows` get the tables and the diagram as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from inspect import getmodule, getsourcefile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
-from hydra.utils import get_object
 from lightning.pytorch.callbacks import Callback
 
 from chimera.config.compose import compose, plain
@@ -30,9 +27,6 @@ from chimera.rundir.safe_io import write_atomic
 from chimera.task.base import Task
 from chimera.train.model_summary import parameters_by_component, ternary_by_component
 
-PACKAGE = "chimera."
-#: Files of a run's directory that say what it is.
-FILES = ("config.yaml", "overrides.txt", "environment.json", "model.md", "settings.md")
 #: Columns of the table of parameters, and of that of settings.
 PARAMETERS = ("component", "parameters", "share", "ternary")
 SETTINGS = ("setting", "default", "here")
@@ -50,9 +44,6 @@ class Shows(Protocol):
 
     def show_text(self, key: str, text: str) -> None:
         """Show text of fixed width."""
-
-    def keep(self, files: Mapping[str, Path]) -> None:
-        """Keep files, by their names, with the run."""
 
 
 class RunFiles(Callback):
@@ -92,7 +83,7 @@ class RunFiles(Callback):
 
 
 def show_model(config: Mapping[str, Any], task: Task, folder: Path, loggers: Sequence[Any]) -> None:
-    """Write model.md and settings.md, and hand them on with the sources of the chosen classes.
+    """Write model.md and settings.md, and show loggers the same.
 
     Args:
         config: of the run.
@@ -112,8 +103,6 @@ def show_model(config: Mapping[str, Any], task: Task, folder: Path, loggers: Seq
             logger.show_table("model/parameters", PARAMETERS, rows)
             logger.show_table("model/settings", SETTINGS, compared)
             logger.show_text("model/diagram", diagram)
-            files = {name: folder / name for name in FILES}
-            logger.keep({**files, **dict(_sources(config))})
 
 
 def from_defaults(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -169,29 +158,6 @@ def _parameters(task: Task) -> Iterator[tuple[str, int, str, str]]:
     for name, number in {"total": total, **counts}.items():
         share = f"{ternary[name]:.0%}" if name in ternary else ""
         yield name, number, f"{number / total:.1%}", share
-
-
-def _sources(config: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """(name, file) of the modules whose classes a configuration names."""
-    for target in sorted(set(_targets(config))):
-        module = getmodule(get_object(target))
-        file = getsourcefile(module) if module is not None else None
-        if module is None or file is None or not (target.startswith(PACKAGE) or _own(Path(file))):
-            continue
-        yield f"code/{module.__name__.replace('.', '/')}.py", Path(file)
-
-
-def _own(file: Path) -> bool:
-    """Whether a file is of no installed package: its version does not tell what is in it."""
-    return not {"site-packages", "dist-packages"} & set(file.parts)
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        if isinstance(node.get("_target_"), str):
-            yield node["_target_"]
-        for value in node.values():
-            yield from _targets(value)
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

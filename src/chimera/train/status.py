@@ -1,4 +1,7 @@
-"""Keep status.json of a run: RUNNING while it is at work, then DONE, STOPPED or FAILED."""
+"""Keep status.json of a run: RUNNING while it is at work, then DONE, STOPPED or FAILED.
+
+A thread writes it every few seconds with the step and the loss: the run's heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +47,41 @@ def run_status(
             raise
         return
     steps = next(callback for callback in callbacks if isinstance(callback, Steps))
-    heartbeat = Heartbeat(directory, steps, start, max_steps)
-    heartbeat.start()
+    began = datetime.now(UTC).isoformat()
+    ended = threading.Event()
+
+    def mark(state: str, **more: object) -> None:
+        last = steps.last
+        step, loss = (start, None) if last is None else (last.global_step, last.loss)
+        about = {"started": began, "step": step, "max_steps": max_steps, "loss": loss}
+        directory.write_status(state, **about, **more)
+
+    def beat() -> None:
+        while not ended.wait(HEARTBEAT):
+            with contextlib.suppress(OSError):  # a full disk is for the training thread to report
+                mark("RUNNING")
+
+    def end(state: str, **more: object) -> None:
+        ended.set()
+        heart.join()
+        mark(state, **more)
+
+    heart = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    mark("RUNNING")
+    heart.start()
     try:
         with readable_lost_processes(ranks.timeout):
             yield
     except Interrupted as stopped:
-        heartbeat.stop("STOPPED", why=str(stopped))
+        end("STOPPED", why=str(stopped))
         raise
     except BaseException as error:
         with contextlib.suppress(OSError):  # the disk may be what failed
-            heartbeat.stop("FAILED", why=f"{type(error).__name__}: {error}")
+            end("FAILED", why=f"{type(error).__name__}: {error}")
         if isinstance(error, OSError) and error.errno in FULL:
             raise _disk_full(directory) from error
         raise
-    heartbeat.stop("DONE")
+    end("DONE")
 
 
 def _disk_full(directory: RunDir) -> UserError:
@@ -68,47 +91,3 @@ def _disk_full(directory: RunDir) -> UserError:
         f"no space left for {directory.path}; last checkpoint: {good};"
         " free some space and start the same command again"
     )
-
-
-class Heartbeat:
-    """A thread that writes the state, the step and the loss every few seconds.
-
-    Args:
-        directory: of the run.
-        steps: knows the last step.
-        start: optimiser steps already taken.
-        max_steps: of the run.
-    """
-
-    def __init__(self, directory: RunDir, steps: Steps, start: int, max_steps: int) -> None:
-        self.directory = directory
-        self.steps = steps
-        self._facts: dict[str, object] = {
-            "started": datetime.now(UTC).isoformat(),
-            "step": start,
-            "max_steps": max_steps,
-            "loss": None,
-        }
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-
-    def start(self) -> None:
-        """Write RUNNING now and again for as long as the process lives."""
-        self._mark("RUNNING")
-        self._thread.start()
-
-    def stop(self, state: str, **more: object) -> None:
-        """Stop the thread and write the final state."""
-        self._end.set()
-        self._thread.join()
-        self._mark(state, **more)
-
-    def _mark(self, state: str, **more: Any) -> None:
-        if (last := self.steps.last) is not None:
-            self._facts |= {"step": last.global_step, "loss": last.loss}
-        self.directory.write_status(state, **self._facts, **more)
-
-    def _beat(self) -> None:
-        while not self._end.wait(HEARTBEAT):
-            with contextlib.suppress(OSError):  # a full disk is for the training thread to report
-                self._mark("RUNNING")

@@ -120,9 +120,8 @@ class NanGuard(Callback):
             self.checkpoints.rescue()
         facts["state"] = None if state is None else str(state.relative_to(self.directory.path))
         file = nan_report.write(self.directory.path, facts, self._batches)
-        if (
-            self.show and trainer.is_global_zero
-        ):  # on the console of the progress bar, which would be drawn over otherwise
-            text = nan_report.shortened(facts, file)
+        # On the console of the progress bar, which would be drawn over otherwise.
+        if self.show and trainer.is_global_zero:
+            text = "\n  ".join(nan_report.shortened(facts, file))
             rich.get_console().print(text, highlight=False, soft_wrap=True, markup=False)
         return f"{facts['what']} at step {facts['step']}; report: {file.with_suffix('.md')}"

@@ -113,65 +113,58 @@ def read_batches(report: Path) -> list[dict[str, Any]]:
     return batches
 
 
-def markdown(facts: dict[str, Any], file: Path) -> str:
-    """The whole report as Markdown."""
-    random = facts["random"]
-    sections = {
-        "Learning rates": [f"{k}: {v:.3e}" for k, v in facts["learning_rates"].items()],
-        "Gradients that are not finite": _counts(facts["gradients_not_finite"]),
-        f"Gradients above {LARGE:g}": [
-            f"`{k}`: largest {v:.3e}" for k, v in facts["gradients_large"].items()
-        ],
-        "Weights and buffers that are not finite": _counts(facts["weights_not_finite"]),
-        "Batch": [
-            f"micro-batch {random['micro_batches'][i]}, `{key}`: {s['shape']} {s['dtype']},"
-            f" {s['min']} to {s['max']}, {s['not_finite']} not finite"
-            for i, batch in enumerate(facts["batch"])
-            for key, s in batch.items()
-        ],
-        "Memory": [f"{key}: {value}" for key, value in facts["memory"].items()],
-        "Configuration that affects stability": [
-            f"{k}: `{v}`" for k, v in facts["configuration"].items()
-        ],
-    }
-    lines = [
-        f"# {facts['what']} at step {facts['step']}",
-        "",
-        f"Epoch {facts['epoch']}; losses of the micro-batches {facts['losses']}; gradient norm"
-        f" {facts['grad_norm']}; scale of the loss {facts['scaler_scale']:g}. The update was not"
-        " applied.",
-        "",
-        f"State of before: `{facts['state']}`. Samples {facts['indices']}, seed {random['seed']},"
-        f" micro-batches {random['micro_batches']}, rank {random['rank']}.",
-        "",
-        f"Repeat the step: `{spelt('train')} replay={file}`",
-    ]
-    for title, items in sections.items():
-        lines += ["", f"## {title}", "", *(f"- {item}" for item in items or ["none"])]
-    return "\n".join(lines) + "\n"
+def shortened(facts: dict[str, Any], file: Path) -> list[str]:
+    """The report in a few lines, for a terminal.
 
-
-def shortened(facts: dict[str, Any], file: Path) -> str:
-    """The report in a few lines, for a terminal."""
+    Args:
+        facts: of `collect`, with the state of before.
+        file: of the report.
+    """
 
     def few(names: dict[str, Any]) -> str:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return (", ".join(list(names)[:3]) or "none") + more
 
     rates = facts["learning_rates"].values()
-    return "\n".join(
-        [
-            f"{facts['what']} at step {facts['step']}, before the update",
-            f"  losses {facts['losses']}, gradient norm {facts['grad_norm']},"
-            f" rates {min(rates):.1e} to {max(rates):.1e}",
-            f"  gradients not finite: {few(facts['gradients_not_finite'])}",
-            f"  gradients above {LARGE:g}: {few(facts['gradients_large'])}",
-            f"  weights not finite: {few(facts['weights_not_finite'])}",
-            f"  state of before: {facts['state']}",
-            f"  report: {file.with_suffix('.md')}",
-            f"  repeat: {spelt('train')} replay={file}",
-        ]
+    return [
+        f"{facts['what']} at step {facts['step']}, before the update",
+        f"losses {facts['losses']}, gradient norm {facts['grad_norm']},"
+        f" rates {min(rates):.1e} to {max(rates):.1e}, scale of the loss {facts['scaler_scale']:g}",
+        f"gradients not finite: {few(facts['gradients_not_finite'])}",
+        f"gradients above {LARGE:g}: {few(facts['gradients_large'])}",
+        f"weights not finite: {few(facts['weights_not_finite'])}",
+        f"state of before: {facts['state']}",
+        f"report: {file.with_suffix('.md')}",
+        f"repeat: {spelt('train')} replay={file}",
+    ]
+
+
+def markdown(facts: dict[str, Any], file: Path) -> str:
+    """The whole report as Markdown."""
+    title, *short = shortened(facts, file)
+    random = facts["random"]
+    short.append(
+        f"epoch {facts['epoch']}, samples {facts['indices']}, seed {random['seed']},"
+        f" micro-batches {random['micro_batches']}, rank {random['rank']}"
     )
+    sections = {
+        "Learning rates": facts["learning_rates"],
+        "Gradients: values that are not finite": facts["gradients_not_finite"],
+        f"Gradients above {LARGE:g}: the largest": facts["gradients_large"],
+        "Weights and buffers: values that are not finite": facts["weights_not_finite"],
+        "Batch": {
+            f"micro-batch {random['micro_batches'][number]}, {key}": statistics
+            for number, batch in enumerate(facts["batch"])
+            for key, statistics in batch.items()
+        },
+        "Memory": facts["memory"],
+        "Configuration that affects stability": facts["configuration"],
+    }
+    lines = [f"# {title}", "", *(f"- {line}" for line in short)]
+    for heading, values in sections.items():
+        items = [f"- `{name}`: {value}" for name, value in values.items()]
+        lines += ["", f"## {heading}", "", *(items or ["none"])]
+    return "\n".join(lines) + "\n"
 
 
 def _verdict(facts: dict[str, Any], losses: list[float]) -> tuple[str, str]:
@@ -238,18 +231,16 @@ def _statistics(value: Tensor) -> dict[str, Any]:
     }
 
 
-def _memory() -> dict[str, str]:
+def _memory() -> dict[str, Any]:
+    """In GB."""
     from chimera.callback.log.metrics import peak_memory_gb
 
-    peak = f"{peak_memory_gb():.3f} GB"
-    if not torch.cuda.is_available():
-        return {"gpu": "none", "peak of the process": peak}
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "allocated": f"{torch.cuda.memory_allocated() / 1e9:.3f} GB",
-        "reserved": f"{torch.cuda.memory_reserved() / 1e9:.3f} GB",
-        "peak": peak,
-    }
+    found: dict[str, Any] = {"gpu": None, "peak": peak_memory_gb()}
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+        found["allocated"] = torch.cuda.memory_allocated() / 1e9
+        found["reserved"] = torch.cuda.memory_reserved() / 1e9
+    return found
 
 
 def _plain(value: float) -> float | str:
@@ -260,7 +251,3 @@ def _plain(value: float) -> float | str:
 def _array(value: Tensor) -> np.ndarray[Any, Any]:
     value = value.detach().cpu()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-
-
-def _counts(values: dict[str, int]) -> list[str]:
-    return [f"`{name}`: {count} values" for name, count in values.items()]
