@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.profile_step import BATCH, LENGTH, LINES, step_of
 from benchmarks.timing import multiplies_bf16, set_threads, show, turns
-from chimera.train.malloc_tuning import keep_freed_memory
+from chimera.train.memory import keep_freed_memory
 
 ROUNDS = 7
 

@@ -25,7 +25,7 @@ from chimera.ops.flops import Count
 from chimera.optim.groups import groups
 from chimera.optim.optimizer import build
 from chimera.train.build import build_task
-from chimera.train.malloc_tuning import keep_freed_memory
+from chimera.train.memory import keep_freed_memory
 from chimera.train.peak_flops import rate_of
 
 VOCAB, BATCH, LENGTH, STEPS = 4096, 16, 128, 5

@@ -68,7 +68,7 @@ class EvaluatedBy(Protocol):
     """Optional protocol of parts whose trained weights can be evaluated by several rules.
 
     A run is also validated by each rule that is not the chosen one
-    (`chimera.train.final_evaluation`).
+    (`chimera.train.record`).
     """
 
     def other_rules(self) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.callback.log.step_log import FIELDS, StepLog
-from chimera.callback.log.steps import Step
+from chimera.callback.log.steps import FIELDS, Step, StepLog
 from chimera.rundir.steps import read
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from chimera.callback.log.step_log import FIELDS
+from chimera.callback.log.steps import FIELDS
 from chimera.config.compose import compose, plain
 from chimera.config.tables import jobs, load
 from chimera.rundir.directory import RunDir

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chimera.callback.log.step_log import FIELDS
+from chimera.callback.log.steps import FIELDS
 from chimera.cli.records import main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError

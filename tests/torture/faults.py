@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chimera.callback.log.step_log import StepLog
+from chimera.callback.log.steps import StepLog
 from chimera.rundir import checkpoint_io as io
 from chimera.rundir import checkpoints as files
 from chimera.task.base import Task

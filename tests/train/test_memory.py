@@ -1,19 +1,28 @@
-"""A run that memory does not suffice for ends in one line that says what to lower."""
+"""Too little memory ends in one line that says what to lower; what a step frees stays here."""
 
 from __future__ import annotations
 
 import errno
+import os
+import platform
 import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from chimera.errors import UserError
 from chimera.paths import ROOT
-from chimera.train.memory import advice, lack_of_memory, readable_memory_errors
+from chimera.train.memory import (
+    OWN,
+    advice,
+    keep_freed_memory,
+    lack_of_memory,
+    readable_memory_errors,
+)
 from tests.data.kit import sentences
 from tests.train import tiny
 
@@ -95,3 +104,37 @@ def test_a_run_beyond_its_limit_ends_in_one_line(tmp_path: Path) -> None:
     assert "data.batch_size=1" in last
     assert "Traceback" not in ended.stderr
     assert tiny.state(tmp_path / "run") == "FAILED"
+
+
+#: Faults of pages while 8 MB are taken, filled and freed 50 times, after 16 MB were once freed.
+PROGRAM = """
+import resource
+from chimera.train.memory import keep_freed_memory
+import numpy
+assert keep_freed_memory()
+numpy.ones(4 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    several = [numpy.ones(1 << 20) for _ in range(4)]
+    del several
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries lack mallopt")
+def test_a_step_finds_the_memory_that_the_last_one_freed() -> None:
+    plain = {k: v for k, v in os.environ.items() if k not in (*OWN, "GLIBC_TUNABLES")}
+    program = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(program, check=True, capture_output=True, text=True, env=plain)
+    pages = 4 * 8 * (1 << 20) // 4096
+    assert int(done.stdout) < 2 * pages  # once, not 50 times
+
+
+@pytest.mark.parametrize("name", [*OWN, "GLIBC_TUNABLES"])
+def test_what_the_user_set_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("looked for the C library")
+
+    monkeypatch.setenv(name, "glibc.malloc.trim_threshold=1")
+    monkeypatch.setattr("ctypes.CDLL", refuse)
+    assert not keep_freed_memory()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from chimera.callback.log.step_log import FIELDS
+from chimera.callback.log.steps import FIELDS
 from chimera.cli.train import main
 from chimera.sweep.local import Local, Start
 from tests import forks

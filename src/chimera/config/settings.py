@@ -48,7 +48,7 @@ class Run:
         run_dir: directory of the run; None: `runs/<name>-<hash of the resolved config>`.
         overwrite: start over in a directory that holds a finished run.
         extend: train the finished run in `run_dir` on to a larger `trainer.max_steps`
-            (`chimera.rundir.extend`).
+            (`chimera.rundir.directory`).
         workers: jobs of a sweep that run at the same time.
         tags: of the run, in `run.json` and W&B.
         ckpt_path: a checkpoint that a new run goes on from, with its optimiser, rates and position

@@ -16,8 +16,11 @@ nan_report-*      a tensor that was not finite, its place, and the batch
 .lock, log.txt    held by the training process; output of a job of a sweep
 
 A run is found by its identity, a hash of the settings that affect its numbers. `extend=true` takes
-a finished run to more steps in its own directory: `config.yaml` then lists the extension, which is
-part of the identity, so that look-ups of the shorter run no longer find the directory.
+a finished run to more steps in its own directory: `config.yaml` gets the new number of steps and a
+list `extended` of `{from, to, time}`, which `run.json` repeats. The list is part of the identity: a
+run of 100 steps that was extended to 200 is not the run of 200 steps, because its rates differ.
+Steps up to `from` were made with the schedule over `from` steps; each later step has the rate that
+the schedule over `to` steps has there, so a decayed rate rises again.
 """
 
 from __future__ import annotations
@@ -38,8 +41,7 @@ import yaml
 from chimera.errors import UserError
 from chimera.paths import runs_root
 from chimera.rundir.environment import environment
-from chimera.rundir.extend import before_extension, extended, was_extended
-from chimera.rundir.identity import differences, identity
+from chimera.rundir.identity import EXTENDED, differences, identity
 from chimera.rundir.safe_io import (
     TEMPORARY,
     age_of,
@@ -147,7 +149,10 @@ class RunDir:
                     " run; name another run_dir, or start over in this one with overwrite=true"
                 )
             return
-        existing = before_extension(config, self.config())
+        existing = self.config()
+        if EXTENDED in config:  # all other settings have to be equal
+            trainer = existing["trainer"] | {"max_steps": config["trainer"]["max_steps"]}
+            existing |= {"trainer": trainer, EXTENDED: config[EXTENDED]}
         if not isinstance(existing.get("choices"), dict):
             line = f"run_dir={self.path}: its config.yaml has no choices, so it is not a run"
             raise UserError(f"{line}; name another run_dir, or start over with overwrite=true")
@@ -160,13 +165,50 @@ class RunDir:
             )
 
     def extended(self, config: dict[str, Any]) -> dict[str, Any]:
-        """The configuration with the list of this run's extensions (`rundir.extend`).
+        """The configuration with the list of this run's extensions, the asked one included.
+
+        The command that extended a run continues the extension, too, if it was interrupted.
+
+        Args:
+            config: of the command line; returned as it is without `extend=true`.
 
         Raises:
-            UserError: `extend=true`, and the run here cannot be extended so.
+            UserError: the run here cannot be extended to these steps.
         """
-        existing = self.config() if (self.path / "config.yaml").is_file() else {}
-        return extended(self.path, existing, config, self.status().get("state"))
+        if not config.get("extend"):
+            return config
+        if config["overwrite"]:
+            raise UserError(
+                "extend=true goes on and overwrite=true starts over; choose one of them"
+            )
+        if not (self.path / "config.yaml").is_file():
+            raise UserError(
+                f"extend=true goes on with a finished run, and {self.path} holds none; name its"
+                " directory with run_dir="
+            )
+        existing = self.config()
+        steps = existing["trainer"]["max_steps"]
+        target = config["trainer"]["max_steps"]
+        past = list(existing.get(EXTENDED) or [])
+        if past and target == steps:
+            return config | {EXTENDED: past}
+        if (state := self.status().get("state")) != "DONE":
+            raise UserError(
+                f"extend=true goes on with a finished run, and run_dir={self.path} is {state};"
+                " leave extend=true out and the run resumes"
+            )
+        if steps is None or config["trainer"]["max_epochs"] is not None:
+            raise UserError(
+                "extend=true counts in trainer.max_steps, and this run's length is"
+                " trainer.max_epochs; train a longer run in another run_dir"
+            )
+        if target is None or target <= steps:
+            raise UserError(
+                f"trainer.max_steps={target} is not more than the {steps} steps of"
+                f" run_dir={self.path}; extend=true takes a larger one"
+            )
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        return config | {EXTENDED: [*past, {"from": steps, "to": target, "time": time}]}
 
     def is_done(self, config: dict[str, Any]) -> bool:
         """Whether the run here is finished; with `extend=true`, at this configuration's steps."""
@@ -307,8 +349,13 @@ class RunDir:
 
 def runs_of(digits: str) -> list[Path]:
     """Directories of the runs of an identity, without extended ones: they have more steps."""
-    found = sorted(runs_root().glob(f"*-{digits}"))
-    return [path for path in found if path.is_dir() and not was_extended(path)]
+    found = []
+    for path in sorted(runs_root().glob(f"*-{digits}")):
+        file = path / "config.yaml"
+        extended = file.is_file() and f"\n{EXTENDED}:" in file.read_text(encoding="utf-8")
+        if path.is_dir() and not extended:
+            found.append(path)
+    return found
 
 
 def process_start(pid: int) -> str | None:

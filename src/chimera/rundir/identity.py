@@ -18,6 +18,8 @@ from chimera import dotted
 #: Version of what the code computes, a part of every identity. It stays; see above.
 NUMERICS = 2
 
+#: Key of `config.yaml` and `run.json` that lists the extensions of a run (`extend=true`).
+EXTENDED = "extended"
 #: Keys that do not affect the numbers of a run (places, logging, checkpoints), and keys whose
 #: effect other keys hold: the scale has been applied, the nodes of the choices are in place.
 #: Callbacks are Chimera's own; those of others count (`_callbacks_of_others`).
@@ -81,8 +83,8 @@ def is_found_by_identity(config: Mapping[str, Any]) -> bool:
 def identity_settings(config: dict[str, Any]) -> dict[str, Any]:
     """Part of a configuration that affects the numbers; null keys are left out."""
     kept = json.loads(json.dumps(config))
-    if kept.get("extended"):  # the times of the extensions do not count
-        kept["extended"] = [f"{each['from']} to {each['to']}" for each in kept["extended"]]
+    if kept.get(EXTENDED):  # the times of the extensions do not count
+        kept[EXTENDED] = [f"{each['from']} to {each['to']}" for each in kept[EXTENDED]]
     for key in NOT_IDENTITY:
         dotted.drop(kept, key)
     if kept.get("init_run") and "path" in kept["tokenizer"]:

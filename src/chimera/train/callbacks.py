@@ -11,7 +11,7 @@ from typing import Any
 
 from chimera.config.groups import ZOO
 from chimera.errors import UserError
-from chimera.rundir.extend import EXTENDED
+from chimera.rundir.identity import EXTENDED
 
 #: Each of these names has to come before the next; others may stand between them.
 ORDER = (

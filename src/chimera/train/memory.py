@@ -1,9 +1,11 @@
-"""Turn an error of too little memory into one line that says what to lower."""
+"""Memory of a run: errors of too little in one line, and the C library keeps what a step frees."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +21,14 @@ SAID = (
 )
 #: What a loader says of a worker that the system has ended, which it does for memory alone.
 KILLED = "is killed by signal: Killed"
+#: Parameters of mallopt(3): bytes free at the top from which on memory is given back, and bytes
+#: from which on a block is taken from the system by itself; glibc allows the second up to 32 MiB.
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
+KEPT = 1 << 30
+LARGEST = 32 << 20
+#: Variables by which a user sets the same; they are left as they are.
+OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
 
 
 def lack_of_memory(error: BaseException | None) -> str:
@@ -75,3 +85,26 @@ def advice(config: Mapping[str, Any]) -> str:
         advised.append(f"lower data.num_workers={data['num_workers']}")
     advised.append(f"lower data.seq_len={data.get('seq_len')}, or take a smaller scale=")
     return "; ".join(advised)
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library keep the memory that a step frees, so that the next step finds it mapped.
+
+    glibc gives memory at the top of its heap back to the system when more than a bound is free, at
+    the end of each backward pass, and takes each large tensor from the system anew. The system then
+    clears every page again: a quarter of a step in bfloat16 went there
+    (notebooks/evidence/speed.ipynb). Numbers do not change. Neither does the largest amount in use;
+    between steps a process keeps up to `KEPT` that it would have given back.
+
+    Returns:
+        Whether the bounds are set: not without glibc, or where the user has set them.
+    """
+    if any(name in os.environ for name in OWN) or "malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    try:
+        libc = ctypes.CDLL(None)
+        libc.gnu_get_libc_version  # noqa: B018  other C libraries take these numbers for others
+        mallopt = libc.mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(mallopt(TRIM_THRESHOLD, KEPT) and mallopt(MMAP_THRESHOLD, LARGEST))

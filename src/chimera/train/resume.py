@@ -15,7 +15,7 @@ from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import load
 from chimera.rundir.corpus_hash import TOKENS, check_text, note_text
 from chimera.rundir.directory import RunDir
-from chimera.rundir.extend import EXTENDED
+from chimera.rundir.identity import EXTENDED
 from chimera.task.base import Task
 from chimera.train.console import say
 from chimera.train.ranks import Ranks

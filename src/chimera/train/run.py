@@ -17,12 +17,16 @@ from chimera.train.build import build_data, build_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say
 from chimera.train.curves import curves
-from chimera.train.final_evaluation import by_other_rules, final_metrics
 from chimera.train.loggers import hyperparameters, open_loggers, summarise
-from chimera.train.malloc_tuning import keep_freed_memory
-from chimera.train.memory import advice, readable_memory_errors
+from chimera.train.memory import advice, keep_freed_memory, readable_memory_errors
 from chimera.train.ranks import Ranks, process_group
-from chimera.train.record import facts_after, facts_before, utilisation
+from chimera.train.record import (
+    by_other_rules,
+    facts_after,
+    facts_before,
+    final_metrics,
+    utilisation,
+)
 from chimera.train.resume import lock_and_resume
 from chimera.train.status import run_status
 from chimera.train.trainer import build_trainer, fit, trainer_settings, training_steps

@@ -1,10 +1,11 @@
-"""Training metrics to the logger (W&B or CSV), every n-th optimiser step (SPEC T8)."""
+"""Training metrics to the logger, every n-th optimiser step, with norms of gradients (SPEC T8)."""
 
 from __future__ import annotations
 
 import math
 import resource
 import sys
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -12,6 +13,8 @@ from lightning.pytorch.callbacks import Callback
 
 from chimera.callback.log.steps import Step, Steps
 from chimera.callback.lookup import find, with_method
+from chimera.ops import reduce
+from chimera.ops.shards import is_sharded, local
 from chimera.types import PositiveInt
 
 
@@ -72,3 +75,41 @@ class MetricsLog(Callback):
             **{f"stats/{key}": value for key, value in step.stats.items()},
             **{key: value for source in self._sources for key, value in source.chart().items()},
         }
+
+
+class GradientNorms(Callback):
+    """L2 norm of gradients by optimiser group, before clipping (SPEC T8).
+
+    Steps that are not logged cost nothing.
+
+    Args:
+        every: optimiser steps between two measurements.
+    """
+
+    def __init__(self, *, every: PositiveInt = 10) -> None:
+        self.every = every
+        self.norms: dict[str, float] = {}
+
+    @torch.no_grad()
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
+        if (trainer.global_step + 1) % self.every:
+            return
+        sharded = False
+        squares: dict[str, torch.Tensor] = {}  # a component may have a group without decay
+        for group in optimizer.param_groups:
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            sharded = sharded or any(map(is_sharded, gradients))
+            if gradients := local(gradients):
+                each = torch.stack(torch._foreach_norm(gradients)).float().square().sum()
+                name = str(group["name"])
+                squares[name] = squares[name] + each if name in squares else each
+        if squares:  # all in one transfer from the device
+            sums = torch.stack([*squares.values()])
+            norms = (reduce.total(sums) if sharded else sums).sqrt().tolist()
+            self.norms = dict(zip(squares, norms, strict=True))
+
+    def chart(self) -> dict[str, float]:
+        """`grad_norm/<component>` of the last measurement."""
+        return {f"grad_norm/{name}": norm for name, norm in self.norms.items()}

@@ -23,13 +23,8 @@ class Balanced(Protocol):
 class LoadBalance(OnUpdate):
     """Has every mixture of experts move its bias."""
 
-    def __init__(self) -> None:
-        self._layers: list[Balanced] = []
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
-        self._layers = [module for module in pl_module.modules() if isinstance(module, Balanced)]
+    protocol = Balanced
 
     def on_update(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any) -> None:
-        for layer in self._layers:
+        for layer in self.modules:
             layer.rebalance()

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from chimera.callback.part.update import OnUpdate, steps_of
+from chimera.callback.part.update import OnUpdate
 from chimera.ops import reduce
 from chimera.types import PositiveFloat, PositiveInt
 
@@ -62,6 +62,8 @@ class QDyTSchedule(OnUpdate):
         sequences: number in the calibration batch.
     """
 
+    protocol = Scheduled
+
     def __init__(
         self,
         *,
@@ -87,12 +89,11 @@ class QDyTSchedule(OnUpdate):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        norms = [module for module in pl_module.modules() if isinstance(module, Scheduled)]
-        self._cold = [norm for norm in norms if not bool(norm.warm)]
-        self._raw = [norm for norm in norms if not bool(norm.calibrated)]
+        self._cold = [norm for norm in self.modules if not bool(norm.warm)]
+        self._raw = [norm for norm in self.modules if not bool(norm.calibrated)]
         for norm in self._raw:
             norm.begin_calibration(self.end)
-        self._steps = steps_of(trainer)
+        self._steps = int(trainer.estimated_stepping_batches)
         self._length = min(self.warmup_steps, self._steps // 2)
         self._settling = [norm for norm in pl_module.modules() if isinstance(norm, Settling)]
 

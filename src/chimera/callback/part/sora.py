@@ -35,35 +35,35 @@ class GateUpdate(OnUpdate):
         show: log these two numbers.
     """
 
+    protocol = Sparse
+
     def __init__(self, *, show: bool = True) -> None:
         self.show = show
-        self._gates: list[Sparse] = []
         self._count = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._gates = [module for module in pl_module.modules() if isinstance(module, Sparse)]
-        self._count = sum(gate.g.numel() for gate in self._gates)
+        self._count = sum(gate.g.numel() for gate in self.modules)
         of = {id(p): g for g in trainer.optimizers[0].param_groups for p in g["params"]}
-        self._groups = [of[id(gate.g)] for gate in self._gates]
+        self._groups = [of[id(gate.g)] for gate in self.modules]
 
     def on_train_batch_start(self, *_: Any) -> None:
         # The schedule changes the rates right after the step: read them before.
         self._rates = [float(group["lr"]) for group in self._groups]
 
     def on_before_optimizer_step(self, *_: Any) -> None:
-        for gate in self._gates:
+        for gate in self.modules:
             gate.before_step(self._count)
 
     def on_update(self, trainer: pl.Trainer, pl_module: Any, outputs: Any, batch: Any) -> None:
-        for gate, rate in zip(self._gates, self._rates, strict=True):
+        for gate, rate in zip(self.modules, self._rates, strict=True):
             gate.after_step(rate)
 
     @torch.no_grad()
     def chart(self) -> dict[str, float]:
         """`gate_sparsity` and `gates_alive`; see `callback.log.metrics`."""
-        if not self.show or not self._gates:
+        if not self.show or not self.modules:
             return {}
-        zeros = float(torch.cat([gate.g for gate in self._gates]).eq(0).float().mean())
-        alive = (1 - zeros) * (self._count / len(self._gates))
+        zeros = float(torch.cat([gate.g for gate in self.modules]).eq(0).float().mean())
+        alive = (1 - zeros) * (self._count / len(self.modules))
         return {"stats/gate_sparsity": zeros, "stats/gates_alive": alive}

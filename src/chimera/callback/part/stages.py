@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from chimera.callback.part.update import steps_of
 from chimera.types import Fraction
 
 
@@ -42,7 +41,7 @@ class ActivationStages(Callback):
         layers = [module for module in pl_module.modules() if isinstance(module, Staged)]
         begun = trainer.global_step > 0
         self._layers = [layer for layer in layers if begun or not layer.finished]
-        self._change_at = self.early * steps_of(trainer)
+        self._change_at = self.early * trainer.estimated_stepping_batches
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         for layer in self._layers:

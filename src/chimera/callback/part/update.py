@@ -8,6 +8,7 @@ gets infinity and NaN, and keeps them. Callbacks of parts therefore derive from 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -19,7 +20,13 @@ class OnUpdate(Callback):
     """Calls `on_update` after each batch whose optimiser step has changed weights.
 
     A subclass that overrides `on_train_start` or `on_train_batch_end` calls these.
+
+    Attributes:
+        modules: those of the model that follow the subclass' `protocol`.
     """
+
+    protocol: type = object
+    modules: Sequence[Any] = ()
 
     #: Whether the optimiser has changed weights since the last batch began.
     updated = False
@@ -28,6 +35,7 @@ class OnUpdate(Callback):
         """Act on the new weights; gradients are those of the step."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.modules = [part for part in pl_module.modules() if isinstance(part, self.protocol)]
         for optimizer in trainer.optimizers:
             optimizer.register_step_post_hook(self._stepped)
 
@@ -42,12 +50,3 @@ class OnUpdate(Callback):
         """Hook of torch, called where `optimizer.step` returns."""
         groups = optimizer.param_groups
         self.updated = any(p.grad is not None for group in groups for p in group["params"])
-
-
-def steps_of(trainer: pl.Trainer) -> int:
-    """Optimiser steps of the whole run, from its settings."""
-    if trainer.max_steps > 0:
-        return trainer.max_steps
-    assert trainer.max_epochs is not None
-    per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-    return trainer.max_epochs * per_epoch

@@ -1,4 +1,4 @@
-"""What `extend=true` does to a run's learning rates (`chimera.rundir.extend`)."""
+"""What `extend=true` does to a run's learning rates (`chimera.rundir.directory`)."""
 
 from __future__ import annotations
 
