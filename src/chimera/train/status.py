@@ -38,13 +38,8 @@ def run_status(
         LostProcessError: another process has ended or does not answer.
     """
     if not ranks.first:
-        try:
-            with readable_lost_processes(ranks.timeout):
-                yield
-        except LostProcessError:
-            if ranks.rank == 1 and directory.first_is_gone():
-                directory.mark_failed("the first process ended or did not answer")
-            raise
+        with _speak_for_the_first(ranks, directory):
+            yield
         return
     steps = next(callback for callback in callbacks if isinstance(callback, Steps))
     began = datetime.now(UTC).isoformat()
@@ -82,6 +77,18 @@ def run_status(
             raise _disk_full(directory) from error
         raise
     end("DONE")
+
+
+@contextlib.contextmanager
+def _speak_for_the_first(ranks: Ranks, directory: RunDir) -> Iterator[None]:
+    """On another rank: if rank 0 is gone, rank 1 writes that the run has failed."""
+    try:
+        with readable_lost_processes(ranks.timeout):
+            yield
+    except LostProcessError:
+        if ranks.rank == 1 and directory.first_is_gone():
+            directory.mark_failed("the first process ended or did not answer")
+        raise
 
 
 def _disk_full(directory: RunDir) -> UserError:
