@@ -15,12 +15,15 @@ deviates cannot be told.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 from scipy.stats import f as fisher
 from scipy.stats import t as student
 
@@ -31,10 +34,17 @@ Array = NDArray[np.float64]
 Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
-def holm(tests: list[float]) -> list[float]:
+def holm(tests: Sequence[float]) -> list[float]:
     """p-values after Holm's correction for their number."""
     found = corrected([Difference(0.0, None, 1, p) for p in tests])
     return [one.corrected for one in found if one is not None and one.corrected is not None]
+
+
+def contrasts(names: Sequence[Any], levels: Sequence[Any]) -> Array:
+    """Columns of a factor with sums to zero: the last level is −1 in all."""
+    own = np.equal.outer(np.asarray(names, object), np.asarray(levels, object)).astype(float)
+    columns: Array = own[:, :-1] - own[:, -1:]
+    return columns
 
 
 @dataclass(frozen=True)
@@ -67,36 +77,28 @@ class Fit:
 
     def __init__(self, values: pd.Series, levels: dict[str, list[str]]) -> None:
         self.levels = levels
-        self.factors = list(levels)
-        cells = sorted({key[:-1] for key in values.index})
-        self.cells = pd.MultiIndex.from_tuples(cells, names=self.factors)
+        runs = values.groupby(level=[*levels]).size()
+        self.cells: pd.MultiIndex = runs.index
+        self.runs = runs.to_numpy(np.float64)
         self.y, self.noise = self._means(values)
-        self.runs = np.array([len(values.loc[cell]) for cell in cells], np.float64)
-        self.design = self._design()
+        self.design = np.hstack([np.ones((len(self.cells), 1)), self._columns(self.cells)])
         self.solve: Array = np.asarray(np.linalg.pinv(self.design), np.float64)
         self.coefficients = self.solve @ self.y
         self.rest: Array = self.y - self.design @ self.coefficients
-        self.freedom = len(cells) - self.design.shape[1]
+        self.freedom = len(self.cells) - self.design.shape[1]
         self.squares = float(self.rest @ self.rest)
         self.total = float(((self.y - self.y.mean()) ** 2).sum())
         self.deviation = float(np.sqrt(self.squares / self.freedom))
 
-    def _columns(self, index: pd.MultiIndex, factor: str) -> Array:
-        """Columns with sums to zero: the last level is −1 in all."""
-        names = index.get_level_values(factor)
-        own = np.array([[name == level for level in self.levels[factor]] for name in names], float)
-        return own[:, :-1] - own[:, -1:]
-
-    def _design(self) -> Array:
-        parts = [self._columns(self.cells, factor) for factor in self.factors]
-        return np.hstack([np.ones((len(self.cells), 1)), *parts])
+    def _columns(self, index: pd.MultiIndex) -> Array:
+        return np.hstack(
+            [contrasts(index.get_level_values(f), of) for f, of in self.levels.items()]
+        )
 
     def _means(self, values: pd.Series) -> tuple[Array, tuple[float, int] | None]:
-        cell = self.cells.get_indexer(values.index.droplevel("seed"))
-        seeds = values.index.get_level_values("seed").to_numpy()
-        own = np.eye(len(self.cells))[cell]
-        seed = (seeds[:, None] == np.unique(seeds)).astype(float)
-        columns = np.hstack([own, seed[:, :-1] - seed[:, -1:]])
+        own = np.eye(len(self.cells))[self.cells.get_indexer(values.index.droplevel("seed"))]
+        seeds = values.index.get_level_values("seed")
+        columns = np.hstack([own, contrasts(seeds, seeds.unique())])
         solved, _, rank, _ = np.linalg.lstsq(columns, values.to_numpy(), rcond=None)
         rest, freedom = values.to_numpy() - columns @ solved, len(values) - int(rank)
         noise = (float(np.sqrt(rest @ rest / freedom)), freedom) if freedom else None
@@ -104,21 +106,16 @@ class Fit:
 
     def effects(self) -> pd.DataFrame:
         """A line for each level: factor, level, value, half of its interval, error of seeds, p."""
-        lines, start = [], 1
-        std = self.noise[0] if self.noise else None
-        for factor, levels in self.levels.items():
-            free = self.solve[start : start + len(levels) - 1]
-            start += len(levels) - 1
-            for level, row in zip(levels, [*free, -free.sum(0)], strict=True):
-                error = self.deviation * np.sqrt((row**2).sum())
-                value = float(row @ self.y)
-                lines.append({
-                    "factor": factor, "level": level, "value": value,
-                    "half": student.isf(LEVEL / 2, self.freedom) * error,
-                    "seeds": std and std * np.sqrt(row**2 @ (1 / self.runs)),
-                    "p": 2 * student.sf(abs(value) / error, self.freedom),
-                })  # fmt: skip
-        return pd.DataFrame(lines).assign(p=holm([line["p"] for line in lines]))
+        rows = block_diag(*(contrasts(of, of) for of in self.levels.values())) @ self.solve[1:]
+        value, error = rows @ self.y, self.deviation * np.sqrt((rows**2).sum(1))
+        p = 2 * student.sf(abs(value) / error, self.freedom)
+        names = [(factor, level) for factor, levels in self.levels.items() for level in levels]
+        return pd.DataFrame(names, columns=["factor", "level"]).assign(
+            value=value,
+            half=student.isf(LEVEL / 2, self.freedom) * error,
+            seeds=self.noise and self.noise[0] * np.sqrt(rows**2 @ (1 / self.runs)),
+            p=holm(p.tolist()),
+        )
 
     def shares(self) -> dict[str, tuple[float, float]]:
         """By factor: the part of the variation that it explains, and p of its F-test by Holm."""
@@ -130,7 +127,7 @@ class Fit:
             more, start = float(rest @ rest) - self.squares, start + size
             parts.append(more / self.total)
             tests.append(float(fisher.sf(more / size / self.deviation**2, size, self.freedom)))
-        return dict(zip(self.factors, zip(parts, holm(tests), strict=True), strict=True))
+        return dict(zip(self.levels, zip(parts, holm(tests), strict=True), strict=True))
 
     def lack(self) -> tuple[float, float] | None:
         """F and p of the rest against the noise of seeds; None with one seed."""
@@ -142,9 +139,8 @@ class Fit:
 
     def sums(self) -> pd.Series:
         """Mean and effects of all combinations, trained or not."""
-        index = pd.MultiIndex.from_tuples(product(*self.levels.values()), names=self.factors)
-        parts = np.hstack([self._columns(index, factor) for factor in self.factors])
-        return pd.Series(self.coefficients[0] + parts @ self.coefficients[1:], index)
+        index = pd.MultiIndex.from_product(self.levels.values(), names=[*self.levels])
+        return pd.Series(self.coefficients[0] + self._columns(index) @ self.coefficients[1:], index)
 
     def _maker(self) -> Array:
         """Takes the additive fit away. [cells cells]"""
@@ -163,12 +159,12 @@ class Fit:
             first test can find.
         """
         candidates = self._candidates()
-        chosen: list[tuple[list[Pair], Array]] = []
+        chosen: list[Array] = []
         levels: list[float] = []
         least = 0.0
         while len(chosen) < max(1, self.freedom // 3):
-            left = [one for one in candidates if all(one is not other for other in chosen)]
-            tests = [self._test([*(z for _, z in chosen), z]) for _, z in left]
+            left = [z for z, _ in candidates if not any(z is other for other in chosen)]
+            tests = [self._test([*chosen, z]) for z in left]
             level = LEVEL / len(left)
             if not chosen:
                 errors = [error for _, error, _ in tests]
@@ -179,28 +175,24 @@ class Fit:
             chosen.append(left[best])
             levels.append(level)
         found = []
-        for i, (pairs, z) in enumerate(chosen):
-            others = [other for j, (_, other) in enumerate(chosen) if j != i]
-            value, error, _ = self._test([*others, z])
-            half = float(student.isf(levels[i] / 2, self._freedom(len(chosen)))) * error
+        for level, z in zip(levels, chosen, strict=True):
+            value, error, _ = self._test([*(other for other in chosen if other is not z), z])
+            half = float(student.isf(level / 2, self._freedom(len(chosen)))) * error
+            pairs = next(pairs for column, pairs in candidates if column is z)
             found.append(Deviation(pairs, value, half))
         return found, len(candidates), least
 
-    def _candidates(self) -> list[tuple[list[Pair], Array]]:
-        kept: list[tuple[list[Pair], Array]] = []
-        for first, second in combinations(self.factors, 2):
+    def _candidates(self) -> list[tuple[Array, list[Pair]]]:
+        """Columns that pairs of levels add to the fit, each with its pairs."""
+        kept: dict[tuple[float, ...], tuple[Array, list[Pair]]] = {}
+        for first, second in combinations(self.levels, 2):
             a, b = (self.cells.get_level_values(factor) for factor in (first, second))
             for levels in product(self.levels[first], self.levels[second]):
                 column = self._maker() @ ((a == levels[0]) & (b == levels[1])).astype(float)
-                if column @ column < 1e-6:
-                    continue
-                pair = ((first, levels[0]), (second, levels[1]))
-                same = next((one for one in kept if np.allclose(one[1], column, atol=1e-9)), None)
-                if same is None:
-                    kept.append(([pair], column))
-                else:
-                    same[0].append(pair)
-        return kept
+                if column @ column > 1e-6:
+                    same = kept.setdefault(tuple(column.round(9)), (column, []))
+                    same[1].append(((first, levels[0]), (second, levels[1])))
+        return [*kept.values()]
 
     def _freedom(self, pairs: int) -> int:
         return self.noise[1] if self.noise else max(1, self.freedom - pairs)
@@ -210,12 +202,12 @@ class Fit:
         z = np.stack(columns, 1)
         if np.linalg.matrix_rank(z) < len(columns):
             return 0.0, float("inf"), 1.0
-        inverse = np.linalg.inv(z.T @ z)
-        weights = (inverse @ z.T)[-1]
-        value, freedom = float(weights @ self.rest), self._freedom(len(columns))
+        solve = np.linalg.pinv(z)
+        weights, freedom = solve[-1], self._freedom(len(columns))
+        value = float(weights @ self.rest)
         if self.noise:
             error = self.noise[0] * float(np.sqrt(weights**2 @ (1 / self.runs)))
         else:
-            rest = self.rest - z @ (inverse @ z.T @ self.rest)
-            error = float(np.sqrt(rest @ rest / freedom * inverse[-1, -1]))
+            rest = self.rest - z @ (solve @ self.rest)
+            error = float(np.sqrt(rest @ rest / freedom * (weights @ weights)))
         return value, error, float(2 * student.sf(abs(value) / error, freedom))
