@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
-from chimera import dotted
+from chimera.config import choices
 from chimera.config.groups import defaults, groups, node
 from chimera.config.schema import check_node
 from chimera.errors import UserError
@@ -25,26 +25,17 @@ from chimera.rundir.checkpoint_hf import names, read_config
 PREFIX = "hf:"
 #: Groups that are asked; the quantiser is that of the command line.
 ASKED = ("mixer", "norm", "ffn", "position")
-#: Keys of config.json whose values are used, and their type.
-NUMBER = (int, float)
-FLAG = (bool,)
-TEXT = (str,)
-EXPECTED: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(
-        (
-            "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-            "head_dim", "intermediate_size", "rms_norm_eps", "layer_norm_epsilon", "rope_theta",
-            "partial_rotary_factor", "state_size", "expand", "conv_kernel", "n_groups",
-            "num_heads", "chunk_size", "linear_num_value_heads", "linear_num_key_heads",
-            "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
-            "num_experts", "num_experts_per_tok", "moe_intermediate_size",
-            "shared_expert_intermediate_size", "decoder_sparse_step",
-        ),
-        NUMBER,
-    ),
-    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "norm_topk_prob"), FLAG),
-    **dict.fromkeys(("model_type", "hidden_act"), TEXT),
-}  # fmt: skip
+#: Keys of config.json whose values are used, by type.
+EXPECTED: dict[tuple[type, ...], str] = {
+    (int, float): """hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+        intermediate_size rms_norm_eps layer_norm_epsilon rope_theta partial_rotary_factor
+        state_size expand conv_kernel n_groups num_heads chunk_size linear_num_value_heads
+        linear_num_key_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim
+        num_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size
+        decoder_sparse_step""",
+    (bool,): "tie_word_embeddings attention_bias norm_topk_prob",
+    (str,): "model_type hidden_act",
+}
 LARGEST = 2**40  # of a number; no model has a larger one
 
 
@@ -63,13 +54,13 @@ def checkpoint_config(folder: Path) -> dict[str, Any]:
     rope = config.get("rope_parameters")
     if isinstance(rope, dict):  # transformers 5 keeps them together
         config = {**rope, **config}
-    for key, types in EXPECTED.items():
-        value = config.get(key)
-        if value is None:
-            continue
-        good = isinstance(value, types) and isinstance(value, bool) == (types is FLAG)
-        if not good or (types is NUMBER and not 0 < value < LARGEST):
-            raise UserError(f"{folder}/config.json has {key}={str(value)[:40]!r}, no value of it")
+    for types, keys in EXPECTED.items():
+        for key in keys.split():
+            value = config.get(key)
+            good = isinstance(value, types) and isinstance(value, bool) == (bool in types)
+            if value is not None and not (good and (int not in types or 0 < value < LARGEST)):
+                what = str(value)[:40]
+                raise UserError(f"{folder}/config.json has {key}={what!r}, no value of it")
     for key in ("model_type", "hidden_size", "num_hidden_layers"):
         if config.get(key) is None:
             raise UserError(f"{folder}/config.json has no {key}")
@@ -99,7 +90,7 @@ def configuration(folder: Path) -> dict[str, Any]:
             f" {config['model_type']}; init_from={folder} wraps the model of transformers"
         )
     model = defaults()["model"]
-    shape = node("model", model) | {
+    shape = composed("model", model) | {
         "dim": int(config["hidden_size"]),
         "depth": depth,
         "heads": _heads(config),
@@ -108,7 +99,7 @@ def configuration(folder: Path) -> dict[str, Any]:
         "embedding_scale": "none",
         "qk_norm": any(name.endswith(".q_norm.weight") for name in known),
     }
-    chosen |= {"model": (model, shape), "quant": ("none", node("quant", "none"))}
+    chosen |= {"model": (model, shape), "quant": ("none", composed("quant", "none"))}
     for group, (_, made) in chosen.items():
         check_node(group, made)
     return {
@@ -166,14 +157,9 @@ def _speakers(group: str) -> list[tuple[str, Any]]:
 
 
 def composed(group: str, name: str) -> dict[str, Any]:
-    """Node of an option with the nodes of its parts, as its file lists them under `defaults`."""
-    raw = node(group, name)
-    made: dict[str, Any] = {}
-    for entry in raw.pop("defaults", []):
-        for key, option in entry.items() if isinstance(entry, dict) else ():
-            inner, _, place = key.removeprefix("/").partition("@")
-            made = merged(made, dotted.nested(place, composed(inner, option)))
-    return merged(made, raw)
+    """Node of an option with the nodes of its parts."""
+    made: Any = OmegaConf.to_container(choices.configuration((f"{group}={name}",))[group])
+    return cast(dict[str, Any], made)
 
 
 def merged(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from chimera.config import from_hf
+from chimera.config import from_hf, signatures
 from chimera.config.groups import groups
 from chimera.config.trusted_config import checked, exported, recorded, trusted_model
 from chimera.data.source import hub
@@ -31,7 +31,7 @@ from chimera.errors import UserError, one_line, unknown
 from chimera.paths import runs_root
 from chimera.program import spelt
 from chimera.rundir.checkpoint_hf import digest
-from chimera.rundir.directory import RunDir, runs_of
+from chimera.rundir.directory import RunDir, directory_of_row
 from chimera.rundir.identity import identity
 from chimera.rundir.records import Record, Records
 from chimera.rundir.safe_io import read_json
@@ -65,8 +65,7 @@ def location(config: Mapping[str, Any]) -> str | None:
     init_from = config.get("init_from")
     if not init_from or not str(init_from).startswith(_ROW):
         return init_from
-    directories = runs_of(str(config["init_run"]))
-    return str(directories[0] if directories else runs_root() / f"start-{config['init_run']}")
+    return str(directory_of_row(str(config["init_run"])).path)
 
 
 def pending(config: Mapping[str, Any]) -> RunDir | None:
@@ -94,56 +93,76 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
         folder = from_hf.folder_of(init_from)
         return Source(from_hf.configuration(folder), folder, folder, digest(folder))
     path = Path(init_from).expanduser()
-    if path.is_file():
-        folder = path.resolve().parent.parent
-        if not (folder / "config.yaml").is_file():
-            raise UserError(
-                f"init_from={init_from} is a file outside a run's checkpoints/; give {_TAKES}"
-            )
-        return _of_run(RunDir(folder), path.resolve(), trust)
-    if record := _record_of(path):
-        config = checked(record.config, f"init_from={init_from}")
-        best = path / "checkpoints/best.ckpt"
-        return _of_config(config, RunDir(path), best, record.identity, trust)
-    if (path / "config.yaml").is_file():
-        run = RunDir(path)
-        state = run.status().get("state", "not started")
-        if state != "DONE":
-            raise UserError(
-                f"init_from={init_from} is not finished ({state}); let it finish, or name one of"
-                f" its checkpoints, {path / 'checkpoints'}/…"
-            )
-        best = run.checkpoints / "best.ckpt"
-        return _of_run(run, best if best.exists() else run.checkpoints / "last.ckpt", trust)
+    if path.is_file() or (path / "config.yaml").is_file() or _record_of(path):
+        return _of_run(init_from, path, trust)
     if (path / "config.json").is_file():
-        where = f"init_from={init_from}"
-        about = exported(path, where)
-        if about is None:
-            return None
-        if (path / "adapter").is_dir():
-            raise UserError(
-                f"init_from={init_from} holds an adapter beside its weights ({about['adapter']});"
-                " start from the model that the adapter was trained on"
-            )
-        if about["packed"]:
-            raise UserError(
-                f"init_from={init_from} is packed, so its weights cannot be trained; export the"
-                " run again with packed=false"
-            )
-        config = about["chimera"] | {"model": trusted_model(about["chimera"], path, where)}
-        return Source(config, path / "model.safetensors", path / "tokenizer", _digest(path))
+        return _of_export(init_from, path)
     of_runs = path.absolute().parent == runs_root().absolute()
     if path.exists() or of_runs or not hub.is_id(init_from):
         raise UserError(f"init_from={init_from} is not a model; give {_TAKES}")
     return None
 
 
-def _digest(folder: Path) -> str:
-    """What stands for an exported model in identities: a hash of its config.json."""
-    about = read_json(folder / "config.json")
+def _of_run(init_from: str, path: Path, trust: bool) -> Source:
+    """The model of a run's directory, of one of its checkpoints, or of a run that is gone."""
+    where = f"init_from={init_from}"
+    run = RunDir(path.resolve().parent.parent if path.is_file() else path)
+    best = run.checkpoints / "best.ckpt"
+    if record := _record_of(path):
+        config = checked(record.config, where)
+        weights = best
+        model = record.identity
+    elif not (run.path / "config.yaml").is_file():
+        raise UserError(f"{where} is a file outside a run's checkpoints/; give {_TAKES}")
+    else:
+        state = run.status().get("state", "not started")
+        if state != "DONE" and not path.is_file():
+            raise UserError(
+                f"{where} is not finished ({state}); let it finish, or name one of its"
+                f" checkpoints, {run.checkpoints}/…"
+            )
+        config = recorded(run)
+        model = identity(run.config())
+        weights = best if best.exists() else run.checkpoints / "last.ckpt"
+        if path.is_file():
+            weights = path.resolve()
+        if weights != best:
+            model = f"{model}:{weights.resolve().name}"
+        if not weights.exists():
+            raise UserError(f"{where} has no checkpoint ({weights.name} is missing)")
+    adapter = config["choices"]["adapter"]
+    if adapter != "none":
+        raise UserError(
+            f"{where} was trained with adapter={adapter}; merge it first:"
+            f" {spelt('export')} run={run.path} to=<folder>, then init_from=<folder>"
+        )
+    advice = f"add model.name={config['model'].get('name')} if you know it"
+    config["model"] = trusted_model(config, run.path, where, trust=trust, advice=advice)
+    return Source(config, weights, run.tokenizer, model)
+
+
+def _of_export(init_from: str, folder: Path) -> Source | None:
+    """The model of a folder that `export.py` wrote; None for another one of transformers."""
+    where = f"init_from={init_from}"
+    about = exported(folder, where)
+    if about is None:
+        return None
+    if (folder / "adapter").is_dir():
+        raise UserError(
+            f"{where} holds an adapter beside its weights ({about['adapter']}); start from the"
+            " model that the adapter was trained on"
+        )
+    if about["packed"]:
+        raise UserError(
+            f"{where} is packed, so its weights cannot be trained; export the run again with"
+            " packed=false"
+        )
+    config = about["chimera"] | {"model": trusted_model(about["chimera"], folder, where)}
+    content = read_json(folder / "config.json")  # stands for the model in identities
     if (folder / "body").is_dir():
-        about["chimera"]["model"] |= {"name": str(folder / "body"), "pretrained": False}
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
+        content["chimera"]["model"] |= {"name": str(folder / "body"), "pretrained": False}
+    model = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return Source(config, folder / "model.safetensors", folder / "tokenizer", model)
 
 
 def only_record(config: Mapping[str, Any]) -> Record | None:
@@ -171,36 +190,6 @@ def check_present(config: Mapping[str, Any]) -> None:
 def _record_of(path: Path) -> Record | None:
     """The record of a run's directory that is gone."""
     return None if path.exists() else Records().get(path.name.rpartition("-")[2])
-
-
-def _of_run(run: RunDir, checkpoint: Path, trust: bool) -> Source:
-    config = recorded(run)
-    if not checkpoint.exists():
-        raise UserError(f"init_from={run.path} has no checkpoint ({checkpoint.name} is missing)")
-    digits = identity(run.config())
-    name = checkpoint.resolve().name
-    model = digits if checkpoint.name == "best.ckpt" else f"{digits}:{name}"
-    return _of_config(config, run, checkpoint, model, trust)
-
-
-def _of_config(
-    config: dict[str, Any], run: RunDir, checkpoint: Path, model: str, trust: bool
-) -> Source:
-    """The model of a run with this checked configuration; `model` is its name in identities."""
-    adapter = config["choices"]["adapter"]
-    if adapter != "none":
-        raise UserError(
-            f"init_from={run.path} was trained with adapter={adapter}; merge it first:"
-            f" {spelt('export')} run={run.path} to=<folder>, then init_from=<folder>"
-        )
-    config["model"] = trusted_model(
-        config,
-        run.path,
-        f"init_from={run.path}",
-        trust=trust,
-        advice=f"add model.name={config['model'].get('name')} if you know it",
-    )
-    return Source(config, checkpoint, run.tokenizer, model)
 
 
 def source_choices(
@@ -238,7 +227,10 @@ def apply_source(cfg: DictConfig, source: Source | None, settings: Mapping[str, 
         if source is not None:
             for group in PARTS:
                 if group not in settings:
-                    _put(cfg, group, source.config[group], settings)
+                    cfg[group] = OmegaConf.create(source.config[group])
+            for key, value in settings.items():
+                if key.partition(".")[0] in PARTS and "." in key:
+                    OmegaConf.update(cfg, key, value)
             cfg.init_run = source.run
             if "causal" in cfg.task and cfg.task.causal is None:
                 cfg.task.causal = causal_of(source.config["task"])
@@ -277,14 +269,5 @@ def causal_of(task: Mapping[str, Any]) -> bool | None:
     Args:
         task: the node `task` of a configuration; its key `causal` wins over the class attribute.
     """
-    from chimera.config import signatures
-
     causal = task.get("causal")
     return causal if causal is not None else signatures.attribute(str(task["_target_"]), "causal")
-
-
-def _put(cfg: DictConfig, group: str, node: Any, settings: Mapping[str, Any]) -> None:
-    cfg[group] = OmegaConf.create(node)
-    for key, value in settings.items():
-        if key.startswith(f"{group}."):
-            OmegaConf.update(cfg, key, value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -25,8 +25,8 @@ from chimera.program import spelt
 
 #: Mappings whose entries `~` may delete; other keys always have a value.
 MAPPINGS = ("optim.rates", "optim.decays")
-#: Groups of which several options may be chosen at once, as in `logger=[csv,wandb]`.
-SEVERAL = ("logger",)
+#: Group of which several options may be chosen at once: `logger=[csv,wandb]`.
+SEVERAL = "logger"
 #: Keys that an empty value would leave out without a word.
 EMPTY = ("run_dir", "init_from", "ckpt_path")
 #: Prefix of what is set for the row that a run starts from (`start_model.py`).
@@ -42,12 +42,15 @@ class CommandLine:
     """Overrides of a run, read and checked.
 
     Args:
-        texts: each override in the form that Hydra takes.
-        parsed: the same, parsed.
+        parsed: by Hydra; `input_line` of each is its text.
     """
 
-    texts: list[str]
     parsed: list[Override]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Each override as it is written."""
+        return [str(override.input_line) for override in self.parsed]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -57,18 +60,31 @@ class CommandLine:
     @cached_property
     def choices(self) -> list[str]:
         """The overrides that choose an option of a group."""
-        pairs = zip(self.texts, self.parsed, strict=True)
-        return [text for text, override in pairs if is_choice(override)]
+        return [str(override.input_line) for override in self.parsed if is_choice(override)]
 
 
 def read(overrides: Sequence[str]) -> CommandLine:
     """Read the overrides of one run.
 
+    Several options of a group, as in `logger=[csv,wandb]`, become a choice of each, whose node is
+    below its name: `logger.csv`, `logger.wandb`.
+
     Raises:
         UserError: an override that cannot be read, or an unknown choice.
     """
-    texts = _one_each(canonical(list(overrides)))
-    return CommandLine(texts, check_choices(texts))
+    found = list[Override]()
+    for override in check_choices(canonical(list(overrides))):
+        names = override.value()
+        if override.key_or_group == SEVERAL and isinstance(names, list):
+            for name in names:
+                if name == "none" or names.count(name) > 1:
+                    wrong = "no logger" if name == "none" else "named twice"
+                    raise UserError(f"{SEVERAL}={name} is {wrong}; leave it out of the list")
+            each = (f"+{SEVERAL}@{SEVERAL}.{name}={name}" for name in names)
+            found += map(_parse, (f"{SEVERAL}=none", *each))
+        else:
+            found.append(override)
+    return CommandLine(found)
 
 
 def canonical(overrides: list[str]) -> list[str]:
@@ -116,25 +132,6 @@ def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override
     return parsed
 
 
-def _one_each(overrides: list[str]) -> list[str]:
-    """Overrides with a choice for each name of `logger=[csv,wandb]`, in the form that Hydra takes.
-
-    The node of each is below its name: `logger.csv`, `logger.wandb`.
-
-    Raises:
-        UserError: an override that cannot be read, or an unknown choice.
-    """
-    found = list[str]()
-    for text, override in zip(overrides, check_choices(overrides), strict=True):
-        group = override.key_or_group
-        names = override.value()
-        if group in SEVERAL and isinstance(names, list):
-            found += [f"{group}=none", *(f"+{group}@{group}.{name}={name}" for name in names)]
-        else:
-            found.append(text)
-    return found
-
-
 @lru_cache(maxsize=10_000)  # the jobs of a sweep share most of their overrides
 def _parse(text: str) -> Override:
     try:
@@ -164,48 +161,39 @@ def _check_choice(override: Override, *, sweep: bool) -> None:
             f"{text} deletes a key, which only ~callbacks.<name>, ~optim.rates.<name> and"
             " ~optim.decays.<name> do; to leave a part out, choose none, as in adapter=none"
         )
-    if not is_choice(override):
-        if isinstance(value, Glob):
-            meant = f"; {advice(group)}" if advice(group) else nearest(group, groups())
-            raise UserError(f"{text}: {group} is no group{meant}")
-        return
-    names = _names(value)
-    for name in names:
-        if name not in groups()[group]:
-            error = unknown(group, name, groups()[group])
-            raise UserError(f"{error}{option_advice(group, name)}")
-    if isinstance(value, Sweep | Glob):
+    if isinstance(value, Glob) and not is_choice(override):
+        meant = f"; {advice(group)}" if advice(group) else nearest(group, groups())
+        raise UserError(f"{text}: {group} is no group{meant}")
+    listed = value.list if isinstance(value, ChoiceSweep) else value
+    names = [str(name) for name in listed] if isinstance(listed, list) else [str(listed)]
+    if is_choice(override) and not isinstance(value, Glob):
+        for name in names:
+            if name not in groups()[group]:
+                error = unknown(group, name, groups()[group])
+                raise UserError(f"{error}{option_advice(group, name)}")
+    if override.is_sweep_override():
         if not sweep:
-            several = f"; all in one run: '{group}=[{','.join(names) or 'a,b'}]'"
+            all_in_one = f"; all in one run: '{group}=[{','.join(names)}]'"
             raise UserError(
                 f"{text} gives several values; {spelt('train')} -m … trains each in a run of its"
-                f" own{several if group in SEVERAL else ''}"
+                f" own{all_in_one if group == SEVERAL else ''}"
             )
-    elif isinstance(value, list) and group in SEVERAL and names:
-        if "none" in names:
-            raise UserError(f"{group}=none is no {group}; leave it out of the list")
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise UserError(f"{group}={twice[0]} is named twice; leave one out")
-    elif not isinstance(value, str):
-        raise UserError(
-            f"{group}={str(value).replace(chr(39), '')} is not one name; choose one of"
-            f" {', '.join(groups()[group])}"
-        )
+    elif not is_choice(override):
+        return
+    elif not isinstance(value, str) and group != SEVERAL:
+        raise UserError(f"{text} is not one name; choose one of {', '.join(groups()[group])}")
     elif override.is_add() and is_part(group) and not override.package:
         raise UserError(f"+{group}={value}: {group} already has a choice; drop the +")
     elif not override.is_add() and not is_part(group):
         raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
 
 
-def _names(value: object) -> list[str]:
-    """Names in the value of a choice; none for a glob, which selects existing names itself."""
-    if isinstance(value, ChoiceSweep | list):
-        return [str(name) for name in (value.list if isinstance(value, ChoiceSweep) else value)]
-    return [value] if isinstance(value, str) else []
-
-
 def set_values(cfg: DictConfig, line: CommandLine, known_keys: set[str]) -> None:
-    """Set each `key=value`; an argument that a class has and no file sets becomes a known key."""
+    """Set each `key=value`; an argument that a class has and no file sets becomes a known key.
+
+    Raises:
+        UserError: naming a key that does not exist, or a value that its key does not take.
+    """
     for override in line.parsed:
         key = override.key_or_group
         if is_choice(override) or key.startswith(NEEDS):
@@ -215,11 +203,17 @@ def set_values(cfg: DictConfig, line: CommandLine, known_keys: set[str]) -> None
         elif override.is_add() or override.is_force_add():
             known_keys.add(key)
         else:
+            text = override.input_line
             raise UserError(
-                f"{override.input_line}: no file sets {key}; if its class has this argument, write"
-                f" +{override.input_line}"
+                f"{text}: no file sets {key}; if its class has this argument, write +{text}"
             )
-        _set(cfg, override)
+        if override.is_delete():
+            with open_dict(cfg):
+                dotted.drop(cfg, key)
+            continue
+        _check_entry(override, OmegaConf.select(cfg, key, throw_on_resolution_failure=False))
+        with one_line():
+            OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)
 
 
 def _is_argument(cfg: DictConfig, key: str, settings: Mapping[str, Any]) -> bool:
@@ -233,21 +227,6 @@ def _is_argument(cfg: DictConfig, key: str, settings: Mapping[str, Any]) -> bool
         return False
     target = str(settings.get(f"{parent}._target_", node.get("_target_") or ""))
     return name in arguments(target) if target.startswith("chimera.") else bool(target)
-
-
-def _set(cfg: DictConfig, override: Override) -> None:
-    key = override.key_or_group
-    if override.is_delete():
-        with open_dict(cfg):
-            dotted.drop(cfg, key)
-        return
-    if override.is_sweep_override():
-        raise UserError(
-            f"{override.input_line} gives several values; start a sweep with {spelt('train')} -m …"
-        )
-    _check_entry(override, OmegaConf.select(cfg, key, throw_on_resolution_failure=False))
-    with one_line():
-        OmegaConf.update(cfg, key, override.value(), merge=True, force_add=True)
 
 
 def _check_key(override: Override, known_keys: Set[str]) -> None:
@@ -264,12 +243,10 @@ def _check_key(override: Override, known_keys: Set[str]) -> None:
     adds = override.is_add() or override.is_force_add()
     if adds and key.startswith("callbacks."):  # the user's own callback
         return
-    if key not in known_keys and key.startswith(OPEN) and not override.is_delete():
-        return
-    if key not in known_keys:
+    if key not in known_keys and (override.is_delete() or not key.startswith(OPEN)):
         raise UserError(f"{key} is no key of this configuration{hint(key, known_keys)}")
     # Templates for Lightning list few of the Trainer's arguments, so their users add the others.
-    if override.is_add() and not key.startswith("trainer."):
+    if key in known_keys and override.is_add() and not key.startswith("trainer."):
         raise UserError(f"+{key}: {key} exists already; drop the +")
 
 
@@ -319,15 +296,14 @@ def hint(key: str, known_keys: Set[str]) -> str:
     if text := advice(key):
         return f"; {text}"
     parent, _, leaf = key.rpartition(".")
-    same_leaf = sorted(k for k in known_keys if k.rpartition(".")[2] == leaf)
-    if same_leaf:
-        return f"; did you mean '{same_leaf[0]}'?"
+    by_leaf = {k.rpartition(".")[2]: k for k in sorted(known_keys, reverse=True)}
+    if leaf in by_leaf:
+        return f"; did you mean '{by_leaf[leaf]}'?"
     siblings = sorted(k for k in known_keys if k.rpartition(".")[0] == parent and "._" not in k)
     if not parent:
         return nearest(key, {*known_keys, *groups()}) or f" (top level has {', '.join(siblings)})"
-    leaves = {k.rpartition(".")[2]: k for k in siblings}
-    listed = f" ({parent} has {', '.join(leaves)})" if leaves else ""
+    leaves = [sibling.rpartition(".")[2] for sibling in siblings]
     # Leaves alone are compared: a common parent would make any two keys look alike.
-    close = difflib.get_close_matches(leaf, list(leaves), n=1, cutoff=0.6)
-    near = f"; did you mean '{leaves[close[0]]}'?" if close else ""
-    return near or listed or nearest(key, known_keys)
+    if close := difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.6):
+        return f"; did you mean '{parent}.{close[0]}'?"
+    return f" ({parent} has {', '.join(leaves)})" if leaves else nearest(key, known_keys)

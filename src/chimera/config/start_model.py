@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from chimera.config import init_from, tables
 from chimera.config.choices import UNSET, Selection, scale_of, select
+from chimera.config.groups import groups, is_part
 from chimera.config.overrides import NEEDS, CommandLine, read
 from chimera.errors import UserError
 from chimera.program import spelt
@@ -56,9 +57,11 @@ def start_model(chosen: Selection, line: CommandLine) -> str | None:
     found = given if given is not UNSET else needed and f"{tables.ROW}{needed}"
     if needed == NONE:
         if given not in (UNSET, None):
+            rows = [option for group, option in chosen.options.items() if "/" in group]
+            name = rows[-1] if rows else f"preset={chosen.options['preset']}"
             raise UserError(
-                f"init_from={given}: {_name(line.choices)} trains a model from scratch, whose"
-                " shape no other model has; leave init_from= out"
+                f"init_from={given}: {name} trains a model from scratch, whose shape no other model"
+                " has; leave init_from= out"
             )
         found = None
     own = [key for key in line.settings if key.startswith(NEEDS)]
@@ -111,14 +114,13 @@ def teacher_overrides(teacher: str, overrides: Iterable[str]) -> list[str]:
         UserError: no such row.
     """
     chosen = tables.row_override(teacher, "task.teacher")
-    papers = tables.papers()
-    shared = [
-        text
-        for text in overrides
-        if text.lstrip("+").partition("=")[0].partition("/")[0] not in papers
-        and not text.lstrip("+").startswith(STUDENT_ONLY)
-    ]
-    return [chosen, *shared]
+    shared = [chosen]
+    for text in overrides:
+        key = text.lstrip("+").partition("=")[0]
+        of_table = key in groups() and not is_part(key)
+        if not of_table and not key.startswith(STUDENT_ONLY):
+            shared.append(text)
+    return shared
 
 
 def identities(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -179,10 +181,3 @@ def _needed(chosen: Selection, choices: Sequence[str]) -> str | None:
         return None
     needed = scale_of(chosen)["values"].get("needs", chosen.value("needs"))
     return None if needed is None else str(needed)
-
-
-def _name(choices: Sequence[str]) -> str:
-    """The row, or the preset, that the overrides choose."""
-    rows = [text.partition("=")[2] for text in choices if "/" in text.partition("=")[0]]
-    presets = [text for text in choices if text.startswith("preset=")]
-    return (rows or presets or ["this preset"])[-1]

@@ -140,11 +140,6 @@ def tables() -> list[str]:
     return sorted(names)
 
 
-def papers() -> set[str]:
-    """Names of the folders that hold tables."""
-    return {table.partition("/")[0] for table in tables()}
-
-
 def load(name: str) -> Table:
     """Read the table `<paper>/<table>`.
 

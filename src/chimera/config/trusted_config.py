@@ -85,14 +85,12 @@ def checked(config: Mapping[str, Any], where: str, *, training: bool = False) ->
     """
     found = {key: value for key, value in config.items() if key not in LEFT_OUT}
     for group in BUILT:
-        node = found.get(group)
-        if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        if not isinstance(dotted.get(found, f"{group}._target_"), str):
             raise UserError(f"{where}: its configuration has no node {group} with a _target_")
     if not training:
         found["optim"] = {k: v for k, v in found["optim"].items() if k not in TRAINING}
-    choices = found.get("choices")
     for group in ("preset", *BUILT):
-        option = choices.get(group) if isinstance(choices, dict) else None
+        option = dotted.get(found, f"choices.{group}")
         if not isinstance(option, str) or not OPTION.fullmatch(option):
             raise UserError(f"{where}: its choices.{group}={shown(option)} is no option's name")
     check_targets(found, where)
@@ -137,7 +135,7 @@ def check_targets(config: Mapping[str, Any], where: str) -> None:
         group = key.partition(".")[0]
         name = key.rpartition(".")[2]
         if name == "_target_":
-            known = declared().get(group, frozenset())
+            known = declared().get(group, ())
             of_torch = key == "optim.optimizer._target_" and OPTIMISERS.fullmatch(str(value))
             if not (isinstance(value, str) and (value in known or of_torch)):
                 raise UserError(
@@ -209,9 +207,10 @@ def without_fetching(node: Any) -> Any:
 
 
 @cache
-def _declared(folders: tuple[Path, ...]) -> dict[str, frozenset[str]]:
+def declared() -> dict[str, set[str]]:
+    """By group, the classes and functions that its files name, at any depth."""
     found = defaultdict[str, set[str]](set)
-    for root in folders:
+    for root in roots():
         for file in sorted(root.rglob("*.yaml")):
             text = file.read_text(encoding="utf-8")
             if "_target_" not in text:
@@ -222,12 +221,7 @@ def _declared(folders: tuple[Path, ...]) -> dict[str, frozenset[str]]:
                 group, _, name = key.removeprefix("_global_.").partition(".")
                 if f".{name}".endswith("._target_"):
                     found[group].add(value)
-    return {group: frozenset(targets) for group, targets in found.items()}
-
-
-def declared() -> dict[str, frozenset[str]]:
-    """By group, the classes and functions that its files name, at any depth."""
-    return _declared(roots())
+    return dict(found)
 
 
 def shown(value: object) -> str:

@@ -378,6 +378,16 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
+def directory_of_row(digits: str) -> RunDir:
+    """Where the run of a row that another run needs is, or will be.
+
+    Args:
+        digits: identity of the row's run.
+    """
+    directories = runs_of(digits)
+    return RunDir(directories[0] if directories else runs_root() / f"row-{digits}")
+
+
 def directory_of_teacher(teacher: str, teacher_run: str) -> RunDir:
     """Run directory of a teacher.
 
@@ -385,7 +395,4 @@ def directory_of_teacher(teacher: str, teacher_run: str) -> RunDir:
         teacher: value of `task.teacher`: a directory, or `row:<paper>/<table>/<row>`.
         teacher_run: identity of the teacher's run.
     """
-    if not teacher.startswith("row:"):
-        return RunDir(Path(teacher))
-    directories = runs_of(teacher_run)
-    return RunDir(directories[0] if directories else runs_root() / f"teacher-{teacher_run}")
+    return directory_of_row(teacher_run) if teacher.startswith("row:") else RunDir(Path(teacher))
