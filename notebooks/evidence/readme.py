@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable
 
 import pandas as pd
+from bootstrap import iqm, iqm_difference
 from budgets import budgets
 from evidence import PARTS, between, claims, claims_table, report, results
 from small_tasks import mean, profiles, scores
 
 from chimera.paths import ROOT
 from chimera.report import formatting
-from chimera.report.bootstrap import iqm, iqm_difference
 from chimera.report.stats import spread
 
 FILE = ROOT / "README.md"

@@ -17,8 +17,7 @@ import yaml
 from chimera.callback.log.steps import FIELDS
 from chimera.cli.compare import main
 from chimera.config.compose import compose, plain
-from chimera.report.compare_page import as_script
-from chimera.report.comparison import _rows, collect, compare, differing, directories, thinned
+from chimera.report.comparison import _step_log, collect, compare, differing, directories, thinned
 
 
 def run(
@@ -139,13 +138,6 @@ def test_strangers_text_is_text(tmp_path: Path) -> None:
     assert "'=cmd|'/c calc'!A0" in cells
 
 
-def test_json_of_the_page_ends_nothing() -> None:
-    value = ["</script>", "<!--", "\u2028", "&"]
-    text = as_script(value)
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == value
-
-
 def test_a_damaged_run_hides_no_other(three: list[Path], tmp_path: Path) -> None:
     (three[0] / "run.json").write_text("{")
     (three[1] / "config.yaml").write_text("data: &a [1]\nx: *a\n")
@@ -169,11 +161,11 @@ def test_pauses_and_torn_rows_are_left_out(tmp_path: Path) -> None:
     rows = [f"2026-01-01T{t // 3600:02}:{t // 60 % 60:02}:{t % 60:02}+00:00" for t in times]
     lines = [f"{at},0,{n},{n},{5 - n},0,0,0,1,0,0" for n, at in enumerate(rows, 1)]
     log.write_text("\n".join([",".join(FIELDS), *lines, "2026-01-01T02:0"]))
-    points = thinned(list(_rows(log)))
+    points = thinned(_step_log(log))
     assert points[:, 0].tolist() == [1, 2, 3, 4, 5]
     assert points[2][2] == 2
     assert points[-1][2] < 60
-    assert not len(thinned(list(_rows(tmp_path / "missing.csv"))))
+    assert not len(thinned(_step_log(tmp_path / "missing.csv")))
 
 
 @pytest.mark.parametrize(

@@ -1,36 +1,31 @@
 """Write a comparison: one HTML page that loads nothing, its picture, its table.
 
-The page has curves that can be zoomed, a table to sort and filter, links. Every text of a run is
-escaped; the script reads its data from JSON, in which `<` is escaped too, and writes them with
+The page has curves that can be zoomed, a table to sort and filter, links. Jinja escapes every text
+of a run, and `<` in the JSON from which the script reads its data; the script writes them with
 `textContent`.
 """
 
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
-import io
-import json
 import os
 import re
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Sequence
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pandas as pd
 from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
 from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
 from chimera.report import formatting, style
-from chimera.report.comparison import AXES, Comparison, Group, Run, collect, compare, path_of
+from chimera.report.comparison import AXES, FACTS, Comparison, Group, collect, compare, path_of
 from chimera.rundir.records import Record
 from chimera.rundir.safe_io import make_folder, write_atomic
 
@@ -44,14 +39,6 @@ SHOWN = 20
 CURVES = 200
 #: What the page may load and run: nothing but itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-#: Title of each fact, and how its value is written.
-FACTS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "tokens_per_second": ("tokens/s", lambda x: f"{x:,.0f}"),
-    "peak_memory_gb": ("memory, GB", lambda x: f"{x:.2f}"),
-    "wall_seconds": ("time", formatting.clock),
-    "parameters": ("parameters", formatting.count),
-    "mfu": ("MFU", lambda x: f"{x:.1%}"),
-}
 #: First characters of a text that a spreadsheet would take for a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -83,7 +70,7 @@ def write_comparison(
     make_folder(folder, of=folder, key="out")
     picture = folder / "compare.png"
     style.save(overlay(comparison), picture, ("png", "svg"))
-    write_atomic(folder / "compare.csv", comma_separated(comparison))
+    write_atomic(folder / "compare.csv", _csv(comparison))
     write_atomic(folder / "compare.html", page(comparison, folder, picture.read_bytes()))
     return comparison, folder
 
@@ -152,35 +139,35 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
         folder: of the page; links are relative to it.
         picture: PNG of the curves, for a browser without scripts.
     """
-    broken = "".join(
-        f"<li>{escape(name)}: {escape(why)}</li>" for name, why in comparison.broken.items()
+    from jinja2 import Environment, StrictUndefined  # slow to import
+    from markupsafe import Markup
+
+    def address(target: Path) -> str:
+        path = os.path.relpath(target.absolute(), folder.absolute())
+        return quote(Path(path).as_posix())
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.globals = {"address": address, "one_line": one_line, "number": formatting.number}
+    html, css, script = (
+        files(__package__).joinpath(f"compare.{kind}").read_text(encoding="utf-8")
+        for kind in ("html", "css", "js")
     )
-    titles = ["", *comparison.keys, comparison.metric, "±", "runs"]
-    titles += [*(title for title, _ in FACTS.values()), "directories"]
-    return Template(_resource("html")).substitute(
-        policy=escape(POLICY),
-        title=escape(f"{len(comparison.runs)} runs by {comparison.metric}"),
-        style=_resource("css"),
-        better=escape(f"{comparison.better} is better"),
-        keys=escape(", ".join(comparison.keys) or "none: the runs agree in all settings"),
+    return environment.from_string(html).render(
+        comparison=comparison,
+        facts=FACTS,
+        axes=AXES,
+        policy=POLICY,
+        style=Markup(css),
+        script=Markup(script),
         links=_links(comparison, folder),
-        text=f"<p>{escape(comparison.other_text)}</p>" if comparison.other_text else "",
-        buttons="".join(f'<button data-axis="{axis}">{axis}</button>' for axis in AXES),
         image=base64.b64encode(picture).decode(),
-        head="".join(f"<th>{escape(title)}</th>" for title in titles),
-        rows="\n".join(_row(comparison, n, g, folder) for n, g in enumerate(comparison.groups)),
-        broken=f"<h2>Not read</h2><ul>{broken}</ul>" if broken else "",
-        data=as_script(_data(comparison)),
-        script=_resource("js"),
+        data={"axes": AXES, "series": _series(comparison)},
     )
 
 
-def _resource(suffix: str) -> str:
-    return files(__package__).joinpath(f"compare.{suffix}").read_text(encoding="utf-8")
-
-
-def _data(comparison: Comparison) -> dict[str, Any]:
-    """What the script draws: axes, and the curves of the first groups on each, in five digits."""
+def _series(comparison: Comparison) -> list[dict[str, Any]]:
+    """What the script draws: the curves of the first groups on each axis, in five digits."""
     series: list[dict[str, Any]] = []
     for number, group in enumerate(comparison.groups[:CURVES]):
         curves = {
@@ -200,75 +187,35 @@ def _data(comparison: Comparison) -> dict[str, Any]:
                     "curves": curves,
                 }
             )
-    return {"axes": AXES, "series": series}
+    return series
 
 
-def as_script(value: object) -> str:
-    """JSON that cannot end the element it stands in."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _links(comparison: Comparison, folder: Path) -> str:
-    """Links to the other files of the comparison and to the reports of the runs' tables."""
+def _links(comparison: Comparison, folder: Path) -> dict[str, Path]:
+    """The other files of the comparison and the reports of the runs' tables."""
     names = {name: folder / name for name in ("compare.csv", "compare.png", "compare.svg")}
     for table in sorted({run.table for run in comparison.runs if run.table}):
         place = home() / "reports" / table
         if ".." not in Path(table).parts and place.is_dir():
             reports = sorted(place.glob("*/report.md"))
             names |= {str(file.relative_to(home())): file for file in reports}
-    return " · ".join(f'<a href="{_address(p, folder)}">{escape(n)}</a>' for n, p in names.items())
+    return names
 
 
-def _address(target: Path, folder: Path) -> str:
-    """Relative address of a file, with every character that has a meaning in an address quoted."""
-    path = os.path.relpath(target.absolute(), folder.absolute())
-    return escape(quote(Path(path).as_posix()))
-
-
-def _row(comparison: Comparison, number: int, group: Group, folder: Path) -> str:
-    box = f'<td><input type="checkbox" data-group="{number}" aria-label="draw" hidden></td>'
-    cells = [_cell(group.values[key], group.values[key]) for key in comparison.keys]
-    mean, std = (group.result.mean, group.result.std) if group.result else (None, None)
-    cells.append(_cell("" if mean is None else formatting.number(mean, 5), mean))
-    cells.append(_cell(formatting.number(std, 2) if std else "", None))
-    cells.append(_cell(group.states, len(group.runs)))
-    for name, (_, shown) in FACTS.items():
-        value = group.facts.get(name)
-        cells.append(_cell("" if value is None else shown(value), value))
-    links = " ".join(_link(run, folder) for run in group.runs)
-    return f"<tr>{box}{''.join(cells)}<td>{links}</td></tr>"
-
-
-def _cell(shown: str, value: object) -> str:
-    """A cell that sorts by its value."""
-    kind = ' class="n"' if isinstance(value, int | float) else ""
-    return f'<td{kind} data-v="{escape(str("" if value is None else value))}">{escape(shown)}</td>'
-
-
-def _link(run: Run, folder: Path) -> str:
-    about = escape(f"{one_line(run.path.name)}, {run.state}")
-    name = escape(f"seed {one_line(run.seed)}")
-    return (
-        f'<a href="{_address(run.path, folder)}/" title="{about}">{name}</a>'
-        f'<a class="small" href="{_address(run.path / "curves.png", folder)}">curves</a>'
-    )
-
-
-def comma_separated(comparison: Comparison) -> str:
+def _csv(comparison: Comparison) -> str:
     """Contents of compare.csv: a line per group, in full precision."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    head = [*comparison.keys, comparison.metric, "std", "n", "runs", *FACTS, "directories"]
-    writer.writerow(map(_plain, head))
-    for group in comparison.groups:
-        result = group.result
-        row: list[Any] = [group.values[key] for key in comparison.keys]
-        row += [result.mean, result.std, result.n] if result else [None, None, 0]
-        row += [group.states, *(group.facts.get(name) for name in FACTS)]
-        row.append(";".join(str(run.path) for run in group.runs))
-        writer.writerow(map(_plain, row))
-    return out.getvalue()
+    ends = ("std", "n", "runs", *FACTS, "directories")
+    lines = [
+        [
+            *(group.values[key] for key in comparison.keys),
+            *((r.mean, r.std, r.n) if (r := group.result) else (None, None, 0)),
+            group.states,
+            *(group.facts.get(name) for name in FACTS),
+            ";".join(str(run.path) for run in group.runs),
+        ]
+        for group in comparison.groups
+    ]
+    frame = pd.DataFrame(lines, columns=[*comparison.keys, comparison.metric, *ends])
+    return frame.map(_plain).rename(columns=_plain).to_csv(index=False, lineterminator="\n")
 
 
 def _plain(value: Any) -> Any:
@@ -284,20 +231,18 @@ def _plain(value: Any) -> Any:
 def show(comparison: Comparison, console: Console) -> None:
     """Print the best groups in a terminal."""
     count = len(comparison.runs)
-    title = f"{count} run{'s' * (count != 1)}, {comparison.better} {comparison.metric} first"
-    grid = Grid(title=Text(title), title_justify="left")
-    for key in comparison.keys or ("runs",):
-        grid.add_column(Text(key), overflow="fold")
-    for name in (comparison.metric, "runs", "tokens/s", "GB"):
-        grid.add_column(Text(name), justify="right")
+    body = []
     for group in comparison.groups[:SHOWN]:
-        cells = [*(group.values[key] for key in comparison.keys)] or ["all"]
+        cells = [*group.values.values()] or ["all"]
         cells += [formatting.spread(group.result) if group.result else "", group.states]
         for name in ("tokens_per_second", "peak_memory_gb"):
-            cells.append(FACTS[name][1](group.facts[name]) if name in group.facts else "")
-        grid.add_row(*map(Text, cells))
-    wide = console if console.is_terminal else Console(file=console.file, width=160)
-    wide.print(grid)
+            cells.append(FACTS[name][2](group.facts[name]) if name in group.facts else "")
+        body.append(cells)
+    title = f"{count} run{'s' * (count != 1)}, {comparison.better} {comparison.metric} first"
+    keys = comparison.keys or ("runs",)
+    wide = formatting.show_grid(
+        title, keys, (comparison.metric, "runs", "tokens/s", "GB"), body, console
+    )
     if (rest := len(comparison.groups) - SHOWN) > 0:
         wide.print(f"and {rest} more in compare.csv", highlight=False)
     if line := comparison.other_text:

@@ -6,21 +6,21 @@ stranger's: it is read as data, and a run that cannot be read hides no other.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from chimera.config import tables
 from chimera.dotted import flatten
 from chimera.errors import UserError, nearest, one_line
+from chimera.report import formatting
 from chimera.report.stats import Spread, spread
 from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
@@ -29,13 +29,13 @@ from chimera.rundir.records import LIST, Record, records
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")
-#: Facts of a run, and their dotted keys in run.json.
-FACTS = {
-    "tokens_per_second": "tokens_per_second",
-    "peak_memory_gb": "peak_memory_gb",
-    "wall_seconds": "wall_seconds",
-    "parameters": "parameters.total",
-    "mfu": "mfu",
+#: Facts of a run: dotted key in run.json, title, and how a value is written.
+FACTS: dict[str, tuple[str, str, Callable[[float], str]]] = {
+    "tokens_per_second": ("tokens_per_second", "tokens/s", "{:,.0f}".format),
+    "peak_memory_gb": ("peak_memory_gb", "memory, GB", "{:.2f}".format),
+    "wall_seconds": ("wall_seconds", "time", formatting.clock),
+    "parameters": ("parameters.total", "parameters", formatting.count),
+    "mfu": ("mfu", "MFU", "{:.1%}".format),
 }
 #: Horizontal axes of curves, and their labels.
 AXES = {
@@ -89,7 +89,7 @@ class Run:
     @cached_property
     def log(self) -> Array:
         """Step, mean loss since the last point, seconds without pauses [n 3] of the training."""
-        return thinned(list(_rows(self.path / "steps.csv")))
+        return thinned(_step_log(self.path / "steps.csv"))
 
     def curve(self, axis: str) -> Array:
         """Place on one of `AXES` and loss [n 2]; no points if tokens or FLOPs are not known."""
@@ -259,7 +259,7 @@ def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any])
         state=state,
         settings=_settings(config),
         metrics=_numbers(record.get("metrics") or {}),
-        facts=_numbers({name: facts.get(key) for name, key in FACTS.items()}),
+        facts=_numbers({name: facts.get(key) for name, (key, *_) in FACTS.items()}),
         seed=str(config.get("seed")),
         table=str(table.get("name")) if isinstance(table, dict) else "",
         tokens=tokens,
@@ -268,16 +268,30 @@ def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any])
     )
 
 
-def thinned(rows: Sequence[tuple[float, float, float]] | Array, points: int = POINTS) -> Array:
+def _step_log(file: Path) -> Array:
+    """Step, loss and time [n 3] of a step log; NaN for what cannot be read, no row of no log."""
+    columns = ["global_step", "loss", "timestamp"]
+    how: Any = {"dtype": str, "on_bad_lines": "skip", "encoding_errors": "replace"}
+    try:
+        log = pd.read_csv(file, usecols=columns, **how)[columns]
+    except (OSError, ValueError):
+        return np.empty((0, 3))
+    times = pd.to_datetime(log.pop("timestamp"), format="ISO8601", utc=True, errors="coerce")
+    log["time"] = (times - times.min()).dt.total_seconds()
+    return log.apply(pd.to_numeric, errors="coerce").to_numpy(float)
+
+
+def thinned(log: Array, points: int = POINTS) -> Array:
     """Step, mean loss since the last point, seconds since the first step [n 3] of a step log.
 
-    Pauses between two processes of a run are left out of the seconds.
+    Pauses between two processes of a run are left out of the seconds. A row without a step or a
+    time is left out, and a loss that is not finite.
 
     Args:
-        rows: step, loss and time of each row.
+        log: step, loss and time of each row [n 3].
         points: about so many are kept.
     """
-    steps, losses, times = np.array(rows, float).reshape(-1, 3).T
+    steps, losses, times = log[np.isfinite(log[:, [0, 2]]).all(1)].T
     if not len(steps):
         return np.empty((0, 3))
     gaps = np.diff(times, prepend=times[0]).clip(min=0.0)
@@ -290,31 +304,6 @@ def thinned(rows: Sequence[tuple[float, float, float]] | Array, points: int = PO
     sums = np.add.reduceat(np.where(finite, losses, 0.0), starts)
     kept = counts > 0
     return np.stack([steps[ends], sums / counts.clip(min=1), seconds[ends]], 1)[kept]
-
-
-def _rows(log: Path) -> Iterator[tuple[float, float, float]]:
-    """(step, loss, time) of each row that can be read; nothing of a log that is missing."""
-    try:
-        with log.open(newline="", encoding="utf-8", errors="replace") as file:
-            reader = csv.reader(file)
-            head = next(reader, [])
-            step, loss, at = (head.index(k) for k in ("global_step", "loss", "timestamp"))
-            for row in reader:
-                try:
-                    found = float(row[step]), float(row[loss]), _time(row[at])
-                except (ValueError, IndexError, OverflowError):  # torn by a kill
-                    continue
-                if math.isfinite(found[0]) and math.isfinite(found[2]):
-                    yield found
-    except (OSError, ValueError, csv.Error):
-        return
-
-
-def _time(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return datetime.fromisoformat(text).timestamp()
 
 
 def _settings(config: dict[str, Any]) -> dict[str, str]:
@@ -387,24 +376,16 @@ def differing(runs: Sequence[Run]) -> list[str]:
     Where runs differ in the choice of a group, its keys count only if runs of one choice differ in
     them.
     """
-    keys = dict.fromkeys(key for run in runs for key in run.settings if key != "seed")
-    found = [key for key in keys if _differs(key, runs)]
-    choices = {key for key in found if "." not in key}
+    settings = pd.DataFrame([run.settings for run in runs]).fillna(ABSENT)
+    found = settings.loc[:, settings.nunique() > 1].drop(columns="seed", errors="ignore")
 
     def counts(key: str) -> bool:
         group = key.partition(".")[0]
-        if group == key or group not in choices:
+        if group == key or group not in found:
             return True
-        of_choice: dict[str | None, list[Run]] = {}
-        for run in runs:
-            of_choice.setdefault(run.settings.get(group), []).append(run)
-        return any(_differs(key, same) for same in of_choice.values())
+        return bool(found.groupby(group)[key].nunique().max() > 1)
 
     return sorted(filter(counts, found), key=lambda key: "." in key)
-
-
-def _differs(key: str, runs: Sequence[Run]) -> bool:
-    return len({run.settings.get(key, ABSENT) for run in runs}) > 1
 
 
 def _group(values: dict[str, str], runs: Sequence[Run], metric: str) -> Group:

@@ -1,12 +1,16 @@
-"""Format numbers for a report: a mean ends at the second significant digit of its spread."""
+"""Write numbers as text, a mean up to the second digit of its spread; print tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from chimera.report import stats
 from chimera.report.stats import Difference, Spread
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -86,3 +90,37 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def show_grid(
+    title: str | None,
+    left: Sequence[str],
+    right: Sequence[str],
+    body: Iterable[Sequence[str]],
+    console: Console | None = None,
+) -> Console:
+    """Print a table; returns the console, which is 160 characters wide where it is no terminal.
+
+    Args:
+        title: above the table.
+        left: heads of the columns of names, whose long values are broken.
+        right: heads of the columns of numbers, which are aligned to the right.
+        body: cells by line, shown as they are written.
+        console: None: standard output.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    if not console.is_terminal:
+        console = Console(file=console.file, width=160)
+    grid = Table(title=None if title is None else Text(title), title_justify="left")
+    for head in left:
+        grid.add_column(Text(head), overflow="fold")
+    for head in right:
+        grid.add_column(Text(head), justify="right", no_wrap=True)
+    for cells in body:
+        grid.add_row(*map(Text, cells))
+    console.print(grid)
+    return console

@@ -7,12 +7,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import stats as oracle
-
-from chimera.errors import UserError
-from chimera.report.bootstrap import (
+from bootstrap import (
     Scores,
     common,
     improvement,
@@ -23,6 +18,11 @@ from chimera.report.bootstrap import (
     rank_correlation,
     share_better,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as oracle
+
+from chimera.errors import UserError
 from chimera.report.stats import spread
 
 NUMBERS = st.floats(-100, 100).map(lambda x: round(x, 3))
