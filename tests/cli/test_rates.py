@@ -12,7 +12,7 @@ import pytest
 from chimera.cli import rates
 from chimera.config import row_learning_rates
 from chimera.report.markdown import report
-from chimera.report.summary import summarise
+from chimera.report.table_results import read_results
 from tests.config.folders_kit import folders
 from tests.report.runs import make
 
@@ -84,12 +84,12 @@ def test_a_second_seed_tries_the_two_best_and_the_mean_decides(
     )
     with folders(monkeypatch, folder):
         make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
-        summary = summarise(TABLE, ["scale=smoke"], [0])
+        summary = read_results(TABLE, ["scale=smoke"], [0])
         assert {cell.config["optim"]["lr"] for cell in summary.cells} == {0.001}
         text = report(summary)
         at_other_steps = ("scale=smoke", "trainer.max_steps=3")
         make(TABLE, {(row, 0): 8.0 for row in VALUES[0.001]}, overrides=at_other_steps)
-        longer = report(summarise(TABLE, list(at_other_steps), [0]))
+        longer = report(read_results(TABLE, list(at_other_steps), [0]))
     assert "The two best rates were repeated on seed 101, and the mean decides." in text
     assert "The rates were chosen at" not in text
     steps = summary.cells[0].config["trainer"]["max_steps"]
@@ -111,7 +111,7 @@ def test_rows_with_more_seeds_than_others_are_named(
         assert rates.main(WORDS) == 0
         assert rates.main([*WORDS, "seed=100,101", "rows=qdyt"]) == 0
         make(TABLE, {(row, 0): value for row, value in VALUES[0.001].items()})
-        text = report(summarise(TABLE, ["scale=smoke"], [0]))
+        text = report(read_results(TABLE, ["scale=smoke"], [0]))
     assert "The two best rates of `qdyt` were repeated on seed 101, and the mean decides." in text
 
 
@@ -135,13 +135,13 @@ def test_the_reports_rows_have_the_chosen_rates(
     assert "qdyt: 0.001 (at an end of the tried rates)" in said
     with folders(monkeypatch, folder):
         make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
-        summary = summarise(TABLE, ["scale=smoke"], [0])
+        summary = read_results(TABLE, ["scale=smoke"], [0])
         chosen = {cell.row: cell.config["optim"]["lr"] for cell in summary.cells}
         assert chosen == {"layernorm": 0.004, "qdyt": 0.001, "static_tanh": 0.004}
         text = report(summary)
         assert "among 0.001, 0.004 on seed 100, which this report does not use" in text
         assert "| `optim.lr` | 0.004 | 0.004 | 0.001 |" in text
-        fixed = report(summarise(TABLE, ["scale=smoke", "optim.lr=0.002"], [0]))
+        fixed = report(read_results(TABLE, ["scale=smoke", "optim.lr=0.002"], [0]))
         assert "learning rate with the best" not in fixed
 
 
@@ -161,7 +161,7 @@ def test_some_rows_can_be_chosen_for_and_the_report_names_the_others(
         rows = [line.row for line in row_learning_rates.tried(TABLE) if line.scale == "smoke"]
         assert list(dict.fromkeys(rows)) == ["layernorm", "qdyt"], "in the table's order"
         make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
-        summary = summarise(TABLE, ["scale=smoke"], [0])
+        summary = read_results(TABLE, ["scale=smoke"], [0])
         text = report(summary)
     lr = {cell.row: cell.config["optim"]["lr"] for cell in summary.cells}
     assert (lr["qdyt"], lr["layernorm"]) == (0.001, 0.004)

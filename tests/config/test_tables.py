@@ -16,7 +16,7 @@ from chimera.config.start_model import row_overrides
 from chimera.config.tables import RowRun, jobs, load, tables, title_of
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
-from chimera.report.results import metric
+from chimera.report.table_results import metric
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.train.check import check

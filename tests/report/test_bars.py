@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chimera.report.bars import bars
-from chimera.report.summary import summarise
+from chimera.report.figures import bars
+from chimera.report.table_results import read_results
 from tests.report.runs import make
 
 
@@ -21,7 +21,7 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(table: str, values: dict[str, float]) -> tuple[Any, float, float]:
     """The side of the measured values of rows with one seed each; the ends of its axis."""
     make(table, {(row, 0): value for row, value in values.items()})
-    axis = bars(summarise(table, ["scale=smoke"], [0])).axes[-1]
+    axis = bars(read_results(table, ["scale=smoke"], [0])).axes[-1]
     low, high = map(float, axis.get_xlim())
     return axis, low, high
 

@@ -13,7 +13,7 @@ import pytest
 from chimera.config.tables import load
 from chimera.report import markdown, notes
 from chimera.report.baselines import CONSTANT, OVERLAP, baselines, below
-from chimera.report.summary import Summary, summarise
+from chimera.report.table_results import TableResults, read_results
 from chimera.report.write import comma_separated
 from tests.report.runs import make
 
@@ -25,17 +25,17 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
 
 
-def summary(table: str, values: dict[str, list[float]], **record: Any) -> Summary:
+def summary(table: str, values: dict[str, list[float]], **record: Any) -> TableResults:
     """A table whose runs have these values, row by row, and more in their records."""
     make(table, {(row, s): v for row, each in values.items() for s, v in enumerate(each)})
     seeds = list(range(max(map(len, values.values()))))
-    for cell in summarise(table, SMOKE, seeds).cells:
+    for cell in read_results(table, SMOKE, seeds).cells:
         if cell.record:
             metrics = {**cell.record["metrics"], **record.get("metrics", {})}
             (cell.directory / "run.json").write_text(
                 json.dumps({**cell.record, **record, "metrics": metrics})
             )
-    return summarise(table, SMOKE, seeds)
+    return read_results(table, SMOKE, seeds)
 
 
 def test_the_unigram_is_a_row_and_rows_below_it_are_named(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chimera.report import markdown
-from chimera.report.curves import FLOPS, SECONDS, budget, costs, costs_known
-from chimera.report.summary import Summary, summarise
+from chimera.report.figures import FLOPS, SECONDS, budget, costs, costs_known
+from chimera.report.table_results import TableResults, read_results
 from tests.report.runs import make
 
 TABLE, SMOKE = "bitnet_qdyt/norms", ["scale=smoke"]
@@ -17,17 +17,17 @@ FLOPS_PER_TOKEN = {"layernorm": 1e6, "qdyt": 3e6}
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Summary:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableResults:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
     make(TABLE, {(row, seed): 400.0 for row in FLOPS_PER_TOKEN for seed in (0, 1)})
-    for cell in summarise(TABLE, SMOKE, [0, 1]).cells:
+    for cell in read_results(TABLE, SMOKE, [0, 1]).cells:
         if cell.record:
             flops = {"training": FLOPS_PER_TOKEN[cell.row]}
             (cell.directory / "run.json").write_text(json.dumps({**cell.record, "flops": flops}))
-    return summarise(TABLE, SMOKE, [0, 1])
+    return read_results(TABLE, SMOKE, [0, 1])
 
 
-def test_every_step_costs_the_same(table: Summary) -> None:
+def test_every_step_costs_the_same(table: TableResults) -> None:
     cell = next(cell for cell in table.cells if cell.row == "qdyt")
     data, trainer = cell.config["data"], cell.config["trainer"]
     tokens = data["batch_size"] * data["seq_len"] * trainer["accumulate_grad_batches"]

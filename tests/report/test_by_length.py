@@ -9,15 +9,15 @@ import pytest
 
 from chimera.config.compose import compose, plain
 from chimera.config.tables import jobs, load
-from chimera.report import markdown, metric_grid, style
-from chimera.report.summary import Summary, summarise
+from chimera.report import figures, markdown, metric_grid, style
+from chimera.report.table_results import TableResults, read_results
 from chimera.rundir.directory import RunDir
 
 OVERRIDES = ["scale=smoke"]
 
 
-def summary(table: str, metrics: dict[str, dict[str, float]]) -> Summary:
-    """Summary of a table whose rows ran with these metrics; seed 1 has values larger by 2."""
+def summary(table: str, metrics: dict[str, dict[str, float]]) -> TableResults:
+    """TableResults of a table whose rows ran with these metrics; seed 1 has values larger by 2."""
     for job in jobs(load(table), OVERRIDES, [0, 1]):
         if job.row in metrics:
             folder = RunDir.of(plain(compose(job.overrides))).path
@@ -25,7 +25,7 @@ def summary(table: str, metrics: dict[str, dict[str, float]]) -> Summary:
             values = {key: value + 2 * job.seed for key, value in metrics[job.row].items()}
             (folder / "run.json").write_text(json.dumps({"metrics": values}))
             (folder / "status.json").write_text('{"state": "DONE"}')
-    return summarise(table, OVERRIDES, [0, 1])
+    return read_results(table, OVERRIDES, [0, 1])
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_multiples_of_the_trained_length() -> None:
     assert rows["rope"][1] == "5.0 ± 1.4 (6.14731)"
     assert rows["learned"] == ["8.0 ± 1.4 (6.62816)", "–", "–"]
     assert "## By length" in markdown.report(table)
-    assert metric_grid.picture(table) is None  # of loss and perplexity only perplexity is drawn
+    assert figures.lengths(table) is None  # of loss and perplexity only perplexity is drawn
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_lengths_in_tokens_are_drawn_with_the_published_values(tmp_path: Path) -
     ((_, head, body),) = metric_grid.grids(table)
     assert head[1:] == ["256", "512", "1024", "2048", "4096"]
     assert next(r for r in body if r[0] == "standard")[5] == "4,096,001.0 ± 1.4 (802.8)"
-    figure = metric_grid.picture(table)
+    figure = figures.lengths(table)
     assert figure is not None
     hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
     assert len(hollow) == 6  # the paper's rows
@@ -66,7 +66,7 @@ def test_lengths_in_tokens_are_drawn_with_the_published_values(tmp_path: Path) -
 
 def test_a_rank_of_zero_is_drawn() -> None:
     ranks = {"val/rank": 1.0, "rank/layer_0": 2.0, "rank/layer_1": -1.0}
-    figure = metric_grid.picture(summary("saidl/lambda", {"xi_001": ranks}))  # a mean of -1 and 1
+    figure = figures.lengths(summary("saidl/lambda", {"xi_001": ranks}))  # a mean of -1 and 1
     assert figure is not None
     (line,) = figure.axes[0].lines
     assert list(line.get_ydata()) == [3.0, 0.0]

@@ -11,7 +11,7 @@ import pytest
 from chimera.cli.report import main
 from chimera.config.tables import load
 from chimera.report import markdown, provenance
-from chimera.report.summary import summarise
+from chimera.report.table_results import read_results
 from tests.report.runs import make
 
 TABLE = "bitnet_qdyt/norms"
@@ -47,7 +47,7 @@ def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> 
     table = load(TABLE)
     in_order = [row.name for row in table.rows if row.name in dict(VALUES)]
     chosen = [row for row in reversed(in_order) if row != table.reference]
-    found = summarise(table.only(chosen), ["scale=smoke"], [0, 1, 2])
+    found = read_results(table.only(chosen), ["scale=smoke"], [0, 1, 2])
     second, first = found.lines  # in the table's order
     assert [first.name, second.name] == chosen
     assert first.difference is None
@@ -60,19 +60,19 @@ def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> 
     with_its_own = table.only([chosen[0], table.reference])
     assert with_its_own.reference == table.reference
     assert "The reference here" not in markdown.report(
-        summarise(with_its_own, ["scale=smoke"], [0])
+        read_results(with_its_own, ["scale=smoke"], [0])
     )
 
 
 def test_its_commands_repeat_these_rows_only() -> None:
     chosen = load(TABLE).only(["static_tanh", "layernorm"])
-    found = summarise(chosen, ["scale=smoke"], [0, 1])
+    found = read_results(chosen, ["scale=smoke"], [0, 1])
     command = shlex.split(provenance.report_command(found))
     assert command[:3] == ["chimera", "report", TABLE]
     assert command[3:] == ["rows=static_tanh,layernorm", "scale=smoke", "seed=0,1"]
     (word,) = [word for word in shlex.split(provenance.train_command(found)) if TABLE in word]
     assert set(word.partition("=")[2].split(",")) == {"static_tanh", "layernorm"}
-    whole = summarise(load(TABLE), ["scale=smoke"], [0])
+    whole = read_results(load(TABLE), ["scale=smoke"], [0])
     assert "+bitnet_qdyt=norms" in provenance.train_command(whole)
     assert "rows=" not in provenance.report_command(whole)
 
@@ -97,11 +97,11 @@ def test_commands_set_the_variables_that_rows_read(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CHIMERA_ENGLISH", "my texts/en.txt")
     monkeypatch.setenv("CHIMERA_SPANISH", "/home/me/es.txt")
     monkeypatch.delenv("CHIMERA_SPANISH_VALID", raising=False)
-    found = summarise("ours/multilingual", ["scale=smoke"], [0])
+    found = read_results("ours/multilingual", ["scale=smoke"], [0])
     variables = "CHIMERA_ENGLISH='my texts/en.txt' CHIMERA_SPANISH=path/to/es.txt"
     train, report = provenance.commands(found)
     assert train.startswith(f"{variables} python ")
     assert report.startswith(f"{variables} chimera report ")
-    train, report = provenance.commands(summarise(TABLE, ["scale=smoke"], [0]))
+    train, report = provenance.commands(read_results(TABLE, ["scale=smoke"], [0]))
     assert train.startswith("python ")
     assert report.startswith("chimera report ")

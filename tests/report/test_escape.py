@@ -16,8 +16,8 @@ from rich.console import Console
 
 from chimera.config.tables import Row, load
 from chimera.paths import EXPERIMENTS
-from chimera.report.escape import block, cell, code, latex, markdown
-from chimera.report.summary import summarise
+from chimera.report.formatting import block, cell, code, latex, markdown
+from chimera.report.table_results import read_results
 from chimera.report.write import show, write
 from tests.report.runs import make
 
@@ -119,7 +119,7 @@ def test_a_report_shows_hostile_titles(tmp_path: Path, monkeypatch: pytest.Monke
     out = io.StringIO()
     show(summary, Console(file=out, width=400))
     assert HOSTILE in out.getvalue()
-    assert summarise(table, ["scale=smoke"], [0]).lines == summary.lines
+    assert read_results(table, ["scale=smoke"], [0]).lines == summary.lines
 
 
 FILES = sorted(EXPERIMENTS.glob("*/*/results/*/report.tex"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chimera.paths import EXPERIMENTS
-from chimera.report.escape import _LATEX, latex
+from chimera.report.formatting import _LATEX, latex
 from tests.report.latex import compiled, engine, faults
 
 FILES = sorted(EXPERIMENTS.glob("*/*/results/*/report.tex"))

@@ -14,7 +14,7 @@ import pytest
 
 from chimera.config.tables import load
 from chimera.paths import ROOT
-from chimera.report.summary import Summary, summarise
+from chimera.report.table_results import TableResults, read_results
 from chimera.report.write import write
 from chimera.rundir.directory import RunDir, process_start
 from tests import forks
@@ -45,7 +45,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableResults, Path]:
     """The report of a table whose runs are all done."""
     root = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
@@ -59,12 +59,12 @@ def lines(out: Path) -> dict[str, dict[str, str]]:
         return {row["row"]: row for row in csv.DictReader(file) if row["state"] != "baseline"}
 
 
-def test_all_files_are_written(whole: tuple[Summary, Path]) -> None:
+def test_all_files_are_written(whole: tuple[TableResults, Path]) -> None:
     assert sorted(path.name for path in whole[1].iterdir()) == sorted(FILES)
     assert all((whole[1] / name).stat().st_size for name in FILES)
 
 
-def test_published_beside_mean_and_spread(whole: tuple[Summary, Path]) -> None:
+def test_published_beside_mean_and_spread(whole: tuple[TableResults, Path]) -> None:
     rows = lines(whole[1])
     published = {p.row: p.value for p in load(TABLE).published if p.column == "val/perplexity"}
     assert {name: float(row["published"]) for name, row in rows.items()} == published
@@ -79,7 +79,7 @@ def test_published_beside_mean_and_spread(whole: tuple[Summary, Path]) -> None:
     assert "| 1.23 M | 400 kB | 12,346 | 3:14 |" in text
 
 
-def test_difference_to_the_reference_is_paired(whole: tuple[Summary, Path]) -> None:
+def test_difference_to_the_reference_is_paired(whole: tuple[TableResults, Path]) -> None:
     rows = lines(whole[1])
     assert float(rows["static_tanh"]["difference"]) == pytest.approx(-4.0)
     assert float(rows["static_tanh"]["difference_std"]) == pytest.approx(0.1)
@@ -92,7 +92,7 @@ def test_difference_to_the_reference_is_paired(whole: tuple[Summary, Path]) -> N
     assert rows[load(TABLE).reference]["difference"] == ""
 
 
-def test_an_inverted_pair_is_named(whole: tuple[Summary, Path]) -> None:
+def test_an_inverted_pair_is_named(whole: tuple[TableResults, Path]) -> None:
     against = [pair for pair in whole[0].pairs if not pair.agrees]
     assert [(pair.first.name, pair.second.name) for pair in against] == [("qdyt", "static_tanh")]
     text = (whole[1] / "report.md").read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def test_an_inverted_pair_is_named(whole: tuple[Summary, Path]) -> None:
     assert "not significant" not in pair
 
 
-def test_scale_data_origin_and_commands_are_in_the_text(whole: tuple[Summary, Path]) -> None:
+def test_scale_data_origin_and_commands_are_in_the_text(whole: tuple[TableResults, Path]) -> None:
     text = (whole[1] / "report.md").read_text(encoding="utf-8")
     table = load(TABLE)
     assert table.source in text
@@ -120,7 +120,7 @@ def test_scale_data_origin_and_commands_are_in_the_text(whole: tuple[Summary, Pa
     assert "| `norm` | layernorm | static_tanh | qdyt |" in text
 
 
-def test_latex_is_escaped_and_rectangular(whole: tuple[Summary, Path]) -> None:
+def test_latex_is_escaped_and_rectangular(whole: tuple[TableResults, Path]) -> None:
     text = (whole[1] / "report.tex").read_text(encoding="utf-8")
     inside = text.partition("\\toprule")[2].partition("\\bottomrule")[0]
     rows = [line for line in inside.splitlines() if line.endswith("\\\\")]
@@ -131,7 +131,7 @@ def test_latex_is_escaped_and_rectangular(whole: tuple[Summary, Path]) -> None:
 
 
 def test_the_same_runs_give_the_same_bytes(
-    whole: tuple[Summary, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[TableResults, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHIMERA_RUNS", str(whole[1].parent / "runs"))
     write(TABLE, OVERRIDES, SEEDS, tmp_path, forms=FORMS)
@@ -173,7 +173,7 @@ def test_runs_that_are_not_done_have_a_reason(runs: Path, tmp_path: Path) -> Non
 
 def test_a_number_that_is_not_finite_is_no_result(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): float("nan")})
-    run = {cell.row: cell for cell in summarise(TABLE, OVERRIDES, [0]).cells}["qdyt"]
+    run = {cell.row: cell for cell in read_results(TABLE, OVERRIDES, [0]).cells}["qdyt"]
     assert (run.state, run.value) == ("failed", None)
     assert "no finite val/perplexity" in run.why
 
@@ -193,7 +193,7 @@ def test_several_commits_are_all_listed(runs: Path, tmp_path: Path) -> None:
 def test_another_identity_is_another_run(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0})
     overrides = [*OVERRIDES, "optim.lr=0.01"]
-    assert {cell.state for cell in summarise(TABLE, overrides, [0]).cells} == {"missing"}
+    assert {cell.state for cell in read_results(TABLE, overrides, [0]).cells} == {"missing"}
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -235,7 +235,7 @@ def test_the_report_command_does_not_import_torch() -> None:
 
 def test_invented_runs_are_read_as_runs(runs: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0})
-    (cell,) = [c for c in summarise(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt"]
+    (cell,) = [c for c in read_results(TABLE, OVERRIDES, [0]).cells if c.row == "qdyt"]
     assert RunDir(cell.directory).status() == {"state": "DONE"}
     record = json.loads((cell.directory / "run.json").read_text())
     assert record["metrics"]["val/perplexity"] == 9.0

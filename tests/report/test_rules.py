@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.report.summary import summarise
+from chimera.report.table_results import read_results
 from chimera.report.write import write
 from tests.report.runs import make
 
@@ -22,7 +22,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def evaluated(values: dict[int, float]) -> None:
     """Give the runs of `qdyt` the record of an evaluation by token means, by seed."""
-    for cell in summarise(TABLE, ["scale=smoke"], list(values)).cells:
+    for cell in read_results(TABLE, ["scale=smoke"], list(values)).cells:
         if cell.row == "qdyt":
             other = {"token_mean": {"val/perplexity": values[cell.seed]}}
             record = json.dumps({**cell.record, "other_rules": other})
@@ -51,7 +51,7 @@ def test_a_row_has_a_line_for_each_rule(tmp_path: Path) -> None:
 def test_a_run_that_was_not_evaluated_by_the_rule_is_named() -> None:
     make(TABLE, {**VALUES, ("qdyt", 2): 27.0})
     evaluated({0: 17.0, 1: 19.0})
-    line = summarise(TABLE, ["scale=smoke"], [0, 1, 2]).lines[-1]
+    line = read_results(TABLE, ["scale=smoke"], [0, 1, 2]).lines[-1]
     assert line.result.endswith("(2 of 3 seeds; 1 not evaluated)")
 
 

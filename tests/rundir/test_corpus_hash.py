@@ -11,7 +11,7 @@ from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.report.comparison import collect, compare
 from chimera.report.markdown import report
-from chimera.report.summary import summarise
+from chimera.report.table_results import read_results
 from chimera.rundir.corpus_hash import (
     SETTINGS,
     TOKENS,
@@ -59,10 +59,10 @@ def test_reports_and_comparisons_say_so(tmp_path: Path, monkeypatch: pytest.Monk
         run = a_run(tmp_path / "runs", [f"+{TABLE}={row}", "scale=smoke", "seed=0"])
         made.append(on(run, str(number) * 64))
     sentence = "Runs with the same settings were trained on different text"
-    assert sentence in report(summarise(TABLE, ["scale=smoke"], [0]))
+    assert sentence in report(read_results(TABLE, ["scale=smoke"], [0]))
     assert compare(collect(made)[0]).other_text.startswith(sentence)
     on(made[1], "0" * 64)
-    assert sentence not in report(summarise(TABLE, ["scale=smoke"], [0]))
+    assert sentence not in report(read_results(TABLE, ["scale=smoke"], [0]))
     assert compare(collect(made)[0]).other_text == ""
 
 

@@ -16,7 +16,7 @@ from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.report.markdown import report
 from chimera.report.metric_grid import columns, columns_grid, families
-from chimera.report.summary import summarise
+from chimera.report.table_results import read_results
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.rundir.steps import epochs
@@ -111,7 +111,7 @@ def test_a_sweep_trains_the_row_to_start_from_first(
     assert made["train_loss"] > 0
 
     # The report compares measured and published values.
-    summary = summarise("saidl/adapters", [w for w in words if w != LORA], [0])
+    summary = read_results("saidl/adapters", [w for w in words if w != LORA], [0])
     assert {"trained.parameters", "val/entropy_rank", "val/loss"} <= set(columns(summary))
     head, rows = columns_grid(summary)
     shown = dict(zip(head, next(r for r in rows if r[0] == "trained.parameters"), strict=True))

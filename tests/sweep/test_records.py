@@ -13,7 +13,7 @@ from chimera.cli import compare
 from chimera.cli.records import main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
-from chimera.report.curves import at_common_steps
+from chimera.report.figures import at_common_steps
 from chimera.report.write import write
 from chimera.rundir.identity import identity
 from chimera.rundir.portable import POINTS

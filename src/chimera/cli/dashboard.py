@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from chimera.cli.command import command
-from chimera.cli.report import WORDS, Options, chosen
+from chimera.cli.report import WORDS, Runs, chosen
 from chimera.errors import library
 
 
-@command("dashboard", Options, WORDS, overrides=True)
-def main(options: Options, words: list[str]) -> int:
-    """Save both to W&B, or write both to the report's folder."""
+@command("dashboard", Runs, WORDS, overrides=True)
+def main(options: Runs, words: list[str]) -> int:
+    """Save both to W&B."""
     table, overrides, seeds = chosen(options, words)  # a mistake is told before W&B is imported
     dashboard = library("chimera.report.dashboard", "dashboard", "dashboard")
-    from chimera.report.summary import summarise
+    from chimera.report.table_results import read_results
 
-    dashboard.save(summarise(table, overrides, seeds), options.out)
+    dashboard.save(read_results(table, overrides, seeds))
     return 0

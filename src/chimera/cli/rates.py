@@ -88,7 +88,7 @@ def _lines(table: Table, options: Options, overrides: Sequence[str]) -> list[Tri
     Raises:
         UserError: a run is missing that would decide.
     """
-    from chimera.report.results import cells
+    from chimera.report.table_results import cells
 
     lines: list[Tried] = []
     for seed in dict.fromkeys(options.seed):

@@ -15,7 +15,21 @@ WORDS = "<paper>/<table> [group=choice …] [key=value …]"
 
 
 @dataclass(frozen=True)
-class Options:
+class Runs:
+    """The runs of a table, besides the overrides of its jobs.
+
+    Args:
+        seed: seeds of the runs, such as 0,1,2.
+        rows: which of the table's rows; none: all. Without its reference, the first one is compared
+            with.
+    """
+
+    seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
+    rows: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Options(Runs):
     """Options besides the table and the overrides of its jobs.
 
     Args:
@@ -26,13 +40,11 @@ class Options:
         forms: of the figures.
     """
 
-    seed: list[NonNegativeInt] = field(default_factory=lambda: [0])
-    rows: list[str] = field(default_factory=list)
     out: Path | None = None
     forms: list[Literal["png", "svg", "pdf"]] = field(default_factory=lambda: ["png", "svg", "pdf"])
 
 
-def chosen(options: Options, words: list[str]) -> tuple[Table, list[str], list[int]]:
+def chosen(options: Runs, words: list[str]) -> tuple[Table, list[str], list[int]]:
     """The table, the overrides of its jobs, the seeds without duplicates.
 
     Raises:

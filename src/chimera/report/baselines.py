@@ -12,18 +12,23 @@ Their numbers are in the records of the runs; a record without one gives no row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chimera.report.results import metric
 from chimera.report.stats import Spread, spread
-from chimera.report.summary import Summary
+from chimera.report.table_results import TableResults, metric
 
 #: Keys of run.json with the metrics of predictions without a network, of runs that record them.
 CONSTANT = "constant_prediction"
 OVERLAP = "overlap_prediction"
-Record = dict[str, Any]
+#: Titles by name, in the order of the tables.
+TITLES = {
+    "unigram": "Unigram model, no network",
+    "constant": "Constant prediction, no network",
+    "overlap": "Tokens in common, no network",
+    "guess": "Guess among the possible answers, no network",
+    "base": "Start model, untouched",
+}
 
 
 @dataclass(frozen=True)
@@ -40,62 +45,42 @@ class Baseline:
     value: Spread
 
 
-def baselines(summary: Summary) -> list[Baseline]:
+def baselines(results: TableResults) -> list[Baseline]:
     """The trivial predictors that have a value of the table's metric."""
+    records = [cell.record for cell in results.cells if cell.record]
+    by_run = [_predictions(record, results.table.metric) for record in records]
     found = []
-    for name, (title, read) in PREDICTORS.items():
-        by_run = (read(cell.record, summary.table.metric) for cell in summary.cells if cell.record)
-        if value := spread([one for one in by_run if one is not None]):
+    for name, title in TITLES.items():
+        if value := spread([v for run in by_run if (v := run[name]) is not None]):
             found.append(Baseline(name, title, value))
     return found
 
 
-def below(baseline: Baseline, summary: Summary) -> list[str]:
+def below(baseline: Baseline, results: TableResults) -> list[str]:
     """Rows whose mean is not better than the baseline."""
-    sign = 1.0 if summary.table.better == "higher" else -1.0
+    sign = 1.0 if results.table.better == "higher" else -1.0
     return [
         line.name
-        for line in summary.lines
+        for line in results.lines
         if line.ours is not None and sign * (line.ours.mean - baseline.value.mean) <= 0
     ]
 
 
-def _unigram(record: Record, key: str) -> float | None:
-    perplexity = metric(record, "val/unigram_perplexity")
-    if perplexity is None or perplexity <= 0:
-        return None
-    return {"val/perplexity": perplexity, "val/loss": math.log(perplexity)}.get(key)
-
-
-def _constant(record: Record, key: str) -> float | None:
-    recorded = record.get(CONSTANT)
-    if isinstance(recorded, Mapping) and recorded:
-        return metric({"metrics": recorded}, key)
+def _predictions(record: dict[str, Any], key: str) -> dict[str, float | None]:
+    """The value that each predictor has of a metric, by the record of a run."""
+    perplexity = metric(record, "val/unigram_perplexity") or 0.0
+    unigram = {"val/perplexity": perplexity, "val/loss": math.log(perplexity or 1.0)}
+    group, _, name = key.partition("/")
     share = metric(record, "val/majority_accuracy")
-    if share is None:
-        return None
-    return share if key.endswith("/accuracy") else 0.0 if key == "val/mcc" else None
+    constant = share if name == "accuracy" else 0.0 if share and key == "val/mcc" else None
+    return {
+        "unigram": unigram.get(key) if perplexity > 0 else None,
+        "constant": _recorded(record, CONSTANT, key) if record.get(CONSTANT) else constant,
+        "overlap": _recorded(record, OVERLAP, key),
+        "guess": metric(record, "val/chance_accuracy") if name == "accuracy" else None,
+        "base": metric(record, f"{group}_base/{name}") if name else None,
+    }
 
 
-def _overlap(record: Record, key: str) -> float | None:
-    recorded = record.get(OVERLAP)
-    return metric({"metrics": recorded}, key) if isinstance(recorded, Mapping) else None
-
-
-def _base(record: Record, key: str) -> float | None:
-    group, slash, name = key.partition("/")
-    return metric(record, f"{group}_base/{name}") if slash else None
-
-
-def _guess(record: Record, key: str) -> float | None:
-    return metric(record, "val/chance_accuracy") if key.endswith("/accuracy") else None
-
-
-#: Title and value of each predictor, by its name; the value is of a record and a metric.
-PREDICTORS: dict[str, tuple[str, Callable[[Record, str], float | None]]] = {
-    "unigram": ("Unigram model, no network", _unigram),
-    "constant": ("Constant prediction, no network", _constant),
-    "overlap": ("Tokens in common, no network", _overlap),
-    "guess": ("Guess among the possible answers, no network", _guess),
-    "base": ("Start model, untouched", _base),
-}
+def _recorded(record: dict[str, Any], predictor: str, key: str) -> float | None:
+    return metric({"metrics": record.get(predictor) or {}}, key)

@@ -8,68 +8,67 @@ from typing import Any
 
 from chimera.config.tables import Published, title_of
 from chimera.paths import CONF
-from chimera.report import curves, formatting, metric_grid, notes, provenance
+from chimera.report import figures, formatting, metric_grid, notes, provenance
 from chimera.report.baselines import baselines
-from chimera.report.escape import Markdown, block, cell, code, markdown
-from chimera.report.results import Cell
+from chimera.report.formatting import Markdown, block, cell, code, markdown
 from chimera.report.stats import LEVEL, Difference
-from chimera.report.summary import Line, Pair, Summary
+from chimera.report.table_results import Cell, Line, Pair, TableResults
 
 #: Most columns of published numbers in the main table; more go into a table of their own.
 MAX_PUBLISHED_COLUMNS = 4
 
 
-def report(summary: Summary) -> str:
+def report(results: TableResults) -> str:
     """Contents of report.md; the same runs give the same text."""
     parts = [
-        f"# {markdown(summary.table.title)}",
-        _about(summary),
-        _sentence(title_of(CONF / "scale" / f"{summary.scale}.yaml")),
-        notes.past_scale(summary),
-        notes.left_out(summary),
-        notes.rates(summary),
-        _sentence(summary.table.note),
-        table(summary),
-        f"{notes.statistics(summary)} «size» counts ternary weights packed five to a byte"
+        f"# {markdown(results.table.title)}",
+        _about(results),
+        _sentence(title_of(CONF / "scale" / f"{results.scale}.yaml")),
+        notes.past_scale(results),
+        notes.left_out(results),
+        notes.rates(results),
+        _sentence(results.table.note),
+        table(results),
+        f"{notes.statistics(results)} «size» counts ternary weights packed five to a byte"
         f" with their scales, and other weights as stored in training."
-        f"{notes.flops(summary)}",
-        notes.processors(summary),
-        notes.beaten(summary),
+        f"{notes.flops(results)}",
+        notes.processors(results),
+        notes.beaten(results),
         "![published and ours](report.png)",
         "![loss of every row](curves.png)",
-        "![loss against FLOPs and time](budget.png)" if curves.costs_known(summary) else "",
+        "![loss against FLOPs and time](budget.png)" if figures.costs_known(results) else "",
         "## Order of rows",
-        order(summary),
-        *_missing(summary),
-        *_measured(summary),
-        *_printed(summary),
+        order(results),
+        *_missing(results),
+        *_measured(results),
+        *_printed(results),
         "## Settings",
-        grid(["setting", "here", "at scale=paper"], provenance.shared_settings(summary)),
-        *map(_sentence, notes.trained_on(summary)),
-        *_differing(summary),
+        grid(["setting", "here", "at scale=paper"], provenance.shared_settings(results)),
+        *map(_sentence, notes.trained_on(results)),
+        *_differing(results),
         "## Runs",
-        "\n".join(f"- {markdown(text)}" for text in _origin(summary)),
-        grid(["row", "seed", "state", summary.table.metric, "commit", "directory"], _runs(summary)),
+        "\n".join(f"- {markdown(text)}" for text in _origin(results)),
+        grid(["row", "seed", "state", results.table.metric, "commit", "directory"], _runs(results)),
         "## Reproduce",
-        block("\n".join(provenance.commands(summary)), "bash"),
+        block("\n".join(provenance.commands(results)), "bash"),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _about(summary: Summary) -> str:
-    seeds = ", ".join(map(str, summary.seeds))
-    table = summary.table
+def _about(results: TableResults) -> str:
+    seeds = ", ".join(map(str, results.seeds))
+    table = results.table
     return (
-        f"{_sentence(table.source)} Scale {code(summary.scale)}, seeds {seeds}."
-        f" Metric {markdown(table.metric)}, {table.better} is better.{notes.seeds(summary)}"
+        f"{_sentence(table.source)} Scale {code(results.scale)}, seeds {seeds}."
+        f" Metric {markdown(table.metric)}, {table.better} is better.{notes.seeds(results)}"
     )
 
 
-def table(summary: Summary) -> str:
+def table(results: TableResults) -> str:
     """The main table in Markdown."""
-    head, body = rows(summary)
-    labels = [_label(line) for line in summary.lines]
-    labels += [Markdown(f"*{markdown(b.title)}*") for b in baselines(summary)]
+    head, body = rows(results)
+    labels = [_label(line) for line in results.lines]
+    labels += [Markdown(f"*{markdown(b.title)}*") for b in baselines(results)]
     return grid(head, [[label, *row[1:]] for label, row in zip(labels, body, strict=True)])
 
 
@@ -78,11 +77,11 @@ def _label(line: Line) -> Markdown:
     return name if line.title == line.name else Markdown(f"{markdown(line.title)} ({name})")
 
 
-def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
+def rows(results: TableResults) -> tuple[list[str], list[list[str]]]:
     """Head and cells of the main table as plain text, without empty columns; baselines last."""
 
     def tested(write: Callable[[Difference], str]) -> Callable[[Line], str]:
-        shown = not summary.table.counts
+        shown = not results.table.counts
         return lambda line: write(line.difference) if shown and line.difference else ""
 
     def fact(name: str, write: Callable[[float], str]) -> Callable[[Line], str]:
@@ -92,7 +91,7 @@ def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
         "row": lambda x: x.title if x.title == x.name else f"{x.title} ({x.name})",
         "published": lambda line: _published(line.published),
         "ours": lambda line: line.result,
-        "difference": lambda line: _difference(summary, line),
+        "difference": lambda line: _difference(results, line),
         f"{1 - LEVEL:.0%} interval": tested(formatting.interval),
         "p": tested(formatting.p_value),
         "parameters": fact("parameters", formatting.count),
@@ -102,21 +101,21 @@ def rows(summary: Summary) -> tuple[list[str], list[list[str]]]:
         "tokens/s": fact("tokens_per_second", lambda speed: formatting.number(speed, 3)),
         "time": fact("seconds", formatting.clock),
     }
-    further = _only_published(summary)
+    further = _only_published(results)
     for name in further if len(further) <= MAX_PUBLISHED_COLUMNS else ():
         columns[f"published {name}"] = partial(_also_published, name)
-    body = [{name: write(line) for name, write in columns.items()} for line in summary.lines]
+    body = [{name: write(line) for name, write in columns.items()} for line in results.lines]
     body += [
         {"row": f"{b.title} ({b.name})", "ours": formatting.spread(b.value)}
-        for b in baselines(summary)
+        for b in baselines(results)
     ]
     always = ("row", "published", "ours")
     head = [name for name in columns if name in always or any(row.get(name) for row in body)]
     return head, [[row.get(name, "") for name in head] for row in body]
 
 
-def _difference(summary: Summary, line: Line) -> str:
-    if line.name == summary.table.reference:
+def _difference(results: TableResults, line: Line) -> str:
+    if line.name == results.table.reference:
         return "reference"
     if line.difference is None:
         return ""
@@ -143,19 +142,19 @@ def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
-def order(summary: Summary) -> str:
+def order(results: TableResults) -> str:
     """Compare the order of rows with the paper's, pair by pair, in Markdown."""
-    if sum(line.published is not None for line in summary.lines) < 2:
+    if sum(line.published is not None for line in results.lines) < 2:
         return "The paper prints fewer than two values of this metric, so it ranks no rows."
-    if not summary.pairs:
+    if not results.pairs:
         return "No two rows that the paper ranks have a common finished seed yet."
-    against = [pair for pair in summary.pairs if not pair.agrees]
-    agree = [pair for pair in summary.pairs if pair.agrees]
+    against = [pair for pair in results.pairs if not pair.agrees]
+    agree = [pair for pair in results.pairs if pair.agrees]
     firm = sum(pair.difference.significant for pair in agree)
     tested = f"{firm} significantly, p < {LEVEL:g} after Holm's correction for these pairs"
     text = (
-        f"The paper ranks {len(summary.pairs)} pairs of the rows that are done here. Our order"
-        f" agrees on {len(agree)} ({'counts are not tested' if summary.table.counts else tested})"
+        f"The paper ranks {len(results.pairs)} pairs of the rows that are done here. Our order"
+        f" agrees on {len(agree)} ({'counts are not tested' if results.table.counts else tested})"
         f" and disagrees on {len(against)}."
     )
     return "\n\n".join([text, "\n".join(map(_against, against))]).rstrip()
@@ -185,9 +184,9 @@ def _against(pair: Pair) -> str:
     )
 
 
-def _missing(summary: Summary) -> list[str]:
+def _missing(results: TableResults) -> list[str]:
     """Section of the runs that are not done, with the reasons."""
-    undone = [run for run in summary.cells if run.state != "done"]
+    undone = [run for run in results.cells if run.state != "done"]
     if not undone:
         return []
     lines = [
@@ -195,51 +194,51 @@ def _missing(summary: Summary) -> list[str]:
         + (f": {markdown(run.why)}" if run.why else "")
         for run in undone
     ]
-    text = f"{len(undone)} of {len(summary.cells)} runs have no result:"
+    text = f"{len(undone)} of {len(results.cells)} runs have no result:"
     return ["## Missing runs", text, "\n".join(lines)]
 
 
-def _measured(summary: Summary) -> list[str]:
+def _measured(results: TableResults) -> list[str]:
     """Sections of the further metrics, with the published numbers in brackets."""
     sections = []
-    if metric_grid.columns(summary):
-        sections += ["## Other measured metrics", grid(*metric_grid.columns_grid(summary))]
-    if families := metric_grid.families(summary):
+    if metric_grid.columns(results):
+        sections += ["## Other measured metrics", grid(*metric_grid.columns_grid(results))]
+    if families := metric_grid.families(results):
         name = "layer" if all(family.unit == "block" for family in families) else "length"
-        grids = metric_grid.grids(summary)
+        grids = metric_grid.grids(results)
         parts = [f"{markdown(title)}:\n\n{grid(head, body)}" for title, head, body in grids]
         sections += [f"## By {name}", *parts, f"![by {name}](lengths.png)"]
     return sections
 
 
-def _only_published(summary: Summary) -> list[str]:
+def _only_published(results: TableResults) -> list[str]:
     """Columns of the paper that no run has."""
-    in_runs = metric_grid.columns(summary)
-    return [column for column in summary.columns if column not in in_runs]
+    in_runs = metric_grid.columns(results)
+    return [column for column in results.columns if column not in in_runs]
 
 
-def _printed(summary: Summary) -> list[str]:
+def _printed(results: TableResults) -> list[str]:
     """Section of the published numbers that are not in the main table, and of notes on them."""
     parts = []
-    columns = _only_published(summary)
+    columns = _only_published(results)
     if len(columns) > MAX_PUBLISHED_COLUMNS:
-        configs = summary.at_paper_scale
+        configs = results.at_paper_scale
 
         def both(line: Line, column: str) -> str:
             published = _also_published(column, line)
             ours: Any = configs[line.name].get(column)
             return published if ours is None or not published else f"{published} ({ours})"
 
-        body = [[column, *(both(line, column) for line in summary.lines)] for column in columns]
+        body = [[column, *(both(line, column) for line in results.lines)] for column in columns]
         parts += [
             "In brackets: the value in our configuration at scale=paper, if it has such a key.",
-            grid(["published", *(line.name for line in summary.lines)], body),
+            grid(["published", *(line.name for line in results.lines)], body),
         ]
     by_note: dict[str, dict[str, None]] = {}
-    for p in summary.table.published:
+    for p in results.table.published:
         if p.note:
             by_note.setdefault(f"{p.column}: {p.note}", {})[p.row] = None
-    every = {line.name for line in summary.trained}
+    every = {line.name for line in results.trained}
     lines = [
         f"- {_sentence(note)}" + ("" if every <= names.keys() else f" ({_codes(names)})")
         for note, names in by_note.items()
@@ -252,20 +251,20 @@ def _codes(names: Sequence[str] | dict[str, None]) -> str:
     return ", ".join(map(code, names))
 
 
-def _differing(summary: Summary) -> list[str]:
-    keys, by_row = provenance.differing_settings(summary)
+def _differing(results: TableResults) -> list[str]:
+    keys, by_row = provenance.differing_settings(results)
     if not keys:
         return []
     body = [[code(key), *(values[i] for values in by_row.values())] for i, key in enumerate(keys)]
     return ["Settings that differ by row:", grid(["setting", *by_row], body)]
 
 
-def _origin(summary: Summary) -> list[str]:
-    version = f"numerics {summary.numerics}: runs of another number are not comparable"
-    return [*provenance.code_and_machines(summary), version]
+def _origin(results: TableResults) -> list[str]:
+    version = f"numerics {results.numerics}: runs of another number are not comparable"
+    return [*provenance.code_and_machines(results), version]
 
 
-def _runs(summary: Summary) -> list[list[str]]:
+def _runs(results: TableResults) -> list[list[str]]:
     return [
         [
             run.row,
@@ -275,7 +274,7 @@ def _runs(summary: Summary) -> list[list[str]]:
             _commit(run),
             run.directory.name if run.state != "missing" else "",
         ]
-        for run in summary.cells
+        for run in results.cells
     ]
 
 

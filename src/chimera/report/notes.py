@@ -8,34 +8,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from chimera.config.row_learning_rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
 from chimera.report.baselines import baselines, below
-from chimera.report.escape import code, markdown
-from chimera.report.formatting import number, spread
+from chimera.report.formatting import code, markdown, number, spread
 from chimera.report.stats import LEVEL, smallest_significant
-from chimera.report.summary import Summary
+from chimera.report.table_results import TableResults
 
 
-def statistics(summary: Summary) -> str:
+def statistics(results: TableResults) -> str:
     """What the columns are, how the rows are tested, and what the table can distinguish."""
     text = (
         "«ours» is the mean ± sample standard deviation over seeds. «difference» is the mean"
-        f" difference to {code(summary.table.reference)}, seed by seed"
+        f" difference to {code(results.table.reference)}, seed by seed"
     )
-    if summary.table.counts:
+    if results.table.counts:
         return f"{text}. The metric is a count, so differences are not tested."
-    if all(line.difference is None or line.difference.std is None for line in summary.lines):
+    if all(line.difference is None or line.difference.std is None for line in results.lines):
         return f"{text}. With one seed, differences are not tested and prove nothing."
     return (
         f"{text}, with its {1 - LEVEL:.0%} interval. p is from a two-sided paired t-test, corrected"
-        f" by Holm's method for the number of rows. {resolved(summary)}"
+        f" by Holm's method for the number of rows. {resolved(results)}"
     ).strip()
 
 
-def resolved(summary: Summary) -> str:
+def resolved(results: TableResults) -> str:
     """The smallest difference that the table can distinguish from noise."""
-    smallest = summary.resolvable
+    smallest = results.resolvable
     if smallest is None:
         return ""
-    tested = {x.name: d for x in summary.lines if (d := x.difference) and d.std is not None}
+    tested = {x.name: d for x in results.lines if (d := x.difference) and d.std is not None}
     seeds = min(d.n for d in tested.values())
     own = sorted(
         (limit, name)
@@ -52,18 +51,18 @@ def resolved(summary: Summary) -> str:
     )
 
 
-def seeds(summary: Summary) -> str:
+def seeds(results: TableResults) -> str:
     """How many finished seeds the rows have, if some have fewer than were asked for."""
-    numbers = sorted({line.ours.n if line.ours else 0 for line in summary.lines})
-    if not numbers or numbers == [len(summary.seeds)]:
+    numbers = sorted({line.ours.n if line.ours else 0 for line in results.lines})
+    if not numbers or numbers == [len(results.seeds)]:
         return ""
     ends = " to ".join(str(n) for n in dict.fromkeys((numbers[0], numbers[-1])))
     return f" Rows have {ends} finished seed{'s' * (numbers[-1] != 1)}."
 
 
-def left_out(summary: Summary) -> str:
+def left_out(results: TableResults) -> str:
     """The rows of the table that were not chosen."""
-    table = summary.table
+    table = results.table
     if not table.whole:
         return ""
     said = (
@@ -78,18 +77,18 @@ def left_out(summary: Summary) -> str:
     return said
 
 
-def beaten(summary: Summary) -> str:
+def beaten(results: TableResults) -> str:
     """The rows that are not better than a trivial predictor."""
     return " ".join(
         f"Not better than «{markdown(b.title)}» ({spread(b.value)}): {_codes(rows)}."
-        for b in baselines(summary)
-        if (rows := below(b, summary))
+        for b in baselines(results)
+        if (rows := below(b, results))
     )
 
 
-def flops(summary: Summary) -> str:
+def flops(results: TableResults) -> str:
     """What the columns of FLOPs are; empty if no run has counted them."""
-    if all(line.facts["flops"] is None for line in summary.lines):
+    if all(line.facts["flops"] is None for line in results.lines):
         return ""
     return (
         " «FLOPs/token» counts the matrix products of a training step. «MFU» compares their rate"
@@ -97,10 +96,10 @@ def flops(summary: Summary) -> str:
     )
 
 
-def processors(summary: Summary) -> str:
+def processors(results: TableResults) -> str:
     """Which processors trained the runs, if several did."""
     runs: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for cell in summary.cells:
+    for cell in results.cells:
         if cell.state == "done" and (name := cell.computed_on):
             runs[name][cell.row].add(cell.seed)
     if len(runs) < 2:
@@ -128,21 +127,21 @@ def processors(summary: Summary) -> str:
     return f"The runs used {len(runs)} processors: {'; '.join(names)}. {meaning}"
 
 
-def rates(summary: Summary) -> str:
+def rates(results: TableResults) -> str:
     """How the rows' learning rates were chosen."""
-    rows = {cell.row for cell in summary.cells}
-    lines = [line for line in lines_at(summary.table.path, summary.scale) if line.row in rows]
-    chosen = best(lines, summary.table.better)
-    own = [cell for cell in summary.cells if cell.row in chosen]
+    rows = {cell.row for cell in results.cells}
+    lines = [line for line in lines_at(results.table.path, results.scale) if line.row in rows]
+    chosen = best(lines, results.table.better)
+    own = [cell for cell in results.cells if cell.row in chosen]
     if not own or any(cell.config["optim"]["lr"] != chosen[cell.row] for cell in own):
         return ""
-    others = dict.fromkeys(cell.row for cell in summary.cells if cell.row not in chosen)
+    others = dict.fromkeys(cell.row for cell in results.cells if cell.row not in chosen)
     who = f"Each row except {_codes(others)}" if others else "Each row"
     values = ", ".join(f"{rate:g}" for rate in sorted({line.rate for line in lines}))
     first, *more = sorted({line.seed for line in lines})
     said = (
-        f"{who} has the learning rate with the best {code(summary.table.metric)} among {values} on"
-        f" seed {first}, which this report does not use (`{summary.table.name}{SUFFIX}`)."
+        f"{who} has the learning rate with the best {code(results.table.metric)} among {values} on"
+        f" seed {first}, which this report does not use (`{results.table.name}{SUFFIX}`)."
     )
     if more:
         further = {line.row for line in lines if line.seed != first}
@@ -151,12 +150,12 @@ def rates(summary: Summary) -> str:
             f" The two best rates{whose} were repeated on seed{'s' * (len(more) > 1)}"
             f" {', '.join(map(str, more))}, and the mean decides."
         )
-    return said + _other_budget(summary, lines)
+    return said + _other_budget(results, lines)
 
 
-def _other_budget(summary: Summary, lines: Sequence[Tried]) -> str:
+def _other_budget(results: TableResults, lines: Sequence[Tried]) -> str:
     """Rates that were chosen at another number of steps."""
-    steps = {cell.row: int(cell.config["trainer"]["max_steps"]) for cell in summary.cells}
+    steps = {cell.row: int(cell.config["trainer"]["max_steps"]) for cell in results.cells}
     tried: defaultdict[str, set[int]] = defaultdict(set)
     for line in lines:
         if line.steps is not None and line.row in steps:
@@ -172,10 +171,10 @@ def _other_budget(summary: Summary, lines: Sequence[Tried]) -> str:
     )
 
 
-def trained_on(summary: Summary) -> list[str]:
+def trained_on(results: TableResults) -> list[str]:
     """The size of the training data by the records of the runs, other texts, half precision."""
     said = []
-    for cell in summary.cells:
+    for cell in results.cells:
         splits = cell.record.get("data", {}).get("splits", {})
         if train := splits.get("train"):
             said.append(f"Trained on {cell.config['choices']['data']}: {_size(train)}")
@@ -183,13 +182,13 @@ def trained_on(summary: Summary) -> list[str]:
             limit = cell.config["trainer"].get("limit_val_batches")
             part = "" if limit is None else f"; each validation uses {limit} batches"
             said.append(f"Validation split: {_size(valid)}{part}")
-    return [text for text in dict.fromkeys([*said, summary.other_text, in_half(summary)]) if text]
+    return [text for text in dict.fromkeys([*said, results.other_text, in_half(results)]) if text]
 
 
-def in_half(summary: Summary) -> str:
+def in_half(results: TableResults) -> str:
     """What half precision adds to the errors of quantised layers."""
     errors = {"bf16": "1/256", "fp16": "1/2048"}
-    used = sorted({str(cell.config.get("precision")) for cell in summary.cells} & errors.keys())
+    used = sorted({str(cell.config.get("precision")) for cell in results.cells} & errors.keys())
     names = " and ".join(used)
     most = " or ".join(errors[name] for name in used)
     said = (
@@ -199,16 +198,16 @@ def in_half(summary: Summary) -> str:
     return said if used else ""
 
 
-def past_scale(summary: Summary) -> str:
+def past_scale(results: TableResults) -> str:
     """Settings beyond the bounds of the scale, with their rows."""
     rows: defaultdict[str, list[str]] = defaultdict(list)
-    for cell in summary.cells:
+    for cell in results.cells:
         for key, at in past_bounds(cell.config).items():
             value = code(f"{key}={shown(at['value'])}")
             rows[f"{value} (bound {at['bound']:g})"].append(cell.row)
     if not rows:
         return ""
-    every = {cell.row for cell in summary.cells}
+    every = {cell.row for cell in results.cells}
     settings = [
         setting if every <= set(names) else f"{setting} in {_codes(dict.fromkeys(names))}"
         for setting, names in rows.items()

@@ -12,7 +12,7 @@ from chimera.config import tables
 from chimera.config.tables import ROW, Table
 from chimera.dotted import flatten, get
 from chimera.program import spelt
-from chimera.report.summary import Summary
+from chimera.report.table_results import TableResults
 from chimera.rundir.directory import runs_of
 from chimera.rundir.identity import NOT_IDENTITY
 from chimera.rundir.portable import portable
@@ -29,13 +29,13 @@ SHOWN = (
 NAMES = {"name", "seed", "choices.preset", "choices.scale", "table", *NOT_IDENTITY}
 
 
-def shared_settings(summary: Summary) -> list[tuple[str, str, str]]:
+def shared_settings(results: TableResults) -> list[tuple[str, str, str]]:
     """(key, value here, value at scale=paper) of the settings in SHOWN; `by row` if rows differ."""
-    paper = summary.at_paper_scale.values()
+    paper = results.at_paper_scale.values()
     return [
         (
             _name(key),
-            _common(get(cell.config, key) for cell in summary.cells),
+            _common(get(cell.config, key) for cell in results.cells),
             _common(config.get(key) for config in paper),
         )
         for key in SHOWN
@@ -47,10 +47,10 @@ def _common(values: Iterable[object]) -> str:
     return texts[0] if len(texts) == 1 else "by row" if texts else ""
 
 
-def differing_settings(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
+def differing_settings(results: TableResults) -> tuple[list[str], dict[str, list[str]]]:
     """Keys that all rows have with different values, and the values of each row."""
-    configs = {cell.row: flatten(cell.config) for cell in reversed(summary.cells)}
-    configs = {line.name: configs[line.name] for line in summary.trained}
+    configs = {cell.row: flatten(cell.config) for cell in reversed(results.cells)}
+    configs = {line.name: configs[line.name] for line in results.trained}
     keys = [
         key
         for key in next(iter(configs.values()), {})
@@ -105,9 +105,9 @@ def machine(environment: dict[str, Any]) -> str:
     return ", ".join(form.format(part) for form, part in parts if part)
 
 
-def code_and_machines(summary: Summary) -> list[str]:
+def code_and_machines(results: TableResults) -> list[str]:
     """Commits and machines of the started runs, each with the number of its runs."""
-    started = [cell.environment for cell in summary.cells if cell.environment]
+    started = [cell.environment for cell in results.cells if cell.environment]
     return [
         f"{name} {description}: {n} runs"
         for name, describe in (("code", commit), ("machine", machine))
@@ -115,30 +115,30 @@ def code_and_machines(summary: Summary) -> list[str]:
     ]
 
 
-def commands(summary: Summary) -> list[str]:
+def commands(results: TableResults) -> list[str]:
     """Command lines that repeat the table: its start models, its runs, its report.
 
     The environment variables that rows read are set before the commands, as they are now.
     """
-    variables = [(name, os.environ.get(name, "")) for name in tables.variables(summary.table)]
+    variables = [(name, os.environ.get(name, "")) for name in tables.variables(results.table)]
     set_before = "".join(f"{name}={shlex.quote(portable(at))} " for name, at in variables if at)
-    own = (train_command(summary), report_command(summary))
-    return [*start_commands(summary), *(set_before + command for command in own)]
+    own = (train_command(results), report_command(results))
+    return [*start_commands(results), *(set_before + command for command in own)]
 
 
-def train_command(summary: Summary) -> str:
+def train_command(results: TableResults) -> str:
     """Command line that trains the missing runs of the table."""
-    table = summary.table
+    table = results.table
     chosen = f"+{table.path}={_rows(table)}" if table.whole else f"+{table.paper}={table.name}"
-    return _command("train", "-m", chosen, *summary.overrides, _seeds(summary))
+    return _command("train", "-m", chosen, *results.overrides, _seeds(results))
 
 
-def start_commands(summary: Summary) -> list[str]:
+def start_commands(results: TableResults) -> list[str]:
     """Command lines that trained the runs that rows start from, where `init_from=` names a run.
 
     A row that rows start from (`init_from=row:…`) is trained by the table's own command.
     """
-    configs = [cell.config for cell in summary.cells if cell.config.get("init_run")]
+    configs = [cell.config for cell in results.cells if cell.config.get("init_run")]
     started = {str(c["init_run"]) for c in configs if not str(c["init_from"]).startswith(ROW)}
     kept = Records()
     found = list[list[str]]()
@@ -151,11 +151,11 @@ def start_commands(summary: Summary) -> list[str]:
     return [_command("train", *words) for words in found]
 
 
-def report_command(summary: Summary) -> str:
+def report_command(results: TableResults) -> str:
     """Command line that writes the report of the finished runs."""
-    table = summary.table
+    table = results.table
     rows = [f"rows={_rows(table)}"] if table.whole else []
-    return _command("report", table.path, *rows, *summary.overrides, _seeds(summary))
+    return _command("report", table.path, *rows, *results.overrides, _seeds(results))
 
 
 def _command(name: str, *words: str) -> str:
@@ -167,5 +167,5 @@ def _rows(table: Table) -> str:
     return ",".join(sorted((row.name for row in table.rows), key=lambda r: r != table.reference))
 
 
-def _seeds(summary: Summary) -> str:
-    return f"seed={','.join(map(str, summary.seeds))}"
+def _seeds(results: TableResults) -> str:
+    return f"seed={','.join(map(str, results.seeds))}"

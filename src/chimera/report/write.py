@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
 from chimera.config.tables import Table
 from chimera.paths import home
-from chimera.report import curves, markdown, metric_grid
-from chimera.report.bars import bars
+from chimera.report import figures, formatting, markdown
 from chimera.report.baselines import baselines
-from chimera.report.escape import latex
-from chimera.report.results import Configs
+from chimera.report.formatting import latex
 from chimera.report.style import save
-from chimera.report.summary import FACTS, Line, Summary, summarise
+from chimera.report.table_results import FACTS, Configs, Line, TableResults, read_results
 from chimera.rundir.safe_io import make_folder, write_atomic
 
 HEAD = ("row", "title", "published", "unit", "mean", "std", "n", "seeds", "values", "state")
 DIFFERENCE = ("difference", "difference_std", "difference_n", "p", "p_corrected", "low", "high")
 
 
-def report_folder(summary: Summary) -> Path:
+def report_folder(results: TableResults) -> Path:
     """Default folder of a report; git ignores it."""
-    return home() / "reports" / summary.table.path / summary.scale
+    return home() / "reports" / results.table.path / results.scale
 
 
 def write(
@@ -39,7 +34,7 @@ def write(
     out: Path | None = None,
     configs: Configs | None = None,
     forms: Sequence[str] = ("png",),
-) -> Summary:
+) -> TableResults:
     """Write report.md, .csv, .tex, and the figures report and curves.
 
     Writes the figure `budget` too if FLOPs are known, and `lengths` if runs have metrics by length
@@ -56,35 +51,31 @@ def write(
     Raises:
         UserError: the table does not exist, or a row does not compose.
     """
-    summary = summarise(table, overrides, seeds, configs)
-    folder = out or report_folder(summary)
+    results = read_results(table, overrides, seeds, configs)
+    folder = out or report_folder(results)
     make_folder(folder, of=folder, key="out")
-    write_atomic(folder / "report.md", markdown.report(summary))
-    write_atomic(folder / "report.csv", comma_separated(summary))
-    write_atomic(folder / "report.tex", booktabs(summary))
-    save(bars(summary), folder / "report.png", forms)
-    save(curves.curves(summary), folder / "curves.png", forms)
-    if curves.costs_known(summary):
-        save(curves.budget(summary), folder / "budget.png", forms)
-    if lengths := metric_grid.picture(summary):
+    write_atomic(folder / "report.md", markdown.report(results))
+    write_atomic(folder / "report.csv", comma_separated(results))
+    write_atomic(folder / "report.tex", booktabs(results))
+    save(figures.bars(results), folder / "report.png", forms)
+    save(figures.curves(results), folder / "curves.png", forms)
+    if figures.costs_known(results):
+        save(figures.budget(results), folder / "budget.png", forms)
+    if lengths := figures.lengths(results):
         save(lengths, folder / "lengths.png", forms)
-    return summary
+    return results
 
 
-def comma_separated(summary: Summary) -> str:
+def comma_separated(results: TableResults) -> str:
     """Contents of report.csv: one line per row, full precision, lists joined by semicolons."""
-    out = io.StringIO()
-    published = [f"published {column}" for column in summary.columns]
-    columns = [*HEAD, *DIFFERENCE, *FACTS, *published, "numerics"]
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    lines = [_fields(line) for line in summary.lines]
-    for b in baselines(summary):
+    published = [f"published {column}" for column in results.columns]
+    lines = [_fields(line) for line in results.lines]
+    for b in baselines(results):
         named: dict[str, object] = {"row": b.name, "title": b.title, "state": "baseline"}
         lines.append(named | {"mean": b.value.mean, "std": b.value.std, "n": 0})
-    for fields in lines:
-        writer.writerow(fields | {"numerics": summary.numerics})
-    return out.getvalue()
+    columns = [*HEAD, *DIFFERENCE, *FACTS, *published]
+    frame = pd.DataFrame(lines, columns=columns, dtype=object).assign(numerics=results.numerics)
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
 def _fields(line: Line) -> dict[str, object]:
@@ -109,50 +100,35 @@ def _fields(line: Line) -> dict[str, object]:
     return fields
 
 
-def booktabs(summary: Summary) -> str:
+def booktabs(results: TableResults) -> str:
     """Contents of report.tex: a table environment; needs `\\usepackage{booktabs}`."""
-    head, body = markdown.rows(summary)
-    table = summary.table
+    head, body = markdown.rows(results)
+    table = results.table
     tested = "" if table.counts else " with a paired t-test, p corrected by Holm's method"
     part = f" {len(table.rows)} of the table's {len(table.whole.rows)} rows." if table.whole else ""
     caption = (
-        f"{table.title}. Ours at scale {summary.scale}, mean and standard deviation over"
-        f" {len(summary.seeds)} seeds; {table.metric}, {table.better} is better; differences to"
-        f" {table.reference}{tested}; numerics {summary.numerics}.{part}"
+        f"{table.title}. Ours at scale {results.scale}, mean and standard deviation over"
+        f" {len(results.seeds)} seeds; {table.metric}, {table.better} is better; differences to"
+        f" {table.reference}{tested}; numerics {results.numerics}.{part}"
     )
-    first, *others = (f"{' & '.join(map(latex, row))} \\\\" for row in (head, *body))
-    lines = [
-        "\\begin{table}",
-        "\\centering",
-        f"\\caption{{{latex(caption)}}}",
-        f"\\label{{tab:{re.sub(r'[^A-Za-z0-9_.]+', '-', table.path)}}}",
-        f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-        "\\toprule",
-        first,
-        "\\midrule",
-        *others,
-        "\\bottomrule",
-        "\\end{tabular}",
-        "\\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    label = re.sub(r"[^A-Za-z0-9_.]+", "-", table.path)
+    frame = pd.DataFrame([map(latex, row) for row in body], columns=[*map(latex, head)])
+    return frame.style.hide(axis="index").to_latex(
+        column_format="l" + "r" * (len(head) - 1),
+        caption=latex(caption),
+        label=f"tab:{label}",
+        position_float="centering",
+        hrules=True,
+    )
 
 
-def show(summary: Summary, console: Console) -> None:
+def show(results: TableResults, console: Console) -> None:
     """Print the table in a terminal; rows have their short names."""
-    head, body = markdown.rows(summary)
-    title = Text(f"{summary.table.title}, scale={summary.scale}")
-    grid = Grid(title=title, title_justify="left")
-    for column in head:
-        if not column.startswith("published "):
-            grid.add_column(
-                Text(column), justify="left" if column == "row" else "right", no_wrap=True
-            )
-    names = [*(line.name for line in summary.lines), *(b.name for b in baselines(summary))]
-    for name, row in zip(names, body, strict=True):
-        grid.add_row(Text(name), *map(Text, row[1 : len(grid.columns)]))
-    if not console.is_terminal:
-        console = Console(file=console.file, width=160)
-    console.print(grid)
-    if warning := summary.other_text:
+    head, body = markdown.rows(results)
+    names = [*(line.name for line in results.lines), *(b.name for b in baselines(results))]
+    columns = [column for column in head[1:] if not column.startswith("published ")]
+    lines = [[name, *row[1 : 1 + len(columns)]] for name, row in zip(names, body, strict=True)]
+    title = f"{results.table.title}, scale={results.scale}"
+    console = formatting.show_grid(title, ["row"], columns, lines, console)
+    if warning := results.other_text:
         console.print(warning, highlight=False, soft_wrap=True, markup=False)

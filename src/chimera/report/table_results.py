@@ -1,25 +1,155 @@
-"""Summarise a table: compute all numbers of the report's files once."""
+"""The results of a table at one scale: its runs, and for each row mean, spread and difference."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
-from chimera.config.tables import Published, Row, Table, jobs, load
+from chimera.config.start_model import applicable
+from chimera.config.tables import Published, Row, RowRun, Table, jobs, load
 from chimera.dotted import flatten
 from chimera.errors import UserError
 from chimera.report import formatting
-from chimera.report.results import Cell, Configs, cells, metric
 from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
 from chimera.rundir.corpus_hash import apart, text_of
+from chimera.rundir.directory import RunDir
+from chimera.rundir.environment import computed_on
 from chimera.rundir.identity import NUMERICS
+from chimera.rundir.records import Record, Records
+from chimera.rundir.safe_io import read_json
+from chimera.rundir.steps import losses
+
+#: Resolved configurations by row and seed.
+Configs = Mapping[tuple[str, int], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table.
+
+    Args:
+        row, seed: row of the table and seed of the run.
+        state: done, running, stopped, failed or missing; `cut off` if its process is gone and
+            recorded no reason.
+        why: reason of a failed or stopped run; progress of a running one.
+        value: value of the table's metric; None unless done.
+        directory: directory of the run; it need not exist.
+        config: configuration as composed now.
+        record: contents of run.json; empty unless done.
+        environment: contents of environment.json; empty before the run has started.
+        steps: thinned columns of its step log; empty if that is in the directory.
+    """
+
+    row: str
+    seed: int
+    state: str
+    why: str
+    value: float | None
+    directory: Path
+    config: dict[str, Any] = field(repr=False)
+    record: dict[str, Any] = field(repr=False)
+    environment: dict[str, Any] = field(repr=False)
+    steps: dict[str, list[Any]] = field(repr=False, default_factory=dict)
+
+    @property
+    def computed_on(self) -> str | None:
+        """Name of the GPU or processor that trained the run; None if it is not recorded."""
+        return computed_on(self.environment, self.config)
+
+    def losses(self) -> tuple[list[float], list[float]]:
+        """Steps and training losses of the run; a record has those of some steps."""
+        return losses(self.steps or self.directory / "steps.csv")
+
+
+def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs) -> list[Cell]:
+    """All cells of a table, row by row.
+
+    Args:
+        table: the table.
+        overrides: overrides of all its jobs, such as `scale=small`.
+        seeds: seeds of the runs of each row.
+        configs: configurations that are composed already.
+
+    Raises:
+        UserError: a row does not compose.
+    """
+    records = Records()
+    all_cells = []
+    for job in _planned(table, overrides, seeds):
+        config = configs.get((job.row, job.seed)) or plain(compose(list(job.overrides)))
+        directory = RunDir.of(config)
+        all_cells.append(_cell(table, job, config, directory, records.find(config, directory)))
+    records.tell()
+    return all_cells
+
+
+def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[RowRun]:
+    """Runs of the table, each with the overrides that are for its row."""
+    listed = jobs(table, overrides, seeds)
+    return [replace(job, overrides=applicable(job.overrides)) for job in listed]
+
+
+def metric(record: dict[str, Any], key: str) -> float | None:
+    """A metric of a run, or another number of its record; None if absent or not finite."""
+    return _finite(record.get("metrics", {}).get(key, flatten(record).get(key)))
+
+
+def _cell(
+    table: Table, job: RowRun, config: dict[str, Any], directory: RunDir, kept: Record | None
+) -> Cell:
+    result = kept.result if kept else directory.record()
+    value = metric(result, table.metric)
+    state, why = ("done", "") if kept else _state(directory)
+    if state == "done" and value is None:
+        state = "failed"
+        why = f"run.json has no finite {table.metric}"
+    if state != "done":
+        value = None
+        result = {}
+    environment = kept.environment if kept else read_json(directory.path / "environment.json")
+    return Cell(
+        row=job.row,
+        seed=job.seed,
+        state=state,
+        why=why,
+        value=value,
+        directory=directory.path,
+        config=config,
+        record=result,
+        environment=environment,
+        steps=kept.steps if kept else {},
+    )
+
+
+def _state(directory: RunDir) -> tuple[str, str]:
+    """State of a run, and its reason or progress, from status.json."""
+    status = directory.status()
+    progress = f"step {status['step']} of {status['max_steps']}" if status.get("max_steps") else ""
+    match status.get("state"):
+        case None:
+            return "missing", ""
+        case "DONE":
+            return "done", ""
+        case "FAILED":
+            return "failed", str(status.get("why", "no reason was recorded"))
+        case "STOPPED":
+            return "stopped", str(status.get("why", progress))
+        case _:
+            return ("running" if directory.is_running() else "cut off"), progress
+
+
+def _finite(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
 
 #: Facts of a row (means over its runs), and their dotted keys in run.json.
 FACTS = {
@@ -47,10 +177,8 @@ class Line:
         published: published value of the table's metric.
         also_published: published values of other columns, by column.
         cells: runs of the row, one per seed.
-        ours: mean and spread of the finished runs.
         difference: difference to the reference row; None for the reference itself and without
             common finished seeds.
-        facts: means over the finished runs, by the names in FACTS.
         runs_of: row whose runs these are, evaluated by another rule; empty for a row of the table.
     """
 
@@ -59,15 +187,24 @@ class Line:
     published: Published | None
     also_published: dict[str, Published]
     cells: tuple[Cell, ...]
-    ours: Spread | None
     difference: Difference | None
-    facts: dict[str, float | None]
     runs_of: str = ""
 
     @property
     def values(self) -> dict[int, float]:
         """Values of the finished runs by seed."""
         return _values(self.cells)
+
+    @property
+    def ours(self) -> Spread | None:
+        """Mean and spread of the finished runs."""
+        return spread(list(self.values.values()))
+
+    @property
+    def facts(self) -> dict[str, float | None]:
+        """Means over the finished runs, by the names in FACTS; None in a line of another rule."""
+        found = {name: self.measured(key) for name, key in FACTS.items()}
+        return {n: None if self.runs_of or m is None else m.mean for n, m in found.items()}
 
     @property
     def result(self) -> str:
@@ -104,7 +241,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Summary:
+class TableResults:
     """A table at one scale: its lines in the order of the table, and the pairs the paper ranks."""
 
     table: Table
@@ -159,10 +296,10 @@ class Summary:
         return configs
 
 
-def summarise(
+def read_results(
     table: Table | str, overrides: list[str], seeds: list[int], configs: Configs | None = None
-) -> Summary:
-    """Read the runs of a table and summarise them.
+) -> TableResults:
+    """Read the runs of a table and read_results them.
 
     Args:
         table: the table or its name.
@@ -183,29 +320,26 @@ def summarise(
     lines = []
     for row in table.rows:
         lines.append(_line(table, row, by_row[row.name], reference))
-        lines += by_other_rules(table, lines[-1], reference)
+        lines += _by_other_rules(table, lines[-1], reference)
     tested = corrected([line.difference for line in lines], test=not table.counts)
     lines = [replace(line, difference=d) for line, d in zip(lines, tested, strict=True)]
     pairs = _pairs(lines, table.better, test=not table.counts)
-    return Summary(table, list(overrides), list(seeds), NUMERICS, tuple(lines), pairs)
+    return TableResults(table, list(overrides), list(seeds), NUMERICS, tuple(lines), pairs)
 
 
 def _line(table: Table, row: Row, row_cells: list[Cell], reference: dict[int, float]) -> Line:
     published = {p.column: p for p in table.published if p.row == row.name}
-    values = _values(row_cells)
     return Line(
         name=row.name,
         title=row.title,
         published=published.pop(table.metric, None),
         also_published=published,
         cells=tuple(row_cells),
-        ours=spread(list(values.values())),
-        difference=None if row.name == table.reference else paired(values, reference),
-        facts={name: _mean(row_cells, key) for name, key in FACTS.items()},
+        difference=None if row.name == table.reference else paired(_values(row_cells), reference),
     )
 
 
-def by_other_rules(table: Table, line: Line, reference: dict[int, float]) -> list[Line]:
+def _by_other_rules(table: Table, line: Line, reference: dict[int, float]) -> list[Line]:
     """Lines of the same runs, evaluated by rules that their configuration did not choose.
 
     Args:
@@ -223,7 +357,6 @@ def by_other_rules(table: Table, line: Line, reference: dict[int, float]) -> lis
             record = cell.record | {"metrics": metrics}
             judged.append(replace(cell, state=state, value=value, record=record))
         words = rule.replace("_", " ")
-        values = _values(judged)
         lines.append(
             replace(
                 line,
@@ -231,9 +364,7 @@ def by_other_rules(table: Table, line: Line, reference: dict[int, float]) -> lis
                 title=f"{line.title}; the same runs evaluated with the {words}",
                 also_published={},
                 cells=tuple(judged),
-                ours=spread(list(values.values())),
-                difference=paired(values, reference),
-                facts=dict.fromkeys(FACTS),
+                difference=paired(_values(judged), reference),
                 runs_of=line.name,
             )
         )
@@ -242,11 +373,6 @@ def by_other_rules(table: Table, line: Line, reference: dict[int, float]) -> lis
 
 def _values(row_cells: Sequence[Cell]) -> dict[int, float]:
     return {cell.seed: cell.value for cell in row_cells if cell.value is not None}
-
-
-def _mean(row_cells: Sequence[Cell], key: str) -> float | None:
-    values = spread([v for cell in row_cells if (v := cell.fact(key)) is not None])
-    return values.mean if values else None
 
 
 def _pairs(lines: Sequence[Line], better: str, *, test: bool) -> tuple[Pair, ...]:
