@@ -81,8 +81,8 @@ notebooks: setup ## executes them on the runs there are, into reports/notebooks/
 	TABLE=$(T) SCALE=$(SCALE) SEEDS=$(SEEDS) $(BIN)/jupyter-execute \
 		--output=../reports/notebooks/{notebook_name} notebooks/*.ipynb
 
-torture: setup ## kills, corruptions, NaN, a full disk, bad sweeps: how often each promise held
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
+torture: setup ## kills, corruptions, NaN, a full disk: how often each promise held
+	$(PYTEST) -v tests/torture $(ARGS)
 
 wheel-test: ## builds wheel and sdist, installs the wheel into a bare environment, uses it from an empty folder
 	PYTHON=$(PYTHON) tools/wheel_test.sh

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from chimera.paths import PACKAGE
@@ -33,6 +34,7 @@ def modules(root: Path = PACKAGE) -> dict[str, Path]:
     return found
 
 
+@cache
 def arrows(root: Path = PACKAGE) -> dict[str, set[str]]:
     """Module to the modules that it imports, wherever in the file the import stands."""
     known = modules(root)

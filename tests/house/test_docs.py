@@ -90,13 +90,6 @@ def test_tests_that_a_page_names_are_there() -> None:
     assert named >= 18
 
 
-def test_thirty_questions_have_a_page() -> None:
-    text = (DOCS / "questions.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.*\?[^|]*) \| (.*) \| (.*) \|$", text, re.M)
-    assert len(rows) == 30
-    assert all(LINK.search(page) for *_, page in rows)
-
-
 def test_every_paper_that_a_table_names_is_explained() -> None:
     text = (DOCS / "papers.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\| ([A-Z]+) \|", text, re.M))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -39,25 +37,6 @@ def test_arguments_folder_environment_and_output_are_those_of_a_process(
     assert (forked.returncode, forked.stdout) == (real.returncode, real.stdout)
     assert forked.stderr == real.stderr == "__main__ True False\n"
     assert "thread\nat exit\n" in forked.stdout
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)]
-)
-def test_signals_arrive(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    program = """
-import pathlib, sys, time
-try:
-    pathlib.Path("ready").touch()
-    time.sleep(60)
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
-    process = forks.start("-c", program, cwd=tmp_path)
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.005)
-    process.send_signal(number)
-    assert process.wait().returncode == code
 
 
 def test_a_command_changes_nothing_for_the_next() -> None:

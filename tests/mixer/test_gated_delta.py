@@ -12,7 +12,7 @@ from torch import Tensor
 from chimera.mixer.gated_delta import GatedDelta
 from tests.kit import double, parts, site
 from tests.mixer import forms
-from tests.reference.gated_delta import gated_delta
+from tests.reference.delta import delta
 
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -26,7 +26,7 @@ def build(**options: Any) -> GatedDelta:
 
 
 def by_token(mixer: GatedDelta, x: Tensor) -> Tensor:
-    """Equations of the module's docstring, eq. 10 with Sᵀ in place of S."""
+    """Equations of the module's docstring, eq. 10."""
     h, groups = mixer.heads, mixer.heads // mixer.key_heads
     mixed = torch.cat([mixer.q_proj(x), mixer.k_proj(x), mixer.v_proj(x)], -1)
     if mixer.conv.weight is not None:
@@ -38,8 +38,9 @@ def by_token(mixer: GatedDelta, x: Tensor) -> Tensor:
     beta = mixer.max_beta * mixer.beta_proj(x).sigmoid()
     step = torch.log1p((mixer.decay_proj(x) + mixer.decay.dt_bias).exp())
     alpha = torch.exp(-mixer.decay.A_log.exp() * step)
-    state = x.new_zeros(len(x), h, v.shape[-1], q.shape[-1])
-    y, _ = gated_delta(q / q.shape[-1] ** 0.5, k, v, beta.mT, alpha.mT, state)
+    state = x.new_zeros(len(x), h, q.shape[-1], v.shape[-1])
+    k, v, beta = k[..., None, :], v[..., None, :], beta.mT[..., None, None]
+    y, _ = delta(q / q.shape[-1] ** 0.5, k, v, beta, alpha.mT.log(), state)
     y = rearrange(y, "b h t v -> b t h v")
     y = y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * mixer.norm.weight
     return mixer.o_proj(y.flatten(2) * F.silu(mixer.z_proj(x)))

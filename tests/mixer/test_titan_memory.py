@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from chimera.mixer.mamba import Mamba
-from chimera.mixer.shared.memory import FastWeightMemory
 from chimera.mixer.titan_memory import TitanMemory
 from tests import kit
 from tests.mixer import forms
-from tests.reference.memory import fast_weights
+from tests.reference.memory import read
 
-HEADS, K, V = 4, 8, 16
+HEADS = 4
 
 
 def _mixer(**choices: object) -> nn.Module:
@@ -25,24 +24,9 @@ def _mixer(**choices: object) -> nn.Module:
     return mixer
 
 
-def _naive(memory: FastWeightMemory, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Read [t e] and last memory [h k v] of one sequence x [t d]."""
-    q, k, v = (
-        proj(x).view(len(x), HEADS, -1).transpose(0, 1)
-        for proj in (memory.q_proj, memory.k_proj, memory.v_proj)
-    )
-    if memory.normalise:
-        q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
-    alpha, empty = torch.sigmoid(memory.alpha_logit), x.new_zeros(K, V)
-    heads = [fast_weights(q[i], k[i], v[i], alpha[i], empty) for i in range(HEADS)]
-    return torch.cat([r for r, _ in heads], -1), torch.stack([m for _, m in heads])
-
-
 def _whole(mixer: nn.Module, x: Tensor) -> Tensor:
-    """Definition of the mixer, sequence by sequence."""
     y, gate, _ = mixer.ssm(x)
-    r = torch.stack([_naive(mixer.memory, row)[0] for row in x])
-    return mixer.out_proj((y + r) * gate)
+    return mixer.out_proj((y + read(mixer.memory, x)) * gate)
 
 
 class TestForms(forms.Forms):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
 from chimera.adapter.lora import lora
 from chimera.contract_tests import zoo
 from chimera.model.classifier import Classifier
+from chimera.model.hf import HuggingFaceModel
 from chimera.ops.dropout import sample_keys
+from tests.model.hf_folders import folder
 
 IDS = torch.randint(0, 32, (4, 12), generator=torch.Generator().manual_seed(0))
 REAL = torch.arange(12) < torch.tensor([12, 7, 12, 9])[:, None]
@@ -94,17 +98,25 @@ def test_layers_loops_and_calls_draw_on_their_own() -> None:
             )  # 0.52 by chance
 
 
-def test_an_adapter_draws_by_sample_too() -> None:
+@pytest.mark.parametrize("body", ["ours", "llama"])
+def test_an_adapter_draws_by_sample_too(body: str, tmp_path: Path) -> None:
     made = model(dropout=0.0)
+    if body == "llama":
+        theirs = AutoModelForCausalLM.from_pretrained(folder(body, tmp_path))
+        made = HuggingFaceModel(theirs, causal=True).train()
     lora(made, r=4, dropout=0.5, targets=["*.q_proj"])
     for module in made.modules():
         if hasattr(module, "call"):
             nn.init.normal_(module.B)
-    whole = made(IDS, REAL, draws=DRAWS).logits
-    halves = [made(IDS[i : i + 2], REAL[i : i + 2], draws=DRAWS[i : i + 2]).logits for i in (0, 2)]
+
+    def logits(rows: slice = slice(4), **given: Any) -> Tensor:
+        return made(IDS[rows] % 9, REAL[rows], **given).logits[REAL[rows]]
+
+    whole = logits(draws=DRAWS)
+    halves = [logits(slice(i, i + 2), draws=DRAWS[i : i + 2]) for i in (0, 2)]
     torch.testing.assert_close(whole, torch.cat(halves), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(whole, made(IDS, REAL, draws=DRAWS + 1).logits)
-    assert not torch.allclose(made(IDS, REAL).logits, made(IDS, REAL).logits)  # torch draws
+    assert not torch.allclose(whole, logits(draws=DRAWS + 1))
+    assert not torch.allclose(logits(), logits())  # torch draws
 
 
 def test_the_head_of_a_classifier_draws_by_sample() -> None:

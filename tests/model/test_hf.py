@@ -20,7 +20,6 @@ from chimera.model.hf import HuggingFaceModel
 from chimera.model.hf_settings import HuggingFace
 from tests.kit import close, ragged
 from tests.model.hf_folders import ENCODERS, KINDS, folder
-from tests.outside import DATA
 
 
 class Choices:
@@ -198,17 +197,3 @@ def test_a_missing_model_or_an_unusable_component_is_refused(
         build_model(
             HuggingFace(name=str(folders["bert"]), max_len=9), other, vocab_size=1, causal=None
         )
-
-
-def test_a_trained_model_generates_a_story() -> None:
-    place = DATA / "models/stories260k"
-    if not place.is_dir():  # decoding is also tested above, with random weights
-        return
-    ours, tokenizer = made(place), Own(path=str(place)).build([])
-    ids = torch.tensor([tokenizer.cls_id, *tokenizer.encode(["Once upon a time"])[0]])[None]
-    out, told = ours(ids, state=ours.init_state(1)), []
-    for _ in range(20):
-        told.append(out.logits[:, -1].argmax(-1, keepdim=True))
-        out = ours(told[-1], state=out.state)
-    text = tokenizer.decode(torch.cat(told, 1)[0].tolist())
-    assert "there was a little girl named" in text

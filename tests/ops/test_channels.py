@@ -1,4 +1,4 @@
-"""Decay per channel: every form equals the recurrence, at any decay; products of `ops.pairs`."""
+"""Decay per channel: every form equals the recurrence, at any decay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from chimera.ops import channels
 from chimera.ops.carry import carry
-from chimera.ops.pairs import pairs
 from tests.kit import close, grads
 from tests.ops import recurrent
 from tests.reference.channels import decayed
@@ -76,29 +75,6 @@ def test_states_are_carried_over_any_number_of_chunks(n: int) -> None:
         losses = [sum(y.sin().sum() for y in some) for some in (got, want)]
         over = [*of, first]
         close(grads(losses[0], over), grads(losses[1], over), 1e-12)
-
-
-@given(st.integers(1, 3), st.sampled_from([1, 2, 4, 32]), widths, widths, widths)
-def test_pairs_are_the_sum_over_channels(n: int, c: int, r: int, w: int, k: int) -> None:
-    torch.manual_seed(c)
-    x, y = torch.randn(n, c, r, k).double(), torch.randn(n, c, w, k).double()
-    g = -3 * torch.rand(n, c, k).double()
-    of = [z.requires_grad_() for z in (x, y, g)]
-    want = torch.zeros(r, w, n, c, c, dtype=torch.float64)
-    for s in range(c):
-        for t in range(s):
-            keep = g[:, t + 1 : s].sum(1).exp()
-            want[..., s, t] = torch.einsum("nrk,nwk,nk->rwn", x[:, s], y[:, t], keep)
-    sums = g.cumsum(1)
-    got = pairs(x, y, g)
-    wanted = want, sums - g, sums[:, -1:] - sums, sums[:, -1]
-    close(tuple(got), wanted, 1e-12)
-    weights = [torch.randn_like(z) for z in got]
-    losses = [
-        sum((z * weight).sum() for z, weight in zip(some, weights, strict=True))
-        for some in (got, wanted)
-    ]
-    close(grads(losses[0], of), grads(losses[1], of), 1e-12)
 
 
 def test_a_chunk_is_a_power_of_two() -> None:

@@ -10,7 +10,6 @@ def delta(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None, h: Tensor
 ) -> tuple[Tensor, Tensor]:
     """q [b h t k], k [b h t n k], v [b h t n v], beta [b h t n 1|k], decay [b h t], h [b h k v]."""
-    beta = beta.expand_as(k)
     reads = []
     for t in range(q.shape[2]):
         if decay is not None:

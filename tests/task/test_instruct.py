@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import csv
 import json
 import signal
 from pathlib import Path
@@ -23,9 +22,9 @@ from chimera.paths import CONF, EXPERIMENTS, ROOT
 from chimera.task.mmlu.answer import answer, greedy
 from chimera.task.mmlu.questions import Question, from_records
 from chimera.train.check import check_settings
-from tests import forks
 from tests.adapter.graft.kit import causal_model
 from tests.task.kit import instruct
+from tests.torture import job
 
 SHAPE = ROOT / "experiments/tptt/shapes/meta-llama/Llama-3.2-1B"
 
@@ -55,44 +54,20 @@ def words(records: Path, to: Path, *more: str) -> list[str]:
     ]
 
 
-#: A run, a run that is killed in its fifth step, its resumption, and questions to that run.
-LIVES = """
-import json, sys
-from pathlib import Path
-
-from transformers import LlamaForCausalLM
-
-from chimera.evaluate.mmlu import main as mmlu
-from tests.torture import faults, job
-
-whole, broken, questions, log = json.loads(sys.argv[1])
-lives = ((whole, None), (broken, faults.kill_at("row", 5)), (broken, None))
-codes = [job.train(words, Path(log), before) for words, before in lives]
-codes.append(mmlu(questions) if codes == [0, -9, 0] else 1)
-print(json.dumps(codes))
-"""
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "steps.csv").open() as file:
-        return [{k: v for k, v in row.items() if k != "timestamp"} for row in csv.DictReader(file)]
-
-
 @pytest.mark.slow
 def test_an_interrupted_run_equals_an_uninterrupted_one(records: Path, tmp_path: Path) -> None:
-    broken, asked, log = tmp_path / "broken", tmp_path / "mmlu", tmp_path / "log.txt"
+    whole, broken, asked = (tmp_path / name for name in ("whole", "broken", "mmlu"))
     for part in ("dev", "test"):
         (asked / part).mkdir(parents=True)
         (asked / f"{part}/art_{part}.csv").write_text("Who?,a,b,c,d,A\nWhat?,a,b,c,d,D\n")
     every = "trainer.checkpoint_every_n_steps=1"
-    commands = [words(records, to, every) for to in (tmp_path / "whole", broken)]
-    given = json.dumps([*commands, [f"run={broken}", f"data={asked}", "trust=true"], str(log)])
-    done = forks.run("-c", LIVES, given)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, -signal.SIGKILL, 0, 0], log.read_text()
+    lives = ((whole, "", 0), (broken, "faults.kill_at('row', 5)", -signal.SIGKILL), (broken, "", 0))
+    for to, plant, code in lives:
+        ended, said = job.train(words(records, to, every), plant)
+        assert ended == code, said
+    assert mmlu([f"run={broken}", f"data={asked}", "trust=true"]) == 0
     measured, resumed = (
-        json.loads((folder / "run.json").read_text())["metrics"]
-        for folder in (tmp_path / "whole", broken)
+        json.loads((folder / "run.json").read_text())["metrics"] for folder in (whole, broken)
     )
     wanted = {p.column for table in ("training", "mmlu") for p in load(f"tptt/{table}").published}
     assert wanted <= set(measured)  # every published column is measured
@@ -100,13 +75,13 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(records: Path, tmp_path:
     assert tokens > 0
     assert measured["train/seconds"] * measured["train/steps_per_second"] == pytest.approx(12)
 
-    assert rows(broken) == rows(tmp_path / "whole")
+    assert job.rows(broken) == job.rows(whole)
     timed = ("train/seconds", "per_second")
     same = [key for key in measured if not key.endswith(timed)]
     assert {key: resumed[key] for key in same} == {key: measured[key] for key in same}
     first, second = (
         torch.load(d / "checkpoints/last.ckpt", weights_only=True)["state_dict"]
-        for d in (tmp_path / "whole", broken)
+        for d in (whole, broken)
     )
     assert all(torch.equal(first[k], second[k]) for k in first)
     weights = {float(v) for k, v in first.items() if k.endswith("mag_weight")}

@@ -1,4 +1,4 @@
-"""Plant faults into a child process: kills, exceptions and full disks at a chosen moment."""
+"""Plant faults into a process that trains: kills, exceptions, full disks, numbers not finite."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from chimera.callback.log.steps import StepLog
 from chimera.rundir import checkpoint_io as io
@@ -59,55 +61,48 @@ def plant(
     setattr(owner, name, wrapped)
 
 
-def _half(_: Any, path: Path) -> None:
+def half_a_save(_: Any, path: Path) -> None:
     """Only half of a checkpoint's bytes are written."""
     os.truncate(path, path.stat().st_size // 2)
     die()
 
 
-def _torn(number: int) -> None:
-    """Kill in the middle of the row of step n of the step log."""
+def kill_at(moment: str, number: int) -> None:
+    """Kill at the n-th occurrence of a moment.
+
+    Args:
+        moment: micro-batch, update, validation, test; row, in the middle of that of step n; a
+            save while it is written, between its file and its checksum, or when it gets its name;
+            the save of step n between them.
+        number: n.
+    """
 
     def torn(log: StepLog, row: Any) -> None:
         if str(list(row)[3]) == str(number):
             log._file.write(b"2026-01-01T00:00:00+00:00,0,1,")
             die()
 
-    plant(StepLog, "_write", 1, torn, onwards=True)
-
-
-def _of_step(number: int) -> None:
-    """Kill after the checksum of step n's rolling checkpoint is written, before its file is."""
-
     def checksum(path: Path, _: str) -> None:
         if path.name == f"rolling-{number}.ckpt.json":
             die()
 
-    plant(files, "write_atomic", 1, checksum, after=True, onwards=True)
-
-
-#: Plants a SIGKILL at the n-th occurrence of a moment.
-KILLS: dict[str, Callable[[int], None]] = {
-    "micro-batch": lambda n: plant(MaskedLM, "training_step", n),
-    "update": lambda n: plant(Task, "configure_gradient_clipping", n),
-    "validation": lambda n: plant(MaskedLM, "validation_step", n),
-    "test": lambda n: plant(MaskedLM, "test_step", n),
-    "row": _torn,
-    "save, writing": lambda n: plant(io, "write", n, _half, after=True),
-    "save, between": lambda n: plant(files, "write_atomic", n, after=True),
-    "save, named": lambda n: plant(files, "sync_folder", n),
-    "save of step": _of_step,
-}
-
-
-def kill_at(moment: str, number: int) -> Callable[[], None]:
-    """A function that plants a SIGKILL at the n-th occurrence of a moment, a key of KILLS."""
-    return lambda: KILLS[moment](number)
-
-
-def raise_at(number: int) -> Callable[[], None]:
-    """A function that plants an exception in the n-th micro-batch."""
-    return lambda: plant(MaskedLM, "training_step", number, fail)
+    match moment:
+        case "micro-batch":
+            plant(MaskedLM, "training_step", number)
+        case "update":
+            plant(Task, "configure_gradient_clipping", number)
+        case "validation" | "test":
+            plant(MaskedLM, f"{moment}_step", number)
+        case "row":
+            plant(StepLog, "_write", 1, torn, onwards=True)
+        case "save, writing":
+            plant(io, "write", number, half_a_save, after=True)
+        case "save, between":
+            plant(files, "write_atomic", number, after=True)
+        case "save, named":
+            plant(files, "sync_folder", number)
+        case "save of step":
+            plant(files, "write_atomic", 1, checksum, after=True, onwards=True)
 
 
 class FullDisk:
@@ -132,16 +127,47 @@ def _fill(attribute: str) -> Callable[..., None]:
     return lambda owner, *_: setattr(owner, attribute, FullDisk(getattr(owner, attribute)))
 
 
-#: Plants a full disk from the n-th write of a file on.
-FULL: dict[str, Callable[[int], None]] = {
-    "checkpoint": lambda n: plant(
-        io._Hashing, "__init__", n, _fill("file"), after=True, onwards=True
-    ),
-    "sidecar": lambda n: plant(files, "write_atomic", n, no_room, onwards=True),
-    "row": lambda n: plant(StepLog, "_write", n, _fill("_file")),
-}
+def full_at(file: str, number: int) -> None:
+    """The disk is full from the n-th write of a checkpoint, sidecar or row on."""
+    match file:
+        case "checkpoint":
+            plant(io._Hashing, "__init__", number, _fill("file"), after=True, onwards=True)
+        case "sidecar":
+            plant(files, "write_atomic", number, no_room, onwards=True)
+        case "row":
+            plant(StepLog, "_write", number, _fill("_file"))
 
 
-def full_at(file: str, number: int) -> Callable[[], None]:
-    """A function that plants a full disk from the n-th write of a file on, a key of FULL."""
-    return lambda: FULL[file](number)
+def poison(
+    kind: str, value: str, *, micro_batch: int = 0, samples: list[int] | None = None
+) -> None:
+    """A numerical fault in batches of certain samples, so that a replay has the fault too.
+
+    Args:
+        kind: place of the fault: loss, gradient, weight or input.
+        value: nan or inf.
+        micro_batch: the n-th one; its samples are found then. Without samples too, every one.
+        samples: indices of the samples; other epochs group them differently.
+    """
+    original, number, calls = MaskedLM._predict, float(value), 0
+
+    def predict(task: MaskedLM, batch: dict[str, Any]) -> Any:
+        nonlocal calls, samples
+        calls += task.training
+        if samples is None and task.training and calls == micro_batch:
+            samples = batch["indices"].tolist()
+        every = samples is None and not micro_batch
+        if not task.training or not (every or batch["indices"].tolist() == samples):
+            return original(task, batch)
+        table = next(task.model.parameters())
+        if kind == "weight":
+            with torch.no_grad():
+                table.view(-1)[3] = number
+        if kind == "input":  # a batch in which nothing is masked
+            batch["index"], batch["targets"] = batch["index"][:0], batch["targets"][:0]
+        loss, *rest = original(task, batch)
+        if kind == "gradient":  # the forward pass stays finite
+            table.register_hook(lambda g: torch.full_like(g, number))
+        return (loss + number if kind == "loss" else loss), *rest
+
+    MaskedLM._predict = predict  # type: ignore[method-assign]

@@ -19,10 +19,10 @@ from chimera.adapter.graft.sites import _layout
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
 from chimera.errors import UserError
+from chimera.ops.liza import LinearBranch
 from chimera.paths import CONF
 from tests.adapter.graft.kit import OpenELMLike, causal_model, families, tokens
 from tests.kit import close
-from tests.reference.liza import linear_branch
 
 OPTIONS: list[dict[str, Any]] = [
     {"order": 1, "trick": "none"},
@@ -68,8 +68,11 @@ def test_weights_are_untouched_and_keep_their_names() -> None:
 @pytest.mark.sampled(1, each=("family",))
 @options
 @families
-def test_the_linear_branch_is_the_naive_recurrence(family: str, said: dict[str, Any]) -> None:
-    """Input of the output projection from outputs of the other projections, in float64."""
+def test_the_linear_branch_gets_the_projections(family: str, said: dict[str, Any]) -> None:
+    """Input of the output projection from outputs of the other projections, in float64.
+
+    tests/mixer/test_liza.py holds `LinearBranch` against the naive recurrence.
+    """
     model = grafted(causal_model(family).double(), **said)
     graft.set_weight(model, 0.3)
     memory = graft.memories(model)[1]
@@ -93,21 +96,9 @@ def test_the_linear_branch_is_the_naive_recurrence(family: str, said: dict[str, 
     q, k, v = at.split([seen[name] for name in at.inputs])
     q, k, v = (x.unflatten(-1, (-1, at.head_dim)).transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(at.heads // at.kv_heads, 1) for x in (k, v))
-    phi = {"none": lambda h: h, "gelu": F.gelu, "tanh": torch.tanh}[
-        said.get("nonlinearity", "none")
-    ]
-    y, _ = linear_branch(
-        q,
-        k,
-        v,
-        order=said["order"],
-        trick=said["trick"],
-        gate=said.get("gate", "k"),
-        phi=phi,
-        chunk=said.get("chunk", 64),
-    )
-    y = (y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt()).transpose(1, 2).flatten(2)
-    base, lin = 0.7 * base, 0.3 * y
+    branch = LinearBranch(head_dim=at.head_dim, **{k: v for k, v in said.items() if k != "mag"})
+    y, _ = branch(q, k, v, torch.ones(at.head_dim).double())
+    base, lin = 0.7 * base, 0.3 * y.transpose(1, 2).flatten(2)
     cross = base * lin if said.get("mag") == "cross_gate" else 0
     close(mixed, base + lin + cross)
 
