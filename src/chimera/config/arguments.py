@@ -6,7 +6,7 @@ All commands use this except `train.py`, which reads Hydra's overrides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -37,25 +37,23 @@ def read(
         UserError: an unknown key, a value of another type or range, a missing required key.
     """
     hints = get_type_hints(settings_class, include_extras=True)
-    required = [
-        field.name
-        for field in fields(settings_class)  # type: ignore[arg-type]
-        if field.default is field.default_factory is MISSING
-    ]
-    values: dict[str, Any] = {}
+    values: dict[str, str] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if equals and key in hints:
-            if key in required and not text.strip():
-                continue  # reported as missing
-            values[key] = _value(key, text, hints[key])
+            values[key] = text
         elif unread is not None:
             unread.append(argument)
         else:
             raise UserError(f"cannot read '{argument}'{nearest(key, hints)}; write {usage}")
-    if missing := [name for name in required if not values.get(name)]:
-        raise UserError(f"{missing[0]}= is missing; write {usage}")
-    return settings_class(**values)
+    for field in fields(settings_class):  # type: ignore[arg-type]
+        if _is_required(field) and not values.get(field.name, "").strip(" ,"):
+            raise UserError(f"{field.name}= is missing; write {usage}")
+    return settings_class(**{key: _value(key, text, hints[key]) for key, text in values.items()})
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is field.default_factory is MISSING
 
 
 def usage(call: str, settings_class: type, words: str = "") -> str:
@@ -70,8 +68,7 @@ def usage(call: str, settings_class: type, words: str = "") -> str:
     parts = [call, words] if words else [call]
     for field in fields(settings_class):
         text = f"{field.name}={_placeholder(hints[field.name])}"
-        required = field.default is field.default_factory is MISSING
-        parts.append(text if required else f"[{text}]")
+        parts.append(text if _is_required(field) else f"[{text}]")
     return " ".join(parts)
 
 

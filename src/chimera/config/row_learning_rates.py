@@ -109,9 +109,9 @@ def best(lines: Sequence[Tried], better: Literal["lower", "higher"]) -> dict[str
     for row, by_rate in values.items():
         seeds = max(map(len, by_rate.values()))
         means = [
-            (sign * fmean(finite), rate)
+            (sign * fmean(v for v in found if v is not None), rate)
             for rate, found in by_rate.items()
-            if len(finite := [v for v in found if v is not None]) == seeds
+            if len(found) == seeds and None not in found
         ]
         if means:
             chosen[row] = min(means)[1]

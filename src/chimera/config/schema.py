@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from pkgutil import resolve_name
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from chimera.config import signatures
@@ -107,17 +106,12 @@ def describe(hint: Any) -> str:
 
 
 def _limit(limit: object) -> str:
-    if isinstance(limit, Ge):
-        return f" of at least {limit.ge}"
-    if isinstance(limit, Gt):
-        return f" above {limit.gt}"
-    if isinstance(limit, Le):
-        return f" and at most {limit.le}"
-    if isinstance(limit, Lt):
-        return f" and below {limit.lt}"
     if isinstance(limit, StringConstraints):
         return PATTERNS.get(str(limit.pattern), f" that matches {limit.pattern}")
-    return ""
+    words = {"ge": "of at least", "gt": "above", "le": "and at most", "lt": "and below"}
+    return "".join(
+        f" {text} {getattr(limit, of)}" for of, text in words.items() if hasattr(limit, of)
+    )
 
 
 @cache
@@ -137,17 +131,14 @@ def arguments(path: str) -> dict[str, Any]:
             f"_target_={path} cannot be imported ({error}); name a class or function by its dotted"
             " path"
         ) from error
-    call = target.__init__ if inspect.isclass(target) else target
-    hints = get_type_hints(call, include_extras=True)
-    parameters = inspect.signature(target).parameters.values()
+    parameters = inspect.signature(target, eval_str=True).parameters.values()
     # All fields of a settings dataclass are keys. Of a component, keyword-only arguments and those
     # with a default are keys; the others (site, parts) are passed by the model's assembly.
-    names = [
-        p.name
+    return {
+        p.name: Any if p.annotation is p.empty else p.annotation
         for p in parameters
         if is_dataclass(target) or p.kind is p.KEYWORD_ONLY or p.default is not p.empty
-    ]
-    return {name: hints.get(name, Any) for name in names}
+    }
 
 
 def _holds_nodes(value: Any) -> bool:

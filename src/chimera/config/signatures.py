@@ -37,10 +37,10 @@ def keywords(target: str) -> dict[str, Any] | None:
     module, _, found = _definition(target)
     if isinstance(found, ast.ClassDef):
         constructor = _by_name(found.body).get("__init__")
-        if constructor is None and found.bases:
-            return keywords(f"{module}.{ast.unparse(found.bases[0])}")
-        if constructor is None:
-            return {}
+        if constructor is None:  # the first base's; of another package, it takes nothing from YAML
+            base = f"{module}.{ast.unparse(found.bases[0])}" if found.bases else ""
+            ours = _definition(base)[0].startswith(PACKAGE)
+            return keywords(base) if ours else {}
         found = constructor
     if not isinstance(found, ast.FunctionDef):
         return None
