@@ -1,12 +1,10 @@
 """flash-linear-attention's kernels equal the naive recurrences, in half precision.
 
-On a GPU, the tests run the kernels; on a CPU, they run Triton's interpreter. They are skipped
-without the extra `gpu`.
+They are skipped without a GPU or without the extra `gpu`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -15,23 +13,15 @@ from torch import Tensor
 
 from chimera.ops import decay, delta, fused
 from tests.kit import grads
-from tests.ops.interpreter import interpret
 from tests.reference.decay import recurrence
 from tests.reference.delta import delta as naive_delta
 
 pytestmark = pytest.mark.skipif(
-    find_spec("fla") is None, reason="extra gpu (flash-linear-attention) is not installed"
+    find_spec("fla") is None or not torch.cuda.is_available(),
+    reason="no GPU here, or extra gpu (flash-linear-attention) is not installed",
 )
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DEVICE = "cuda"
 WIDTH = 16
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        if DEVICE == "cpu":
-            interpret(patch)
-        yield
 
 
 def leaf(*shape: int) -> Tensor:

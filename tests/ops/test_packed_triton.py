@@ -23,7 +23,6 @@ from chimera.quant.bitnet158 import BitNet158
 from chimera.quant.bitnet_v2 import BitNetV2
 from chimera.quant.hbit import HBit
 from chimera.quant.ternary_weight import TernaryWeight
-from tests.ops.interpreter import round_to_bfloat16
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 on_gpu = torch.cuda.is_available() and torch.cuda.get_device_capability() >= packed.AMPERE
@@ -36,6 +35,21 @@ QUANTISERS = {
     "bitnet_v2": BitNetV2(),  # 4-bit codes
     "ternary_weight": TernaryWeight(activation_bits=8),
 }
+
+
+def round_to_bfloat16(patch: pytest.MonkeyPatch) -> None:
+    """Round float32 to the nearest bfloat16, as a GPU does; the interpreter cuts bits off."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    convert = interpreter._convert_float
+
+    def rounded(x: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return convert(x, source, target, mode)
+        return torch.tensor(x).bfloat16().view(torch.uint16).numpy()
+
+    patch.setattr(interpreter, "_convert_float", rounded)
 
 
 @pytest.fixture(scope="module")

@@ -47,19 +47,6 @@ def test_chunks_are_the_recurrence(
     kit.close(kit.grads(_loss(got), leaves), kit.grads(_loss(want), leaves), 1e-10)
 
 
-def test_steps_are_the_recurrence() -> None:
-    x, delta, A, B, C, D, state = leaves = _inputs(19)
-    want = naive(*leaves)
-    ys = []
-    for i in range(19):
-        cut = slice(i, i + 1)
-        y, state = step(x[:, cut], delta[:, cut], A, B[:, cut], C[:, cut], D, state)
-        ys.append(y)
-    got = torch.cat(ys, 1), state
-    kit.close(got, want, 1e-11)
-    kit.close(kit.grads(_loss(got), leaves), kit.grads(_loss(want), leaves), 1e-10)
-
-
 def test_state_and_direct_path_may_be_left_out() -> None:
     x, delta, A, B, C, D, state = _inputs(20)
     kit.close(
