@@ -125,11 +125,13 @@ def test_settings_outside_the_identity_alter_no_bit(here: Path) -> None:
 
 
 def test_fast_dev_run_ends_well(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*tiny.LINE, "debug=fast_dev_run", "task=causal_lm", "run_dir=fast"]) == 0
+    words = ["debug=fast_dev_run", "task=causal_lm", "tags=[night,try 2]", "run_dir=fast"]
+    assert main([*tiny.LINE, *words]) == 0
     assert state(here / "fast") == "DONE"
     facts = record(here / "fast")
     assert facts["steps"] == len(losses(here / "fast")) == 1
     assert {"val/loss", "test/loss"} <= set(facts["metrics"])
+    assert facts["tags"] == ["night", "try 2"]
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -265,12 +267,7 @@ def test_gradients_are_clipped_by_norm_or_by_value() -> None:
     assert clipped("value") == [1.0, 1.0]
 
 
-def test_tags_are_recorded(here: Path) -> None:
-    words = [*OWN, "trainer.fast_dev_run=true", "tags=[night,try 2]", "run_dir=tagged"]
-    assert main(words) == 0
-    assert record(here / "tagged")["tags"] == ["night", "try 2"]
-
-
+@pytest.mark.slow
 def test_an_evaluation_has_no_hint_at_slurm(here: Path, tmp_path: Path) -> None:
     """Lightning advises srun to each Trainer that may be one of several processes."""
     (tmp_path / "srun").write_text("#!/bin/sh\n")

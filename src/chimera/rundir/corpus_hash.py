@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chimera.errors import UserError, one_line
-from chimera.rundir.safe_io import read_json, write_json
+from chimera.rundir.safe_io import read_json
 
 #: Keys of run.json's `data`: hash of the settings that decide the tokens, and of the tokens.
 SETTINGS = "settings_sha256"
@@ -91,10 +91,3 @@ def check_text(run: Path, tokens: str | None) -> None:
             f" {ADVICE}; resume it with the Python and packages that began it, or start over with"
             " overwrite=true"
         )
-
-
-def note_text(run: Path, tokens: str | None) -> None:
-    """Write the hash of a run's tokens into its environment.json."""
-    file = run / "environment.json"
-    if tokens:
-        write_json(file, {**read_json(file), TOKENS: tokens})

@@ -314,8 +314,16 @@ class RunDir:
                 f" {status.get('host')}; wait for it or name another run_dir"
             )
 
-    def start(self, config: dict[str, Any], overrides: list[str]) -> None:
-        """Write status, configuration, overrides and environment of a run that begins."""
+    def start(
+        self, config: dict[str, Any], overrides: list[str], about: Mapping[str, str] | None = None
+    ) -> None:
+        """Write status, configuration, overrides and environment of a run that begins.
+
+        Args:
+            config: of the run.
+            overrides: of the command line.
+            about: what else environment.json has.
+        """
         make_folder(self.checkpoints, of=self.path)
         record = self.path / "run.json"  # exists if a finished run is extended or overwritten
         if config.get("extend") and record.exists():
@@ -325,7 +333,7 @@ class RunDir:
         self.write_status("RUNNING", started=_now(), step=0, max_steps=max_steps)
         write_atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         write_atomic(self.path / "overrides.txt", "".join(f"{o}\n" for o in overrides))
-        write_json(self.path / "environment.json", environment())
+        write_json(self.path / "environment.json", environment() | dict(about or {}))
 
     def config(self) -> dict[str, Any]:
         """Read the resolved configuration of the run.

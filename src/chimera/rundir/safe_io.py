@@ -181,11 +181,6 @@ def check_place(folder: Path, *, key: str = "run_dir") -> None:
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir():
         raise UserError(f"{key}={folder}: {above} is a file; name another directory")
-    disk = os.statvfs(above)
-    usual = disk.f_blocks > 0 and not disk.f_flag & os.ST_RDONLY  # /proc has no blocks
-    if usual and os.access(above, os.W_OK | os.X_OK):
-        return
-    # Only an attempt tells what the system says.
     probe = temporary(above / folder.name)
     with contextlib.suppress(OSError):  # of a full disk a run speaks when it has begun
         make_folder(probe, of=folder, key=key)

@@ -8,6 +8,7 @@ from typing import Any
 
 from chimera.report import style
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import replacing
 from chimera.rundir.steps import read, smooth, validated
 
 log = logging.getLogger("chimera")
@@ -52,4 +53,5 @@ def curves(directory: RunDir, record: Mapping[str, Any], unit: str) -> None:
     bottom.set_xlabel("optimiser steps")
     for axis in (top, bottom):
         style.tidy(axis)
-    figure.savefig(directory.curves, dpi=130)
+    with replacing(directory.curves) as file:
+        figure.savefig(file, dpi=130, format="png")

@@ -13,7 +13,7 @@ from chimera.errors import UserError
 from chimera.optim.optimizer import rate_factor
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import load
-from chimera.rundir.corpus_hash import TOKENS, check_text, note_text
+from chimera.rundir.corpus_hash import TOKENS, check_text
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import EXTENDED
 from chimera.task.base import Task
@@ -62,8 +62,7 @@ def lock_and_resume(
             say(str(resume))
         if EXTENDED in config:
             say(announcement(config[EXTENDED][-1], task.optim, resume))
-        directory.start(config, overrides)
-        note_text(directory.path, tokens)
+        directory.start(config, overrides, {TOKENS: tokens} if tokens else {})
         return str(resume.path or origin or ""), resume.step
 
     path, step = ranks.on_first(on_first)

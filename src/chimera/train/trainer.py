@@ -13,7 +13,6 @@ from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.profilers import (
     AdvancedProfiler,
-    Profiler,
     PyTorchProfiler,
     SimpleProfiler,
 )
@@ -31,6 +30,19 @@ from chimera.rundir.checkpoint_io import CheckedIO
 from chimera.rundir.directory import RunDir
 from chimera.task.base import Task
 from chimera.train.precision import device_of_fp16
+
+#: Arguments that Lightning gets as they are; null leaves them to Lightning.
+PASSED_THROUGH = (
+    *("sync_batchnorm", "min_steps", "min_epochs", "benchmark"),
+    *("inference_mode", "detect_anomaly", "gradient_clip_algorithm", "limit_predict_batches"),
+    *("reload_dataloaders_every_n_epochs", "enable_autolog_hparams"),
+)
+#: Lightning's profilers, which write `*-profile*` into the run's directory.
+PROFILERS: dict[str, Any] = {
+    "simple": SimpleProfiler,
+    "advanced": AdvancedProfiler,
+    "pytorch": PyTorchProfiler,
+}
 
 
 def trainer_settings(node: dict[str, Any]) -> Settings:
@@ -72,14 +84,17 @@ def build_trainer(
         loggers: Lightning's; none is fine.
         callbacks: in the order of their calls.
     """
+    given = {name: getattr(settings, name) for name in PASSED_THROUGH}
+    make = PROFILERS.get(settings.profiler or "")
+    profiler = make and make(dirpath=directory.path, filename="profile")
     numbers = precision_arguments(precision, settings.accelerator)
     processes = process_arguments(settings)
     plugins = [CheckedIO(), *numbers.pop("plugins", []), *processes.pop("plugins", [])]
     return pl.Trainer(
         **numbers,
         **processes,
-        **passed_through(settings),
-        profiler=make_profiler(settings.profiler, directory),
+        **{name: value for name, value in given.items() if value is not None},
+        profiler=profiler,
         plugins=plugins,
         default_root_dir=directory.path,
         max_steps=settings.max_steps,
@@ -114,38 +129,6 @@ def process_arguments(settings: TrainerInSteps) -> dict[str, Any]:
     from chimera.train.strategy import arguments  # imports DTensor, which takes half a second
 
     return arguments(settings.strategy, settings.timeout)
-
-
-#: Arguments that Lightning gets as they are; null leaves them to Lightning.
-PASSED_THROUGH = (
-    *("sync_batchnorm", "min_steps", "min_epochs", "benchmark"),
-    *("inference_mode", "detect_anomaly", "gradient_clip_algorithm", "limit_predict_batches"),
-    *("reload_dataloaders_every_n_epochs", "enable_autolog_hparams"),
-)
-
-
-def passed_through(settings: Settings) -> dict[str, Any]:
-    """The arguments of Lightning's Trainer among the settings that are set."""
-    values = {name: getattr(settings, name) for name in PASSED_THROUGH}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def make_profiler(name: str | None, directory: RunDir) -> Profiler | None:
-    """A profiler of Lightning that writes `*-profile*` into the run's directory.
-
-    Args:
-        name: simple, advanced or pytorch; None for no profiler.
-        directory: of the run.
-    """
-    if name is None:
-        return None
-    classes: dict[str, Any] = {
-        "simple": SimpleProfiler,
-        "advanced": AdvancedProfiler,
-        "pytorch": PyTorchProfiler,
-    }
-    profiler: Profiler = classes[name](dirpath=directory.path, filename="profile")
-    return profiler
 
 
 def precision_arguments(precision: str, accelerator: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from chimera.contract import Context, Mixer, Norm, Packable
+from chimera.rundir.safe_io import replacing
 from chimera.types import NonNegativeInt, PositiveInt
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ class Pictures(Callback):
         step = total if _is_final(trainer) else trainer.global_step
         for name, figure in self._figures(captured, pl_module, step):
             file = Path(trainer.default_root_dir) / f"{name}.png"
-            figure.savefig(file, dpi=110, metadata={"Software": None})
+            with replacing(file) as new:
+                figure.savefig(new, dpi=110, format="png", metadata={"Software": None})
             for logger in trainer.loggers:
                 if show := getattr(logger, "show_picture", None):
                     show(f"pictures/{name}", file)

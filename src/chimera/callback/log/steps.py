@@ -20,6 +20,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor
 
 from chimera.callback.lookup import with_method
 from chimera.ops import reduce
@@ -175,13 +176,17 @@ class Steps(Callback):
 
     def _of_all(self) -> tuple[dict[str, float], int]:
         """Means over the predictions of the step, and its tokens, of all processes."""
-        micro = self._micro
-        means = {"loss": _mean(micro, "task_loss"), "accuracy": _mean(micro, "accuracy")}
-        for part in ("aux", "stats"):
-            means |= {f"{part}/{key}": value for key, value in _means(micro, part).items()}
+        pairs: dict[str, list[tuple[Tensor, Any]]] = {}
+        for output in self._micro:
+            values = {"loss": output["task_loss"], "accuracy": output["accuracy"]}
+            for part in ("aux", "stats"):
+                values |= {f"{part}/{key}": value for key, value in output[part].items()}
+            for name, value in values.items():
+                pairs.setdefault(name, []).append((value, output.get("count", 1.0)))
+        means = {name: _mean(each) for name, each in pairs.items()}
         if reduce.participants() == 1:
             return means, self._tokens
-        count = float(sum(float(output.get("count", 1.0)) for output in micro))
+        count = sum(float(count) for _, count in pairs["loss"])
         weighted = [value * count for value in means.values()]
         *sums, counts, tokens = reduce.totals([*weighted, count, self._tokens])
         return dict(zip(means, (value / counts for value in sums), strict=True)), int(tokens)
@@ -193,22 +198,13 @@ def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
     return rates[first["name"]] / float(first["initial_lr"])
 
 
-def _mean(outputs: list[dict[str, Any]], key: str) -> float:
-    """Mean over the predictions of all micro-batches; a step of another task may count none."""
-    values = torch.stack([output[key].detach().float() for output in outputs])
-    if len(values) == 1:
+def _mean(pairs: list[tuple[Tensor, Any]]) -> float:
+    """Mean of the values of micro-batches, each counted as often as it has predictions."""
+    values = torch.stack([value.detach().float() for value, _ in pairs])
+    if len(values) == 1:  # a step of another task may count no predictions
         return float(values)
-    counts = [torch.as_tensor(output.get("count", 1.0), device=values.device) for output in outputs]
-    weights = torch.stack(counts).float()
+    weights = torch.stack([torch.as_tensor(n, device=values.device) for _, n in pairs]).float()
     return float((values * weights).sum() / weights.sum())
-
-
-def _means(outputs: list[dict[str, Any]], part: str) -> dict[str, float]:
-    """Mean of each key of `aux` or `stats` over the micro-batches that have it."""
-    return {
-        key: _mean([{**one, key: one[part][key]} for one in outputs if key in one[part]], key)
-        for key in (outputs[0][part] if outputs else {})
-    }
 
 
 #: Columns of steps.csv: exactly the fields of TITAN Table 5 (SPEC T5).

@@ -21,7 +21,7 @@ from chimera.errors import UserError
 from chimera.ops import reduce
 from chimera.ops.shards import whole
 from chimera.program import spelt
-from chimera.rundir.safe_io import read_json, write_atomic, write_json
+from chimera.rundir.safe_io import read_json, replacing, write_atomic, write_json
 
 LARGE = 1000.0
 #: Groups of the configuration that affect whether numbers stay finite.
@@ -90,7 +90,8 @@ def write(directory: Path, facts: dict[str, Any], batches: Sequence[dict[str, An
         for key, value in batch.items()
         if isinstance(value, Tensor)
     }
-    np.savez_compressed(file.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
+    with replacing(file.with_suffix(".npz")) as new, new.open("wb") as opened:
+        np.savez_compressed(opened, **arrays)  # type: ignore[arg-type]
     write_atomic(file.with_suffix(".md"), markdown(facts, file))
     write_json(file, facts)
     return file
