@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.paths import CHECKOUT
-from chimera.program import DISTRIBUTION, VERSION
+from chimera.program import VERSION
 
 #: Where Linux tells of the cores.
 CPU = Path("/proc/cpuinfo")
@@ -57,11 +56,10 @@ def git_state() -> dict[str, Any]:
     """Commit of this project's checkout, whether files were changed and which; `{}` outside git.
 
     `files` are at most 20 lines of `git status`, so that a record tells changed code from a note
-    that lay beside it. An installed package has the commit that pip has kept of `pip install
-    git+…`, or none.
+    that lay beside it.
     """
     if CHECKOUT is None:
-        return _installed_commit()
+        return {}
 
     def git(*arguments: str) -> str | None:
         command = ("git", "-C", str(CHECKOUT), *arguments)
@@ -87,16 +85,6 @@ def listed(changed: Sequence[str]) -> list[str]:
     """
     more = len(changed) - MOST_FILES
     return [*changed[:MOST_FILES], *([f"and {more} more"] if more > 0 else [])]
-
-
-def _installed_commit() -> dict[str, Any]:
-    """What pip wrote beside the package about the repository that it came from (PEP 610)."""
-    try:
-        text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}"
-        commit = json.loads(text)["vcs_info"]["commit_id"]
-    except (importlib.metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
-        return {}
-    return {"commit": commit, "changed": False}
 
 
 def processor() -> str:

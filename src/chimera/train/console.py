@@ -128,7 +128,6 @@ class ConsoleSummary(Callback):
 
 def report(record: dict[str, Any], folder: Path) -> None:
     """Print the results of a finished run in a few lines."""
-    saves = record["checkpoints"]
     skipped = record["skipped"]
     left_out = (
         f", {skipped['not_finite']} steps left out as not finite, {skipped['scaler']} by the scaler"
@@ -140,9 +139,7 @@ def report(record: dict[str, Any], folder: Path) -> None:
     say(
         f"{headline(record['metrics'])}\n"
         f"{speed}peak memory"
-        f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all\n"
-        f"{saves['saves']} checkpoint{'s' * (saves['saves'] != 1)} in {saves['seconds']:.2f} s,"
-        f" the longest {saves['longest']:.2f} s{left_out}\n"
+        f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all{left_out}\n"
         f"{folder}"
     )
 

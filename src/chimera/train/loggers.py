@@ -12,7 +12,6 @@ import inspect
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +87,8 @@ def hyperparameters(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, 
     return known
 
 
-#: Name of the optimiser step in Lightning's logger, and the other axes of a chart.
+#: Name of the optimiser step in Lightning's logger.
 STEP = "trainer/global_step"
-AXES = ("progress/tokens", "progress/flops", "progress/seconds")
 
 
 class WandbRun(WandbLogger):
@@ -109,8 +107,6 @@ class WandbRun(WandbLogger):
         super().__init__(project=project, save_dir=save_dir, offline=not online)
         self.folder = Path(save_dir)
         self.online = online
-        self._axes: dict[str, float] = {}
-        self._flops: float | None = None
 
     @rank_zero_only
     def log_hyperparams(self, params: Any = None, *_: Any, **__: Any) -> None:
@@ -134,41 +130,20 @@ class WandbRun(WandbLogger):
             config=params,
             settings=wandb.Settings(silent=True),
         )
-        self._flops = params.get("flops.training")
         self._experiment.define_metric(STEP)
         self._experiment.define_metric("*", step_metric=STEP, step_sync=True)
-        for axis in AXES:
-            self._experiment.define_metric(axis, hidden=True)
-
-    def progress(self, tokens: int, seconds: float) -> None:
-        """Note how far the run is; every later point has it, as an axis of charts.
-
-        Args:
-            tokens: trained on so far.
-            seconds: of the run so far.
-        """
-        self._axes = {"progress/tokens": tokens, "progress/seconds": seconds}
-        if self._flops:
-            self._axes["progress/flops"] = self._flops * tokens
 
     @rank_zero_only
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log a point with the axes; Lightning's `epoch` is `train/epoch`."""
-        shown = {key: value for key, value in metrics.items() if key != "epoch"}
-        super().log_metrics({**shown, **self._axes}, step)
+        """Log a point; Lightning's `epoch` is `train/epoch`."""
+        super().log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step)
 
     def show_table(self, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """See `chimera.train.run_files.Shows`."""
+        """See `chimera.train.run_files`."""
         import wandb
 
         table = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
         self.experiment.log({key: table})
-
-    def show_text(self, key: str, text: str) -> None:
-        """See `chimera.train.run_files.Shows`."""
-        import wandb
-
-        self.experiment.log({key: wandb.Html(f"<pre>{escape(text)}</pre>")})
 
     def show_picture(self, key: str, file: Path) -> None:
         """See `chimera.callback.log.pictures`."""

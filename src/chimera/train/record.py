@@ -78,11 +78,6 @@ def facts_after(trainer: pl.Trainer) -> dict[str, Any]:
         "validations": checkpoints.validations,
         "epochs": epochs(log, checkpoints.validations, checkpoints.scores),
         "skipped": {"not_finite": guard.skipped, "scaler": guard.scaler_skipped},
-        "checkpoints": {
-            "saves": len(checkpoints.stalls),
-            "seconds": sum(checkpoints.stalls),
-            "longest": max(checkpoints.stalls, default=0.0),
-        },
     }
 
 

@@ -1,6 +1,6 @@
 """Files beside a run's numbers: tokenizer, test set, model.md, settings.md, samples.md.
 
-Loggers that have the methods of `Shows` get the tables and the diagram as well.
+Loggers that have a method `show_table` get the tables as well: W&B shows them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -33,17 +33,6 @@ SETTINGS = ("setting", "default", "here")
 #: Groups whose choices decide what a run computes.
 GROUPS = (*ZOO, "task", "data", "tokenizer", "model", "optim", "schedule", "preset")
 ABSENT = "–"
-
-
-@runtime_checkable
-class Shows(Protocol):
-    """A logger with more than numbers."""
-
-    def show_table(self, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Show a table."""
-
-    def show_text(self, key: str, text: str) -> None:
-        """Show text of fixed width."""
 
 
 class RunFiles(Callback):
@@ -77,9 +66,7 @@ class RunFiles(Callback):
         rows = [tuple(sample[column] for column in columns) for sample in samples]
         text = f"# Samples of the validation split\n\n{_grid(columns, rows)}\n"
         write_atomic(Path(trainer.default_root_dir) / "samples.md", text)
-        for logger in trainer.loggers:
-            if isinstance(logger, Shows):
-                logger.show_table("samples", columns, rows)
+        show_table(trainer.loggers, "samples", columns, rows)
 
 
 def show_model(config: Mapping[str, Any], task: Task, folder: Path, loggers: Sequence[Any]) -> None:
@@ -98,11 +85,17 @@ def show_model(config: Mapping[str, Any], task: Task, folder: Path, loggers: Seq
     compared = list(from_defaults(config))
     text = f"# Settings that are not the defaults\n\n{_grid(SETTINGS, compared)}\n"
     write_atomic(folder / "settings.md", text)
+    show_table(loggers, "model/parameters", PARAMETERS, rows)
+    show_table(loggers, "model/settings", SETTINGS, compared)
+
+
+def show_table(
+    loggers: Sequence[Any], key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> None:
+    """Hand a table to the loggers that have a method `show_table(key, columns, rows)`."""
     for logger in loggers:
-        if isinstance(logger, Shows):
-            logger.show_table("model/parameters", PARAMETERS, rows)
-            logger.show_table("model/settings", SETTINGS, compared)
-            logger.show_text("model/diagram", diagram)
+        if hasattr(logger, "show_table"):
+            logger.show_table(key, columns, rows)
 
 
 def from_defaults(config: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

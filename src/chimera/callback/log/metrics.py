@@ -11,8 +11,8 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from chimera.callback.log.steps import Step, Steps
-from chimera.callback.lookup import find, with_method
+from chimera.callback.log.steps import Step
+from chimera.callback.lookup import with_method
 from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local
 from chimera.types import PositiveInt
@@ -41,15 +41,10 @@ class MetricsLog(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._loggers = trainer.loggers
-        self._told = [logger for logger in trainer.loggers if hasattr(logger, "progress")]
-        self._steps = find(trainer, Steps) if self._told else None
         self._sources = with_method(trainer, "chart")
 
     def on_step(self, step: Step) -> None:
         self._recent.append(step)
-        for logger in self._told:
-            assert self._steps is not None
-            logger.progress(self._steps.seen, self._steps.wall_seconds)
         if step.global_step % self.every == 0:
             point = self._point(step) if self._loggers else {}
             for logger in self._loggers:

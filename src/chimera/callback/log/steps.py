@@ -75,7 +75,6 @@ class Steps(Callback):
         self.last: Step | None = None  # of which all listeners know
         self.tokens = 0
         self.seconds = 0.0
-        self.seen = 0  # tokens of all steps of the run
         self._listeners: list[Any] = []
         self._micro: list[dict[str, Any]] = []
         self._tokens = 0
@@ -95,18 +94,12 @@ class Steps(Callback):
         return self._wall_before + time.perf_counter() - self._began
 
     def state_dict(self) -> dict[str, float]:
-        return {
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "wall": self.wall_seconds,
-            "seen": self.seen,
-        }
+        return {"tokens": self.tokens, "seconds": self.seconds, "wall": self.wall_seconds}
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
         self.tokens = int(state_dict["tokens"])
         self.seconds = state_dict["seconds"]
         self._wall_before = state_dict["wall"]
-        self.seen = int(state_dict["seen"])
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._listeners = with_method(trainer, "on_step")
@@ -145,7 +138,6 @@ class Steps(Callback):
             self.tokens += step.tokens
             self.seconds += step.seconds
         self._warm = True
-        self.seen += step.tokens
         self._clock = now
         self._tokens = 0
         self._micro.clear()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,6 @@ class Checkpoints(Callback):
         self.keep_epochs = keep_epochs
         self.validations: list[tuple[int, float]] = []
         self.scores: list[tuple[int, float]] = []  # of the monitored metric, if it is not the loss
-        self.stalls: list[float] = []
         self._step = -1
         self._facts: dict[str, Any] = {}
 
@@ -131,11 +129,7 @@ class Checkpoints(Callback):
             return None
         target = self.folder / f"{name}.ckpt"
         self._facts = {"resumable": True, **facts}
-        began = time.perf_counter()
-        if not snapshot.save(trainer, target, together=together):
-            return None
-        self.stalls.append(time.perf_counter() - began)
-        return target
+        return target if snapshot.save(trainer, target, together=together) else None
 
     def rescue(self) -> None:
         """Publish the newest finite checkpoint as `emergency`: the weights in memory are broken.
@@ -167,7 +161,6 @@ class Checkpoints(Callback):
             self._save(trainer, names, loss)
 
     def _save(self, trainer: pl.Trainer, names: list[str], loss: float | None) -> None:
-        began = time.perf_counter()
         self._facts = {"loss": loss}
         first, *others = (self.folder / f"{name}.ckpt" for name in names)
         trainer.save_checkpoint(first)
@@ -175,7 +168,6 @@ class Checkpoints(Callback):
             for other in others:
                 files.publish(first, other)
             self._prune()
-        self.stalls.append(time.perf_counter() - began)
 
     def _among_best(self, loss: float) -> bool:
         best = files.best(self.folder)
