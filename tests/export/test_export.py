@@ -69,6 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "body": [*tune, f"init_from={root}/bert", "model.max_len=32"],
         "body_masked": [*text, *body, f"model.name={root}/bert", "task=mlm"],
         "body_causal": [*text, *body, f"model.name={root}/llama", "task=causal_lm"],
+        "grafted": [*text, *body, f"model.name={root}/llama", "task=causal_lm", "adapter=liza"],
         "body_lora": [*tune, f"init_from={root}/bert", "model.max_len=32", "adapter=lora"],
         "ternary_lora": [*tune, f"init_from={root}/lm", "adapter=lora"],
     }
@@ -108,6 +109,17 @@ def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
     record = json.loads((runs / name / "run.json").read_text())
     assert record["identity"] in card
     assert all(f"| {metric} |" in card for metric in record["metrics"])
+
+
+@pytest.mark.parametrize(("how", "tolerance"), [("merge", 1e-5), ("keep", 0.0)])
+def test_a_graft_stays_in_the_model(how: str, tolerance: float, runs: Path, tmp_path: Path) -> None:
+    assert export([f"run={runs}/grafted", f"to={tmp_path}/out", f"adapter={how}"]) == 0
+    found = load(tmp_path / "out")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    wanted = of_run(runs / "grafted")
+    for model in (found.model, theirs):
+        got = answer(model, found.tokenizer.vocab_size)
+        torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("name", ["body", "body_masked", "body_causal"])

@@ -119,12 +119,16 @@ def _about(
 ) -> dict[str, Any]:
     """Contents of config.json: the configuration without the adapter, and the head."""
     name = defaults()["adapter"]
+    adapter = node("adapter", name)
+    if "inner" in config["adapter"]:  # a graft stays; what it was trained by is merged or beside
+        name = config["choices"]["adapter"]
+        adapter = {**config["adapter"], "inner": adapter}
     choices = {**config["choices"], "adapter": name}
     labels = list(getattr(task, "labels", ()))
     about = {
         "vocab_size": tokenizer.vocab_size,
         "outputs": (len(labels) or 1) if isinstance(model, Classifier) else 0,
-        "chimera": {**config, "adapter": node("adapter", name), "choices": choices},
+        "chimera": {**config, "adapter": adapter, "choices": choices},
     }
     if labels:  # transformers gives other models two labels
         about["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -154,7 +158,7 @@ def _write_code(to: Path, about: dict[str, Any], model: Any, tokenizer: Tokenize
     settings = instantiate(config["model"])
     tokenizer.save(to / "tokenizer")
     of_body = not isinstance(model.backbone, Trunk) or settings.builder != BUILDER
-    causal = bool(model.backbone.causal if of_body else causal_of(config["task"]))
+    causal = bool(getattr(model.backbone, "causal", causal_of(config["task"])))
     if of_body:
         names = without_adapters(model).keys()
         about |= hf.write_body(to, about, set(names), tokenizer, causal=causal)

@@ -63,11 +63,13 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
     config = about["chimera"]
     node = trusted_model(config, folder, str(folder), advice="export its run again")
     with one_line():
+        choices = choose(config)
         model: nn.Module = build_model(
             instantiate(node, _convert_="all"),
-            choose(config, adapter=False),
+            choices,
             vocab_size=about["vocab_size"],
             causal=causal_of(config["task"]),
+            adapt=False,
         )
     if about["outputs"]:
         # That of transformers, if it put a new head on the model.
@@ -76,6 +78,7 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
         for key, hint in HEAD.items():
             check_value(f"{folder}: {key}", options[key], hint)
         model = Classifier(cast(Any, model).backbone, about["outputs"], **options)
+    model = choices.adapter(model)  # a graft, or none
     if about["packed"]:
         model = packed(model)
     restore(model, folder / "model.safetensors", tied=about["tied"])

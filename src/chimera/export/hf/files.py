@@ -71,7 +71,7 @@ def write_body(
     """Write code for a body of transformers; returns keys of config.json.
 
     The code needs this package where transformers' classes have other tensors, as where
-    LiZAttention is grafted in.
+    LiZAttention is grafted in, and where a builder of a user makes the model.
 
     Args:
         folder: has `body/config.json`.
@@ -93,11 +93,12 @@ def write_body(
     }
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
         keys[key] = settings.get(key)
-    with torch.device("meta"):
-        model = getattr(body, f"ChimeraBodyFor{head}")(ChimeraConfig(**(about | keys)))
-    if set(model.state_dict()) == names:
-        flat.write(folder, {}, flat.BODY)
-        return keys
+    if settings:
+        with torch.device("meta"):
+            model = getattr(body, f"ChimeraBodyFor{head}")(ChimeraConfig(**(about | keys)))
+        if set(model.state_dict()) == names:
+            flat.write(folder, {}, flat.BODY)
+            return keys
     (folder / f"{FILE}.py").write_text(SHIM, encoding="utf-8")
     classes = {"AutoConfig": f"{FILE}.ChimeraConfig"}
     for name in ("AutoModel", *(f"AutoModelFor{head}" for head in HEADS)):
