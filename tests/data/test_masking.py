@@ -11,7 +11,7 @@ from chimera.data.batch.mlm import MaskedBlocks, MLMDataModule
 from chimera.data.batch.streams import Purpose, stream
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
-from chimera.task.unigram import unigram_perplexity
+from chimera.task.language import unigram_perplexity
 from tests.data.kit import Numbers, Toy, packed, small_piece
 
 

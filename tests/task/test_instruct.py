@@ -19,8 +19,7 @@ from chimera.errors import UserError
 from chimera.evaluate.mmlu import main as mmlu
 from chimera.model.hf import HuggingFaceModel
 from chimera.paths import CONF, EXPERIMENTS, ROOT
-from chimera.task.mmlu.answer import answer, greedy
-from chimera.task.mmlu.questions import Question, from_records
+from chimera.task.mmlu import Question, answer, from_records, greedy
 from chimera.train.check import check_settings
 from tests.adapter.graft.kit import causal_model
 from tests.task.kit import instruct

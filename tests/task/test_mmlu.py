@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from chimera.errors import UserError
-from chimera.task.mmlu.metrics import METRICS, normalise, score, summary
-from chimera.task.mmlu.questions import prompt, read
+from chimera.task.mmlu import METRICS, normalise, prompt, read, score, summary
 from tests.outside import DATA
 
 MMLU = DATA / "mmlu"

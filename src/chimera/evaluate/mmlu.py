@@ -14,14 +14,13 @@ from typing import Any, Literal
 
 from chimera.config.arguments import describe, read
 from chimera.config.groups import read_folders
-from chimera.config.init_from import location
+from chimera.config.init_from import causal_of, location
 from chimera.config.trusted_config import recorded, shown
 from chimera.errors import UserError, one_line
 from chimera.rundir.directory import RunDir
 from chimera.rundir.safe_io import write_json
-from chimera.task.mmlu import questions as files
-from chimera.task.mmlu.metrics import METRICS, summary
-from chimera.task.mmlu.questions import Question
+from chimera.task import mmlu
+from chimera.task.mmlu import METRICS, Asked, answer, summary
 from chimera.types import PositiveInt
 
 USAGE = (
@@ -81,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
             f"run={directory.path} is compared with the model that its adapter was put on,"
             f" {shown(base)}, which is not loaded on a file's word; add trust=true if you know it"
         )
-    questions = files.read(what.data, what.split, what.subjects, what.limit)
+    questions = mmlu.read(what.data, what.split, what.subjects, what.limit)
     length = what.length or config["model"]["max_len"]
     sizes = {"new": what.new, "batch": what.batch, "length": length}
     results = evaluate(directory, config, questions, trust=what.trust, **sizes)
@@ -96,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 def evaluate(
     directory: RunDir,
     config: dict[str, Any],
-    questions: list[tuple[Question, Question | None]],
+    questions: list[Asked],
     *,
     trust: bool = False,
     **sizes: Any,
@@ -108,13 +107,11 @@ def evaluate(
         config: of the run.
         questions: each with the example that is shown before it.
         trust: load the models that the configuration names.
-        sizes: `new`, `length` and `batch` as of `chimera.task.mmlu.answer.answer`.
+        sizes: `new`, `length` and `batch` as of `chimera.task.mmlu.answer`.
 
     Raises:
         UserError: a run without a checkpoint or of a task that does not generate.
     """
-    from chimera.config.init_from import causal_of
-    from chimera.task.mmlu.answer import answer
     from chimera.train.build import build_task
     from chimera.train.restore import restore
 

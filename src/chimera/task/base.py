@@ -64,6 +64,7 @@ class Task(pl.LightningModule):
     """
 
     causal: ClassVar[bool | None]  # None: as the model does
+    data_class: ClassVar[Any]  # of the data module
     #: Whether the task accepts any corpus. If not, `corpus_check` is the dotted path of the
     #: function that checks a corpus.
     plain_text = True
@@ -84,6 +85,7 @@ class Task(pl.LightningModule):
         self.weights = weights
         self.grad_norm = float("nan")  # of the last step, before clipping
         self.guard: Guard = RaiseIfNotFinite()
+        self._checked_length = 0
         self._losses: list[Tensor] = []  # of the micro-batches of the current step
         self._counts: list[Tensor] = []  # likewise, of the predictions that a loss is the mean of
         self._unit = 0.0  # number of predictions with weight 1 in a step of several micro-batches
@@ -101,7 +103,7 @@ class Task(pl.LightningModule):
             seed: of the order of the training examples.
             settings: keyword arguments of the task's constructor.
         """
-        raise NotImplementedError
+        return cls.data_class(corpus, tokenizer, seed)
 
     def configure_head(self, corpus: Any) -> None:
         """Add the head that the corpus needs to the model, before an adapter is injected."""
@@ -119,6 +121,18 @@ class Task(pl.LightningModule):
         Raises:
             UserError: the model cannot be trained or tested on these data.
         """
+
+    def check_length(self, length: int) -> None:
+        """Refuse sequences that the model cannot process.
+
+        Each length is checked once: a compiled model would be compiled again.
+
+        Raises:
+            UserError: the model is limited to fewer tokens.
+        """
+        if length > self._checked_length:
+            self.model.check_length(length)  # type: ignore[operator]
+            self._checked_length = length
 
     def setup(self, stage: str) -> None:
         data: DataModule | None = getattr(self.trainer, "datamodule", None)

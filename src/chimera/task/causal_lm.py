@@ -5,8 +5,7 @@ L = −(1/n) Σ_i log p(x_{i+1} | x_{≤i}),   PPL = exp(L)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import torch
@@ -16,9 +15,8 @@ from torchmetrics import MeanMetric
 from chimera.config.settings import Optim
 from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.module import DataModule
-from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.decode import decode
-from chimera.model.language import LanguageModel, Prediction
+from chimera.model.language import Prediction
 from chimera.task.base import Stage
 from chimera.task.cost import cost
 from chimera.task.language import Batch, LanguageTask, documents_of
@@ -44,6 +42,7 @@ class CausalLM(LanguageTask):
 
     causal = True
     predicts = "token"
+    data_class: ClassVar[Any] = CausalDataModule
 
     def __init__(
         self,
@@ -63,13 +62,6 @@ class CausalLM(LanguageTask):
         self.logits_at_once = logits_at_once
         self.longer = longer or []
         self.cost_at = cost_at or []
-        self._reach = 0  # longest sequence for which the model was checked
-
-    @classmethod
-    def data_module(
-        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
-    ) -> DataModule:
-        return CausalDataModule(corpus, tokenizer, seed)
 
     def configure_for(self, data: DataModule, stage: str) -> None:
         """Refuse lengths that the model cannot process, before training starts.
@@ -80,9 +72,7 @@ class CausalLM(LanguageTask):
         if stage == "fit":
             seq_len = data.corpus.seq_len
             lengths = [seq_len, *(seq_len * factor for factor in self.longer), *self.cost_at]
-            if max(lengths) > self._reach:  # only once: a compiled model would be compiled again
-                cast(LanguageModel, self.model).check_length(max(lengths))
-                self._reach = max(lengths)
+            self.check_length(max(lengths))
 
     def samples(self, data: DataModule) -> list[dict[str, str]]:
         """Beginnings of blocks, and the likeliest continuation (`train.run_files`)."""

@@ -12,8 +12,6 @@ number of parameters outside embeddings.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
@@ -24,29 +22,10 @@ from torch import Tensor, nn
 from chimera.config.settings import Optim
 from chimera.data.batch.instruct import InstructDataModule
 from chimera.data.batch.module import DataModule
-from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.ops import reduce
 from chimera.task.causal_lm import CausalLM
-from chimera.task.mmlu.answer import answer
-from chimera.task.mmlu.metrics import summary
-from chimera.task.mmlu.questions import Question, from_records, read
+from chimera.task.mmlu import Asked, answer, from_records, read, summary
 from chimera.types import NonNegativeFloat, PositiveInt
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Sums over the training steps of a run.
-
-    Args:
-        seconds: of training steps.
-        samples, tokens: number of both, padding included.
-        losses: number of losses of the current epoch.
-    """
-
-    seconds: float = 0.0
-    samples: int = 0
-    tokens: int = 0
-    losses: int = 0
 
 
 class Instruct(CausalLM):
@@ -63,9 +42,8 @@ class Instruct(CausalLM):
         mmlu_limit: number of questions of each subject; null for all.
     """
 
-    causal = True
-    predicts = "token"
     plain_text = False
+    data_class = InstructDataModule
     corpus_check = "chimera.data.corpus.instruct.check_instructions"
 
     def __init__(
@@ -92,21 +70,15 @@ class Instruct(CausalLM):
         )
         self.mmlu = mmlu
         self.mmlu_limit = mmlu_limit
-        self._questions: list[tuple[Question, Question | None]] | None = None
+        self._questions: list[Asked] | None = None
         self._base_metrics: dict[str, float] = {}  # of the model before training
         self._resumed = False
-        self._totals = Totals()
-        self._before_step = Totals()  # for emergency checkpoints, which exclude the failed step
+        #: Of all training steps; samples and tokens with padding.
+        self._totals = {"seconds": 0.0, "samples": 0, "tokens": 0}
+        self._epoch_losses: list[Tensor | float] = []  # of the micro-batches of the epoch
+        self._before_step = (self._totals, 0)  # and its number of losses; see on_save_checkpoint
         self._step = -1
         self._batch_began: float | None = None
-        self._epoch_losses: list[float] = []
-        self._pending_losses: list[Tensor] = []  # not yet copied from their device
-
-    @classmethod
-    def data_module(
-        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
-    ) -> InstructDataModule:
-        return InstructDataModule(corpus, tokenizer, seed)
 
     def configure_for(self, data: DataModule, stage: str) -> None:
         """Read MMLU's questions before training, so that a missing folder fails early.
@@ -127,17 +99,15 @@ class Instruct(CausalLM):
     def extra_metrics(self, trainer: pl.Trainer, data: DataModule) -> dict[str, float]:
         """The columns of TPTT's Table 2, and MMLU before and after training."""
         totals = self._totals
-        steps = trainer.global_step
-        seconds = max(totals.seconds, 1e-9)
-        losses = self._losses_of_epoch()
+        seconds = max(totals["seconds"], 1e-9)
+        losses = list(map(float, self._epoch_losses))
         metrics = {
-            "train/seconds": totals.seconds,
-            "train/samples_per_second": totals.samples / seconds,
-            "train/steps_per_second": steps / seconds,
-            "train/flops": 6.0 * non_embedding_parameters(self.model) * totals.tokens,
+            "train/seconds": totals["seconds"],
+            "train/samples_per_second": totals["samples"] / seconds,
+            "train/steps_per_second": trainer.global_step / seconds,
+            "train/flops": 6.0 * non_embedding_parameters(self.model) * totals["tokens"],
             "train/grad_norm": self.grad_norm,
         }
-        # The first release's checkpoints hold no losses.
         metrics |= {"train/loss": sum(losses) / len(losses)} if losses else {}
         return metrics | self._base_metrics | self._mmlu_metrics("mmlu")
 
@@ -184,12 +154,10 @@ class Instruct(CausalLM):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0:
-            self._totals = replace(self._totals, losses=0)
             self._epoch_losses = []
-            self._pending_losses = []
         if self.trainer.global_step != self._step:
             self._step = self.trainer.global_step
-            self._before_step = self._totals
+            self._before_step = (dict(self._totals), len(self._epoch_losses))
         self._batch_began = time.perf_counter()
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
@@ -203,47 +171,35 @@ class Instruct(CausalLM):
             summed, count, *numbers = reduce.totals([*weighted, samples, tokens])
             loss = loss.new_tensor(summed / count)
             (samples, tokens) = map(int, numbers)
-        self._totals = replace(
-            self._totals,
-            samples=self._totals.samples + samples,
-            tokens=self._totals.tokens + tokens,
-            losses=self._totals.losses + 1,
-        )
-        self._pending_losses.append(loss)
+        self._totals["samples"] += samples
+        self._totals["tokens"] += tokens
+        self._epoch_losses.append(loss)
         return output
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._stop_clock()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        complete = self.trainer.global_step != self._step
-        if complete:
+        """Save the totals; an emergency checkpoint has those from before the step that failed."""
+        self._epoch_losses = list(map(float, self._epoch_losses))
+        totals, losses = self._before_step
+        if self.trainer.global_step != self._step:
             self._stop_clock()
-        totals = self._totals if complete else self._before_step
-        losses = self._losses_of_epoch()[: totals.losses]
-        base = dict(self._base_metrics)
-        checkpoint["instruct"] = {**vars(totals), "losses": losses, "base": base}
+            totals, losses = self._totals, len(self._epoch_losses)
+        kept = {"losses": self._epoch_losses[:losses], "base": dict(self._base_metrics)}
+        checkpoint["instruct"] = {**totals, **kept}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         self._resumed = True
         saved = dict(checkpoint["instruct"])
         self._base_metrics = saved.pop("base")
-        self._epoch_losses = list(saved.pop("losses", ()))
-        self._pending_losses = []
-        self._totals = Totals(**saved, losses=len(self._epoch_losses))
-
-    def _losses_of_epoch(self) -> list[float]:
-        """Losses of the micro-batches of the current epoch."""
-        if self._pending_losses:
-            self._epoch_losses += torch.stack(self._pending_losses).tolist()
-            self._pending_losses = []
-        return self._epoch_losses
+        self._epoch_losses = saved.pop("losses")
+        self._totals = saved
 
     def _stop_clock(self) -> None:
         if self._batch_began is not None:
-            seconds = self._totals.seconds + time.perf_counter() - self._batch_began
-            self._totals = replace(self._totals, seconds=seconds)
+            self._totals["seconds"] += time.perf_counter() - self._batch_began
             self._batch_began = None
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torchmetrics import MeanMetric, Metric
@@ -14,9 +16,9 @@ from torchmetrics import MeanMetric, Metric
 from chimera.config.settings import Optim
 from chimera.data.batch.module import DataModule
 from chimera.task.base import Stage, Task
-from chimera.task.unigram import unigram_perplexity
 
 Batch = dict[str, Any]
+_AT_ONCE = 1 << 22
 
 
 def documents_of(batch: Batch) -> dict[str, Any]:
@@ -89,3 +91,23 @@ class LanguageTask(Task):
 
     def compute_metrics(self, stage: Stage) -> dict[str, float]:
         return self.meter(stage).compute_and_reset()
+
+
+def unigram_perplexity(
+    train_ids: npt.NDArray[np.integer], targets: npt.NDArray[np.integer], vocab_size: int
+) -> float:
+    """Perplexity of predicting each token by its frequency in train, with add-one smoothing.
+
+    p(w) = (count of w in train + 1) / (N + V),   perplexity = exp(−mean log p(target))
+
+    Args:
+        train_ids: [N] ids from which frequencies are counted.
+        targets: [n] ids to predict.
+        vocab_size: V.
+    """
+    counts = np.zeros(vocab_size)
+    for start in range(0, len(train_ids), _AT_ONCE):  # a mapped file may be larger than memory
+        part = np.asarray(train_ids[start : start + _AT_ONCE], dtype=np.int64)
+        counts += np.bincount(part, minlength=vocab_size)
+    log_p = np.log(counts + 1) - math.log(len(train_ids) + vocab_size)
+    return math.exp(-float(log_p[np.asarray(targets)].mean()))

@@ -23,7 +23,6 @@ from chimera.data.batch.module import DataModule
 from chimera.data.corpus.glue_tasks import HIGHEST, LOWEST
 from chimera.data.corpus.labelled import check_labelled
 from chimera.data.encode.examples import Encoded, class_counts
-from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.ops import reduce
@@ -53,6 +52,7 @@ class SequenceClassification(Task):
 
     causal = None
     predicts = "example"
+    data_class = LabelledDataModule
     plain_text = False
     corpus_check = "chimera.data.corpus.labelled.check_labelled"
     monitor = "val/score"
@@ -79,12 +79,6 @@ class SequenceClassification(Task):
         self.balanced = class_weights == "balanced"
         self.head: dict[str, Any] = {"pool": pool, "dropout": dropout, "hidden": hidden}
         self.labels: tuple[str, ...] | None = None  # None before `configure_head`
-
-    @classmethod
-    def data_module(
-        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
-    ) -> LabelledDataModule:
-        return LabelledDataModule(corpus, tokenizer, seed)
 
     def configure_head(self, corpus: Any) -> None:
         """Set the number of classes and the metrics from the data set; add the head.

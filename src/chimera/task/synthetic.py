@@ -5,7 +5,6 @@ L = −(1/n) Σ_i log p(answer_i | x_≤i); the accuracy is the mean over the ju
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from chimera.config.settings import Optim
 from chimera.data.batch.module import DataModule
 from chimera.data.batch.synthetic import SyntheticDataModule
 from chimera.data.corpus.synthetic.base import check_synthetic
-from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.model.compressor import Compressor
 from chimera.ops import reduce
 from chimera.task.base import Stage, Task
@@ -36,6 +34,7 @@ class Synthetic(Task):
 
     causal = True
     predicts = "answer"
+    data_class = SyntheticDataModule
     plain_text = False
     corpus_check = "chimera.data.corpus.synthetic.base.check_synthetic"
     monitor = "val/accuracy"
@@ -56,14 +55,7 @@ class Synthetic(Task):
         self.vocab_size = vocab_size
         self.groups: tuple[str, ...] = ()  # of the data set, known after `configure_head`
         self.judged: tuple[str, ...] = ()
-        self._reach = 0  # longest sequence for which the model was checked
         self._sums: dict[Stage, Tensor] = {}  # answers, right ones, loss of each group [groups 3]
-
-    @classmethod
-    def data_module(
-        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
-    ) -> SyntheticDataModule:
-        return SyntheticDataModule(corpus, tokenizer, seed)
 
     def configure_head(self, corpus: Any) -> None:
         """Take the groups of the data set; add a decoder if only the last output may be read."""
@@ -82,11 +74,8 @@ class Synthetic(Task):
         """
         if not self.groups:
             self.configure_head(data.corpus)
-        longest = max(data.corpus.seq_len, data.corpus.test_len)
-        if stage == "fit" and longest > self._reach:
-            model: Any = self.model
-            model.check_length(longest)
-            self._reach = longest
+        if stage == "fit":
+            self.check_length(max(data.corpus.seq_len, data.corpus.test_len))
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         out = self._predict(batch)
