@@ -66,8 +66,7 @@ def convolution() -> str:
     told = []
     for without, with_it in (("attention", "conv_attention"), ("delta", "delta+conv=4")):
         low, high = by_mixer[without], by_mixer[with_it]
-        gain = iqm_difference(high, low)
-        gained = between(gain.value, gain.low, gain.high, "+.2f")
+        gained = between(*iqm_difference(high, low), "+.2f")
         rise = f"from {iqm(low).value:.2f} to {iqm(high).value:.2f}"
         told.append(f"`{without}` {rise}, by {gained}")
     task = "fuzzy_recall"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from bootstrap import spearman
 from evidence import Seeds, runs
 
 from chimera.paths import CONF
@@ -145,14 +146,10 @@ def ours(by_mixer: dict[str, Scores], task: str) -> dict[str, dict[int, float]]:
 
 def orders_as_high(here: dict[str, float], there: dict[str, float]) -> float:
     """Share of all orders of our means whose rank correlation is at least as high."""
-    from scipy.stats import rankdata, spearmanr
-
     names = sorted(here.keys() & there.keys())
     values, theirs = [here[name] for name in names], [there[name] for name in names]
-    x = rankdata(list(permutations(values)), axis=1) - (len(names) + 1) / 2
-    y = rankdata(theirs) - (len(names) + 1) / 2
-    all_orders = x @ y / ((x**2).sum(1) * (y**2).sum()) ** 0.5
-    return float((all_orders >= spearmanr(values, theirs).statistic - 1e-9).mean())
+    all_orders = spearman(list(permutations(values)), theirs)
+    return float((all_orders >= spearman(values, theirs) - 1e-9).mean())
 
 
 def disagreements(
