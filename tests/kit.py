@@ -17,6 +17,10 @@ from chimera.position.none import NoPosition
 from chimera.quant.none import FullPrecision
 
 M = TypeVar("M", bound=nn.Module)
+#: Options of a Lightning trainer that only trains, on the CPU.
+QUIET: dict[str, Any] = dict.fromkeys(
+    ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+) | {"accelerator": "cpu"}
 
 
 def site(**change: Any) -> Site:

@@ -24,7 +24,7 @@ from chimera.callback.part.sora import GateUpdate
 from chimera.ops.low_rank import soft_threshold
 from chimera.paths import CONF
 from tests.adapter.kit import batches, bert, stir, updates
-from tests.kit import close
+from tests.kit import QUIET, close
 
 
 class Module(pl.LightningModule):
@@ -67,10 +67,13 @@ class Watch(Callback):
 
 def trainer(path: Path, steps: int, callbacks: list[Callback], **options: Any) -> pl.Trainer:
     return pl.Trainer(
-        max_steps=steps, callbacks=callbacks, default_root_dir=path, accelerator="cpu",
-        logger=False, enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=False, num_sanity_val_steps=0, **options,
-    )  # fmt: skip
+        max_steps=steps,
+        callbacks=callbacks,
+        default_root_dir=path,
+        num_sanity_val_steps=0,
+        **QUIET,
+        **options,
+    )
 
 
 def loader(count: int) -> DataLoader[Any]:

@@ -14,6 +14,7 @@ from torch import nn
 from chimera.data.batch.loader import ResumableLoader, shareable
 from chimera.data.batch.streams import Purpose, stream
 from chimera.errors import UserError
+from tests.kit import QUIET
 
 
 class Noise:
@@ -215,16 +216,12 @@ def fit(folder, steps: int, resume=None) -> list:
         default_root_dir=folder,
         max_steps=steps,
         max_epochs=-1,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
         use_distributed_sampler=False,
         val_check_interval=3,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         limit_val_batches=1,
+        **QUIET,
     )
     module = Recorder()
     valid = make(shuffle=False, drop_last=False)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from chimera.callback.part.qdyt import QDyTSchedule
 from chimera.norm.qdyt import QDyT
-from tests.kit import close
+from tests.kit import QUIET, close
 
 YAML = Path(__file__).parents[2] / "conf" / "norm" / "qdyt.yaml"
 
@@ -78,11 +78,7 @@ def fit(
         max_epochs=1 if max_steps < 0 else -1,
         accumulate_grad_batches=accumulate,
         callbacks=[schedule, trace, *extra],
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **QUIET,
     )
     loader = torch.utils.data.DataLoader(data, batch_size=None)
     trainer.fit(module, loader, ckpt_path=resume, weights_only=True if resume else None)

@@ -20,6 +20,7 @@ from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
 from chimera.task.causal_lm import CausalLM
 from tests.data.kit import Toy, small_piece
+from tests.kit import QUIET
 
 SHAPE = Model(dim=32, depth=1, heads=4, max_len=16, head_transform=False)
 GIVEN = Data(batch_size=4, seq_len=16)
@@ -46,16 +47,7 @@ def build(data: Prepared) -> Callable[..., CausalLM]:
 
 
 def trainer(folder: Path, steps: int = 30, **more: Any) -> pl.Trainer:
-    return pl.Trainer(
-        max_steps=steps,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        default_root_dir=folder,
-        **more,
-    )
+    return pl.Trainer(max_steps=steps, default_root_dir=folder, **QUIET, **more)
 
 
 def naive(task: CausalLM, ids: list[int], length: int) -> float:

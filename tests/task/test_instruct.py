@@ -22,6 +22,7 @@ from chimera.paths import CONF, EXPERIMENTS, ROOT
 from chimera.task.mmlu import Question, answer, from_records, greedy
 from chimera.train.check import check_settings
 from tests.adapter.graft.kit import causal_model
+from tests.kit import QUIET
 from tests.task.kit import instruct
 from tests.torture import job
 
@@ -97,15 +98,7 @@ def test_the_start_model_is_validated_as_each_validation_is(tmp_path: Path) -> N
     """On the same batches, once: a resumed run keeps the numbers; other modes are left alone."""
 
     def trainer(steps: int) -> pl.Trainer:
-        return pl.Trainer(
-            max_steps=steps,
-            accelerator="cpu",
-            default_root_dir=tmp_path,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            limit_val_batches=1,
-        )
+        return pl.Trainer(max_steps=steps, default_root_dir=tmp_path, limit_val_batches=1, **QUIET)
 
     task, data = instruct(tmp_path, 4)
     start = copy.deepcopy(task.model)

@@ -14,6 +14,7 @@ from chimera.data.batch.loader import ResumableLoader
 from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
+from tests.kit import QUIET
 from tests.task.kit import TASKS, Made
 
 Make = Callable[..., Made]
@@ -64,14 +65,11 @@ def test_a_resumed_fit_is_the_uninterrupted_one(make: Make, workers: int, tmp_pa
         record = Recorder()
         trainer = pl.Trainer(
             max_steps=steps,
-            accelerator="cpu",
             default_root_dir=tmp_path,
             callbacks=[record],
-            logger=False,
-            enable_progress_bar=False,
-            enable_checkpointing=False,
             num_sanity_val_steps=0,
             limit_val_batches=1,
+            **QUIET,
         )
         trainer.fit(task, datamodule=data, ckpt_path=resume)
         trainer.save_checkpoint(tmp_path / f"{steps}.ckpt")

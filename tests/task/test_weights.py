@@ -24,6 +24,7 @@ from chimera.data.corpus.instruct import Instruct as Instructions
 from chimera.data.tokenizer.word import Words
 from chimera.task.base import Task
 from chimera.task.instruct import Instruct
+from tests.kit import QUIET
 from tests.ops.processes import together
 from tests.task import kit
 
@@ -69,11 +70,13 @@ def batches(data: Any, size: int) -> list[dict[str, Any]]:
 def train(task: Task, data: Any, parts: int, folder: Path) -> list[float]:
     record = Record()
     trainer = pl.Trainer(
-        max_steps=STEPS, accumulate_grad_batches=parts, accelerator="cpu", logger=False,
-        gradient_clip_val=0.5, enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=False, default_root_dir=folder,
+        max_steps=STEPS,
+        accumulate_grad_batches=parts,
+        gradient_clip_val=0.5,
+        default_root_dir=folder,
         callbacks=[StatelessRandomness(), Steps(), record],
-    )  # fmt: skip
+        **QUIET,
+    )
     trainer.fit(task, DataLoader(batches(data, 16 // parts), batch_size=None))  # type: ignore[arg-type]
     return record.numbers
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from chimera.errors import UserError
 from chimera.train import precision
 from chimera.train.trainer import precision_arguments
+from tests.kit import QUIET
 
 
 class Module(pl.LightningModule):
@@ -35,11 +36,7 @@ class Module(pl.LightningModule):
 
 def test_fp16_on_a_cpu_is_fp16_with_a_scaler() -> None:
     module = Module()
-    trainer = pl.Trainer(
-        max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=False,
-        **precision_arguments("fp16", "cpu"),
-    )  # fmt: skip
+    trainer = pl.Trainer(max_steps=1, **precision_arguments("fp16", "cpu"), **QUIET)
     before = module.layer.weight.detach().clone()
     trainer.fit(module, DataLoader([torch.full((4,), 0.01)] * 2, batch_size=None))
     assert module.seen[0] == torch.float16

@@ -22,6 +22,7 @@ from chimera.callback.part.update import OnUpdate
 from chimera.norm.qdyt import QDyT
 from chimera.quant.shared.inputs import PerChannel
 from tests.adapter.kit import batches, bert, stir, updates
+from tests.kit import QUIET
 
 SKIPPED = 5
 
@@ -77,10 +78,12 @@ def fit(module: Any, callbacks: list[Callback], steps: int, path: Path, data: An
     scaler = torch.amp.GradScaler("cpu")
     data = list(batches(steps)) if data is None else data
     trainer = pl.Trainer(
-        max_steps=steps, callbacks=callbacks, default_root_dir=path, accelerator="cpu",
-        plugins=[MixedPrecision("16-mixed", "cpu", scaler)], logger=False,
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-    )  # fmt: skip
+        max_steps=steps,
+        callbacks=callbacks,
+        default_root_dir=path,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+        **QUIET,
+    )
     trainer.fit(module, DataLoader(data, batch_size=None))
     assert trainer.global_step == steps  # Lightning counts the steps that were left out
 
