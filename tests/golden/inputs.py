@@ -31,11 +31,7 @@ def make(to: Path) -> Path:
     words = sorted({word.strip(".,").lower() for word in text[:4000].split()})
     letters = [*string.ascii_lowercase, *"0123456789.,"]
     pieces = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
+        *["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
         *letters,
         *(f"##{letter}" for letter in letters),
         *words,

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from hydra.utils import get_object
 
-from chimera.config.groups import groups
 from chimera.config.schema import RESERVED, arguments, check_node, nodes
 from chimera.contract_tests.zoo import ZOO, config, names
-from chimera.paths import CONF, ROOT
+from chimera.paths import ROOT
 
 SRC = ROOT / "src" / "chimera"
 #: Longer functions: two recurrences and a stack that read best in one piece, and two to be divided.
@@ -75,11 +74,6 @@ def test_yaml_names_every_hyperparameter_and_no_other(group: str) -> None:
         kinds = {p.kind for p in inspect.signature(target).parameters.values()}
         assert inspect.Parameter.VAR_KEYWORD not in kinds, name
         assert nodes(group, node) == [(group, node)], name
-
-
-def test_every_group_with_a_folder_has_a_choice() -> None:
-    folders = {p.name for p in CONF.iterdir() if p.is_dir()}
-    assert folders == {g for g in groups() if (CONF / g).is_dir()}
 
 
 def test_protocols_of_isinstance_have_methods_only() -> None:

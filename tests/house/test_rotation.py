@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests import forks
-from tests.rotation import TOGETHER, pytest_collection_modifyitems
+from tests.rotation import pytest_collection_modifyitems
 
 TESTS = """
 import pytest
@@ -49,14 +49,6 @@ def test_a_word_gives_an_order() -> None:
     assert sorted(first) == sorted(other) == sorted(order(None, sizes))
 
 
-def test_a_long_file_comes_in_pieces_between_others() -> None:
-    sizes = {"long.py": 40 * TOGETHER, **{f"{n}.py": 2 for n in range(20)}}
-    files = [name.partition("::")[0] for name in order("one", sizes)]
-    starts = [i for i, file in enumerate(files) if file != "long.py" and files[i - 1] != file]
-    assert len(starts) == 20  # the tests of a short file follow one another
-    assert min(starts) < len(files) / 4 < len(files) * 3 / 4 < max(starts)
-
-
 def run_pytest(folder: Path, *words: str) -> str:
     """What pytest says of the tests of a folder."""
     plugins = ["-p", "tests.rotation", "-p", "no:cacheprovider"]
@@ -79,4 +71,3 @@ def test_a_sample_has_cases_of_each_and_the_other_cases_are_slow(tmp_path: Path)
     (tmp_path / "test_a.py").write_text(SAMPLED)
     assert "6 passed, 21 deselected" in run_pytest(tmp_path, "-m", "not slow")
     assert "21 passed, 6 deselected" in run_pytest(tmp_path, "-m", "slow")
-    assert "27 passed" in run_pytest(tmp_path)

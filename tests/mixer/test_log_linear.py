@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
 from chimera.mixer.log_linear import LogLinear
 from tests.kit import double, parts, site
 from tests.mixer import forms
+from tests.mixer.test_mamba2 import inputs, output
 
 OPTIONS = [
     {"state": 3, "head_dim": 8, "groups": 2, "levels": 3, "chunk": 16},
@@ -29,14 +29,8 @@ def build(**options: Any) -> LogLinear:
 
 def by_token(mixer: LogLinear, x: Tensor) -> Tensor:
     """Equations of the module's docstring; states merge as carries do in a counter."""
-    z, mixed = mixer.in_proj(x).split((mixer.inner, sum(mixer.widths)), -1)
-    mixed = F.silu(forms.conv(mixed, mixer.conv.weight, mixer.conv.bias))
-    u, b, c = mixed.split(mixer.widths, -1)
-    u = rearrange(u, "b t (h p) -> b t h p", h=mixer.heads)
-    reads = mixer.heads // mixer.groups
-    b, c = (rearrange(y, "b t (g n) -> b t g n", g=mixer.groups) for y in (b, c))
-    b, c = (y.repeat_interleave(reads, 2) for y in (b, c))
-    delta = torch.log1p((mixer.dt_proj(x) + mixer.decay.dt_bias).exp())
+    z, u, b, c, delta = inputs(mixer, x)
+    b, c = (y.repeat_interleave(mixer.heads // mixer.groups, 2) for y in (b, c))
     scale = rearrange(mixer.level_proj(x), "b t (h l) -> b t h l", h=mixer.heads)
     scale = torch.log1p((scale * mixer.L).exp())
     states: dict[int, Tensor] = {}
@@ -54,10 +48,7 @@ def by_token(mixer: LogLinear, x: Tensor) -> Tensor:
         while bit in states:
             own, bit = own + states.pop(bit), bit + 1
         states[bit] = own
-    y = torch.stack(ys, 1).flatten(2) * F.silu(z)
-    y = y.unflatten(-1, (mixer.groups, -1))
-    y = (y / (y.square().mean(-1, keepdim=True) + 1e-5).sqrt()).flatten(2)
-    return mixer.out_proj(y * mixer.norm)
+    return output(mixer, torch.stack(ys, 1), z)
 
 
 class TestForms(forms.Forms):

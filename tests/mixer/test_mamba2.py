@@ -25,20 +25,29 @@ def build(**options: Any) -> Mamba2:
     return double(lambda: Mamba2(site(), parts(), **options))
 
 
-def by_token(mixer: Mamba2, x: Tensor) -> Tensor:
-    """Equations of the module's docstring."""
+def inputs(mixer: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """z, u [b t h p], B and C [b t g n], Δ [b t h]."""
     z, mixed = mixer.in_proj(x).split((mixer.inner, sum(mixer.widths)), -1)
     mixed = F.silu(forms.conv(mixed, mixer.conv.weight, mixer.conv.bias))
     u, b, c = mixed.split(mixer.widths, -1)
     u = rearrange(u, "b t (h p) -> b t h p", h=mixer.heads)
     b, c = (rearrange(y, "b t (g n) -> b t g n", g=mixer.groups) for y in (b, c))
-    delta = torch.log1p((mixer.dt_proj(x) + mixer.decay.dt_bias).exp())
-    h = x.new_zeros(len(x), mixer.heads, mixer.state, mixer.head_dim)
-    s, _ = ssd(u, delta, -mixer.decay.A_log.exp(), b, c, h)
-    y = (s + mixer.D[:, None] * u).flatten(2) * F.silu(z)
-    y = y.unflatten(-1, (mixer.groups, -1))
+    return z, u, b, c, torch.log1p((mixer.dt_proj(x) + mixer.decay.dt_bias).exp())
+
+
+def output(mixer: Any, s: Tensor, z: Tensor) -> Tensor:
+    """Gate, norm over groups and projection of s [b t h p]."""
+    y = (s.flatten(2) * F.silu(z)).unflatten(-1, (mixer.groups, -1))
     y = (y / (y.square().mean(-1, keepdim=True) + 1e-5).sqrt()).flatten(2)
     return mixer.out_proj(y * mixer.norm)
+
+
+def by_token(mixer: Mamba2, x: Tensor) -> Tensor:
+    """Equations of the module's docstring."""
+    z, u, b, c, delta = inputs(mixer, x)
+    h = x.new_zeros(len(x), mixer.heads, mixer.state, mixer.head_dim)
+    s, _ = ssd(u, delta, -mixer.decay.A_log.exp(), b, c, h)
+    return output(mixer, s + mixer.D[:, None] * u, z)
 
 
 class TestForms(forms.Forms):

@@ -21,11 +21,6 @@ def test_alibi_is_a_slope_times_the_distance(heads: int) -> None:
         close(bias[:, h, 0], torch.tensor(want), 1e-6)
 
 
-def test_alibi_slopes_are_the_papers_for_eight_heads() -> None:
-    bias = Alibi(site(), 8, 8).bias(torch.tensor([[1]]), torch.tensor([[0]]))
-    close(-bias.flatten(), torch.tensor([2.0**-i for i in range(1, 9)]))
-
-
 def test_relative_looks_up_the_clipped_distance() -> None:
     relative = Relative(site(), 4, 8, max_distance=3)
     assert relative.biases.shape == (7, 4)

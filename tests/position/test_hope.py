@@ -26,24 +26,6 @@ def test_is_the_rotation_projected_on_a_sphere() -> None:
     close(got[1], turned[1] / turned[1].norm(dim=-1, keepdim=True) * 8**0.5)
 
 
-def test_a_score_is_bounded_by_the_radius() -> None:
-    hope = build()
-    q = 1e3 * torch.randn(1, 4, 300, 8)
-    q, k = hope.rotate(q, q, torch.arange(300)[None])
-    scores = q @ k.mT / 8**0.5
-    assert scores.abs().max() <= 8**0.5 * (1 + 1e-5)
-    close(scores.diagonal(dim1=-2, dim2=-1), torch.full((1, 4, 300), 8**0.5), 1e-4)
-
-
-def test_the_radius_of_each_head_is_learned() -> None:
-    hope = build()
-    q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 4, 5, 8)
-    q, k = hope.rotate(q, k, torch.arange(5)[None])
-    (q @ k.mT).sin().sum().backward()
-    assert hope.log_radius.shape == (4,)
-    assert (hope.log_radius.grad != 0).all()
-
-
 def test_nothing_stays_nothing() -> None:
     zero = torch.zeros(1, 4, 2, 8)
     close(build().rotate(zero, zero, torch.arange(2)[None]), (zero, zero))

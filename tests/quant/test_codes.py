@@ -46,10 +46,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+def whole(compute: str, loops: int) -> Any:
+    """A small decoder."""
+    torch.manual_seed(0)
+    line = ["quant=bitnet158", "norm=none", f"quant.compute={compute}"]
+    shape = Model(dim=16, depth=2, heads=2, max_len=8, loops=loops)
+    return build_model(shape, choose(plain(compose(line))), vocab_size=7, causal=True)
+
+
 def test_once_per_step_over_loops_accumulation_and_validation(made: list[int]) -> None:
-    choices = choose(plain(compose(["quant=bitnet158", "norm=none", "quant.compute=int8"])))
-    shape = Model(dim=16, depth=2, heads=2, max_len=8, loops=3)
-    model = build_model(shape, choices, vocab_size=7, causal=True)
+    model = whole("int8", loops=3)
     layers = [m for m in model.modules() if hasattr(m, "kept")]
     ids, optimizer = torch.randint(7, (2, 5)), torch.optim.AdamW(model.parameters(), fused=True)
     for step in range(3):
@@ -133,12 +139,7 @@ def alone() -> Iterator[Any]:
 
 def test_weights_that_fsdp_gathers_again_are_not_stale(alone: Any, made: list[int]) -> None:
     """They are as those without shards, and the codes are made once per step."""
-    models = []
-    for compute in ("int8", "simulate"):
-        torch.manual_seed(0)
-        line = ["quant=bitnet158", "norm=none", f"quant.compute={compute}"]
-        shape = Model(dim=16, depth=2, heads=2, max_len=8, loops=2)
-        models.append(build_model(shape, choose(plain(compose(line))), vocab_size=7, causal=True))
+    models = [whole(compute, loops=2) for compute in ("int8", "simulate")]
     shard(models[0], alone)
     layers = [m for m in models[0].modules() if hasattr(m, "kept")]
     optimizers = [torch.optim.AdamW(m.parameters(), lr=0.05) for m in models]
