@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera.data.corpus.glue_tasks import SPECS, Spec
+from chimera.data.corpus.glue import SPECS, Spec
 from chimera.paths import EXPERIMENTS
 from tests.data.glue import sentence
 from tests.data.kit import sentences

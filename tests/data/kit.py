@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import Corpus, Data
 from chimera.data.encode.packing import PackedTokens
-from chimera.data.source.fingerprint import fingerprint_of
-from chimera.data.source.splits import Splits, divide
+from chimera.data.source.cache import fingerprint_of
+from chimera.data.source.division import divided
+from chimera.data.source.splits import Sources, Split
 from chimera.data.tokenizer.base import SpecialIds, Tokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePiece
 
@@ -58,8 +61,29 @@ class Toy(Data):
     def fingerprint(self) -> str:
         return fingerprint_of("toy", self.count)
 
-    def splits(self) -> Splits:
-        return divide(sentences(self.count))
+    def sources(self) -> Sources:
+        return {"train": [sentences(self.count)]}
+
+
+class Listed:
+    """Documents in memory with their splits, which can be packed."""
+
+    def __init__(self, splits: dict[Split, list[str]]) -> None:
+        self.splits = splits
+
+    def documents(self, first: int = 0) -> Iterator[tuple[Split, str]]:
+        pairs = ((split, text) for split, texts in self.splits.items() for text in texts)
+        return islice(pairs, first, None)
+
+
+def divide(documents: list[str]) -> dict[Split, list[str]]:
+    """Documents without splits, divided."""
+    return divided({"train": [documents]}, "here")
+
+
+def splits_of(corpus: Corpus) -> dict[Split, list[str]]:
+    """Documents of a corpus by split."""
+    return divided(corpus.sources(), corpus.where)
 
 
 def small_piece() -> SentencePiece:

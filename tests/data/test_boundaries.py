@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from chimera.contract_tests import zoo
-from chimera.data.batch import causal
-from chimera.data.batch.boundaries import PIECE, documents_of
 from chimera.data.batch.causal import CausalDataModule
+from chimera.data.batch.collate import PIECE, documents_of
 from chimera.data.batch.mlm import MLMDataModule
 from chimera.data.corpus.base import PackedText
 from chimera.data.encode.packing import PackedTokens
@@ -144,10 +143,10 @@ def test_a_masked_batch_predicts_what_it_did(tmp_path: Path) -> None:
 
 
 def test_nothing_to_predict_is_void(tmp_path: Path) -> None:
-    tail = packed(tmp_path, np.array([7, 8, 9, SEP, 5]))
+    tail = Prepared(Numbers(), {"valid": packed(tmp_path, np.array([7, 8, 9, SEP, 5]))}, {})
     for boundaries in ("reset", "attention"):
         settings = PackedText(batch_size=1, seq_len=3, boundaries=boundaries)
-        *_, last = causal.loader(tail, settings, sep_id=SEP, name="x")
+        *_, last = CausalDataModule(settings, None, prepared=tail).val_dataloader()
         assert last["void"]
 
 

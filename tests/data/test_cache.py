@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chimera.data.encode.large_text import ListedText
 from chimera.data.encode.packing import PackedTokens, dtype, pack
-from chimera.data.source import cache, fingerprint
-from chimera.data.source.cache import MANIFEST, _digest, entry
-from chimera.data.source.fingerprint import file_fingerprint, file_fingerprints
+from chimera.data.source import cache
+from chimera.data.source.cache import (
+    MANIFEST,
+    entry,
+    file_fingerprint,
+    file_fingerprints,
+    sha256_of,
+)
 from chimera.errors import UserError
-from tests.data.kit import Numbers, packed
+from tests.data.kit import Listed, Numbers, packed
 
 
 class Build:
@@ -96,7 +100,7 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch) -> 
 
 
 def test_documents_are_joined_by_separators(tmp_path: Path) -> None:
-    counts = pack(tmp_path, ListedText({"train": ["5 6 7", "8"], "valid": ["9"]}), Numbers())
+    counts = pack(tmp_path, Listed({"train": ["5 6 7", "8"], "valid": ["9"]}), Numbers())
     tokens = PackedTokens(tmp_path / "train.bin", dtype(Numbers()))
     assert tokens.ids.tolist() == [5, 6, 7, 3, 8, 3]
     assert len(tokens) == 6
@@ -107,7 +111,7 @@ def test_documents_are_joined_by_separators(tmp_path: Path) -> None:
 def test_ids_take_as_little_as_they_can(tmp_path: Path, size: int, kept: str) -> None:
     tokenizer = Numbers(size)
     assert dtype(tokenizer) == kept
-    pack(tmp_path, ListedText({"train": [str(size - 1)]}), tokenizer)
+    pack(tmp_path, Listed({"train": [str(size - 1)]}), tokenizer)
     assert PackedTokens(tmp_path / "train.bin", kept).ids.tolist() == [size - 1, 3]
 
 
@@ -134,9 +138,9 @@ def test_unchanged_files_are_not_hashed_again(tmp_path: Path, monkeypatch) -> No
 
     def digest(file: Path) -> str:
         hashed.append(file.name)
-        return _digest(file)
+        return sha256_of(file)
 
-    monkeypatch.setattr(cache, "_digest", digest)
+    monkeypatch.setattr(cache, "sha256_of", digest)
     assert entry(tmp_path, "kind", "key", build) == (place, facts)
     assert hashed == []
     (place / "data.bin").touch()
@@ -180,9 +184,7 @@ def test_fingerprints_are_noted_by_size_and_time(tmp_path: Path, monkeypatch) ->
     first = file_fingerprints(files, tmp_path / "cache")
     assert first == [file_fingerprint(file) for file in files]
     read = []
-    monkeypatch.setattr(
-        fingerprint, "file_fingerprint", lambda file: read.append(file.name) or "new"
-    )
+    monkeypatch.setattr(cache, "file_fingerprint", lambda file: read.append(file.name) or "new")
     assert file_fingerprints(files, tmp_path / "cache") == first
     files[1].write_text("c")
     assert file_fingerprints(files, tmp_path / "cache") == [first[0], "new"]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data.batch import causal, reference
+from chimera.data.batch import causal, stored
+from chimera.data.batch.loader import ResumableLoader
 from chimera.data.corpus.base import Data
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared, prepare
@@ -22,11 +23,18 @@ def settings(**change: Any) -> Data:
     return Data(**{"batch_size": 3, "seq_len": 7, **change})
 
 
+def loader(row: Any, given: Data, *, train: bool = False, seed: int = 0) -> ResumableLoader:
+    """Loader of a row of tokens."""
+    prepared = Prepared(Numbers(), {"train": row, "valid": row}, {})
+    module = causal.CausalDataModule(given, small_piece(), seed, prepared=prepared)
+    return module.train_dataloader() if train else module.val_dataloader()
+
+
 @pytest.mark.parametrize("length", [1, 7, 10, 50, 99, 100, 400])
 def test_every_token_but_the_first_is_predicted_once(tmp_path: Path, length: int) -> None:
     row = packed(tmp_path, np.arange(100))
     got, before = [], []
-    for batch in causal.loader(row, settings(seq_len=length), name="x"):
+    for batch in loader(row, settings(seq_len=length)):
         real = batch["ids"].flatten() if batch["index"] is None else batch["ids"][batch["mask"]]
         before += real.tolist()
         got += batch["targets"].tolist()
@@ -36,7 +44,7 @@ def test_every_token_but_the_first_is_predicted_once(tmp_path: Path, length: int
 
 def test_only_the_end_of_the_row_is_padded(tmp_path: Path) -> None:
     row = packed(tmp_path, np.arange(100))
-    *whole, last = causal.loader(row, settings(seq_len=20), name="x")
+    *whole, last = loader(row, settings(seq_len=20))
     assert all(batch["mask"] is None and batch["index"] is None for batch in whole)
     assert last["mask"].sum(1).tolist() == [20, 19]
     assert torch.equal(last["index"], last["mask"].flatten().nonzero()[:, 0])
@@ -44,7 +52,7 @@ def test_only_the_end_of_the_row_is_padded(tmp_path: Path) -> None:
 
 def test_training_takes_whole_blocks_in_a_new_order_each_epoch(tmp_path: Path) -> None:
     row = packed(tmp_path, np.arange(101))
-    train = causal.loader(row, settings(batch_size=2, seq_len=10), train=True, name="x")
+    train = loader(row, settings(batch_size=2, seq_len=10), train=True)
     epochs = [[b["indices"].tolist() for b in train] for _ in range(2)]
     assert epochs[0] != epochs[1]
     for epoch in epochs:
@@ -57,9 +65,9 @@ def test_a_resumed_loader_continues_with_the_next_batch(tmp_path: Path, workers:
 
     def fresh() -> Any:
         given = settings(batch_size=2, seq_len=5, num_workers=workers)
-        return causal.loader(row, given, train=True, seed=4, name="x")
+        return loader(row, given, train=True, seed=4)
 
-    whole = [b["ids"] for loader in [fresh()] for _ in range(2) for b in loader]
+    whole = [b["ids"] for again in [fresh()] for _ in range(2) for b in again]
     first = fresh()
     begun = [b["ids"] for b in islice(first, 5)]
     second = fresh()
@@ -79,7 +87,7 @@ def test_packed_documents_are_separated_by_the_end_token(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("shard", [1 << 20, 30])
 def test_a_large_test_split_is_referred_to(tmp_path: Path, shard: int, monkeypatch) -> None:
-    monkeypatch.setattr(reference, "LARGEST_COPY", 10)
+    monkeypatch.setattr(stored, "LARGEST_COPY", 10)
     ids = np.arange(75, dtype="<u2")
     files = [tmp_path / "test.bin", tmp_path / "test.1.bin", tmp_path / "test.2.bin"]
     for file, start in zip(files, range(0, 75, shard), strict=False):
@@ -115,7 +123,7 @@ def test_the_saved_test_split_is_read_at_any_length(tmp_path: Path) -> None:
 def test_a_split_of_less_than_two_tokens_is_refused(tmp_path: Path, tokens: int) -> None:
     row = packed(tmp_path, np.arange(100)[:tokens]) if tokens else _Empty()
     with pytest.raises(UserError, match="0 sequences"):
-        causal.loader(row, settings(), name="the test split")
+        loader(row, settings())
 
 
 class _Empty:

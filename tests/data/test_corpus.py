@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from chimera.data.source.fingerprint import file_fingerprint
-from chimera.data.source.splits import bounded, complete, divide, shares_of
+from chimera.data.source.cache import file_fingerprint
+from chimera.data.source.division import divided
+from chimera.data.source.splits import bounded, shares_of
 from chimera.errors import UserError
-from tests.data.kit import sentences
+from tests.data.kit import divide, sentences
 
 
 def test_shares_are_about_90_5_5_by_text() -> None:
@@ -44,22 +45,21 @@ def test_few_documents_still_fill_every_split(count: int) -> None:
     assert words == sorted(w for text in documents for w in text.split())
 
 
-@pytest.mark.parametrize("documents", [[], ["word"]])
-def test_hardly_any_text_is_refused(documents: list[str]) -> None:
+def test_hardly_any_text_is_refused() -> None:
     with pytest.raises(UserError, match="too few to divide"):
-        divide(documents)
+        divide(["word"])
 
 
 def test_missing_splits_are_taken_from_train_or_from_valid() -> None:
     documents = sentences(60)
-    only_test_missing = complete({"train": documents, "valid": ["v"]}, "here")
+    only_test_missing = divided({"train": [documents], "valid": [["v"]]}, "here")
     assert only_test_missing["valid"] == ["v"]
     assert set(only_test_missing["train"]) | set(only_test_missing["test"]) == set(documents)
-    no_train = complete({"valid": documents, "test": ["t"]}, "here")
+    no_train = divided({"valid": [documents], "test": [["t"]]}, "here")
     assert no_train["test"] == ["t"]
     assert len(no_train["train"]) > 10 * len(no_train["valid"]) > 0
     with pytest.raises(UserError, match="here holds no text"):
-        complete({"train": []}, "here")
+        divided({"train": [[]]}, "here")
 
 
 def test_shares_of_what_is_there_add_up() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from chimera.data.corpus.text import Text, gather
 from chimera.data.corpus.wikitext import WikiText2
-from chimera.data.source.files import TextUnits, read_text, split_of
+from chimera.data.source.files import paragraphs, read_text, split_of
 from chimera.errors import UserError
-from tests.data.kit import sentences
+from tests.data.kit import sentences, splits_of
 
 
 def article(name: str) -> str:
@@ -48,7 +48,7 @@ def test_splits_by_name(name: str, split: str | None) -> None:
 )
 def test_blank_lines_separate_else_lines_do(text: str, units: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(text.encode())
-    assert list(TextUnits(tmp_path / "a.txt")) == units
+    assert list(paragraphs(tmp_path / "a.txt")) == units
 
 
 def test_short_units_are_joined() -> None:
@@ -58,7 +58,7 @@ def test_short_units_are_joined() -> None:
 def test_a_folder_with_named_splits(tmp_path: Path) -> None:
     for name, seed in (("a_train.txt", 0), ("a_valid.txt", 1), ("more.txt", 2)):
         (tmp_path / name).write_text(lines(80, seed))
-    splits = Text(path=str(tmp_path)).splits()
+    splits = splits_of(Text(path=str(tmp_path)))
     assert "\n".join(splits["valid"]) + "\n" == lines(80, 1)
     rest = sorted("\n".join(splits["train"] + splits["test"]).split("\n"))
     assert rest == sorted((lines(80, 0) + lines(80, 2)).splitlines())
@@ -71,14 +71,14 @@ def test_files_of_their_own_for_splits(tmp_path: Path) -> None:
     corpus = Text(
         path=str(tmp_path), valid_path=str(tmp_path / "v.txt"), test_path=str(tmp_path / "t*")
     )
-    splits = corpus.splits()
+    splits = splits_of(corpus)
     for seed, split in enumerate(("train", "valid", "test")):
         assert "\n".join(splits[split]) + "\n" == lines(60, seed)
 
 
 def test_a_single_file_is_divided_whatever_its_name(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(lines(300))
-    splits = Text(path=str(tmp_path / "test.txt")).splits()
+    splits = splits_of(Text(path=str(tmp_path / "test.txt")))
     assert len(splits["train"]) > len(splits["valid"]) > 0 < len(splits["test"])
 
 
@@ -90,31 +90,32 @@ def test_json_lines_and_parquet(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": t}) + "\n" for t in texts))
     pyarrow.parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "a.parquet")
     found = [
-        Text(path=str(tmp_path / name), field="body").splits() for name in ("a.jsonl", "a.parquet")
+        splits_of(Text(path=str(tmp_path / name), field="body"))
+        for name in ("a.jsonl", "a.parquet")
     ]
     assert found[0] == found[1]
     assert sorted(t for split in found[0].values() for t in split) == sorted(texts)
     for name in ("a.jsonl", "a.parquet"):
         with pytest.raises(UserError, match=r"data.field=text; its fields are body"):
-            Text(path=str(tmp_path / name)).splits()
+            splits_of(Text(path=str(tmp_path / name)))
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes("el año\n".encode("latin1"))
     with pytest.raises(UserError, match=r"latin.txt: byte 4 \(0xf1\) is not UTF-8"):
-        Text(path=str(tmp_path / "latin.txt")).splits()
+        splits_of(Text(path=str(tmp_path / "latin.txt")))
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nno json\n')
     with pytest.raises(UserError, match="line 2 is not JSON"):
-        Text(path=str(tmp_path / "bad.jsonl")).splits()
+        splits_of(Text(path=str(tmp_path / "bad.jsonl")))
     (tmp_path / "bad.parquet").write_text("no parquet")
     with pytest.raises(UserError, match="is not Parquet"):
-        Text(path=str(tmp_path / "bad.parquet")).splits()
+        splits_of(Text(path=str(tmp_path / "bad.parquet")))
 
 
 def test_bounded_reading_takes_the_same_part_of_each_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(lines(400, 0))
     (tmp_path / "b.txt").write_text(lines(400, 1))
-    splits = Text(path=str(tmp_path), max_bytes=20_000).splits()
+    splits = splits_of(Text(path=str(tmp_path), max_bytes=20_000))
     text = "\n".join(t for split in splits.values() for t in split)
     assert 17_000 < len(text.encode()) <= 20_000
     first_lines = [lines(1, seed).strip() for seed in (0, 1)]
@@ -164,7 +165,7 @@ def test_wikitext_documents_are_articles(tmp_path: Path) -> None:
     (tmp_path / "wiki.test.raw").write_text(article("Test"))
     corpus = WikiText2(path=str(tmp_path))
     corpus.check()
-    splits = corpus.splits()
+    splits = splits_of(corpus)
     assert len(splits["train"]) == 24
     assert splits["valid"] == [
         f"= {name} =\n{name} is a thing .\n= = Part = =\nIt has one part ."
@@ -176,7 +177,7 @@ def test_wikitext_without_train_divides_valid(tmp_path: Path) -> None:
     names = [f"Article {chr(65 + i)}" for i in range(24)]
     (tmp_path / "valid.txt").write_text("\n".join(map(article, names)))
     (tmp_path / "test.txt").write_text(article("Test"))
-    splits = WikiText2(path=str(tmp_path)).splits()
+    splits = splits_of(WikiText2(path=str(tmp_path)))
     assert len(splits["train"]) + len(splits["valid"]) == 24
     assert len(splits["test"]) == 1
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from chimera.data.batch.labelled import (
-    BucketedLoader,
-    Collate,
-    Rows,
+from chimera.data.batch.labelled import BucketedLoader, Rows, collate
+from chimera.data.batch.loader import ResumableLoader
+from chimera.data.corpus.acceptability import Acceptability
+from chimera.data.corpus.glue import SPECS, Glue, SpanishGlue, read_file, read_hub
+from chimera.data.corpus.labelled import Example, evenly
+from chimera.data.encode.examples import (
+    encode,
+    frame,
     load_parts,
-    loader,
+    prepare_examples,
     save_parts,
 )
-from chimera.data.corpus.acceptability import Acceptability
-from chimera.data.corpus.glue import Glue, SpanishGlue
-from chimera.data.corpus.glue_files import parts_of_hub, read
-from chimera.data.corpus.glue_tasks import SPECS
-from chimera.data.corpus.labelled import Example, evenly
-from chimera.data.encode.examples import encode, frame, prepare_examples
 from chimera.data.tokenizer.base import Template
 from chimera.data.tokenizer.word import Words
 from chimera.errors import UserError
@@ -64,7 +63,7 @@ def test_a_lone_quote_in_tsv_and_a_quoted_comma_in_csv_stay_in_the_field(tmp_pat
     assert all(e.first.endswith(' "') for e in rows)
     csv = tmp_path / "train.csv"
     csv.write_text('"Uno, dos.",Tres.,2.5\r\n"Él dijo ""sí"".",No.,0\r\n')
-    found = read(csv, SPECS["stsb_es"], labelled=True)
+    found = read_file(csv, SPECS["stsb_es"], labelled=True)
     assert found[0] == Example("Uno, dos.", "Tres.", 2.5, 0)
     assert found[1].first == 'Él dijo "sí".'
 
@@ -109,9 +108,9 @@ def test_a_score_out_of_range_is_refused_and_a_broken_row_of_qqp_skipped(tmp_pat
     file = tmp_path / "f.tsv"
     file.write_text("sentence1\tsentence2\tscore\na\tb\t5.5\n")
     with pytest.raises(UserError, match=r"score '5\.5' is no number from 0 to 5"):
-        read(file, SPECS["stsb"], labelled=True)
+        read_file(file, SPECS["stsb"], labelled=True)
     file.write_text("question1\tquestion2\tis_duplicate\na\tb\t1\ntorn\nc\td\t0\n")
-    assert [e.label for e in read(file, SPECS["qqp"], labelled=True)] == [1, 0]
+    assert [e.label for e in read_file(file, SPECS["qqp"], labelled=True)] == [1, 0]
 
 
 class HubRows(list):  # type: ignore[type-arg]
@@ -122,11 +121,11 @@ class HubRows(list):  # type: ignore[type-arg]
 
 def test_rows_of_the_hub_become_examples() -> None:
     rows = HubRows([{"premise": "p", "hypothesis": "h", "label": i, "idx": 9} for i in (2, -1)])
-    found = list(parts_of_hub(rows, SPECS["mnli"], "here"))
+    found = read_hub(rows, SPECS["mnli"], "here")
     assert found == [Example("p", "h", 2, 9), Example("p", "h", None, 9)]
     rows.column_names = ("premise", "label")
     with pytest.raises(UserError, match="here has no column sentence2 or hypothesis"):
-        list(parts_of_hub(rows, SPECS["mnli"], "here"))
+        read_hub(rows, SPECS["mnli"], "here")
 
 
 def test_pairs_have_special_tokens_and_the_longer_text_is_truncated() -> None:
@@ -156,7 +155,7 @@ def test_a_batch_is_padded_to_its_longest_row_and_has_segments() -> None:
         tokenizer(),
         32,
     )
-    batch = Collate(0)([Rows([made])[0, i] for i in range(2)])
+    batch = collate([Rows([made])[0, i] for i in range(2)], pad_id=0)
     assert batch["ids"].shape == (2, 9)
     assert batch["mask"].tolist() == [[True] * 7 + [False] * 2, [True] * 9]
     assert batch["segments"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 0, 0], [0] * 6 + [1] * 3]
@@ -171,7 +170,8 @@ def parts(count: int = 1000) -> Rows:
 
 def test_bucketing_pads_little_is_repeatable_and_resumes() -> None:
     held = parts()
-    make = lambda: BucketedLoader(held, 8, Collate(0), seed=3)  # noqa: E731
+    pad = partial(collate, pad_id=0)
+    make = lambda: BucketedLoader(held, 8, pad, seed=3)  # noqa: E731
     whole = [batch["indices"].tolist() for batch in make()]
     assert [b["indices"].tolist() for b in make()] == whole
     assert sorted(i for batch in whole for i in batch) == list(range(1000))
@@ -182,7 +182,7 @@ def test_bucketing_pads_little_is_repeatable_and_resumes() -> None:
     second.load_state_dict(first.state_dict())
     assert seen + [b["indices"].tolist() for b in second] == whole
     padded = sum(batch["ids"].numel() for batch in make())
-    plain = loader(held.parts, type("S", (), {"batch_size": 8, "num_workers": 0}), 0, name="x")  # type: ignore[arg-type]
+    plain = ResumableLoader(held, 8, pad, shuffle=False, drop_last=False)
     unsorted = sum(batch["ids"].numel() for batch in plain)
     real = int(held.lengths.sum())
     assert padded - real < 0.15 * (unsorted - real)

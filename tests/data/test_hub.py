@@ -8,9 +8,9 @@ import pytest
 
 from chimera.data.corpus.text import Text
 from chimera.data.corpus.wikitext import HUB, WikiText2
-from chimera.data.source import hub, hub_stream
+from chimera.data.source import hub
 from chimera.errors import UserError
-from tests.data.kit import bert_vocabulary, sentences
+from tests.data.kit import bert_vocabulary, sentences, splits_of
 
 
 def rows(*texts: str, column: str = "text") -> datasets.Dataset:
@@ -29,7 +29,7 @@ def test_wikitext_from_the_hub(monkeypatch) -> None:
         }
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    splits = WikiText2().splits()
+    splits = splits_of(WikiText2())
     assert asked == [HUB]
     assert splits == {
         "train": ["= A =\nText of a .", "= B =\nText of b ."],
@@ -43,10 +43,10 @@ def test_any_data_set_of_the_hub(monkeypatch) -> None:
     monkeypatch.setattr(
         datasets, "load_dataset", lambda name, config: {"train": rows(*texts, column="body")}
     )
-    splits = Text(path="owner/name", field="body", config="es").splits()
+    splits = splits_of(Text(path="owner/name", field="body", config="es"))
     assert sorted(t for split in splits.values() for t in split) == sorted(texts)
     with pytest.raises(UserError, match=r"no column text; data.field takes one of body"):
-        Text(path="owner/name").splits()
+        splits_of(Text(path="owner/name"))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_the_hub_raises_becomes_one_line(raised, said, monkeypatch) -> None
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     for corpus in (WikiText2(), Text(path="owner/name")):
         with pytest.raises(UserError, match=said) as caught:
-            corpus.splits()
+            splits_of(corpus)
         assert "\n" not in str(caught.value)
 
 
@@ -139,26 +139,26 @@ def stream_of(folder: Path, **change) -> Text:
 
 def test_a_stream_is_kept_up_to_its_bound(monkeypatch, tmp_path: Path) -> None:
     texts = [text * 60 for text in sentences(40)]
-    monkeypatch.setattr(hub_stream, "_FILE_BYTES", 20_000)
+    monkeypatch.setattr(hub, "_FILE_BYTES", 20_000)
     monkeypatch.setattr(datasets, "load_dataset", Streams(texts))
-    found = sorted(t for split in stream_of(tmp_path).splits().values() for t in split)
+    found = sorted(t for split in splits_of(stream_of(tmp_path)).values() for t in split)
     assert found == sorted(texts[: len(found)])
     assert 250_000 <= sum(map(len, found)) < 250_000 + max(map(len, texts))
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("read again"))
     monkeypatch.setattr(hub, "reachable", lambda: pytest.fail("no need to ask"))
     stream_of(tmp_path).check()
-    assert sorted(t for split in stream_of(tmp_path).splits().values() for t in split) == found
+    assert sorted(t for split in splits_of(stream_of(tmp_path)).values() for t in split) == found
 
 
 def test_a_stream_that_breaks_off_goes_on(monkeypatch, tmp_path: Path) -> None:
     texts = [text * 60 for text in sentences(40)]
-    monkeypatch.setattr(hub_stream, "_FILE_BYTES", 20_000)
+    monkeypatch.setattr(hub, "_FILE_BYTES", 20_000)
     monkeypatch.setattr(datasets, "load_dataset", Streams(texts, breaks=(5, 14)))
     corpus = stream_of(tmp_path, max_bytes=10**9)
     for _ in range(2):
         with pytest.raises(UserError, match="owner/name is not on this machine"):
             corpus.sources()
-    assert sorted(t for split in corpus.splits().values() for t in split) == sorted(texts)
+    assert sorted(t for split in splits_of(corpus).values() for t in split) == sorted(texts)
 
 
 def test_what_a_stream_needs_is_told(monkeypatch, tmp_path: Path) -> None:

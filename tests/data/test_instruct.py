@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data.batch.collate import Collate
-from chimera.data.batch.instruct import example, load, loader, save
+from chimera.data.batch.collate import collate
+from chimera.data.batch.instruct import InstructDataModule, example
+from chimera.data.batch.stored import load_examples, save_examples
 from chimera.data.corpus.instruct import Instruct, Record, check_instructions, prompt
 from chimera.data.corpus.pydocs import PyDocs
 from chimera.data.tokenizer.base import Template
@@ -83,20 +84,19 @@ def test_targets_are_the_tokens_of_the_answer() -> None:
 def test_batches_and_the_saved_test_split(tmp_path: Path) -> None:
     records = [Record("a:" * (i + 1), "yes" * (3 - i)) for i in range(3)]
     found = [example(i, r, Letters(), 50, (1,)) for i, r in enumerate(records)]  # type: ignore[arg-type]
-    batch: dict[str, Any] = Collate(0)(found)
+    batch: dict[str, Any] = collate(found, pad_id=0)
     assert batch["ids"].shape == batch["mask"].shape
     flat = batch["ids"].flatten()
     told = [flat[i + 1] for i in batch["index"] if i + 1 < len(flat)]
     same = [t == s for t, s in zip(batch["targets"], told, strict=False) if s]
     assert sum(same) >= len(same) - 3  # but the end token, which is no input
     assert batch["targets"].tolist() == [t for r in records for t in (*map(ord, r.answer), 2)]
-    save(found, 0, tmp_path / "test.npz")
-    again, pad = load(tmp_path / "test.npz")
-    assert pad == 0
-    for a, b in zip(again, found, strict=True):
+    save_examples(found, tmp_path / "test.npz")
+    for a, b in zip(load_examples(tmp_path / "test.npz"), found, strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-    settings = Instruct(batch_size=2)
-    batches = list(loader(again, settings, pad, name="it"))
+    module = InstructDataModule(Instruct(batch_size=2), None)  # type: ignore[arg-type]
+    module.load_test(tmp_path / "test.npz")
+    batches = list(module.test_dataloader())
     assert [len(b["ids"]) for b in batches] == [2, 1]
     assert torch.equal(torch.cat([b["indices"] for b in batches]), torch.arange(3))
 

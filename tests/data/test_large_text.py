@@ -1,4 +1,4 @@
-"""Text that is streamed is divided as text in memory is."""
+"""Text that may be larger than memory is divided part by part."""
 
 import gzip
 import json
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from chimera.data.corpus.text import Text
-from chimera.data.encode import document_index
-from chimera.data.encode.large_text import DividedText, divide_sources
+from chimera.data.source import division
+from chimera.data.source.division import DividedText, TrainText, divide_sources
 from chimera.errors import UserError
-from tests.data.kit import sentences
+from tests.data.kit import sentences, splits_of
 
 
 def write(file: Path, documents: list[str]) -> None:
@@ -23,7 +23,7 @@ def long(count: int, seed: int = 0, times: int = 30) -> list[str]:
     return [" ".join([text] * times) for text in sentences(count, seed)]
 
 
-def divided(corpus: Text, folder: Path, processes: int = 1) -> DividedText:
+def divided_in(folder: Path, corpus: Text, processes: int = 1) -> DividedText:
     folder.mkdir(exist_ok=True)
     sources = corpus.sources()
     options = {"deduplicate": corpus.deduplicate, "processes": processes}
@@ -50,16 +50,17 @@ FILES = {
 
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES.keys())
 @pytest.mark.parametrize("max_bytes", [None, 90_000])
-def test_as_in_memory(files, max_bytes, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(document_index, "_AT_ONCE", 16)
-    monkeypatch.setattr(document_index, "_WRITTEN_AT_ONCE", 5)
+def test_as_all_at_once(files, max_bytes, tmp_path: Path, monkeypatch) -> None:
     for name, documents in files.items():
         write(tmp_path / "text" / name, documents)
     corpus = Text(path=str(tmp_path / "text"), max_bytes=max_bytes)
-    text, expected = divided(corpus, tmp_path / "out"), corpus.splits()
+    expected = splits_of(corpus)
+    monkeypatch.setattr(division, "_AT_ONCE", 16)
+    monkeypatch.setattr(division, "_WRITTEN_AT_ONCE", 5)
+    text = divided_in(tmp_path / "out", corpus)
     assert by_split(text) == expected
-    assert list(text.train) == expected["train"]
-    assert text.train.letters == sum(len(d.replace("\n", "")) for d in expected["train"])
+    assert list(TrainText([text])) == expected["train"]
+    assert TrainText([text]).letters == sum(len(d.replace("\n", "")) for d in expected["train"])
     assert text.facts["documents"] == sum(map(len, expected.values()))
     assert text.facts["bytes"] == sum(len(d.encode()) for s in expected.values() for d in s)
     everything = list(text.documents())
@@ -68,12 +69,12 @@ def test_as_in_memory(files, max_bytes, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_any_number_of_processes_writes_the_same(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(document_index, "FOR_ONE_PROCESS", 1)
+    monkeypatch.setattr(division, "FOR_ONE_PROCESS", 1)
     for seed in range(5):
         write(tmp_path / "text" / f"{seed}.txt", long(20, seed))
     corpus = Text(path=str(tmp_path / "text"))
-    alone = divided(corpus, tmp_path / "1")
-    together = divided(corpus, tmp_path / "3", processes=3)
+    alone = divided_in(tmp_path / "1", corpus)
+    together = divided_in(tmp_path / "3", corpus, processes=3)
     assert alone.facts == together.facts
     for file in (tmp_path / "1").iterdir():
         assert file.read_bytes() == (tmp_path / "3" / file.name).read_bytes()
@@ -81,13 +82,13 @@ def test_any_number_of_processes_writes_the_same(tmp_path: Path, monkeypatch) ->
 
 @pytest.mark.parametrize("bucket", [1 << 21, 10])
 def test_equal_documents_are_kept_once(bucket: int, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(document_index, "_BUCKET", bucket)
+    monkeypatch.setattr(division, "_BUCKET", bucket)
     train, valid, test = long(60), long(6, 1), long(5, 2)
     write(tmp_path / "text" / "train.txt", [*train, *train[:9], valid[2], test[1]])
     write(tmp_path / "text" / "valid.txt", [*valid, valid[0], test[3]])
     write(tmp_path / "text" / "test.txt", [*test, test[0]])
     path = str(tmp_path / "text")
-    text = divided(Text(path=path, deduplicate=True), tmp_path / "out")
+    text = divided_in(tmp_path / "out", Text(path=path, deduplicate=True))
     found = by_split(text)
     assert text.facts["dropped"] == 9 + 1 + 1 + 1 + 1 + 1
     assert [len(found[split]) - 1 for split in found] == [60, 6, 5]  # and the piece at the end
@@ -102,15 +103,15 @@ def test_a_split_of_duplicates_alone_is_refused(tmp_path: Path) -> None:
     for name in ("train", "valid", "test"):
         write(tmp_path / "text" / f"{name}.txt", long(30))
     with pytest.raises(UserError, match="leaves a split empty"):
-        divided(Text(path=str(tmp_path / "text"), deduplicate=True), tmp_path / "out")
+        divided_in(tmp_path / "out", Text(path=str(tmp_path / "text"), deduplicate=True))
 
 
 def test_an_interrupted_division_reads_only_missing_parts(tmp_path: Path, monkeypatch) -> None:
     for seed in range(4):
         write(tmp_path / "text" / f"{seed}.txt", long(20, seed))
     corpus = Text(path=str(tmp_path / "text"))
-    whole = divided(corpus, tmp_path / "whole")
-    write_notes, parts = document_index.write_notes, []
+    whole = divided_in(tmp_path / "whole", corpus)
+    write_notes, parts = division.write_notes, []
 
     def stopped(work):
         parts.append(work[0].name)
@@ -118,17 +119,17 @@ def test_an_interrupted_division_reads_only_missing_parts(tmp_path: Path, monkey
             raise KeyboardInterrupt
         return write_notes(work)
 
-    monkeypatch.setattr(document_index, "write_notes", stopped)
+    monkeypatch.setattr(division, "write_notes", stopped)
     with pytest.raises(KeyboardInterrupt):
-        divided(corpus, tmp_path / "out")
-    assert divided(corpus, tmp_path / "out").facts == whole.facts
+        divided_in(tmp_path / "out", corpus)
+    assert divided_in(tmp_path / "out", corpus).facts == whole.facts
     assert parts[2:] == ["train-000002.notes", "train-000002.notes", "train-000003.notes"]
 
 
 @pytest.mark.parametrize("count", [19, 41])
 def test_text_that_changes_meanwhile_is_told(count: int, tmp_path: Path) -> None:
     write(tmp_path / "a.txt", long(40))
-    text = divided(Text(path=str(tmp_path / "a.txt")), tmp_path / "out")
+    text = divided_in(tmp_path / "out", Text(path=str(tmp_path / "a.txt")))
     write(tmp_path / "a.txt", long(count))
     with pytest.raises(UserError, match="the text changed while it was prepared; start again"):
         list(text.documents())
@@ -149,11 +150,11 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
         b"".join(zstd.compress(half, asbytes=True) for half in halves)
     )
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n\n".join(texts).encode()))
-    found = [Text(path=str(file)).splits() for file in sorted(tmp_path.iterdir())]
+    found = [splits_of(Text(path=str(file))) for file in sorted(tmp_path.iterdir())]
     assert len(found) == 5
     assert all(splits == found[0] for splits in found)
     assert sorted(d for documents in found[0].values() for d in documents) == sorted(texts)
-    everything = Text(path=str(tmp_path)).splits()
+    everything = splits_of(Text(path=str(tmp_path)))
     assert sum(map(len, everything.values())) == 5 * 40
 
 
@@ -171,7 +172,7 @@ def test_damaged_compressed_files_are_named(suffix: str, damage: str, tmp_path: 
     file = tmp_path / f"a.txt{suffix}"
     file.write_bytes(packed[:-9] if damage == "cut" else flipped + packed[middle + 40 :])
     with pytest.raises(UserError, match=rf"a.txt{suffix} is damaged|is not UTF-8"):
-        Text(path=str(file)).splits()
+        splits_of(Text(path=str(file)))
 
 
 def test_half_a_character_in_json_is_replaced(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_half_a_character_in_json_is_replaced(tmp_path: Path) -> None:
     rows = [json.dumps({"text": text}) for text in texts]
     rows[3] = rows[3].replace("\\ude00", "")
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
-    found = [d for split in Text(path=str(tmp_path)).splits().values() for d in split]
+    found = [d for split in splits_of(Text(path=str(tmp_path))).values() for d in split]
     assert sum(document.endswith(" ?") for document in found) == 1
     assert sum(document.endswith(" \U0001f600") for document in found) == 29
 
@@ -188,7 +189,7 @@ def test_line_separators_inside_json_do_not_end_a_row(tmp_path: Path) -> None:
     texts = [f"{text}\u2028{text}\x85" for text in long(30)]
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in texts))
-    found = Text(path=str(file)).splits()
+    found = splits_of(Text(path=str(file)))
     assert sorted(d for documents in found.values() for d in documents) == sorted(
         text.strip() for text in texts
     )

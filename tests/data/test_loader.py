@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from chimera.data.batch.loader import ResumableLoader, shareable
-from chimera.data.batch.streams import Purpose, stream
+from chimera.data.batch.order import Purpose, stream
 from chimera.errors import UserError
 from tests.kit import QUIET
 

@@ -4,22 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data.batch import reference
-from chimera.data.batch.collate import Collate, Example
-from chimera.data.batch.masking import Masking
-from chimera.data.batch.mlm import MaskedBlocks, MLMDataModule
-from chimera.data.batch.streams import Purpose, stream
+from chimera.data.batch import stored
+from chimera.data.batch.blocks import Blocks
+from chimera.data.batch.collate import Example, collate
+from chimera.data.batch.mlm import MaskedBlocks, Masking, MLMDataModule
+from chimera.data.batch.order import Purpose, stream
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
 from chimera.task.language import unigram_perplexity
 from tests.data.kit import Numbers, Toy, packed, small_piece
 
 
-def blocks(folder, *, length=16, count=40, seed=0, fixed=False) -> MaskedBlocks:
+def blocks(folder, *, length=16, count=40, seed: int | None = 0) -> MaskedBlocks:
     ids = np.random.default_rng(0).integers(0, 100, length * count)
-    return MaskedBlocks(
-        packed(folder, ids), length, Masking(Numbers(), 0.15), seed=seed, fixed=fixed
-    )
+    return MaskedBlocks(Blocks(packed(folder, ids), length), Masking(Numbers(), 0.15), seed)
 
 
 def same(a: Example, b: Example) -> bool:
@@ -86,7 +84,7 @@ def test_masks_change_by_epoch_and_seed_unless_fixed(tmp_path) -> None:
     assert same(train[0, 3], train[0, 3])
     assert not same(train[0, 3], train[1, 3])
     assert not same(train[0, 3], other[0, 3])
-    fixed = blocks(tmp_path, fixed=True)
+    fixed = blocks(tmp_path, seed=None)
     assert same(fixed[0, 3], fixed[1, 3])
     assert not same(fixed[0, 3], train[0, 3])
 
@@ -96,7 +94,7 @@ def test_a_batch_indexes_its_masked_tokens() -> None:
         Example(7, np.array([9, 4, 9]), np.array([1]), np.array([8])),
         Example(5, np.array([4, 9, 9]), np.array([0, 2]), np.array([6, 9])),
     ]
-    batch = Collate(0)(examples)
+    batch = collate(examples, pad_id=0)
     assert batch["mask"] is None
     assert batch["indices"].tolist() == [7, 5]
     assert batch["index"].tolist() == [1, 3, 5]
@@ -110,7 +108,7 @@ def test_a_ragged_batch_is_padded_and_says_where() -> None:
         Example(0, np.array([9, 4]), np.array([1]), np.array([8])),
         Example(1, np.array([9, 9, 4, 9]), np.array([2]), np.array([6])),
     ]
-    batch = Collate(0)(examples)
+    batch = collate(examples, pad_id=0)
     assert batch["ids"].tolist() == [[9, 4, 0, 0], [9, 9, 4, 9]]
     assert batch["mask"].tolist() == [[True, True, False, False], [True] * 4]
     assert batch["ids"].flatten()[batch["index"]].tolist() == [4, 4]
@@ -157,7 +155,7 @@ def test_the_test_set_can_be_repeated_from_a_file(data: Prepared, tmp_path) -> N
 
 def test_a_large_test_set_is_referred_to(data: Prepared, tmp_path, monkeypatch) -> None:
     module, file = module_of(data), tmp_path / "test.npz"
-    monkeypatch.setattr(reference, "LARGEST_COPY", 10)
+    monkeypatch.setattr(stored, "LARGEST_COPY", 10)
     module.save_test(file)
     monkeypatch.undo()
     assert "ids" not in np.load(file).files

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from chimera.data.batch import causal
-from chimera.data.batch.mixing import Mix
+from chimera.data.batch.blocks import Mix
 from chimera.data.batch.mlm import MLMDataModule
 from chimera.data.corpus.base import Data
 from chimera.data.corpus.mixture import Mixture, Recipe
 from chimera.data.corpus.text import Text
-from chimera.data.encode.mixing import MixedTokens
-from chimera.data.encode.packing import PackedTokens
-from chimera.data.encode.prepare import prepare
+from chimera.data.encode.packing import MixedTokens, PackedTokens
+from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
-from tests.data.kit import small_piece
+from tests.data.kit import Numbers, small_piece, splits_of
 from tests.data.test_large_text import long, write
 
 
@@ -73,7 +72,9 @@ def test_any_number_of_processes_takes_the_same_blocks(world: int, tmp_path, mon
     settings = Data(batch_size=8, seq_len=5)
 
     def loader():
-        return causal.loader(tokens, settings, train=True, seed=3, name="x")
+        prepared = Prepared(Numbers(), {"train": tokens}, {})
+        module = causal.CausalDataModule(settings, small_piece(), 3, prepared=prepared)
+        return module.train_dataloader()
 
     alone = [starts(batch) for epoch in range(3) for batch in loader_of(loader(), epoch)]
     shares = []
@@ -114,7 +115,7 @@ def test_sources_are_packed_on_their_own_with_one_tokenizer(tmp_path: Path, monk
     ]
     assert data.report["splits"]["test"]["tokens"] == len(data.splits["test"])
     decoded = data.tokenizer.decode(data.splits["valid"].ids[:])
-    expected = [d for source in (first, second) for d in Text(**source).splits()["valid"]]
+    expected = [d for source in (first, second) for d in splits_of(Text(**source))["valid"]]
     assert decoded.split() == " ".join(expected).split()
     monkeypatch.setattr(Text, "sources", lambda _: pytest.fail("read again"))
     weighted = Mixture(sources=[{**first, "weight": 0.8}, {**second, "weight": 0.2}], **given)
@@ -122,7 +123,7 @@ def test_sources_are_packed_on_their_own_with_one_tokenizer(tmp_path: Path, monk
     module = MLMDataModule(weighted, small_piece(), seed=1)
     blocks = module.train_dataloader().samples
     counts = [
-        sum(blocks.tokens.mix.locate(0, i)[0] == s for i in range(len(blocks))) for s in (0, 1)
+        sum(blocks.blocks.mix.locate(0, i)[0] == s for i in range(len(blocks))) for s in (0, 1)
     ]
     assert counts[0] == pytest.approx(4 * counts[1], abs=3)
     assert [blocks[0, i].number for i in (0, len(blocks) - 1)] == [0, len(blocks) - 1]

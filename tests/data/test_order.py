@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from chimera.data.batch import order
-from chimera.data.batch.order import Permutation, order_of
-from chimera.data.batch.streams import Purpose, stream
+from chimera.data.batch.order import Permutation, Purpose, order_of, stream
 from tests.data.test_loader import make, take
 
 

@@ -1,4 +1,4 @@
-"""Packed rows: shards, ends of documents, several processes, and a packing that is killed."""
+"""Packed rows: shards, several processes, and a packing that is killed."""
 
 import os
 import signal
@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from chimera.data.encode import packing
-from chimera.data.encode.large_text import ListedText
 from chimera.data.encode.packing import PROGRESS, PackedTokens, pack
-from chimera.data.source.splits import divide
-from tests.data.kit import ROOT, Numbers, sentences
+from tests.data.kit import ROOT, Listed, Numbers, divide, sentences
 
 
-class Killed(ListedText):
+class Killed(Listed):
     """Text whose reader is killed at a document."""
 
     at = 0
@@ -29,7 +27,7 @@ class Killed(ListedText):
             yield pair
 
 
-def text(count: int = 400, kind: type[ListedText] = ListedText) -> ListedText:
+def text(count: int = 400, kind: type[Listed] = Listed) -> Listed:
     """Documents of numbers, which are their own ids."""
     rng = np.random.default_rng(0)
     texts = [" ".join(map(str, rng.integers(5, 100, rng.integers(1, 40)))) for _ in range(count)]
@@ -46,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(packing, name, value)
 
 
-def test_rows_are_the_documents_and_their_ends(tmp_path: Path, monkeypatch) -> None:
+def test_rows_are_the_documents(tmp_path: Path, monkeypatch) -> None:
     small(monkeypatch)
     documents = text()
     counts = pack(tmp_path, documents, Numbers())
@@ -55,8 +53,6 @@ def test_rows_are_the_documents_and_their_ends(tmp_path: Path, monkeypatch) -> N
         tokens = PackedTokens(tmp_path / f"{split}.bin", "<u2")
         assert tokens.ids[: len(tokens)].tolist() == [*chain.from_iterable(rows)]
         assert len(tokens) == counts[split]["tokens"] == sum(map(len, rows))
-        ends = np.fromfile(tmp_path / f"{split}.ends", "<u8")
-        assert ends.tolist() == np.cumsum([len(row) for row in rows]).tolist()
     assert len(PackedTokens(tmp_path / "train.bin", "<u2").files) > 5
     assert not (tmp_path / PROGRESS).exists()
 
@@ -104,7 +100,7 @@ pack(Path({str(tmp_path / "killed")!r}), text(kind=Killed), Numbers(), {processe
     (tmp_path / "killed" / "train.bin").write_bytes(left["train.bin"] + b"torn")
     read: list[int] = []
 
-    class Counted(ListedText):
+    class Counted(Listed):
         def documents(self, first: int = 0):
             read.append(first)
             return super().documents(first)
@@ -132,4 +128,4 @@ def test_a_row_that_lost_saved_bytes_starts_over(tmp_path: Path, monkeypatch) ->
 
 def test_an_error_in_a_worker_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        pack(tmp_path, ListedText({"train": [*sentences(5), "1"]}), Numbers(), 2)
+        pack(tmp_path, Listed({"train": [*sentences(5), "1"]}), Numbers(), 2)

@@ -8,13 +8,13 @@ import pytest
 from chimera.data.encode.prepare import prepare
 from chimera.data.tokenizer.sentence_piece import SentencePiece
 from chimera.data.tokenizer.wordpiece import WordPiece
-from tests.data.kit import Toy, bert_vocabulary, small_piece
+from tests.data.kit import Toy, bert_vocabulary, small_piece, splits_of
 
 
 def test_splits_decode_to_their_documents(tmp_path: Path) -> None:
     corpus = Toy(cache_dir=str(tmp_path))
     data = prepare(corpus, SentencePiece(vocab_size=400, num_threads=1))
-    for split, documents in corpus.splits().items():
+    for split, documents in splits_of(corpus).items():
         ids = data.splits[split].ids
         ends = (ids == data.tokenizer.sep_id).nonzero()[0]
         assert len(ends) == len(documents)
@@ -26,7 +26,7 @@ def test_splits_decode_to_their_documents(tmp_path: Path) -> None:
 def test_report_counts(tmp_path: Path) -> None:
     corpus = Toy(cache_dir=str(tmp_path))
     data = prepare(corpus, small_piece())
-    splits = corpus.splits()
+    splits = splits_of(corpus)
     for split, facts in data.report["splits"].items():
         assert facts["documents"] == len(splits[split])
         assert facts["bytes"] == sum(map(len, splits[split]))
@@ -38,9 +38,9 @@ def test_the_second_time_no_text_is_read(tmp_path: Path, monkeypatch, caplog) ->
     corpus = Toy(cache_dir=str(tmp_path))
     first = prepare(corpus, small_piece())
     stages = [record.message.partition(":")[0] for record in caplog.records]
-    assert stages == ["data", "tokenizer", "tokens"]
+    assert stages == ["data", "data", "tokenizer", "tokens"]  # it has no valid and test; it is read
     caplog.clear()
-    monkeypatch.setattr(Toy, "splits", lambda self: pytest.fail("read again"))
+    monkeypatch.setattr(Toy, "sources", lambda self: pytest.fail("read again"))
     monkeypatch.setattr(SentencePiece, "build", lambda *_: pytest.fail("learnt again"))
     second = prepare(corpus, small_piece())
     assert second.report == first.report
@@ -79,5 +79,9 @@ def test_damaged_tokens_are_packed_again(tmp_path: Path) -> None:
 def test_cache_dir_of_the_call_wins(tmp_path: Path) -> None:
     corpus = Toy(cache_dir=str(tmp_path / "unused"))
     prepare(corpus, small_piece(), tmp_path / "used")
-    assert sorted(f.name for f in (tmp_path / "used").iterdir()) == ["tokenizer", "tokens"]
+    assert sorted(f.name for f in (tmp_path / "used").iterdir()) == [
+        "divided",
+        "tokenizer",
+        "tokens",
+    ]
     assert not (tmp_path / "unused").exists()

@@ -11,6 +11,7 @@ import pytest
 from chimera.data.corpus import pydocs
 from chimera.data.corpus.pydocs import PyDocs
 from chimera.errors import UserError
+from tests.data.kit import splits_of
 
 SHARED = "This paragraph stands in two of the modules and is kept only in one."
 
@@ -36,7 +37,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in range(24):
         (root / f"m{number:02}.py").write_text(module(number))
     monkeypatch.setattr(pydocs, "PACKAGES", {})
-    monkeypatch.setattr(pydocs, "_standard_library", lambda: root)
+    monkeypatch.setattr(pydocs, "standard_library", lambda: root)
     return root
 
 
@@ -50,22 +51,22 @@ def test_documents_are_modules_without_repeated_paragraphs(library: Path) -> Non
 def test_splits_are_disjoint_whole_and_repeatable(library: Path, tmp_path: Path) -> None:
     corpus = PyDocs(cache_dir=str(tmp_path / "cache"))
     corpus.check()
-    splits = corpus.splits()
+    splits = splits_of(corpus)
     everything = [text for split in splits.values() for text in split]
     assert len(set(everything)) == len(everything) == 25
     assert all(splits.values())
-    assert splits == PyDocs(cache_dir=str(tmp_path / "other")).splits()
+    assert splits == splits_of(PyDocs(cache_dir=str(tmp_path / "other")))
 
 
 def test_harvest_is_cached(library: Path, tmp_path: Path, monkeypatch) -> None:
     corpus = PyDocs(cache_dir=str(tmp_path))
-    first = corpus.splits()
+    first = splits_of(corpus)
     monkeypatch.setattr(pydocs, "harvest", lambda: pytest.fail("harvested twice"))
-    assert corpus.splits() == first
+    assert splits_of(corpus) == first
 
 
 def test_bound_takes_documents_from_everywhere(library: Path, tmp_path: Path) -> None:
-    splits = PyDocs(cache_dir=str(tmp_path), max_bytes=2000).splits()
+    splits = splits_of(PyDocs(cache_dir=str(tmp_path), max_bytes=2000))
     text = "\n".join(d for split in splits.values() for d in split)
     assert 1500 < len(text.encode()) <= 2100
     assert "number aa " not in text or "number bb " not in text or "number cc " not in text
@@ -80,7 +81,7 @@ def test_fingerprint_follows_versions_and_bound(monkeypatch) -> None:
 
 
 def test_without_sources_says_what_else_to_take(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(pydocs, "_standard_library", lambda: tmp_path)
+    monkeypatch.setattr(pydocs, "standard_library", lambda: tmp_path)
     with pytest.raises(UserError, match="data=wikitext2"):
         PyDocs().check()
 
@@ -105,7 +106,7 @@ def test_documents_of_another_machine(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(json.dumps(texts).encode()))
     corpus = PyDocs(cache_dir=str(tmp_path / "cache"), documents=str(file))
     corpus.check()
-    parts = corpus.splits()
+    parts = splits_of(corpus)
     assert sum(len(list(part)) for part in parts.values()) == 40
     plain = tmp_path / "documents.json"
     plain.write_text(json.dumps({**texts, "0.py": "another text " * 20}))
@@ -116,7 +117,7 @@ def test_documents_of_another_machine(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_documents_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "documents.json"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=r"data\.documents="):
-        PyDocs(cache_dir=str(tmp_path), documents=str(file)).splits()
+    with pytest.raises(UserError, match=r"documents\.json"):
+        splits_of(PyDocs(cache_dir=str(tmp_path), documents=str(file)))
     with pytest.raises(UserError, match="is no file"):
         PyDocs(cache_dir=str(tmp_path), documents=str(tmp_path / "x")).check()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from chimera.data.corpus import redpajama
 from chimera.data.corpus.redpajama import RedPajama
 from chimera.data.encode.prepare import prepare
-from chimera.data.source import fetch
 from chimera.errors import UserError
-from tests.data.kit import sentences, small_piece
+from tests.data.kit import sentences, small_piece, splits_of
 from tests.data.test_large_text import long
 
 ENTRIES = [f"{number:04d}/es_{part}" for number in range(3) for part in ("head", "middle")]
@@ -43,7 +43,7 @@ def corpus(folder: Path, **change) -> RedPajama:
 
 
 def texts_of(found: RedPajama) -> list[str]:
-    return sorted(text for documents in found.splits().values() for text in documents)
+    return sorted(text for documents in splits_of(found).values() for text in documents)
 
 
 def test_the_first_shards_of_each_list_are_fetched_once(tmp_path: Path, monkeypatch) -> None:
@@ -52,7 +52,7 @@ def test_the_first_shards_of_each_list_are_fetched_once(tmp_path: Path, monkeypa
     found.check()
     assert texts_of(found) == sorted(text for i in (6, 7, 0, 1) for text in shards[i])
     shutil.rmtree(tmp_path / "server")
-    monkeypatch.setattr(fetch, "_fetch", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(redpajama, "_fetch", lambda *_: pytest.fail("fetched again"))
     found.check()
     assert len(texts_of(found)) == 4 * 12
 
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         corpus(tmp_path, snapshots=["1999-01"]).check()
     (tmp_path / "server/documents/2023-06/0000/es_middle.json.gz").unlink()
     with pytest.raises(UserError, match=r"0000/es_middle.json.gz cannot be fetched"):
-        corpus(tmp_path).splits()
+        splits_of(corpus(tmp_path))
 
 
 def test_a_file_that_arrives_in_part_is_fetched_again(tmp_path: Path, monkeypatch) -> None:
@@ -103,7 +103,7 @@ def test_a_file_that_arrives_in_part_is_fetched_again(tmp_path: Path, monkeypatc
             rest, self.rest = self.rest, b""
             return rest
 
-    monkeypatch.setattr(fetch, "_PAUSE", 0.0)
-    monkeypatch.setattr(fetch.urllib.request, "urlopen", Answer)
-    assert fetch.fetched(tmp_path, "http://server/a.txt").read_bytes() == whole
+    monkeypatch.setattr(redpajama, "_PAUSE", 0.0)
+    monkeypatch.setattr(redpajama.urllib.request, "urlopen", Answer)
+    assert redpajama.fetched(tmp_path, "http://server/a.txt").read_bytes() == whole
     assert not answers

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 
 from chimera.config.settings import Model, Optim
 from chimera.contract_tests import zoo
-from chimera.data.batch.causal import CausalDataModule, TokenBlocks
+from chimera.data.batch.blocks import Blocks
+from chimera.data.batch.causal import CausalDataModule
 from chimera.data.corpus.base import Data
 from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
@@ -170,4 +171,4 @@ def test_the_saved_test_split_is_loaded_again(module: CausalDataModule, tmp_path
     again.load_test(tmp_path / "test.npz")
     for a, b in zip(module.test_dataloader(), again.test_dataloader(), strict=True):
         assert torch.equal(a["ids"], b["ids"])
-    assert isinstance(again.test_dataloader().samples, TokenBlocks)
+    assert isinstance(again.test_dataloader().samples, Blocks)

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from sklearn import metrics as theirs
 
-from chimera.data.corpus.glue_tasks import SPECS
+from chimera.data.corpus.glue import SPECS
 from chimera.task.glue_metrics import METRICS, Scores
 
 ORACLES = {

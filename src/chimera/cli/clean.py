@@ -107,7 +107,7 @@ def _caches(runs: Collection[Path], *, yes: bool) -> int:
     """Show, or remove, the entries of the cache that no run reads its test set from."""
     from rich.filesize import decimal as size
 
-    from chimera.data.batch.reference import places
+    from chimera.data.batch.stored import places
     from chimera.data.source import cache
 
     kept = {place for run in runs for place in places(run / "test.npz")}

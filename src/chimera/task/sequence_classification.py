@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from chimera.config.settings import Optim
 from chimera.data.batch.labelled import LabelledDataModule
 from chimera.data.batch.module import DataModule
-from chimera.data.corpus.glue_tasks import HIGHEST, LOWEST
+from chimera.data.corpus.glue import HIGHEST, LOWEST
 from chimera.data.corpus.labelled import check_labelled
 from chimera.data.encode.examples import Encoded, class_counts
 from chimera.errors import UserError

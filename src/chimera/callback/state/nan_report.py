@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chimera.data.source.arrays import read_arrays
+from chimera.data.source.files import read_arrays
 from chimera.errors import UserError
 from chimera.ops import reduce
 from chimera.ops.shards import whole

@@ -7,18 +7,17 @@ answers, `index` the positions before them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from chimera.data.batch.collate import Collate, Example
-from chimera.data.batch.loader import Key, ResumableLoader
-from chimera.data.batch.module import DataModule
-from chimera.data.corpus.base import Data
+from chimera.data.batch.collate import Example, collate
+from chimera.data.batch.loader import InOrder
+from chimera.data.batch.module import DataModule, Loadable
+from chimera.data.batch.stored import load_examples, save_examples
 from chimera.data.corpus.instruct import Record, check_instructions
 from chimera.data.encode.prepare import Prepared
-from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Tokenizer
 
@@ -45,34 +44,6 @@ def example(
     return Example(number, row[:-1], positions, row[1:][positions])
 
 
-class Samples:
-    """Examples by (epoch, index); the same in all epochs."""
-
-    def __init__(self, examples: Sequence[Example]) -> None:
-        self.examples = examples
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, key: Key) -> Example:
-        return self.examples[key[1]]
-
-
-def loader(
-    examples: Sequence[Example],
-    settings: Data,
-    pad_id: int,
-    *,
-    seed: int = 0,
-    train: bool = False,
-    name: str,
-) -> ResumableLoader:
-    """Make a loader: shuffled whole batches for training, else all examples in order."""
-    return ResumableLoader.of(
-        Samples(examples), settings, Collate(pad_id), train=train, seed=seed, name=name
-    )
-
-
 class InstructDataModule(DataModule):
     """Prompts with answers; only the answers are predicted."""
 
@@ -84,55 +55,19 @@ class InstructDataModule(DataModule):
 
     def save_test(self, file: Path) -> None:
         samples = self.test_dataloader().samples
-        save([samples[0, i] for i in range(len(samples))], 0, file)
+        save_examples([samples[0, index] for index in range(len(samples))], file)
 
     def _prepare(self) -> Prepared:
         check_instructions(self.corpus)
         return super()._prepare()
 
-    def _make_loader(self, split: Split) -> ResumableLoader:
+    def _samples(self, split: Split) -> Loadable:
         tokenizer = self.prepared.tokenizer
-        length = self.corpus.seq_len
         examples = [
-            example(i, record, tokenizer, length, tokenizer.template.start)
+            example(i, record, tokenizer, self.corpus.seq_len, tokenizer.template.start)
             for i, record in enumerate(self.records[split])
         ]
-        return loader(
-            examples,
-            self.corpus,
-            tokenizer.pad_id,
-            seed=self.seed,
-            train=split == "train",
-            name=f"the {split} split",
-        )
+        return InOrder(examples), partial(collate, pad_id=tokenizer.pad_id)
 
-    def _make_test_loader(self, file: Path) -> ResumableLoader:
-        examples, pad_id = load(file)
-        return loader(examples, self.corpus, pad_id, name=str(file))
-
-
-def save(examples: Sequence[Example], pad_id: int, file: Path) -> None:
-    """Write examples to a file, so that the test can be repeated without the corpus."""
-    rows = [np.concatenate([e.ids, e.targets[-1:]]) for e in examples]
-    np.savez_compressed(
-        file,
-        ids=np.concatenate(rows),
-        lengths=np.array([len(row) for row in rows]),
-        asked=np.array([e.positions[0] for e in examples]),
-        pad=np.array(pad_id),
-    )
-
-
-def load(file: Path) -> tuple[list[Example], int]:
-    """Read the examples and the padding id that `save` wrote.
-
-    Raises:
-        UserError: the file holds something else.
-    """
-    stored = read_arrays(file, "ids", "lengths", "asked", "pad")
-    rows = np.split(stored["ids"], np.cumsum(stored["lengths"])[:-1])
-    examples = [
-        Example(i, row[:-1], np.arange(first, len(row) - 1), row[first + 1 :])
-        for i, (row, first) in enumerate(zip(rows, stored["asked"], strict=True))
-    ]
-    return examples, int(stored["pad"])
+    def _stored(self, file: Path) -> Loadable:
+        return InOrder(load_examples(file)), partial(collate, pad_id=0)

@@ -12,27 +12,23 @@ A batch is a dict:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 
 from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch, Key, ResumableLoader
-from chimera.data.batch.module import DataModule
-from chimera.data.batch.order import Order, Positions
-from chimera.data.batch.streams import Purpose, stream
-from chimera.data.corpus.base import Data
+from chimera.data.batch.module import DataModule, Loadable
+from chimera.data.batch.order import Order, Positions, Purpose, stream
 from chimera.data.corpus.labelled import check_labelled
-from chimera.data.encode.examples import Encoded, prepare_examples
+from chimera.data.encode.examples import Encoded, load_parts, prepare_examples, save_parts
 from chimera.data.encode.prepare import Prepared
-from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids
-from chimera.errors import UserError
 
 #: Number of batches whose examples are sorted by length together. It is large enough to avoid most
 #: of the padding and small enough that batches stay nearly random.
@@ -73,24 +69,19 @@ class Rows:
         )
 
 
-class Collate:
+def collate(rows: Sequence[Row], *, pad_id: int) -> Batch:
     """Make a batch of rows, padded on the right."""
-
-    def __init__(self, pad_id: int) -> None:
-        self.pad_id = pad_id
-
-    def __call__(self, rows: Sequence[Row]) -> Batch:
-        ids, real = padded([row.ids for row in rows], self.pad_id)
-        starts = real.sum(1) - np.array([row.seconds for row in rows])
-        segments = real & (np.arange(ids.shape[1]) >= starts[:, None])
-        return {
-            "ids": torch.from_numpy(ids),
-            "mask": mask_of(real),
-            "segments": torch.from_numpy(segments.astype(np.int64)),
-            "labels": torch.tensor([row.label for row in rows]),
-            "parts": torch.tensor([row.part for row in rows]),
-            "indices": torch.tensor([row.number for row in rows]),
-        }
+    ids, real = padded([row.ids for row in rows], pad_id)
+    starts = real.sum(1) - np.array([row.seconds for row in rows])
+    segments = real & (np.arange(ids.shape[1]) >= starts[:, None])
+    return {
+        "ids": torch.from_numpy(ids),
+        "mask": mask_of(real),
+        "segments": torch.from_numpy(segments.astype(np.int64)),
+        "labels": torch.tensor([row.label for row in rows]),
+        "parts": torch.tensor([row.part for row in rows]),
+        "indices": torch.tensor([row.number for row in rows]),
+    }
 
 
 class BucketedLoader(ResumableLoader):
@@ -115,18 +106,10 @@ class BucketedLoader(ResumableLoader):
         return bucketed.__getitem__
 
 
-def loader(
-    parts: Sequence[Encoded], settings: Data, pad_id: int, *, name: str, seed: int | None = None
-) -> ResumableLoader:
-    """Make a loader of parts: bucketed and shuffled with a seed, else all examples in order."""
-    loader_class = ResumableLoader if seed is None else BucketedLoader
-    return loader_class.of(
-        Rows(parts), settings, Collate(pad_id), train=seed is not None, seed=seed or 0, name=name
-    )
-
-
 class LabelledDataModule(DataModule):
     """Labelled examples: batched by similar length in train, in order in validation and test."""
+
+    train_loader = BucketedLoader
 
     def parts(self, split: Split) -> dict[str, Encoded]:
         """Parts of a split by name; for instance, MNLI's valid split has two.
@@ -152,36 +135,9 @@ class LabelledDataModule(DataModule):
         check_labelled(self.corpus)
         return prepare_examples(self.corpus, self.tokenizer_settings)
 
-    def _make_loader(self, split: Split) -> ResumableLoader:
+    def _samples(self, split: Split) -> Loadable:
         parts = list(self.parts(split).values())
-        seed = self.seed if split == "train" else None
-        pad_id = self.prepared.tokenizer.pad_id
-        return loader(parts, self.corpus, pad_id, name=f"the {split} part", seed=seed)
+        return Rows(parts), partial(collate, pad_id=self.prepared.tokenizer.pad_id)
 
-    def _make_test_loader(self, file: Path) -> ResumableLoader:
-        return loader(list(load_parts(file).values()), self.corpus, 0, name=str(file))
-
-
-def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
-    """Write parts to a file, so that the test can be repeated without the corpus."""
-    arrays = {
-        f"{part}/{k}": v for part, examples in parts.items() for k, v in vars(examples).items()
-    }
-    np.savez_compressed(file, **arrays)
-
-
-def load_parts(file: Path) -> dict[str, Encoded]:
-    """Read the parts that `save_parts` wrote.
-
-    Raises:
-        UserError: the file holds something else.
-    """
-    parts: dict[str, dict[str, Any]] = {}
-    for key, array in read_arrays(file).items():
-        part, _, name = key.rpartition("/")
-        parts.setdefault(part, {})[name] = array
-    names = {field.name for field in fields(Encoded)}
-    for part, arrays in parts.items():
-        if set(arrays) != names:
-            raise UserError(f"{file}: {part or 'it'} holds {', '.join(arrays)}, no examples")
-    return {part: Encoded(**arrays) for part, arrays in parts.items()}
+    def _stored(self, file: Path) -> Loadable:
+        return Rows(list(load_parts(file).values())), partial(collate, pad_id=0)

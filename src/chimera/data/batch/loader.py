@@ -11,8 +11,8 @@ and `load_state_dict`. Because the loader has a length, Lightning itself prefetc
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader, Sampler
 
 from chimera import world
 from chimera.data.batch.order import Order, Positions, order_of
-from chimera.data.corpus.base import Data
 from chimera.errors import UserError
 
 Key = tuple[int, int]
@@ -34,6 +33,19 @@ class Samples(Protocol[Sample]):
     def __len__(self) -> int: ...
 
     def __getitem__(self, key: Key) -> Sample: ...
+
+
+class InOrder:
+    """Samples of a sequence by (epoch, index); the same in all epochs."""
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, key: Key) -> Any:
+        return self.samples[key[1]]
 
 
 class ResumableLoader:
@@ -106,36 +118,6 @@ class ResumableLoader:
             # Without its own generator it would draw from torch's global one and change the model's
             # dropout.
             generator=torch.Generator(),
-        )
-
-    @classmethod
-    def of(
-        cls,
-        samples: Samples[Any],
-        settings: Data,
-        collate: Callable[[list[Any]], Batch],
-        *,
-        train: bool = False,
-        seed: int = 0,
-        name: str,
-    ) -> Self:
-        """Make a loader with the batch size and workers of the settings.
-
-        Args:
-            samples, collate, seed, name: as of the constructor.
-            settings: a choice of `data=`.
-            train: shuffle and leave out the last, incomplete batch; otherwise return all samples in
-                order.
-        """
-        return cls(
-            samples,
-            settings.batch_size,
-            collate,
-            seed=seed,
-            shuffle=train,
-            drop_last=train,
-            num_workers=settings.num_workers,
-            name=name,
         )
 
     def undivided(self) -> ResumableLoader:

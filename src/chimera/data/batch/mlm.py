@@ -1,5 +1,9 @@
 """Batches for masked language modelling from packed tokens; the test set in a file.
 
+The masking is BERT's (arXiv 1810.04805, 3.1), drawn for each block from its own random stream.
+Exactly round(ratio·n) tokens of a block of n are predicted, at least one, and no special tokens. Of
+these 80 % are replaced by [MASK], 10 % by a random token, and 10 % are unchanged.
+
 A batch is a dict:
 
     ids      int64 [b t], masked
@@ -11,34 +15,31 @@ A batch is a dict:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from chimera.data.batch.boundaries import (
-    PIECE,
-    are_apart,
-    boundaries_of,
-    documents_of,
-    kept_apart,
-    stored_separator,
+from chimera.data.batch.blocks import Blocks, MixedBlocks
+from chimera.data.batch.collate import PIECE, Example, collate, documents_of, keep_apart
+from chimera.data.batch.loader import InOrder, Key, Samples
+from chimera.data.batch.module import DataModule, Loadable
+from chimera.data.batch.order import Purpose, stream
+from chimera.data.batch.stored import (
+    is_large,
+    load_examples,
+    refer,
+    referred,
+    save_examples,
+    separator_of,
 )
-from chimera.data.batch.collate import Collate, Example, padded
-from chimera.data.batch.loader import Batch, Key, ResumableLoader
-from chimera.data.batch.masking import Masking
-from chimera.data.batch.mixing import MixedRow
-from chimera.data.batch.module import DataModule
-from chimera.data.batch.reference import is_large, refer, referred
-from chimera.data.batch.streams import Purpose, stream
-from chimera.data.encode.mixing import MixedTokens
-from chimera.data.encode.packing import PackedTokens
+from chimera.data.encode.packing import MixedTokens
 from chimera.data.encode.prepare import Prepared
-from chimera.data.source.arrays import read_arrays
 from chimera.data.source.splits import Split
-from chimera.data.tokenizer.base import TokenizerSettings
+from chimera.data.tokenizer.base import Ids, TokenizerSettings
 from chimera.errors import UserError
 
 #: Epoch and seed of the masks of validation and test; training never reaches this epoch. All
@@ -47,100 +48,82 @@ FIXED_EPOCH = 1 << 62
 FIXED_SEED = 0
 
 
-class MaskedBlocks:
-    """Masked blocks of one split by (epoch, index); masks are a function of (seed, epoch, index).
+class Masked(NamedTuple):
+    """A masked block: the model's input ids [t], predicted positions [n], original tokens [n]."""
+
+    ids: Ids
+    positions: Ids
+    targets: Ids
+
+
+class Masking:
+    """Mask blocks of token ids.
 
     Args:
-        tokens: of the split.
-        length: tokens per block.
-        masking: masks a block.
-        seed: of the masks.
-        fixed: use the same masks in all epochs.
+        tokenizer: an object with `vocab_size`, `special_ids` and `mask_id`.
+        ratio: share of the tokens that are predicted.
+
+    Raises:
+        UserError: the vocabulary has no [MASK].
     """
 
-    def __init__(
-        self,
-        tokens: PackedTokens | MixedRow,
-        length: int,
-        masking: Masking,
-        *,
-        seed: int,
-        fixed: bool,
-    ) -> None:
-        self.tokens = tokens
-        self.length = length
+    def __init__(self, tokenizer: Any, ratio: float) -> None:
+        if tokenizer.mask_id is None:
+            raise UserError(
+                "task=mlm needs a [MASK] token, which this tokenizer lacks;"
+                " use tokenizer.mlm_tokens=true or another tokenizer"
+            )
+        self.tokenizer = tokenizer
+        self.ratio = ratio
+        self.mask_id = tokenizer.mask_id
+        self.special = np.zeros(tokenizer.vocab_size, dtype=bool)
+        self.special[list(tokenizer.special_ids)] = True
+        self.ordinary = np.flatnonzero(~self.special)
+
+    def __call__(self, block: Ids, rng: np.random.Generator) -> Masked:
+        """Mask a block [t]; a block with too few ordinary tokens has fewer positions."""
+        candidates = np.flatnonzero(~self.special[block])
+        count = min(len(candidates), max(1, round(self.ratio * len(block))))
+        positions = np.sort(rng.permutation(candidates)[:count])
+        uniform = rng.random(count)
+        ids = block.copy()
+        ids[positions[uniform < 0.8]] = self.mask_id
+        replaced = positions[uniform >= 0.9]
+        ids[replaced] = rng.choice(self.ordinary, size=len(replaced))
+        return Masked(ids, positions, block[positions])
+
+
+class MaskedBlocks:
+    """Masked blocks by (epoch, index); masks are a function of (seed, epoch, index).
+
+    Args:
+        blocks: to mask.
+        masking: masks a block.
+        seed: of the masks; None uses the same masks in all epochs.
+    """
+
+    def __init__(self, blocks: Blocks | MixedBlocks, masking: Masking, seed: int | None) -> None:
+        self.blocks = blocks
         self.masking = masking
         self.seed = seed
-        self.fixed = fixed
 
     def __len__(self) -> int:
-        return self.tokens.blocks(self.length)
+        return len(self.blocks)
 
     def __getitem__(self, key: Key) -> Example:
-        epoch, index = key
-        rng = stream(Purpose.MASK, self.seed, FIXED_EPOCH if self.fixed else epoch, index)
-        return Example(index, *self.masking(self.tokens.block(index, self.length, epoch), rng))
+        number, ids = self.blocks[key]
+        fixed = self.seed is None
+        seed = FIXED_SEED if self.seed is None else self.seed
+        rng = stream(Purpose.MASK, seed, FIXED_EPOCH if fixed else key[0], number)
+        return Example(number, *self.masking(ids, rng))
 
 
-class StoredBlocks:
-    """Masked blocks from a file that `save_test` wrote."""
-
-    def __init__(self, file: Path) -> None:
-        stored = read_arrays(file, "ids", "lengths", "positions", "targets", "counts")
-        self.ids = stored["ids"].astype(np.int64)
-        self.lengths = stored["lengths"]
-        self.positions = stored["positions"]
-        self.targets = stored["targets"]
-        self.ends = np.cumsum(stored["counts"])
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, key: Key) -> Example:
-        index = key[1]
-        inside = slice(self.ends[index - 1] if index else 0, self.ends[index])
-        row = self.ids[index, : self.lengths[index]]
-        return Example(
-            index,
-            row,
-            self.positions[inside].astype(np.int64),
-            self.targets[inside].astype(np.int64),
-        )
-
-
-@dataclass(frozen=True)
-class StoredVocabulary:
-    """Vocabulary of a reference to a test set."""
-
-    vocab_size: int
-    special_ids: tuple[int, ...]
-    mask_id: int
-
-
-def stored(file: Path) -> StoredBlocks | MaskedBlocks:
-    """The test set of a file that `MLMDataModule.save_test` wrote."""
-    found = referred(file, "length", "ratio", "vocab_size", "special_ids", "mask_id")
-    if found is None:
-        return StoredBlocks(file)
-    tokens, facts = found
-    special = tuple(facts["special_ids"].tolist())
-    vocabulary = StoredVocabulary(int(facts["vocab_size"]), special, int(facts["mask_id"]))
-    masking = Masking(vocabulary, float(facts["ratio"]))
-    return MaskedBlocks(tokens, int(facts["length"]), masking, seed=FIXED_SEED, fixed=True)
-
-
-class Cut:
-    """Cuts a masked block into its documents."""
-
-    def __init__(self, sep_id: int) -> None:
-        self.sep_id = sep_id
-
-    def __call__(self, example: Example) -> Iterator[Example]:
-        for number, (start, ids) in enumerate(documents_of(example.ids, self.sep_id)):
-            inside = (example.positions >= start) & (example.positions < start + len(ids))
-            positions = example.positions[inside] - start
-            targets = example.targets[inside]
-            yield Example(example.number + number * PIECE, ids, positions, targets)
+def cut(example: Example, sep_id: int) -> Iterator[Example]:
+    """Cut a masked block into its documents."""
+    for number, (start, ids) in enumerate(documents_of(example.ids, sep_id)):
+        inside = (example.positions >= start) & (example.positions < start + len(ids))
+        positions = example.positions[inside] - start
+        yield Example(example.number + number * PIECE, ids, positions, example.targets[inside])
 
 
 class MLMDataModule(DataModule):
@@ -164,70 +147,57 @@ class MLMDataModule(DataModule):
 
     def save_test(self, file: Path) -> None:
         """Write the masked blocks; of a large split write a reference and how to mask it."""
-        blocks = self.test_dataloader().samples
-        apart = are_apart(self.corpus)
-        separator = {"sep": self.prepared.tokenizer.sep_id} if apart else {}
-        if isinstance(blocks, MaskedBlocks) and is_large(blocks.tokens):
-            assert isinstance(blocks.tokens, PackedTokens)
-            vocabulary = blocks.masking.tokenizer
+        row = self.prepared.splits["test"]
+        tokenizer = self.prepared.tokenizer
+        if is_large(row):
             refer(
                 file,
-                blocks.tokens,
-                length=blocks.length,
-                ratio=blocks.masking.ratio,
-                vocab_size=vocabulary.vocab_size,
-                special_ids=list(vocabulary.special_ids),
-                mask_id=vocabulary.mask_id,
-                **separator,
+                row,
+                length=self.corpus.seq_len,
+                ratio=self.mask_ratio,
+                vocab_size=tokenizer.vocab_size,
+                special_ids=list(tokenizer.special_ids),
+                mask_id=tokenizer.mask_id,
+                sep=tokenizer.sep_id,
             )
         else:
-            save_test(self.test_dataloader(), file, **separator)
+            samples = self.test_dataloader().samples
+            examples = [samples[0, index] for index in range(len(samples))]
+            save_examples(examples, file, sep=tokenizer.sep_id)
 
-    def _make_loader(self, split: Split) -> ResumableLoader:
+    def _samples(self, split: Split) -> Loadable:
         tokens = self.prepared.splits[split]
         tokenizer = self.prepared.tokenizer
-        train = split == "train"
-        if isinstance(tokens, MixedTokens):
-            tokens = MixedRow(tokens, self.corpus.seq_len, self.seed)
-        blocks = MaskedBlocks(
-            tokens,
-            self.corpus.seq_len,
-            Masking(tokenizer, self.mask_ratio),
-            seed=self.seed if train else FIXED_SEED,
-            fixed=not train,
+        length = self.corpus.seq_len
+        blocks: Blocks | MixedBlocks = (
+            MixedBlocks(tokens, length, self.seed)
+            if isinstance(tokens, MixedTokens)
+            else Blocks(tokens, length)
         )
+        masking = Masking(tokenizer, self.mask_ratio)
         if np.isin(tokens.ids[: 1 << 20], tokenizer.special_ids).all():
             raise UserError(f"the {split} split holds no known word to mask; give another text")
-        return ResumableLoader.of(
-            blocks,
-            self.corpus,
-            self._collate(tokenizer.pad_id, tokenizer.sep_id if are_apart(self.corpus) else None),
-            train=train,
-            seed=self.seed,
-            name=f"the {split} split",
+        seed = self.seed if split == "train" else None
+        return self._loadable(
+            MaskedBlocks(blocks, masking, seed), tokenizer.pad_id, tokenizer.sep_id
         )
 
-    def _make_test_loader(self, file: Path) -> ResumableLoader:
-        collate = self._collate(0, stored_separator(file) if are_apart(self.corpus) else None)
-        return ResumableLoader.of(stored(file), self.corpus, collate, name=str(file))
+    def _stored(self, file: Path) -> Loadable:
+        samples: Samples[Example]
+        found = referred(file, "length", "ratio", "vocab_size", "special_ids", "mask_id")
+        if found is None:
+            samples = InOrder(load_examples(file))
+        else:
+            tokens, facts = found
+            vocabulary = SimpleNamespace(
+                vocab_size=int(facts["vocab_size"]),
+                special_ids=facts["special_ids"].tolist(),
+                mask_id=int(facts["mask_id"]),
+            )
+            masking = Masking(vocabulary, float(facts["ratio"]))
+            samples = MaskedBlocks(Blocks(tokens, int(facts["length"])), masking, None)
+        return self._loadable(samples, 0, separator_of(file))
 
-    def _collate(self, pad_id: int, sep_id: int | None) -> Callable[[list[Any]], Batch]:
-        if sep_id is None:
-            return Collate(pad_id)
-        boundaries = boundaries_of(self.corpus)
-        return kept_apart(boundaries, Collate(pad_id), Cut(sep_id), sep_id, causal=False)
-
-
-def save_test(loader: ResumableLoader, file: Path, pad_id: int = 0, **facts: int) -> None:
-    """Write the samples of a loader with fixed masks to a file; `StoredBlocks` reads them."""
-    examples = [loader.samples[0, index] for index in range(len(loader.samples))]
-    ids, real = padded([example.ids for example in examples], pad_id)
-    arrays: dict[str, Any] = {
-        "ids": ids.astype(np.uint32),
-        "lengths": real.sum(1),
-        "counts": np.array([len(example.positions) for example in examples]),
-        "positions": np.concatenate([e.positions for e in examples]).astype(np.uint32),
-        "targets": np.concatenate([e.targets for e in examples]).astype(np.uint32),
-        **facts,
-    }
-    np.savez_compressed(file, **arrays)
+    def _loadable(self, samples: Samples[Example], pad_id: int, sep_id: int) -> Loadable:
+        whole = partial(collate, pad_id=pad_id)
+        return samples, keep_apart(self.boundaries, whole, cut, sep_id, causal=False)

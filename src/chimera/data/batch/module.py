@@ -11,16 +11,20 @@ The loaders are `ResumableLoader`s. Lightning saves and restores their state wit
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import lightning.pytorch as pl
 
-from chimera.data.batch.loader import ResumableLoader, shareable
+from chimera.data.batch.loader import Batch, ResumableLoader, Samples, shareable
 from chimera.data.encode.prepare import Prepared, prepare
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import TokenizerSettings
+
+#: Samples and the collation that makes a batch of them.
+Loadable = tuple[Samples[Any], Callable[[list[Any]], Batch]]
 
 
 class DataModule(pl.LightningDataModule):
@@ -32,6 +36,9 @@ class DataModule(pl.LightningDataModule):
         seed: of the order of the training examples.
         prepared: tokenizer and splits to use instead of preparing them from the corpus.
     """
+
+    #: Makes the batches of train.
+    train_loader: type[ResumableLoader] = ResumableLoader
 
     def __init__(
         self,
@@ -109,15 +116,32 @@ class DataModule(pl.LightningDataModule):
     def _prepare(self) -> Prepared:
         return prepare(self.corpus, self.tokenizer_settings)
 
-    def _make_loader(self, split: Split) -> ResumableLoader:
+    @property
+    def boundaries(self) -> str:
+        """`data.boundaries`; data sets of single texts have no such key."""
+        return str(getattr(self.corpus, "boundaries", "none"))
+
+    def _samples(self, split: Split) -> Loadable:
+        """Samples of a split and their collation."""
         raise NotImplementedError
 
-    def _make_test_loader(self, file: Path) -> ResumableLoader:
+    def _stored(self, file: Path) -> Loadable:
+        """Samples of a file that `save_test` wrote, and their collation."""
         raise NotImplementedError
 
     def _loader(self, split: Split) -> ResumableLoader:
         if split not in self._loaders:
+            train = split == "train"
             file = self.test_file if split == "test" else None
-            loader = self._make_loader(split) if file is None else self._make_test_loader(file)
-            self._loaders[split] = loader
+            samples, collate = self._samples(split) if file is None else self._stored(file)
+            self._loaders[split] = (self.train_loader if train else ResumableLoader)(
+                samples,
+                self.corpus.batch_size,
+                collate,
+                seed=self.seed,
+                shuffle=train,
+                drop_last=train,
+                num_workers=self.corpus.num_workers,
+                name=f"the {split} split" if file is None else str(file),
+            )
         return self._loaders[split]

@@ -1,20 +1,24 @@
-"""Order of the samples in an epoch, a function of (seed, epoch).
+"""Random streams that are functions of (purpose, seed, epoch, index); the order of an epoch.
 
-Up to `LARGEST_ARRAY` samples it is a shuffled array. Above, it is a permutation that is computed
-for the requested positions alone, so that memory does not grow with the data: a Feistel network on
-the least even number of bits that holds all positions (Luby and Rackoff, doi 10.1137/0217022). A
-result that is no position is permuted again until it is one ("cycle walking": Black and Rogaway,
-doi 10.1007/3-540-45760-7_9).
+The streams are counter-based (Philox 4×64, doi 10.1145/2063384.2063405): the key is (seed, epoch),
+the upper half of the counter is (purpose, index), so streams do not overlap. A sample does not
+depend on the process that draws it or on earlier draws: any worker or resumed run draws the same
+numbers.
+
+The order of the samples in an epoch is a function of (seed, epoch). Up to `LARGEST_ARRAY` samples
+it is a shuffled array. Above, it is a permutation that is computed for the requested positions
+alone, so that memory does not grow with the data: a Feistel network on the least even number of
+bits that holds all positions (Luby and Rackoff, doi 10.1137/0217022). A result that is no position
+is permuted again until it is one ("cycle walking": Black and Rogaway, doi 10.1007/3-540-45760-7_9).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-
-from chimera.data.batch.streams import Purpose, stream
 
 #: Most samples whose order is an array: 32 MiB.
 LARGEST_ARRAY = 1 << 22
@@ -23,6 +27,20 @@ _ROUNDS = 8
 Positions = npt.NDArray[np.int64]
 #: Maps positions [n] in the epoch to numbers of samples [n].
 Order = Callable[[Positions], Positions]
+
+
+class Purpose(IntEnum):
+    """Use of a stream; different uses share no random numbers."""
+
+    ORDER = 0
+    MASK = 1
+
+
+def stream(purpose: Purpose, seed: int, epoch: int, index: int = 0) -> np.random.Generator:
+    """Make the random generator of these four numbers, each at least 0."""
+    key = np.array([seed, epoch], dtype=np.uint64)
+    counter = np.array([0, 0, purpose, index], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def order_of(samples: int, seed: int, epoch: int) -> Order:

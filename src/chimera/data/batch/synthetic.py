@@ -17,57 +17,39 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from chimera.data.batch.loader import Batch, Key, ResumableLoader
-from chimera.data.batch.module import DataModule
+from chimera.data.batch.loader import Batch, InOrder
+from chimera.data.batch.module import DataModule, Loadable
 from chimera.data.corpus.synthetic.base import UNASKED, Sequences, Synthetic, check_synthetic
 from chimera.data.encode.prepare import Prepared
-from chimera.data.source.arrays import read_arrays
+from chimera.data.source.files import read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.symbols import Symbols
 from chimera.errors import UserError
 
 
-class Numbers:
-    """Numbers of samples by (epoch, index); the same in all epochs."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, key: Key) -> int:
-        return key[1]
-
-
-class Collate:
+def collate(numbers: Sequence[int], *, sequences: Sequences) -> Batch:
     """Make a batch of the sequences with these numbers."""
-
-    def __init__(self, sequences: Sequences) -> None:
-        self.sequences = sequences
-
-    def __call__(self, numbers: Sequence[int]) -> Batch:
-        rows = np.array(numbers)
-        ids = self.sequences.ids[rows]
-        targets = self.sequences.targets[rows].ravel()
-        index = np.flatnonzero(targets != UNASKED)
-        parts = {
-            "ids": ids,
-            "index": index,
-            "targets": targets[index],
-            "groups": self.sequences.groups[rows].ravel()[index],
-            "indices": rows,
-        }
-        if self.sequences.right is not None:
-            parts["right"] = self.sequences.right[rows].ravel()[index]
-        batch: Batch = {k: torch.from_numpy(v.astype(np.int64)) for k, v in parts.items()}
-        return {**batch, "mask": None}
+    rows = np.array(numbers)
+    targets = sequences.targets[rows].ravel()
+    index = np.flatnonzero(targets != UNASKED)
+    parts = {
+        "ids": sequences.ids[rows],
+        "index": index,
+        "targets": targets[index],
+        "groups": sequences.groups[rows].ravel()[index],
+        "indices": rows,
+    }
+    if sequences.right is not None:
+        parts["right"] = sequences.right[rows].ravel()[index]
+    batch: Batch = {k: torch.from_numpy(v.astype(np.int64)) for k, v in parts.items()}
+    return {**batch, "mask": None}
 
 
 class SyntheticDataModule(DataModule):
@@ -77,7 +59,9 @@ class SyntheticDataModule(DataModule):
 
     def save_test(self, file: Path) -> None:
         """Write the arrays of the test split."""
-        np.savez_compressed(file, **_arrays(self.prepared.splits["test"]))
+        sequences: Sequences = self.prepared.splits["test"]
+        arrays: Any = {k: v for k, v in sequences._asdict().items() if v is not None}
+        np.savez_compressed(file, **arrays)
 
     def lengthened(self, length: int) -> Self:
         """The same data with validation and test sequences of another length, drawn anew.
@@ -119,19 +103,11 @@ class SyntheticDataModule(DataModule):
         }
         return Prepared(settings.build(()), splits, report)
 
-    def _make_loader(self, split: Split) -> ResumableLoader:
-        return self._loader_of(self.prepared.splits[split], f"the {split} split", split == "train")
+    def _samples(self, split: Split) -> Loadable:
+        return self._loadable(self.prepared.splits[split])
 
-    def _make_test_loader(self, file: Path) -> ResumableLoader:
-        stored = read_arrays(file, "ids", "targets", "groups")
-        return self._loader_of(Sequences(**stored), str(file))
+    def _stored(self, file: Path) -> Loadable:
+        return self._loadable(Sequences(**read_arrays(file, "ids", "targets", "groups")))
 
-    def _loader_of(self, sequences: Sequences, name: str, train: bool = False) -> ResumableLoader:
-        samples = Numbers(len(sequences.ids))
-        seed = self.seed
-        collate = Collate(sequences)
-        return ResumableLoader.of(samples, self.corpus, collate, train=train, seed=seed, name=name)
-
-
-def _arrays(sequences: Sequences) -> dict[str, Any]:
-    return {name: array for name, array in sequences._asdict().items() if array is not None}
+    def _loadable(self, sequences: Sequences) -> Loadable:
+        return InOrder(range(len(sequences.ids))), partial(collate, sequences=sequences)

@@ -4,13 +4,11 @@
 # their types in its own module, where the names are not imported.
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol
 
-from chimera.data.source.splits import Split, Splits, complete
+from chimera.data.source.splits import Sources
 from chimera.types import NonNegativeInt, PositiveInt
 
 
@@ -37,6 +35,11 @@ class Data:
         """`cache_dir` with `~` expanded."""
         return Path(self.cache_dir).expanduser()
 
+    @property
+    def where(self) -> str:
+        """Where the text is from, for messages."""
+        return "the data set"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackedText(Data):
@@ -52,16 +55,14 @@ class PackedText(Data):
     boundaries: Literal["none", "attention", "reset"] = "none"
 
 
-#: Documents of the parts (files) of each present split. Each part can be read again, gives the same
-#: documents each time, and can be sent to another process.
-Sources = Mapping[Split, Sequence[Iterable[str]]]
-
-
 class Corpus(Protocol):
-    """Text divided into documents."""
+    """Text that is divided into train, valid and test."""
 
     @property
     def cache(self) -> Path: ...
+
+    @property
+    def where(self) -> str: ...
 
     def check(self) -> None:
         """Check within milliseconds that the text is available.
@@ -71,10 +72,10 @@ class Corpus(Protocol):
         """
 
     def fingerprint(self) -> str:
-        """Hash that changes when the result of `splits` would; much cheaper than reading them."""
+        """Hash that changes when the text would; much cheaper than reading it."""
 
-    def splits(self) -> Splits:
-        """Documents of each split, always the same in the same order."""
+    def sources(self) -> Sources:
+        """Parts of the splits that the text has, in a fixed order; missing splits are made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,21 +99,11 @@ class StreamedText(PackedText, ABC):
     def fingerprint(self) -> str:
         """See `Corpus.fingerprint`."""
 
-    @property
     @abstractmethod
-    def where(self) -> str:
-        """Where the text is from, for messages."""
+    def sources(self) -> Sources:
+        """See `Corpus.sources`."""
 
     @property
     def variant(self) -> tuple[str, ...]:
         """Part of the fingerprint; empty for the defaults."""
         return ("once",) if self.deduplicate else ()
-
-    @abstractmethod
-    def sources(self) -> Sources:
-        """Parts of the splits that the text has, in a fixed order; missing splits are made."""
-
-    def splits(self) -> Splits:
-        """Documents of each split in memory, without `deduplicate`: for small text."""
-        documents = {s: [*chain.from_iterable(parts)] for s, parts in self.sources().items()}
-        return complete(documents, self.where)

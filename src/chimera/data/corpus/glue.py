@@ -1,25 +1,105 @@
 """GLUE and Spanish tasks, from the hub or from local files (SPEC D2).
 
+GLUE: arXiv 1804.07461. XNLI: arXiv 1809.05053. PAWS-X: arXiv 1908.11828. STS-B in Spanish is the
+machine translation `PhilipMay/stsb_multi_mt`. The parts are `train`, `valid` and `test`; MNLI also
+has `valid_mismatched`, `test_mismatched` and the diagnostic set `ax`. `glue.yaml` describes the
+tasks.
+
 Local folders have the layout of GLUE's download, `<data.path>/CoLA/train.tsv` and so on, or
-`data.path` is the folder of the task.
+`data.path` is the folder of the task. Many sentences contain a single `"`, so TSV files are read
+without quoting. The CSV files (Spanish STS-B) contain commas inside quoted fields.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-from chimera.data.corpus.glue_files import parts_of_hub, read
-from chimera.data.corpus.glue_tasks import SPECS, Name, SpanishName, Spec
-from chimera.data.corpus.labelled import Examples, Labelled, evenly
+import yaml
+
+from chimera.data.corpus.labelled import Example, Examples, Labelled, evenly
 from chimera.data.source import hub
-from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
+from chimera.data.source.cache import file_fingerprint, fingerprint_of
+from chimera.data.source.files import read_text
 from chimera.errors import UserError
 
 log = logging.getLogger("chimera")
 
+Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+SpanishName = Literal["xnli_es", "pawsx_es", "stsb_es"]
+
 _INSTEAD = "data.path=<a folder with GLUE's files>, or take data=acceptability"
+#: Candidates for the local file of a part; the first that exists is read. If a folder holds only a
+#: sample of the official train part, its held-out rows replace the official dev part; the log names
+#: the file.
+_FILES = {
+    "train": ["train.tsv", "train_9k.tsv"],
+    "valid": ["dev.tsv", "train_holdout_1k.tsv"],
+    "test": ["test.tsv"],
+}
+_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+#: All parts, in the order in which they are read.
+_PARTS = ("train", "valid", "valid_mismatched", "test", "test_mismatched", "ax")
+#: Range of the scores of STS-B in both languages.
+LOWEST = 0.0
+HIGHEST = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One task.
+
+    Args:
+        folder: name of the folder of its local files.
+        hub: data set and configuration on the hub.
+        first, second, label: possible names of these columns, on the hub or in a file; `second` is
+            empty for a task of single texts.
+        labels: names in files and submissions, in the order of their numbers; empty for a score,
+            which is predicted by regression.
+        metrics: names of the official metrics; their mean is the task's score.
+        files: part to its possible file names.
+        splits: part to its split on the hub.
+        columns: names of the columns of files without a header row.
+        submission: part to the name of its file in GLUE's submission.
+        broken_rows: skip rows with too few fields, which are known to occur.
+    """
+
+    folder: str
+    hub: tuple[str, str]
+    first: Sequence[str]
+    second: Sequence[str] = ()
+    label: Sequence[str] = ("label",)
+    labels: Sequence[str] = ("0", "1")
+    metrics: Sequence[str] = ("accuracy",)
+    files: Mapping[str, Sequence[str]]
+    splits: Mapping[str, str]
+    columns: Sequence[str] = ()
+    submission: Mapping[str, str] = field(default_factory=dict)
+    broken_rows: bool = False
+
+    @classmethod
+    def of(cls, hub: Sequence[str], files: Any = None, splits: Any = None, **keys: Any) -> Spec:
+        """A task with the usual files and splits, but for those given."""
+        all_files = _FILES | (files or {})
+        all_splits = _SPLITS | (splits or {})
+        return cls(
+            hub=(hub[0], hub[1]),
+            files={part: all_files[part] for part in _PARTS if part in all_files},
+            splits={part: all_splits[part] for part in _PARTS if part in all_splits},
+            **keys,
+        )
+
+
+SPECS: dict[str, Spec] = {
+    name: Spec.of(**keys)
+    for name, keys in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +119,11 @@ class _Tasks(Labelled):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return self.spec.labels
+        return tuple(self.spec.labels)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return self.spec.metrics
+        return tuple(self.spec.metrics)
 
     @property
     def submission(self) -> dict[str, str]:
@@ -70,7 +150,9 @@ class _Tasks(Labelled):
 
     def _from_files(self) -> Examples:
         return {
-            part: read(file, self.spec, labelled=part in ("train", "valid", "valid_mismatched"))
+            part: read_file(
+                file, self.spec, labelled=part in ("train", "valid", "valid_mismatched")
+            )
             for part, file in self._files().items()
         }
 
@@ -82,7 +164,7 @@ class _Tasks(Labelled):
             if split not in splits:
                 raise UserError(f"{name} has no split {split}; it has {', '.join(splits)}")
         return {
-            part: list(parts_of_hub(splits[split], self.spec, f"{name} ({config}, {split})"))
+            part: read_hub(splits[split], self.spec, f"{name} ({config}, {split})")
             for part, split in self.spec.splits.items()
             if split in splits
         }
@@ -101,7 +183,7 @@ class _Tasks(Labelled):
         files: dict[str, Path] = {}
         for part, names in self.spec.files.items():
             chosen = keys.get(part)
-            names = (chosen,) if chosen else names
+            names = [chosen] if chosen else names
             file = next((folder / n for n in names if (folder / n).is_file()), None)
             if file is None and (chosen or part in ("train", "valid")):
                 present = ", ".join(sorted(f.name for f in folder.iterdir())) or "nothing"
@@ -140,3 +222,142 @@ class SpanishGlue(_Tasks):
     """
 
     task: SpanishName = "xnli_es"
+
+
+def read_file(file: Path, spec: Spec, *, labelled: bool) -> list[Example]:
+    """Read the examples of one file.
+
+    Args:
+        file: `.csv`; any other suffix is read as TSV.
+        spec: of the task.
+        labelled: whether labels are required; if not, they are read where the file has them.
+
+    Raises:
+        UserError: a missing column, a row that is too short, a label that the task does not have.
+    """
+    rows = _rows(file)
+    names, first = _header(file, rows, spec)
+    named = [dict(zip(names, row, strict=False)) for row in rows[first:]]
+    return _examples(named, names, spec, f"{file}: line", first + 1, labelled=labelled)
+
+
+def read_hub(rows: Any, spec: Spec, where: str) -> list[Example]:
+    """Examples of one split of a data set on the hub.
+
+    Args:
+        rows: the split, of the library datasets.
+        spec: of the task.
+        where: name of the split, for messages.
+
+    Raises:
+        UserError: a missing column, a label that the task does not have.
+    """
+    return _examples(rows, list(rows.column_names), spec, f"{where}: row", 0, labelled=True)
+
+
+def _examples(
+    rows: Iterable[Mapping[str, Any]],
+    names: Sequence[str],
+    spec: Spec,
+    where: str,
+    start: int,
+    *,
+    labelled: bool,
+) -> list[Example]:
+    """Make examples of rows; `where` and the number of a row, from `start`, name it in messages."""
+    source = where.rpartition(":")[0]
+    needed = [spec.first, *([spec.second] if spec.second else []), spec.label]
+    columns = [_first_of(candidates, names) for candidates in needed]
+    for name, candidates in zip(columns, needed, strict=True):
+        if name is None and (labelled or candidates is not spec.label):
+            raise UserError(
+                f"{source} has no column {' or '.join(candidates)}; it has {_shown(names)}"
+            )
+    first = columns[0] or ""
+    label = columns[-1]
+    second = columns[1] if spec.second else None
+    index = _first_of(("index", "idx"), names)
+    examples: list[Example] = []
+    broken = 0
+    for number, row in enumerate(rows, start):
+        if any(name and name not in row for name in columns):
+            if not spec.broken_rows:
+                least = 1 + max(names.index(name) for name in columns if name)
+                raise UserError(f"{where} {number} has {len(row)} fields, {least} are needed")
+            broken += 1
+            continue
+        value = parse_label(row[label], spec, f"{where} {number}") if label else None
+        row_number = str(row.get(index, "")) if index else ""
+        examples.append(
+            Example(
+                row[first],
+                row[second] if second else None,
+                value,
+                int(row_number) if row_number.isdecimal() else len(examples),
+            )
+        )
+    if broken:
+        log.warning("data: %s: %d broken rows are skipped", source, broken)
+    if not examples:
+        raise UserError(f"{source} holds no rows")
+    return examples
+
+
+def parse_label(value: Any, spec: Spec, where: str) -> float | int | None:
+    """Convert a label to its number or score; None for −1, the hub's mark of an unlabelled row.
+
+    Args:
+        value: label, as text or number.
+        spec: of the task.
+        where: file and line, for messages.
+
+    Raises:
+        UserError: the task has no such label; the message lists its labels.
+    """
+    text = str(value).strip()
+    if spec.labels:
+        if text in spec.labels:
+            return spec.labels.index(text)
+        if text == "-1":
+            return None
+        if text.isdecimal() and int(text) < len(spec.labels):
+            return int(text)
+        raise UserError(f"{where}: label '{text}' is none of {', '.join(spec.labels)}")
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if score == -1:
+        return None
+    if not LOWEST <= score <= HIGHEST:
+        raise UserError(f"{where}: score '{text}' is no number from {LOWEST:g} to {HIGHEST:g}")
+    return score
+
+
+def _rows(file: Path) -> list[list[str]]:
+    text = read_text(file)
+    if file.suffix == ".csv":
+        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    # Not splitlines, which also splits at other characters that sentences contain.
+    return [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip("\r")]
+
+
+def _header(file: Path, rows: list[list[str]], spec: Spec) -> tuple[Sequence[str], int]:
+    """Column names, and the index of the first row of data."""
+    first = [name.strip() for name in rows[0]] if rows else []
+    # One known name suffices for a header; `_examples` then reports a missing column.
+    if any(_first_of(candidates, first) for candidates in (spec.first, spec.second, spec.label)):
+        return first, 1
+    if spec.columns and len(first) >= len(spec.columns):
+        return spec.columns, 0
+    raise UserError(f"{file} has no column {spec.first[0]}; its first row is {_shown(first)}")
+
+
+def _first_of(candidates: Sequence[str], names: Sequence[str]) -> str | None:
+    """First candidate that is among `names`; None if there is none."""
+    return next((name for name in candidates if name in names), None)
+
+
+def _shown(names: Sequence[str]) -> str:
+    text = ", ".join(names)
+    return text if len(text) < 200 else f"{text[:200]}…"

@@ -4,31 +4,39 @@
 
 A record is `{"instruction", "input", "output"}`; `input` may be empty. Records are read from a JSON
 file (a list, or one record per line) or a data set of the hub. Without either they are made from
-Python's documentation: the input is the signature of a function, the answer the first sentence of
-its docstring. The hashes of the records divide them into train and held-out ones. Does not import
-torch.
+the sources of Python's standard library, read with `ast`: the input is the signature of a function,
+the answer the first sentence of its docstring. The hashes of the records divide them into train and
+held-out ones. Does not import torch.
 """
 
 # No `from __future__ import annotations`, as in `chimera.data.corpus.base`.
 
+import ast
 import hashlib
 import json
-from collections.abc import Iterable
+import platform
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chimera.data.corpus import signatures
 from chimera.data.corpus.base import Data
-from chimera.data.source import hub
-from chimera.data.source.files import read_text
-from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
-from chimera.data.source.splits import Split, Splits
+from chimera.data.corpus.pydocs import check_python_sources, standard_library
+from chimera.data.source import cache, hub
+from chimera.data.source.cache import file_fingerprint, fingerprint_of
+from chimera.data.source.files import read_json
+from chimera.data.source.splits import Sources, Split
 from chimera.errors import UserError
 from chimera.types import PositiveInt
 
 _INSTEAD = "data.path=<a JSON file of records with instruction, input and output>"
 _KEYS = ("instruction", "output")
+#: Part of the cache's key; raise it when the records that are made of Python's sources change.
+VERSION = ("signatures", 1, platform.python_version())
+INSTRUCTION = "Say in one sentence what this Python function does."
+_SKIPPED = {"tests", "test", "site-packages", "lib2to3", "idlelib", "pydoc_data", "turtledemo"}
+_SENTENCE = re.compile(r"[A-Z][^\n]{20,200}?\.(?=\s|$)")
 
 
 class Record(NamedTuple):
@@ -58,7 +66,7 @@ class Instruct(Data):
     def check(self) -> None:
         """See `Corpus.check`."""
         if self.path is None:
-            signatures.check(_INSTEAD)
+            check_python_sources(f"give {_INSTEAD}")
         elif self._on_hub():
             hub.check_dataset(self.path, None, _INSTEAD)
         elif not Path(self.path).expanduser().is_file():
@@ -67,16 +75,16 @@ class Instruct(Data):
     def fingerprint(self) -> str:
         """Hash of the file; for the hub, of the name; without a path, of Python's version."""
         if self.path is None:
-            source: object = signatures.VERSION
+            source: object = VERSION
         elif self._on_hub():
             source = self.path
         else:
             source = file_fingerprint(Path(self.path).expanduser())
         return fingerprint_of("instruct", 1, source, self.samples, self.held_out)
 
-    def splits(self) -> Splits:
+    def sources(self) -> Sources:
         """Text of each record as one document, for learning a tokenizer."""
-        return {s: [r.prompt + r.answer for r in rs] for s, rs in self.records().items()}
+        return {s: [[r.prompt + r.answer for r in rs]] for s, rs in self.records().items()}
 
     def records(self) -> dict[Split, list[Record]]:
         """Records of each split.
@@ -98,12 +106,16 @@ class Instruct(Data):
             "test": ordered[held_out : 2 * held_out],
         }
 
-    def _rows(self) -> Iterable[dict[str, Any]]:
+    def _rows(self) -> Any:
         if self.path is None:
-            return signatures.records(self.cache)
+            folder, _ = cache.entry(
+                self.cache, "signatures", fingerprint_of(VERSION), _write_records
+            )
+            return json.loads((folder / "records.json").read_text("utf-8"))
         if self._on_hub():
             return hub.load_splits(str(self.path), None, _INSTEAD).get("train", [])
-        return json_rows(Path(self.path).expanduser())
+        rows = read_json(Path(self.path).expanduser())
+        return rows if isinstance(rows, list) else [rows]
 
     def _on_hub(self) -> bool:
         path = str(self.path)
@@ -130,26 +142,6 @@ def prompt(instruction: str, context: str = "") -> str:
     return f"### Instruction:\n{instruction}\n\n{middle}### Response:\n"
 
 
-def json_rows(file: Path) -> list[dict[str, Any]]:
-    """Read records from a JSON list or a file with one record per line.
-
-    Raises:
-        UserError: the file is neither.
-    """
-    text = read_text(file).strip()
-    try:
-        if text.startswith("["):
-            rows = json.loads(text)
-        else:
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"data.path={file} is not JSON at line {error.lineno} ({error.msg}); it takes a list"
-            " of records, or one record per line"
-        ) from error
-    return list(rows)
-
-
 def _checked(where: str, rows: Iterable[Any]) -> Iterable[dict[str, str]]:
     for number, row in enumerate(rows, 1):
         keys = list(row) if isinstance(row, dict) else []
@@ -168,3 +160,40 @@ def _record(row: dict[str, str]) -> Record:
 
 def _digest(record: Record) -> bytes:
     return hashlib.sha256("\0".join(record).encode()).digest()
+
+
+def _write_records(folder: Path) -> dict[str, Any]:
+    rows = list(_harvest())
+    (folder / "records.json").write_text(json.dumps(rows, ensure_ascii=False), "utf-8")
+    return {"records": len(rows)}
+
+
+def _harvest() -> Iterator[dict[str, str]]:
+    seen: set[str] = set()
+    library = standard_library()
+    for file in sorted(library.rglob("*.py")):
+        inside = file.relative_to(library)
+        if _SKIPPED & set(inside.parts):
+            continue
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):  # templates, and tests of the parser
+            continue
+        module = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+        for name, function in _functions(tree, module):
+            sentence = _SENTENCE.match(" ".join((ast.get_docstring(function) or "").split()))
+            if sentence and sentence[0] not in seen:
+                seen.add(sentence[0])
+                signature = f"def {name}({ast.unparse(function.args)})"
+                yield {"instruction": INSTRUCTION, "input": signature, "output": sentence[0]}
+
+
+def _functions(
+    scope: ast.AST, name: str
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not node.name.startswith("_"):
+                yield f"{name}.{node.name}", node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{name}.{node.name}")

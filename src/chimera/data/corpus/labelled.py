@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from chimera.data.corpus.base import Data
-from chimera.data.source.splits import Splits, complete
+from chimera.data.source.splits import SHARES, Sources
 from chimera.errors import UserError
 
 
@@ -29,7 +29,7 @@ Examples = dict[str, list[Example]]
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled(Data):
-    """A corpus of labelled examples; `splits` gives its texts without labels."""
+    """A corpus of labelled examples; `sources` gives its texts without labels."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -54,14 +54,14 @@ class Labelled(Data):
         """Examples of each part; all corpora have train and valid."""
         raise NotImplementedError
 
-    def splits(self) -> Splits:
-        """See `Corpus.splits`; each text of an example is a document."""
-        texts: dict[Any, list[str]] = {
-            part: [t for e in rows for t in (e.first, e.second) if t]
-            for part, rows in self.examples().items()
-            if part in ("train", "valid", "test")
+    def sources(self) -> Sources:
+        """See `Corpus.sources`; each text of an example is a document."""
+        examples = self.examples()
+        return {
+            split: [[t for e in examples[split] for t in (e.first, e.second) if t]]
+            for split in SHARES
+            if split in examples
         }
-        return complete(texts, "the data set")
 
 
 def evenly(examples: list[Example], max_bytes: int | None) -> list[Example]:

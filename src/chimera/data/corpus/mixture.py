@@ -14,8 +14,7 @@ from typing import Any
 
 from chimera.data.corpus.base import PackedText
 from chimera.data.corpus.text import Text
-from chimera.data.source.fingerprint import fingerprint_of
-from chimera.data.source.splits import Splits
+from chimera.data.source.cache import fingerprint_of
 from chimera.errors import UserError, nearest
 from chimera.types import PositiveInt
 
@@ -85,11 +84,6 @@ class Mixture(PackedText):
         """Hash of the sources; how they are mixed does not change their tokens."""
         corpora = self.corpora.values()
         return fingerprint_of("mixture", 1, [corpus.fingerprint() for corpus in corpora])
-
-    def splits(self) -> Splits:
-        """Documents of all sources in memory, not mixed: for small text."""
-        parts = [corpus.splits() for corpus in self.corpora.values()]
-        return {split: [d for part in parts for d in part[split]] for split in parts[0]}
 
     @cached_property
     def corpora(self) -> dict[str, Text]:

@@ -20,7 +20,6 @@ import os
 import platform
 import sys
 import sysconfig
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -30,54 +29,29 @@ from typing import Any
 from chimera.data.corpus.base import PackedText
 from chimera.data.corpus.prose import paragraphs
 from chimera.data.source import cache
-from chimera.data.source.fingerprint import fingerprint_of
-from chimera.data.source.splits import Splits, bounded, divide
-from chimera.errors import UserError, one_line
+from chimera.data.source.cache import fingerprint_of
+from chimera.data.source.files import read_json
+from chimera.data.source.splits import Sources, bounded
+from chimera.errors import UserError
 
 #: Part of the cache's key; raise it when the harvest or the cleaning changes.
 VERSION = 1
 #: Import name to distribution of the harvested packages: documented direct and indirect
 #: dependencies of this project. The list is fixed, so that other installed packages do not change
 #: the text. `pytorch_lightning` is missing because it repeats `lightning`.
-PACKAGES = {
+_NAMES = """
+    anyio click datasets dill einops filelock fsspec httpx jaxtyping jinja2 lightning matplotlib
+    mpmath networkx numpy omegaconf packaging pandas pyarrow pydantic pyparsing requests rich
+    setuptools sympy tokenizers torch torchmetrics tqdm urllib3 wandb
+"""
+PACKAGES = {name: name for name in _NAMES.split()} | {
     "PIL": "pillow",
-    "anyio": "anyio",
-    "click": "click",
-    "datasets": "datasets",
     "dateutil": "python-dateutil",
-    "dill": "dill",
-    "einops": "einops",
-    "filelock": "filelock",
     "fontTools": "fonttools",
-    "fsspec": "fsspec",
-    "httpx": "httpx",
     "huggingface_hub": "huggingface-hub",
     "hydra": "hydra-core",
-    "jaxtyping": "jaxtyping",
-    "jinja2": "jinja2",
-    "lightning": "lightning",
     "markdown_it": "markdown-it-py",
-    "matplotlib": "matplotlib",
-    "mpmath": "mpmath",
-    "networkx": "networkx",
-    "numpy": "numpy",
-    "omegaconf": "omegaconf",
-    "packaging": "packaging",
-    "pandas": "pandas",
-    "pyarrow": "pyarrow",
-    "pydantic": "pydantic",
-    "pyparsing": "pyparsing",
-    "requests": "requests",
-    "rich": "rich",
-    "setuptools": "setuptools",
-    "sympy": "sympy",
-    "tokenizers": "tokenizers",
-    "torch": "torch",
     "torchgen": "torch",
-    "torchmetrics": "torchmetrics",
-    "tqdm": "tqdm",
-    "urllib3": "urllib3",
-    "wandb": "wandb",
 }
 _SKIPPED = {"tests", "test", "testing", "_vendor", "site-packages", "lib2to3", "idlelib"}
 _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.Try, ast.With)
@@ -105,11 +79,7 @@ class PyDocs(PackedText):
                     " python -m chimera.data.corpus.pydocs FILE, or leave it out"
                 )
             return
-        if not (_standard_library() / _TOPICS).is_file():
-            raise UserError(
-                f"data=pydocs needs Python's sources, and {_standard_library()} holds none; choose"
-                " data=wikitext2 or data=text data.path=<your text>"
-            )
+        check_python_sources("choose data=wikitext2 or data=text data.path=<your text>")
 
     def fingerprint(self) -> str:
         """Hash of the versions of Python and of all harvested packages, or of `documents`."""
@@ -120,14 +90,19 @@ class PyDocs(PackedText):
             "pydocs", VERSION, platform.python_version(), _versions(), self.max_bytes
         )
 
-    def splits(self) -> Splits:
-        """Documents divided 90/5/5; the harvest is cached."""
+    @property
+    def where(self) -> str:
+        """See `Data.where`."""
+        return "data=pydocs"
+
+    def sources(self) -> Sources:
+        """All documents, in a fixed order; the harvest is cached."""
         file = Path(self.documents) if self.documents else cached_harvest(self.cache)
         documents = read(file)
         # In the order of hashes, since the first documents by name are all of one package.
         by_hash = sorted(documents, key=lambda name: hashlib.sha256(name.encode()).digest())
         kept = bounded((documents[name] for name in by_hash), self.max_bytes)
-        return divide(sorted(kept))
+        return {"train": [sorted(kept)]}
 
 
 def cached_harvest(root: Path) -> Path:
@@ -147,11 +122,7 @@ def read(file: Path) -> dict[str, str]:
     Raises:
         UserError: the file holds anything else.
     """
-    try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        documents = json.loads(content)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(f"data.documents={file} cannot be read: {one_line(error)}") from error
+    documents = read_json(file)
     if not (
         isinstance(documents, dict)
         and documents
@@ -226,7 +197,7 @@ def _documentation(tree: ast.Module) -> Iterator[ast.AST]:
 
 def _sources() -> Iterator[tuple[str, Path]]:
     """Names and paths of all source files to read."""
-    roots = [("", _standard_library())]
+    roots = [("", standard_library())]
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         for location in (spec.submodule_search_locations or []) if spec else []:
@@ -248,8 +219,22 @@ def _versions() -> list[tuple[str, str]]:
     return installed
 
 
-def _standard_library() -> Path:
+def standard_library() -> Path:
+    """The folder with the sources of Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
+
+
+def check_python_sources(instead: str) -> None:
+    """Refuse a Python without the sources of its standard library.
+
+    Args:
+        instead: what to do, for the message.
+
+    Raises:
+        UserError: the sources are missing.
+    """
+    if not (standard_library() / _TOPICS).is_file():
+        raise UserError(f"Python's sources are not in {standard_library()}; {instead}")
 
 
 if __name__ == "__main__":

@@ -15,13 +15,18 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from chimera.data.corpus.base import Sources, StreamedText
+from chimera.data.corpus.base import StreamedText
 from chimera.data.source import hub
-from chimera.data.source.compressed import format_of
-from chimera.data.source.files import RowUnits, TextUnits, check_beginning, split_of
-from chimera.data.source.fingerprint import file_fingerprints, fingerprint_of
-from chimera.data.source.hub_stream import is_streamed, streamed
-from chimera.data.source.splits import Split, bounded, shares_of
+from chimera.data.source.cache import file_fingerprints, fingerprint_of
+from chimera.data.source.files import (
+    Repeatable,
+    RowTexts,
+    check_beginning,
+    format_of,
+    paragraphs,
+    split_of,
+)
+from chimera.data.source.splits import Sources, Split, bounded, shares_of
 from chimera.errors import UserError
 
 SHORTEST = 2000
@@ -69,13 +74,13 @@ class Text(StreamedText):
                 "data.stream=true needs data.path=<owner/name of a data set on the hub> and"
                 " data.max_bytes=<how much of it to read>"
             )
-        if self.stream and is_streamed(self.cache, *self._streamed):
+        if self.stream and hub.is_streamed(self.cache, *self._streamed):
             return
         if self._on_hub():
             hub.check_dataset(self.path, self.config, _INSTEAD)
         else:
             for file in _find("data.path", self.path)[:LOOKED_AT]:
-                if isinstance(self._units(file, None), TextUnits):
+                if not _has_rows(file):
                     check_beginning(file)
 
     def fingerprint(self) -> str:
@@ -97,8 +102,8 @@ class Text(StreamedText):
         """Documents by the splits of the files or the data set."""
         rows: dict[Split, Iterable[str]] = {}
         if self.stream:
-            shards = streamed(self.cache, *self._streamed, _INSTEAD)
-            return {"train": [Gathered(RowUnits(shard, "text")) for shard in shards]}
+            shards = hub.streamed(self.cache, *self._streamed, _INSTEAD)
+            return {"train": [Repeatable(gather, RowTexts(shard, "text")) for shard in shards]}
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
         by_split = self._named() if self._on_hub() else self._files()
@@ -108,7 +113,7 @@ class Text(StreamedText):
             if split in by_split:
                 sources[split] = self._parts(by_split[split], max_bytes)
             else:
-                sources[split] = [Gathered(rows[split], max_bytes)]
+                sources[split] = [Repeatable(gather, rows[split], max_bytes)]
         return sources
 
     @property
@@ -121,14 +126,14 @@ class Text(StreamedText):
         # The same share of each file, so that a bound does not leave out whole files.
         bounds = [None if max_bytes is None else -(-max_bytes * size // total) for size in sizes]
         return [
-            Gathered(self._units(file, bound), bound)
+            Repeatable(gather, self._units(file, bound), bound)
             for file, bound in zip(files, bounds, strict=True)
         ]
 
     def _units(self, file: Path, max_bytes: int | None) -> Iterable[str]:
-        if format_of(file) in (".jsonl", ".parquet") or file.name.endswith(_JSON):
-            return RowUnits(file, self.field, max_bytes)
-        return TextUnits(file, max_bytes)
+        if _has_rows(file):
+            return RowTexts(file, self.field, max_bytes)
+        return Repeatable(paragraphs, file, max_bytes)
 
     def _on_hub(self) -> bool:
         path = str(self.path)
@@ -155,29 +160,20 @@ class Text(StreamedText):
         return by_split | named
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """Documents of consecutive units.
-
-    Args:
-        units: texts; they can be read several times.
-        max_bytes: of the documents together; None takes all.
-    """
-
-    units: Iterable[str]
-    max_bytes: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        return bounded(gather(self.units), self.max_bytes)
-
-
-def gather(units: Iterable[str], shortest: int = SHORTEST) -> Iterator[str]:
+def gather(
+    units: Iterable[str], max_bytes: int | None = None, shortest: int = SHORTEST
+) -> Iterator[str]:
     """Join consecutive units to documents of at least `shortest` characters; the last may be less.
 
     Args:
         units: texts; blanks around them are removed.
+        max_bytes: of the documents together; None takes all.
         shortest: least number of characters.
     """
+    return bounded(_joined(units, shortest), max_bytes)
+
+
+def _joined(units: Iterable[str], shortest: int) -> Iterator[str]:
     document = []
     size = 0
     for unit in units:
@@ -190,6 +186,11 @@ def gather(units: Iterable[str], shortest: int = SHORTEST) -> Iterator[str]:
             size = 0
     if document:
         yield "\n".join(document)
+
+
+def _has_rows(file: Path) -> bool:
+    """Whether a file has rows with fields, by its name."""
+    return format_of(file) in (".jsonl", ".parquet") or file.name.endswith(_JSON)
 
 
 def _find(key: str, path: str) -> list[Path]:

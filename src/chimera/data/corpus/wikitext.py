@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.data.corpus.base import Sources, StreamedText
+from chimera.data.corpus.base import StreamedText
 from chimera.data.source import hub
-from chimera.data.source.files import read_lines, split_of
-from chimera.data.source.fingerprint import file_fingerprints, fingerprint_of
-from chimera.data.source.splits import Split, bounded, shares_of
+from chimera.data.source.cache import file_fingerprints, fingerprint_of
+from chimera.data.source.files import Repeatable, read_lines, split_of
+from chimera.data.source.splits import Sources, Split, bounded, shares_of
 from chimera.errors import UserError
 
 HUB = ("Salesforce/wikitext", "wikitext-2-raw-v1")
@@ -65,10 +65,10 @@ class WikiText2(StreamedText):
         if self.path is None:
             lines = hub.load_rows(*self._on_hub, "text", _INSTEAD)
         else:
-            lines = {split: Lines(file) for split, file in self._files(self.path).items()}
+            lines = {s: Repeatable(read_lines, f) for s, f in self._files(self.path).items()}
         shares = shares_of(lines)
         max_bytes = {s: self.max_bytes and self.max_bytes * shares[s] for s in lines}
-        return {split: [Articles(rows, max_bytes[split])] for split, rows in lines.items()}
+        return {s: [Repeatable(articles, rows, max_bytes[s])] for s, rows in lines.items()}
 
     @property
     def _on_hub(self) -> tuple[str, str]:
@@ -86,29 +86,12 @@ class WikiText2(StreamedText):
         return named
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Lines of a file."""
-
-    file: Path
-
-    def __iter__(self) -> Iterator[str]:
-        return read_lines(self.file)
+def articles(lines: Iterable[str], max_bytes: float | None = None) -> Iterator[str]:
+    """Join lines to articles without blank lines, up to `max_bytes` of text."""
+    return bounded(_joined(lines), max_bytes)
 
 
-@dataclass(frozen=True)
-class Articles:
-    """Articles of lines, up to `max_bytes` of text."""
-
-    lines: Iterable[str]
-    max_bytes: float | None
-
-    def __iter__(self) -> Iterator[str]:
-        return bounded(articles(self.lines), self.max_bytes)
-
-
-def articles(lines: Iterable[str]) -> Iterator[str]:
-    """Join lines to articles, without blank lines."""
+def _joined(lines: Iterable[str]) -> Iterator[str]:
     article: list[str] = []
     for line in lines:
         line = line.rstrip("\n")

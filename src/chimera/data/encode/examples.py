@@ -22,14 +22,15 @@ import numpy.typing as npt
 from chimera.data.corpus.labelled import Example, Labelled
 from chimera.data.encode.prepare import Prepared, prepare_tokenizer
 from chimera.data.source import cache
-from chimera.data.source.arrays import read_arrays
-from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.cache import fingerprint_of
+from chimera.data.source.files import read_arrays
 from chimera.data.tokenizer.base import Ids, Template, Tokenizer, TokenizerSettings
 from chimera.errors import UserError
 
 log = logging.getLogger("chimera")
 
-VERSION = 1
+VERSION = 2
+_FILE = "parts.npz"
 _AT_ONCE = 4000  # texts encoded in one call
 
 
@@ -89,11 +90,9 @@ def prepare_examples(
 
     def encode_all(folder: Path) -> dict[str, Any]:
         start = time.perf_counter()
-        counts = {}
-        for part, rows in examples().items():
-            encoded = encode(rows, tokenizer, corpus.seq_len)
-            np.savez(folder / f"{part}.npz", **vars(encoded))
-            counts[part] = {"examples": len(encoded), "tokens": len(encoded.ids)}
+        parts = {k: encode(rows, tokenizer, corpus.seq_len) for k, rows in examples().items()}
+        save_parts(parts, folder / _FILE)
+        counts = {k: {"examples": len(e), "tokens": len(e.ids)} for k, e in parts.items()}
         duration = time.perf_counter() - start
         sizes = ", ".join(f"{part} {count['examples']:,}" for part, count in counts.items())
         log.info("examples: %s, encoded in %.1f s", sizes, duration)
@@ -101,7 +100,7 @@ def prepare_examples(
 
     key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256, corpus.seq_len, tokenizer.template)
     folder, facts = cache.entry(root, "examples", key, encode_all)
-    parts = {part: read_encoded(folder / f"{part}.npz") for part in facts["splits"]}
+    parts = load_parts(folder / _FILE)
     report = {
         "corpus_sha256": corpus_hash,
         "tokens_sha256": _hash(parts),
@@ -180,15 +179,31 @@ def frame(a: Ids, b: Ids | None, template: Template, length: int) -> tuple[Ids, 
     return row.astype(np.int64), len(b) + len(template.end)
 
 
-def read_encoded(file: Path) -> Encoded:
-    """Read an `Encoded` whose fields were written with numpy's `savez`.
+def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
+    """Write parts to a file."""
+    arrays: dict[str, Any] = {
+        f"{part}/{name}": array
+        for part, examples in parts.items()
+        for name, array in vars(examples).items()
+    }
+    np.savez_compressed(file, **arrays)
+
+
+def load_parts(file: Path) -> dict[str, Encoded]:
+    """Read the parts that `save_parts` wrote.
 
     Raises:
         UserError: the file holds something else.
     """
-    names = [field.name for field in fields(Encoded)]
-    arrays = read_arrays(file, *names)
-    return Encoded(**{name: arrays[name] for name in names})
+    parts: dict[str, dict[str, Any]] = {}
+    for key, array in read_arrays(file).items():
+        part, _, name = key.rpartition("/")
+        parts.setdefault(part, {})[name] = array
+    names = {field.name for field in fields(Encoded)}
+    for part, arrays in parts.items():
+        if set(arrays) != names:
+            raise UserError(f"{file}: {part or 'it'} holds {', '.join(arrays)}, no examples")
+    return {part: Encoded(**arrays) for part, arrays in parts.items()}
 
 
 def class_counts(part: Encoded, classes: int) -> Ids:

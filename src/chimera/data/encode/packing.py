@@ -2,8 +2,7 @@
 
 A block is n consecutive tokens of the row. So there is no padding, and only the end of the row is
 cut off. An id takes two bytes if the vocabulary has at most 2¹⁶ ids, else four. The row is stored
-in shards of `SHARD` ids, `train.bin`, `train.1.bin`, …; `train.ends` has the end of each document
-in the row, its separator included, as 64-bit numbers.
+in shards of `SHARD` ids, `train.bin`, `train.1.bin`, ….
 
 Processes encode chunks of documents, and this process appends the results in order. So the files do
 not depend on the number of processes. `PROGRESS` notes after every `_SAVED_BYTES` how far the files
@@ -19,13 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from chimera.data.encode.workers import in_order
+from chimera.data.corpus.mixture import Recipe
+from chimera.data.source.cache import write_whole
+from chimera.data.source.division import DividedText
 from chimera.data.source.splits import SHARES, Split
+from chimera.data.source.workers import in_order
 from chimera.data.tokenizer.base import Tokenizer
 
 #: Part of the cache's key; raise it when the files' format changes.
@@ -35,13 +37,6 @@ PROGRESS = "progress.json"
 _SAVED_BYTES = 1 << 26
 _CHUNK_CHARACTERS = 1 << 18  # of the documents that are encoded in one call
 _CHUNK_DOCUMENTS = 500
-
-
-class Documents(Protocol):
-    """Text that is packed."""
-
-    def documents(self, first: int = 0) -> Iterator[tuple[Split, str]]:
-        """Split and text of each document but the first ones, always in the same order."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +64,12 @@ class PackedTokens:
         """All files, in order."""
         return self.joined or shards_of(self.file)
 
+    @classmethod
+    def joining(cls, rows: Sequence[PackedTokens]) -> PackedTokens:
+        """Several rows, one after the other."""
+        files = tuple(file for row in rows for file in row.files)
+        return cls(files[0], rows[0].dtype, files)
+
     def __len__(self) -> int:
         size: int = sum(file.stat().st_size for file in self.files)
         return size // np.dtype(self.dtype).itemsize
@@ -77,18 +78,34 @@ class PackedTokens:
         # Worker processes map the files themselves; the ids are not sent to them.
         return {"file": self.file, "dtype": self.dtype, "joined": self.joined}
 
-    def blocks(self, length: int) -> int:
-        """Number of blocks; a split shorter than one block has a single short block."""
-        return max(1, len(self) // length)
-
-    def block(self, index: int, length: int, epoch: int = 0) -> npt.NDArray[np.int64]:
-        """The index-th block [length]; the same in all epochs."""
-        return self.ids[index * length : (index + 1) * length].astype(np.int64)
-
     def _mapped(self, file: Path) -> npt.NDArray[Any]:
         if not file.stat().st_size:
             return np.empty(0, self.dtype)
         return np.memmap(file, dtype=self.dtype, mode="r")
+
+
+@dataclass(frozen=True)
+class MixedTokens:
+    """Train tokens of several sources.
+
+    Args:
+        rows: of each source.
+        recipe: how they are mixed.
+    """
+
+    rows: tuple[PackedTokens, ...]
+    recipe: Recipe
+
+    @cached_property
+    def ids(self) -> JoinedIds:
+        """Ids of all sources, each once, one source after the other."""
+        return JoinedIds([row.ids for row in self.rows])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.rows))
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"rows": self.rows, "recipe": self.recipe}  # worker processes map the files
 
 
 class JoinedIds:
@@ -127,11 +144,11 @@ def dtype(tokenizer: Tokenizer) -> str:
 
 
 class Encoded(NamedTuple):
-    """Documents of one split in a chunk: their ids as bytes, lengths [n], and bytes of UTF-8."""
+    """Documents of one split in a chunk: their ids as bytes, their number, and bytes of UTF-8."""
 
     split: Split
     ids: bytes
-    lengths: npt.NDArray[np.int64]
+    documents: int
     size: int
 
 
@@ -149,12 +166,12 @@ class Encode:
             rows = [np.append(ids, self.tokenizer.sep_id) for ids in self.tokenizer.encode(texts)]
             ids = np.concatenate(rows).astype(id_type).tobytes()
             size = sum(len(text.encode()) for text in texts)
-            encoded.append(Encoded(split, ids, np.array([len(row) for row in rows]), size))
+            encoded.append(Encoded(split, ids, len(rows), size))
         return encoded
 
 
 def pack(
-    folder: Path, text: Documents, tokenizer: Tokenizer, processes: int = 1
+    folder: Path, text: DividedText, tokenizer: Tokenizer, processes: int = 1
 ) -> dict[Split, dict[str, int]]:
     """Write all splits to a folder; return the numbers of documents, bytes and tokens of each.
 
@@ -216,8 +233,6 @@ class Rows:
         """Write encoded documents to the end of their split's row."""
         empty = {"documents": 0, "bytes": 0, "tokens": 0}
         counts = self.counts.setdefault(part.split, empty)
-        ends = counts["tokens"] + np.cumsum(part.lengths)
-        self._stream(self.folder / f"{part.split}.ends").write(ends.astype("<u8").tobytes())
         rest = memoryview(part.ids)
         while rest:
             shard, inside = divmod(counts["tokens"], SHARD)
@@ -225,7 +240,7 @@ class Rows:
             self._stream(self._shard(part.split, shard)).write(some)
             counts["tokens"] += len(some) // self.width
             rest = rest[len(some) :]
-        counts["documents"] += len(part.lengths)
+        counts["documents"] += part.documents
         counts["bytes"] += part.size
         self.unsaved += len(part.ids)
 
@@ -234,9 +249,7 @@ class Rows:
         for stream in self.open.values():
             stream.flush()
             os.fsync(stream.fileno())
-        temporary = self.folder / f"{PROGRESS}.writing"
-        temporary.write_text(json.dumps(self.counts))
-        os.replace(temporary, self.folder / PROGRESS)
+        write_whole(self.folder / PROGRESS, json.dumps(self.counts))
         self.unsaved = 0
 
     def finish(self) -> dict[Split, dict[str, int]]:
@@ -250,7 +263,6 @@ class Rows:
         """Cut off what was written after the last `save`."""
         sizes: dict[Path, int] = {}
         for split, counts in self.counts.items():
-            sizes[self.folder / f"{split}.ends"] = counts["documents"] * 8
             for shard in range(-(-counts["tokens"] // SHARD)):
                 ids = min(SHARD, counts["tokens"] - shard * SHARD)
                 sizes[self._shard(split, shard)] = ids * self.width

@@ -17,16 +17,15 @@ from functools import cache as once
 from pathlib import Path
 from typing import Any
 
-from chimera.data.corpus.base import Corpus, StreamedText
-from chimera.data.corpus.mixture import Mixture, Recipe
-from chimera.data.encode.large_text import VERSION as DIVIDED_VERSION
-from chimera.data.encode.large_text import DividedText, JoinedTexts, ListedText, divide_sources
-from chimera.data.encode.mixing import MixedTokens
-from chimera.data.encode.packing import VERSION, PackedTokens, dtype, pack
-from chimera.data.encode.workers import FOR_ONE_PROCESS, cores
+from chimera.data.corpus.base import Corpus
+from chimera.data.corpus.mixture import Mixture
+from chimera.data.encode.packing import VERSION, MixedTokens, PackedTokens, dtype, pack
 from chimera.data.source import cache
-from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.cache import fingerprint_of
+from chimera.data.source.division import VERSION as DIVIDED_VERSION
+from chimera.data.source.division import DividedText, TrainText, divide_sources
 from chimera.data.source.splits import Split
+from chimera.data.source.workers import FOR_ONE_PROCESS, cores
 from chimera.data.tokenizer.base import VERSION as TOKENIZER_VERSION
 from chimera.data.tokenizer.base import Tokenizer, TokenizerSettings, load
 
@@ -68,7 +67,7 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
     texts = [_Source(source, root, name) for name, source in sources.items()]
     corpus_hash = corpus.fingerprint()
     tokenizer, learning = prepare_tokenizer(
-        settings, corpus_hash, lambda: JoinedTexts([source.text().train for source in texts]), root
+        settings, corpus_hash, lambda: TrainText([source.text() for source in texts]), root
     )
     rows = [source.tokens(tokenizer) for source in texts]
     report = {
@@ -79,11 +78,14 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
         "packing_seconds": sum(packed["seconds"] for _, _, packed in rows),
         "cache": ", ".join(str(folder) for _, folder, _ in rows),
     }
-    tokens: Mapping[Any, Any] = rows[0][0]
+    tokens: dict[Any, Any] = rows[0][0]
     if isinstance(corpus, Mixture):
         by_source = zip(sources, rows, strict=True)
         report["sources"] = {name: packed["splits"] for name, (_, _, packed) in by_source}
-        tokens = _mixed([splits for splits, _, _ in rows], corpus.recipe)
+        splits = [each for each, _, _ in rows]
+        # Train tokens are mixed; valid and test tokens of all sources follow one after the other.
+        tokens = {split: PackedTokens.joining([s[split] for s in splits]) for split in splits[0]}
+        tokens["train"] = MixedTokens(tuple(each["train"] for each in splits), corpus.recipe)
     return Prepared(tokenizer, tokens, report)
 
 
@@ -103,12 +105,27 @@ class _Source:
         self.hash = corpus.fingerprint()
         self.text = once(self._text)
 
-    def _text(self) -> DividedText | ListedText:
+    @property
+    def processes(self) -> int:
+        """Processes that read and encode the text, if it is large."""
+        asked: int | None = getattr(self.corpus, "processes", None)
+        return asked or min(cores(), _MOST_PROCESSES)
+
+    def _text(self) -> DividedText:
         start = time.perf_counter()
-        if isinstance(self.corpus, StreamedText) and _streams(self.corpus):
-            text: DividedText | ListedText = _divided(self.corpus, self.hash, self.root)
-        else:
-            text = ListedText(self.corpus.splits())
+        sources = self.corpus.sources()
+
+        def make(folder: Path) -> dict[str, Any]:
+            return divide_sources(
+                folder,
+                sources,
+                self.corpus.where,
+                deduplicate=getattr(self.corpus, "deduplicate", False),
+                processes=self.processes,
+            )
+
+        key = fingerprint_of(DIVIDED_VERSION, self.hash)
+        text = DividedText(*cache.entry(self.root, "divided", key, make, resume=True), sources)
         log.info(
             "data: %s documents%s, %.1f MB, read in %.1f s",
             f"{text.facts['documents']:,}",
@@ -127,7 +144,7 @@ class _Source:
             text = self.text()
             start = time.perf_counter()
             large = text.facts["bytes"] > FOR_ONE_PROCESS
-            counts = pack(folder, text, tokenizer, _processes(self.corpus) if large else 1)
+            counts = pack(folder, text, tokenizer, self.processes if large else 1)
             seconds = time.perf_counter() - start
             sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
             log.info("tokens%s: %s, packed in %.1f s", self.name, sizes, seconds)
@@ -138,16 +155,6 @@ class _Source:
         id_type = dtype(tokenizer)
         splits: list[Split] = list(packed["splits"])
         return {s: PackedTokens(folder / f"{s}.bin", id_type) for s in splits}, folder, packed
-
-
-def _mixed(rows: list[dict[Split, PackedTokens]], recipe: Recipe) -> Mapping[Any, Any]:
-    """Train tokens to be mixed; valid and test tokens of all sources, one after the other."""
-    tokens: dict[Split, Any] = {"train": MixedTokens(tuple(row["train"] for row in rows), recipe)}
-    held_out: tuple[Split, ...] = ("valid", "test")
-    for split in held_out:
-        files = tuple(file for row in rows for file in row[split].files)
-        tokens[split] = PackedTokens(files[0], rows[0][split].dtype, files)
-    return tokens
 
 
 def _tokens_hash(folders: Sequence[Path]) -> str:
@@ -200,30 +207,3 @@ def prepare_tokenizer(
     key = fingerprint_of(TOKENIZER_VERSION, settings.fingerprint(corpus_hash))
     folder, facts = cache.entry(root, "tokenizer", key, make)
     return load(folder), facts["seconds"]
-
-
-def _divided(corpus: StreamedText, corpus_hash: str, root: Path) -> DividedText:
-    sources = corpus.sources()
-
-    def make(folder: Path) -> dict[str, Any]:
-        return divide_sources(
-            folder,
-            sources,
-            corpus.where,
-            deduplicate=corpus.deduplicate,
-            processes=_processes(corpus),
-        )
-
-    key = fingerprint_of(DIVIDED_VERSION, corpus_hash)
-    folder, facts = cache.entry(root, "divided", key, make, resume=True)
-    return DividedText(folder, facts, sources)
-
-
-def _streams(corpus: StreamedText) -> bool:
-    """Whether `splits` is what `sources` gives: a class of somebody's own may change it."""
-    return type(corpus).splits is StreamedText.splits
-
-
-def _processes(corpus: Corpus | StreamedText) -> int:
-    asked: int | None = getattr(corpus, "processes", None)
-    return asked or min(cores(), _MOST_PROCESSES)

@@ -17,8 +17,10 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,9 @@ log = logging.getLogger("chimera")
 
 MANIFEST = "manifest.json"
 _PATIENCE = 1.0  # seconds of waiting for another process before the log says so
+#: A file that changed so shortly before its hash was noted may change again within the same time of
+#: change: file systems count it in steps of up to two seconds (FAT).
+_SETTLED_NS = 2_000_000_000
 _reads_only: ContextVar[bool] = ContextVar("reads_only", default=False)
 
 
@@ -46,11 +51,6 @@ def reading_only() -> Iterator[None]:
         yield
     finally:
         _reads_only.reset(before)
-
-
-def reads_only() -> bool:
-    """Whether this is inside `reading_only`."""
-    return _reads_only.get()
 
 
 def entry(
@@ -81,7 +81,7 @@ def entry(
     facts = _read(folder)
     if facts is not None:
         return folder, facts
-    if reads_only():
+    if _reads_only.get():
         raise NotCached(str(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +116,23 @@ def has(root: Path, kind: str, key: str) -> bool:
     return _read(root / kind / key[:32]) is not None
 
 
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that is whole or absent, also if the process or the machine stops."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".")
+    with os.fdopen(handle, "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(handle)
+    os.replace(temporary, file)
+
+
+def sha256_of(file: Path) -> str:
+    """Hash of a file's contents."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     lock = FileLock(folder.with_suffix(".lock"))
@@ -140,16 +157,18 @@ def _write(
         if not resume:
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    for file in _files(partial):
-        _sync(file)
-    files = _files(partial)
+    files = {
+        f.relative_to(partial).as_posix(): f for f in sorted(partial.rglob("*")) if f.is_file()
+    }
+    for file in files.values():
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
     manifest = {
-        "files": {file.relative_to(partial).as_posix(): _digest(file) for file in files},
-        "stats": {file.relative_to(partial).as_posix(): _stat(file) for file in files},
+        "files": {name: sha256_of(file) for name, file in files.items()},
+        "stats": {name: _stat(file) for name, file in files.items()},
         "facts": facts,
     }
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    _sync(partial / MANIFEST)
+    write_whole(partial / MANIFEST, json.dumps(manifest, indent=1))
     os.replace(partial, folder)
     return facts
 
@@ -161,7 +180,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
         stats = manifest["stats"]
         for name, digest in manifest["files"].items():
             file = folder / name
-            if _stat(file) != stats.get(name) and _digest(file) != digest:
+            if _stat(file) != stats.get(name) and sha256_of(file) != digest:
                 return None
         return dict(manifest["facts"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -171,20 +190,6 @@ def _read(folder: Path) -> dict[str, Any] | None:
 def _stat(file: Path) -> list[int]:
     status = file.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-def _sync(file: Path) -> None:
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.rglob("*") if f.is_file() and f.name != MANIFEST)
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def removable(root: Path, named: Collection[Path]) -> list[tuple[Path, int]]:
@@ -198,29 +203,66 @@ def removable(root: Path, named: Collection[Path]) -> list[tuple[Path, int]]:
     """
     kept = {path.resolve() for path in named}
     found = []
-    for kind in sorted(root.iterdir()) if root.is_dir() else ():
-        if kind.is_symlink() or not kind.is_dir():
-            continue
-        for folder in sorted(kind.iterdir()):
-            entry = re.fullmatch(r"[0-9a-f]{32}", folder.name) and (folder / MANIFEST).is_file()
-            partial = re.fullmatch(r"\.[0-9a-f]{32}\.partial", folder.name)
-            ours = not folder.is_symlink() and folder.is_dir() and (entry or partial)
-            if ours and folder.resolve() not in kept:
-                files = (file for file in folder.rglob("*") if not file.is_symlink())
-                found.append((folder, sum(file.stat().st_size for file in files if file.is_file())))
+    for folder in sorted(root.glob("*/*")):
+        complete = re.fullmatch(r"[0-9a-f]{32}", folder.name) and (folder / MANIFEST).is_file()
+        partial = re.fullmatch(r"\.[0-9a-f]{32}\.partial", folder.name)
+        links = folder.is_symlink() or folder.parent.is_symlink()
+        ours = folder.is_dir() and not links and (complete or partial)
+        if ours and folder.resolve() not in kept:
+            files = (file for file in folder.rglob("*") if not file.is_symlink())
+            found.append((folder, sum(file.stat().st_size for file in files if file.is_file())))
     return found
 
 
 def remove(folder: Path) -> bool:
     """Remove an entry that `removable` has listed; False if a process is building it."""
     name = folder.name.removeprefix(".").removesuffix(".partial")
-    lock = FileLock(folder.with_name(f"{name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        with FileLock(folder.with_name(f"{name}.lock"), timeout=0):
+            shutil.rmtree(folder)
     except Timeout:
         return False
-    try:
-        shutil.rmtree(folder)
-    finally:
-        lock.release()
     return True
+
+
+def fingerprint_of(*parts: object) -> str:
+    """Hash plain values to hexadecimal digits."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def file_fingerprint(file: Path, whole: int = 1 << 28) -> str:
+    """Hash a file's contents; of a file above `whole` bytes: its ends, size and time of change."""
+    status = file.stat()
+    if status.st_size <= whole:
+        return sha256_of(file)
+    with file.open("rb") as stream:
+        head = stream.read(1 << 16)
+        stream.seek(-(1 << 16), 2)
+        return fingerprint_of(head, stream.read(), status.st_size, status.st_mtime_ns)
+
+
+def file_fingerprints(files: Sequence[Path], cache: Path) -> list[str]:
+    """`file_fingerprint` of each file; one of unchanged size and time of change is not read again.
+
+    Args:
+        files: whose hashes are noted together.
+        cache: directory of the cache; one that cannot be written to only costs time.
+    """
+    paths = [str(file.resolve()) for file in files]
+    notes = cache / "fingerprints" / f"{fingerprint_of(paths)[:32]}.json"
+    noted: dict[str, list[object]] = {}
+    with suppress(OSError, ValueError):
+        noted = json.loads(notes.read_text())
+    found: dict[str, list[object]] = {}
+    for path, file in zip(paths, files, strict=True):
+        stamp = _stat(file)
+        known = noted.get(path, [])
+        if known[:2] == stamp:
+            found[path] = known
+        else:
+            settled = time.time_ns() - stamp[1] > _SETTLED_NS
+            found[path] = [*(stamp if settled else (None, None)), file_fingerprint(file)]
+    if found != noted and not _reads_only.get():
+        with suppress(OSError):
+            write_whole(notes, json.dumps(found))
+    return [str(found[path][2]) for path in paths]

@@ -2,32 +2,34 @@
 
 Offline, the hub's libraries retry for half a minute and raise a traceback. So before a request this
 module checks whether a local copy exists or the hub can be reached.
+
+A data set that is too large to fetch as a whole is read as a stream, up to a bound (`streamed`).
+Its text is needed up to three times (to divide it, for the tokenizer, to encode it), so it is kept
+in the cache, in compressed JSON lines. An interrupted stream goes on after its last whole file.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from chimera.data.source import cache
+from chimera.data.source.cache import fingerprint_of, write_whole
+from chimera.data.source.files import SPLIT_WORDS, Repeatable
 from chimera.data.source.splits import Split
-from chimera.errors import UserError
+from chimera.errors import UserError, one_line
 
-#: Names of splits on the hub to ours.
-_SPLITS: dict[str, Split] = {
-    "train": "train",
-    "validation": "valid",
-    "valid": "valid",
-    "dev": "valid",
-    "test": "test",
-}
+_KIND = "hub"
+_FILE_BYTES = 1 << 26  # of text in each file of a stream
+_STATE = "state.json"
 
 
 def is_id(path: str) -> bool:
@@ -77,9 +79,13 @@ def load_rows(
                 f"{name} has no column {field}; data.field takes one of"
                 f" {', '.join(data.column_names)}"
             )
-        if split in _SPLITS:
-            rows[_SPLITS[split]] = Column(data, field)
+        if split in SPLIT_WORDS:
+            rows[SPLIT_WORDS[split]] = Repeatable(_column, data, field)
     return rows
+
+
+def _column(data: Iterable[dict[str, str]], field: str) -> Iterator[str]:
+    return (row[field] for row in data)
 
 
 def load_splits(name: str, config: str | None, instead: str) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def errors(name: str, config: str | None, instead: str) -> Iterator[None]:
             ) from error
         raise _unavailable(name, config, instead) from error
     except ValueError as error:  # an unknown or missing configuration: the message lists them
-        raise UserError(f"{name}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{name}: {one_line(error)}") from error
 
 
 def find_file(name: str, file: str, option: str) -> Path:
@@ -169,20 +175,115 @@ def reachable(timeout: float = 1.0) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Column:
-    """Values of a text column; they can be read several times."""
-
-    data: Iterable[dict[str, str]]
-    field: str
-
-    def __iter__(self) -> Iterator[str]:
-        return (row[self.field] for row in self.data)
-
-
 def _unavailable(name: str, config: str | None, instead: str) -> UserError:
     arguments = f"'{name}'" if config is None else f"'{name}', '{config}'"
     return UserError(
         f"the data set {name} is not on this machine and cannot be fetched; check the name, fetch"
         f" it once while connected (datasets.load_dataset({arguments})), or give {instead}"
     )
+
+
+def streamed(
+    root: Path, name: str, config: str | None, field: str, max_bytes: int, instead: str
+) -> list[Path]:
+    """Files of JSON lines `{"text": …}` with the first `max_bytes` of a data set's train split.
+
+    Args:
+        root: directory of the cache.
+        name, config, instead: as of `check_dataset`.
+        field: name of the column.
+        max_bytes: of text; the last row may exceed it.
+
+    Raises:
+        UserError: the data set is not available or has no such column.
+    """
+
+    def build(folder: Path) -> dict[str, Any]:
+        return _Stream(folder, name, config, field, instead).write(max_bytes)
+
+    key = _key(name, config, field, max_bytes)
+    folder, _ = cache.entry(root, _KIND, key, build, resume=True)
+    return sorted(folder.glob("*.jsonl.zst"))
+
+
+def is_streamed(root: Path, name: str, config: str | None, field: str, max_bytes: int) -> bool:
+    """Whether `streamed` has its files in the cache."""
+    return cache.has(root, _KIND, _key(name, config, field, max_bytes))
+
+
+def _key(*settings: object) -> str:
+    return fingerprint_of(_KIND, 1, *settings)
+
+
+class _Stream:
+    """Writes a stream to a folder, file by file."""
+
+    def __init__(
+        self, folder: Path, name: str, config: str | None, field: str, instead: str
+    ) -> None:
+        self.folder = folder
+        self.name = name
+        self.config = config
+        self.field = field
+        self.instead = instead
+        state = folder / _STATE
+        #: Number and bytes of the whole files, and the position of `datasets` behind them.
+        self.done: dict[str, Any] = {"files": 0, "bytes": 0, "rows": 0, "position": None}
+        if state.exists():
+            self.done = json.loads(state.read_text())
+
+    def write(self, max_bytes: int) -> dict[str, Any]:
+        """Write up to `max_bytes` of text; return the numbers of files, rows and bytes."""
+        with errors(self.name, self.config, self.instead):
+            data = self._open()
+            if self.done["position"] is not None:
+                data.load_state_dict(self.done["position"])
+            rows = iter(data)
+            while self.done["bytes"] < max_bytes and self._write_file(data, rows, max_bytes):
+                pass
+        (self.folder / _STATE).unlink(missing_ok=True)
+        return {key: self.done[key] for key in ("files", "rows", "bytes")}
+
+    def _open(self) -> Any:
+        from datasets import load_dataset
+
+        data = load_dataset(self.name, self.config, split="train", streaming=True)
+        names = data.column_names
+        return data.select_columns([self.field]) if names and self.field in names else data
+
+    def _write_file(self, data: Any, rows: Iterator[dict[str, Any]], max_bytes: int) -> bool:
+        """Write one file; whether there may be more rows."""
+        import pyarrow
+
+        file = self.folder / f"{self.done['files']:05d}.jsonl.zst"
+        temporary = file.with_suffix(".writing")
+        size = count = 0
+        with pyarrow.CompressedOutputStream(str(temporary), "zstd") as stream:
+            for row in rows:
+                text = self._text(row)
+                stream.write(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
+                size = size + len(text.encode())
+                count = count + 1
+                if size >= _FILE_BYTES or self.done["bytes"] + size >= max_bytes:
+                    break
+        if not count:
+            temporary.unlink()
+            return False
+        os.replace(temporary, file)
+        self.done = {
+            "files": self.done["files"] + 1,
+            "bytes": self.done["bytes"] + size,
+            "rows": self.done["rows"] + count,
+            "position": data.state_dict(),
+        }
+        write_whole(self.folder / _STATE, json.dumps(self.done))
+        return True
+
+    def _text(self, row: dict[str, Any]) -> str:
+        text = row.get(self.field)
+        if not isinstance(text, str):
+            raise UserError(
+                f"{self.name} has no text in data.field={self.field};"
+                f" its columns are {', '.join(row)}"
+            )
+        return text

@@ -1,13 +1,14 @@
-"""Divide documents into train, valid and test, and limit their size (SPEC D3).
+"""Rules by which documents belong to train, valid or test, and bounds of their size (SPEC D3).
 
 A document belongs to one split; only a text of fewer than twenty documents is cut into more.
+`chimera.data.source.division` applies them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,42 +19,13 @@ from chimera.errors import UserError
 log = logging.getLogger("chimera")
 
 Split = Literal["train", "valid", "test"]
-#: Documents of each split, never empty.
-Splits = dict[Split, list[str]]
+#: Documents of the parts (files) of each present split. Each part can be read again, gives the same
+#: documents each time, and can be sent to another process.
+Sources = Mapping[Split, Sequence[Iterable[str]]]
 #: Share of the text of each split, for a corpus without splits.
 SHARES: dict[Split, float] = {"train": 0.90, "valid": 0.05, "test": 0.05}
 #: Fewest documents that are divided without cutting them.
 FEWEST = 20
-
-
-def divide(documents: Sequence[str], shares: dict[Split, float] = SHARES) -> Splits:
-    """Divide documents among splits by the hash of their text, as `choose` says.
-
-    Inside a split documents keep their order. Fewer than twenty documents are first cut into about
-    twenty.
-
-    Args:
-        documents: texts.
-        shares: share of the text of each split; they add up to 1 or less.
-
-    Raises:
-        UserError: fewer pieces of text than splits.
-    """
-    documents = pieces(documents)
-    digests = np.array([digest_of(document) for document in documents], dtype=np.uint64)
-    lengths = np.array([len(document) for document in documents], dtype=np.int64)
-
-    def below(bound: int | None) -> Candidates:
-        inside = slice(None) if bound is None else digests < np.uint64(bound)
-        return Candidates(np.arange(len(digests))[inside], digests[inside], lengths[inside])
-
-    chosen = choose(below, len(documents), int(lengths.sum()), shares)
-    largest = max(shares, key=lambda split: shares[split])
-    split_by_index = {int(i): split for split, indices in chosen.items() for i in indices}
-    divided: Splits = {split: [] for split in shares}
-    for index, document in enumerate(documents):
-        divided[split_by_index.get(index, largest)].append(document)
-    return divided
 
 
 class Candidates(NamedTuple):
@@ -154,28 +126,10 @@ def _cut(text: str, parts: int) -> list[str]:
 
 
 def shares_of(present: Collection[Split]) -> dict[Split, float]:
-    """Share of the text in each present split, before `complete` makes the missing ones."""
+    """Share of the text in each present split, before the missing ones are made."""
     source = _source(present)
     missing = sum(share for split, share in SHARES.items() if split not in present)
     return {split: SHARES[split] + (missing if split == source else 0) for split in present}
-
-
-def complete(splits: dict[Split, list[str]], where: str) -> Splits:
-    """Make the missing splits from the present ones, as `shares_to_divide` says.
-
-    Args:
-        splits: documents of the present splits; an empty list counts as missing.
-        where: source of the text, for messages.
-
-    Raises:
-        UserError: no text, or too little to divide.
-    """
-    splits = {split: documents for split, documents in splits.items() if documents}
-    divided = shares_to_divide(splits, where)
-    if divided is not None:
-        source, shares = divided
-        splits |= divide(splits[source], shares)
-    return {split: splits[split] for split in SHARES}
 
 
 def shares_to_divide(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.data.source import hub
-from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
+from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import DESCRIPTION, SpecialIds, Template, Tokenizer, load
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError

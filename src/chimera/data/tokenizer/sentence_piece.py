@@ -18,7 +18,7 @@ from typing import Self
 
 import numpy as np
 
-from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
+from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, letters_of
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveInt

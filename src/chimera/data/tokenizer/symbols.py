@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.cache import fingerprint_of
 from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
 from chimera.types import PositiveInt
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from chimera.data.source.fingerprint import fingerprint_of
+from chimera.data.source.cache import fingerprint_of
 from chimera.data.tokenizer.base import SpecialIds, Tokenizer
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chimera.data.source.fingerprint import file_fingerprint, fingerprint_of
+from chimera.data.source.cache import file_fingerprint, fingerprint_of
 from chimera.data.tokenizer.base import SpecialIds, Tokenizer, locate
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera.data.corpus.base import Data
-from chimera.data.source.fingerprint import fingerprint_of
-from chimera.data.source.splits import Split, Splits
+from chimera.data.source.cache import fingerprint_of
+from chimera.data.source.splits import SHARES, Sources, Split
 from chimera.errors import UserError
 from chimera.types import PositiveInt, Seed
 
@@ -153,12 +153,11 @@ class Synthetic(Data, ABC):
         counter = np.array([0, 0, 0, block], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
-    def splits(self) -> Splits:
+    def sources(self) -> Sources:
         """Each sequence as a text of numbers, for tasks that read text."""
-        names: tuple[Split, ...] = ("train", "valid", "test")
         return {
-            split: [" ".join(map(str, row)) for row in self.sequences(split).ids.tolist()]
-            for split in names
+            split: [[" ".join(map(str, row)) for row in self.sequences(split).ids.tolist()]]
+            for split in SHARES
         }
 
 

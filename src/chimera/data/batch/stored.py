@@ -1,22 +1,53 @@
-"""A test set that is too large to copy into each run: a reference to its tokens in the cache."""
+"""Test sets in files, so that a test can be repeated without its corpus.
+
+A test set that is too large to copy into each run is a reference to its tokens in the cache.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from chimera.data.batch.collate import Example
 from chimera.data.encode.packing import PackedTokens
-from chimera.data.source.arrays import read_arrays
-from chimera.data.source.cache import MANIFEST
+from chimera.data.source.cache import sha256_of
+from chimera.data.source.files import read_arrays
 from chimera.errors import UserError
 
 #: Most tokens of a test set that is copied into a run.
 LARGEST_COPY = 1 << 24
+
+
+def save_examples(examples: Sequence[Example], file: Path, **facts: Any) -> None:
+    """Write examples and further numbers to a file."""
+    arrays: dict[str, Any] = {
+        "ids": np.concatenate([e.ids for e in examples]).astype(np.uint32),
+        "lengths": np.array([len(e.ids) for e in examples]),
+        "counts": np.array([len(e.positions) for e in examples]),
+        "positions": np.concatenate([e.positions for e in examples]).astype(np.uint32),
+        "targets": np.concatenate([e.targets for e in examples]).astype(np.uint32),
+        **facts,
+    }
+    np.savez_compressed(file, **arrays)
+
+
+def load_examples(file: Path) -> list[Example]:
+    """Read the examples that `save_examples` wrote.
+
+    Raises:
+        UserError: the file holds something else.
+    """
+    stored = read_arrays(file, "ids", "lengths", "counts", "positions", "targets")
+    bounds = {"ids": "lengths", "positions": "counts", "targets": "counts"}
+    columns = [
+        np.split(stored[name].astype(np.int64), np.cumsum(stored[sizes])[:-1])
+        for name, sizes in bounds.items()
+    ]
+    return [Example(i, *parts) for i, parts in enumerate(zip(*columns, strict=True))]
 
 
 def is_large(tokens: Any) -> bool:
@@ -32,10 +63,9 @@ def refer(file: Path, tokens: PackedTokens, **facts: Any) -> None:
         tokens: in files.
         facts: numbers that are needed to read the test set again.
     """
-    shards = tokens.files
     values: dict[str, Any] = {
-        "reference": [str(shard.resolve()) for shard in shards],
-        "sha256": [_noted(shard) or _digest(shard) for shard in shards],
+        "reference": [str(shard.resolve()) for shard in tokens.files],
+        "sha256": [sha256_of(shard) for shard in tokens.files],
         "dtype": tokens.dtype,
         **facts,
     }
@@ -49,13 +79,12 @@ def referred(file: Path, *facts: str) -> tuple[PackedTokens, dict[str, npt.NDArr
     Raises:
         UserError: the tokens are gone or are others now.
     """
-    stored = read_arrays(file)
-    if "reference" not in stored:
+    if "reference" not in read_arrays(file):
         return None
     stored = read_arrays(file, "reference", "sha256", "dtype", *facts)
     shards = [Path(str(shard)) for shard in stored["reference"]]
     for shard, digest in zip(shards, stored["sha256"], strict=True):
-        if not shard.is_file() or _digest(shard) != str(digest):
+        if not shard.is_file() or sha256_of(shard) != str(digest):
             raise UserError(
                 f"the test set is in {shard}, which {'changed' if shard.is_file() else 'is gone'};"
                 " start the run's own command again to prepare the same data"
@@ -64,18 +93,9 @@ def referred(file: Path, *facts: str) -> tuple[PackedTokens, dict[str, npt.NDArr
     return tokens, {name: stored[name] for name in facts}
 
 
-def _noted(file: Path) -> str | None:
-    """Hash of a file by the manifest of the cache."""
-    try:
-        files: dict[str, str] = json.loads((file.parent / MANIFEST).read_text())["files"]
-        return files[file.name]
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def separator_of(file: Path) -> int:
+    """The separator of documents that a module of packed tokens wrote with its test set."""
+    return int(read_arrays(file, "sep")["sep"])
 
 
 def places(file: Path) -> set[Path]:
