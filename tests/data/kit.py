@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chimera.data.corpus.base import Corpus, Data
+from chimera.data.corpus.base import Data
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.source.division import divided
-from chimera.data.source.splits import Sources, Split
+from chimera.data.source.splits import Sources, Split, divided
 from chimera.data.tokenizer.base import SpecialIds, Tokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePiece
 
@@ -81,7 +80,7 @@ def divide(documents: list[str]) -> dict[Split, list[str]]:
     return divided({"train": [documents]}, "here")
 
 
-def splits_of(corpus: Corpus) -> dict[Split, list[str]]:
+def splits_of(corpus: Data) -> dict[Split, list[str]]:
     """Documents of a corpus by split."""
     return divided(corpus.sources(), corpus.where)
 
@@ -114,7 +113,7 @@ def packed(folder: Path, ids: np.ndarray) -> PackedTokens:
     """A split of these ids."""
     file = folder / "tokens.bin"
     file.write_bytes(ids.astype("<u2").tobytes())
-    return PackedTokens(file, "<u2")
+    return PackedTokens((file,), "<u2")
 
 
 def bert_vocabulary(folder: Path) -> Path:

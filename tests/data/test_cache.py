@@ -101,7 +101,7 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch) -> 
 
 def test_documents_are_joined_by_separators(tmp_path: Path) -> None:
     counts = pack(tmp_path, Listed({"train": ["5 6 7", "8"], "valid": ["9"]}), Numbers())
-    tokens = PackedTokens(tmp_path / "train.bin", dtype(Numbers()))
+    tokens = PackedTokens((tmp_path / "train.bin",), dtype(Numbers()))
     assert tokens.ids.tolist() == [5, 6, 7, 3, 8, 3]
     assert len(tokens) == 6
     assert counts["train"] == {"documents": 2, "bytes": 6, "tokens": 6}
@@ -112,7 +112,7 @@ def test_ids_take_as_little_as_they_can(tmp_path: Path, size: int, kept: str) ->
     tokenizer = Numbers(size)
     assert dtype(tokenizer) == kept
     pack(tmp_path, Listed({"train": [str(size - 1)]}), tokenizer)
-    assert PackedTokens(tmp_path / "train.bin", kept).ids.tolist() == [size - 1, 3]
+    assert PackedTokens((tmp_path / "train.bin",), kept).ids.tolist() == [size - 1, 3]
 
 
 def test_workers_are_sent_the_file_and_not_its_contents(tmp_path: Path) -> None:
@@ -121,14 +121,6 @@ def test_workers_are_sent_the_file_and_not_its_contents(tmp_path: Path) -> None:
     sent = pickle.dumps(tokens)
     assert len(sent) < 1000
     np.testing.assert_array_equal(pickle.loads(sent).ids, tokens.ids)
-
-
-def test_blocks_cover_the_row_but_its_tail(tmp_path: Path) -> None:
-    tokens = packed(tmp_path, np.arange(10))
-    assert tokens.blocks(4) == 2
-    assert [tokens.block(i, 4).tolist() for i in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert tokens.blocks(100) == 1
-    assert tokens.block(0, 100).tolist() == list(range(10))
 
 
 def test_unchanged_files_are_not_hashed_again(tmp_path: Path, monkeypatch) -> None:

@@ -85,14 +85,15 @@ def test_packed_documents_are_separated_by_the_end_token(tmp_path: Path) -> None
     assert ends == data.report["splits"]["valid"]["documents"]
 
 
-@pytest.mark.parametrize("shard", [1 << 20, 30])
-def test_a_large_test_split_is_referred_to(tmp_path: Path, shard: int, monkeypatch) -> None:
+@pytest.mark.parametrize("size", [1 << 20, 30])
+def test_a_large_test_split_is_referred_to(tmp_path: Path, size: int, monkeypatch) -> None:
     monkeypatch.setattr(stored, "LARGEST_COPY", 10)
     ids = np.arange(75, dtype="<u2")
-    files = [tmp_path / "test.bin", tmp_path / "test.1.bin", tmp_path / "test.2.bin"]
-    for file, start in zip(files, range(0, 75, shard), strict=False):
-        file.write_bytes(ids[start : start + shard].tobytes())
-    row = PackedTokens(files[0], "<u2")
+    files = []
+    for start in range(0, 75, size):
+        files.append(tmp_path / f"{start}.bin")
+        files[-1].write_bytes(ids[start : start + size].tobytes())
+    row = PackedTokens(tuple(files), "<u2")
     module = causal.CausalDataModule(
         settings(), small_piece(), prepared=Prepared(Numbers(), {"test": row}, {})
     )
@@ -104,7 +105,7 @@ def test_a_large_test_split_is_referred_to(tmp_path: Path, shard: int, monkeypat
     assert targets == list(range(1, 75))
     files[0].write_bytes(ids[:3].tobytes())
     again.load_test(tmp_path / "test.npz")
-    with pytest.raises(UserError, match=r"test.bin, which changed; start the run's own command"):
+    with pytest.raises(UserError, match=r"0.bin, which changed; start the run's own command"):
         again.test_dataloader()
 
 

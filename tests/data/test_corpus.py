@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from chimera.data.source.cache import file_fingerprint
-from chimera.data.source.division import divided
-from chimera.data.source.splits import bounded, shares_of
+from chimera.data.source.splits import bounded, divided, shares_of
 from chimera.errors import UserError
 from tests.data.kit import divide, sentences
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chimera.data.corpus.text import Text
-from chimera.data.source import division
-from chimera.data.source.division import DividedText, TrainText, divide_sources
+from chimera.data.source import splits
+from chimera.data.source.splits import DividedText, TrainText, divide_sources
 from chimera.errors import UserError
 from tests.data.kit import sentences, splits_of
 
@@ -55,8 +55,8 @@ def test_as_all_at_once(files, max_bytes, tmp_path: Path, monkeypatch) -> None:
         write(tmp_path / "text" / name, documents)
     corpus = Text(path=str(tmp_path / "text"), max_bytes=max_bytes)
     expected = splits_of(corpus)
-    monkeypatch.setattr(division, "_AT_ONCE", 16)
-    monkeypatch.setattr(division, "_WRITTEN_AT_ONCE", 5)
+    monkeypatch.setattr(splits, "_AT_ONCE", 16)
+    monkeypatch.setattr(splits, "_WRITTEN_AT_ONCE", 5)
     text = divided_in(tmp_path / "out", corpus)
     assert by_split(text) == expected
     assert list(TrainText([text])) == expected["train"]
@@ -69,7 +69,7 @@ def test_as_all_at_once(files, max_bytes, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_any_number_of_processes_writes_the_same(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(division, "FOR_ONE_PROCESS", 1)
+    monkeypatch.setattr(splits, "FOR_ONE_PROCESS", 1)
     for seed in range(5):
         write(tmp_path / "text" / f"{seed}.txt", long(20, seed))
     corpus = Text(path=str(tmp_path / "text"))
@@ -82,7 +82,7 @@ def test_any_number_of_processes_writes_the_same(tmp_path: Path, monkeypatch) ->
 
 @pytest.mark.parametrize("bucket", [1 << 21, 10])
 def test_equal_documents_are_kept_once(bucket: int, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(division, "_BUCKET", bucket)
+    monkeypatch.setattr(splits, "_BUCKET", bucket)
     train, valid, test = long(60), long(6, 1), long(5, 2)
     write(tmp_path / "text" / "train.txt", [*train, *train[:9], valid[2], test[1]])
     write(tmp_path / "text" / "valid.txt", [*valid, valid[0], test[3]])
@@ -111,7 +111,7 @@ def test_an_interrupted_division_reads_only_missing_parts(tmp_path: Path, monkey
         write(tmp_path / "text" / f"{seed}.txt", long(20, seed))
     corpus = Text(path=str(tmp_path / "text"))
     whole = divided_in(tmp_path / "whole", corpus)
-    write_notes, parts = division.write_notes, []
+    write_notes, parts = splits.write_notes, []
 
     def stopped(work):
         parts.append(work[0].name)
@@ -119,7 +119,7 @@ def test_an_interrupted_division_reads_only_missing_parts(tmp_path: Path, monkey
             raise KeyboardInterrupt
         return write_notes(work)
 
-    monkeypatch.setattr(division, "write_notes", stopped)
+    monkeypatch.setattr(splits, "write_notes", stopped)
     with pytest.raises(KeyboardInterrupt):
         divided_in(tmp_path / "out", corpus)
     assert divided_in(tmp_path / "out", corpus).facts == whole.facts

@@ -58,7 +58,7 @@ def rows(folder: Path, *sizes: int) -> tuple[PackedTokens, ...]:
     for number, size in enumerate(sizes):
         file = folder / f"{number}.bin"
         file.write_bytes((1000 * (number + 1) + np.arange(size)).astype("<u2").tobytes())
-        found.append(PackedTokens(file, "<u2"))
+        found.append(PackedTokens((file,), "<u2"))
     return tuple(found)
 
 

@@ -71,7 +71,7 @@ def test_damaged_tokens_are_packed_again(tmp_path: Path) -> None:
     corpus = Toy(cache_dir=str(tmp_path))
     first = prepare(corpus, small_piece())
     before = first.splits["train"].ids.tolist()
-    with first.splits["train"].file.open("r+b") as stream:
+    with first.splits["train"].files[0].open("r+b") as stream:
         stream.truncate(10)
     assert prepare(corpus, small_piece()).splits["train"].ids.tolist() == before
 

@@ -64,8 +64,8 @@ def refer(file: Path, tokens: PackedTokens, **facts: Any) -> None:
         facts: numbers that are needed to read the test set again.
     """
     values: dict[str, Any] = {
-        "reference": [str(shard.resolve()) for shard in tokens.files],
-        "sha256": [sha256_of(shard) for shard in tokens.files],
+        "reference": [str(part.resolve()) for part in tokens.files],
+        "sha256": [sha256_of(part) for part in tokens.files],
         "dtype": tokens.dtype,
         **facts,
     }
@@ -82,14 +82,14 @@ def referred(file: Path, *facts: str) -> tuple[PackedTokens, dict[str, npt.NDArr
     if "reference" not in read_arrays(file):
         return None
     stored = read_arrays(file, "reference", "sha256", "dtype", *facts)
-    shards = [Path(str(shard)) for shard in stored["reference"]]
-    for shard, digest in zip(shards, stored["sha256"], strict=True):
-        if not shard.is_file() or sha256_of(shard) != str(digest):
+    files = [Path(str(file)) for file in stored["reference"]]
+    for part, digest in zip(files, stored["sha256"], strict=True):
+        if not part.is_file() or sha256_of(part) != str(digest):
             raise UserError(
-                f"the test set is in {shard}, which {'changed' if shard.is_file() else 'is gone'};"
+                f"the test set is in {part}, which {'changed' if part.is_file() else 'is gone'};"
                 " start the run's own command again to prepare the same data"
             )
-    tokens = PackedTokens(shards[0], str(stored["dtype"]), tuple(shards))
+    tokens = PackedTokens(tuple(files), str(stored["dtype"]))
     return tokens, {name: stored[name] for name in facts}
 
 
@@ -104,4 +104,4 @@ def places(file: Path) -> set[Path]:
         stored = read_arrays(file, "reference") if file.is_file() else {}
     except UserError:
         return set()
-    return {Path(str(shard)).parent for shard in stored.get("reference", ())}
+    return {Path(str(part)).parent for part in stored.get("reference", ())}

@@ -21,7 +21,7 @@ import numpy as np
 from chimera.data.corpus.labelled import Example, Examples, Labelled, evenly
 from chimera.data.corpus.pydocs import PyDocs
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.source.division import divided
+from chimera.data.source.splits import divided
 from chimera.types import NonNegativeInt, PositiveInt
 
 VERSION = 1
@@ -75,7 +75,7 @@ class Acceptability(Labelled):
         return ("mcc",)
 
     def check(self) -> None:
-        """See `Corpus.check`."""
+        """See `Data.check`."""
         self._source().check()
 
     def fingerprint(self) -> str:

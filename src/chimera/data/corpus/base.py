@@ -3,10 +3,9 @@
 # No `from __future__ import annotations`: a dataclass that inherits these fields would resolve
 # their types in its own module, where the names are not imported.
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from chimera.data.source.splits import Sources
 from chimera.types import NonNegativeInt, PositiveInt
@@ -14,7 +13,7 @@ from chimera.types import NonNegativeInt, PositiveInt
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Settings of all choices of `data=`.
+    """A choice of `data=`: text that is divided into train, valid and test, and its settings.
 
     Args:
         batch_size: sequences per micro-batch, all processes together.
@@ -40,6 +39,22 @@ class Data:
         """Where the text is from, for messages."""
         return "the data set"
 
+    def check(self) -> None:
+        """Check within milliseconds that the text is available.
+
+        Raises:
+            UserError: what is missing and what to do.
+        """
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Hash that changes when the text would; much cheaper than reading it."""
+        raise NotImplementedError
+
+    def sources(self) -> Sources:
+        """Parts of the splits that the text has, in a fixed order; missing splits are made."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackedText(Data):
@@ -55,31 +70,8 @@ class PackedText(Data):
     boundaries: Literal["none", "attention", "reset"] = "none"
 
 
-class Corpus(Protocol):
-    """Text that is divided into train, valid and test."""
-
-    @property
-    def cache(self) -> Path: ...
-
-    @property
-    def where(self) -> str: ...
-
-    def check(self) -> None:
-        """Check within milliseconds that the text is available.
-
-        Raises:
-            UserError: what is missing and what to do.
-        """
-
-    def fingerprint(self) -> str:
-        """Hash that changes when the text would; much cheaper than reading it."""
-
-    def sources(self) -> Sources:
-        """Parts of the splits that the text has, in a fixed order; missing splits are made."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class StreamedText(PackedText, ABC):
+class StreamedText(PackedText):
     """Text that may be larger than memory.
 
     Args:
@@ -90,18 +82,6 @@ class StreamedText(PackedText, ABC):
 
     deduplicate: bool = False
     processes: PositiveInt | None = None
-
-    @abstractmethod
-    def check(self) -> None:
-        """See `Corpus.check`."""
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """See `Corpus.fingerprint`."""
-
-    @abstractmethod
-    def sources(self) -> Sources:
-        """See `Corpus.sources`."""
 
     @property
     def variant(self) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ class _Tasks(Labelled):
         return dict(self.spec.submission)
 
     def check(self) -> None:
-        """See `Corpus.check`."""
+        """See `Data.check`."""
         if self.path is None:
             hub.check_dataset(*self.spec.hub, _INSTEAD)
         else:

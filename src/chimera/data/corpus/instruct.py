@@ -64,7 +64,7 @@ class Instruct(Data):
     held_out: PositiveInt = 100
 
     def check(self) -> None:
-        """See `Corpus.check`."""
+        """See `Data.check`."""
         if self.path is None:
             check_python_sources(f"give {_INSTEAD}")
         elif self._on_hub():

@@ -46,16 +46,12 @@ class Labelled(Data):
         """Part to the name of its file in a submission."""
         return {}
 
-    def fingerprint(self) -> str:
-        """See `Corpus.fingerprint`."""
-        raise NotImplementedError
-
     def examples(self) -> Examples:
         """Examples of each part; all corpora have train and valid."""
         raise NotImplementedError
 
     def sources(self) -> Sources:
-        """See `Corpus.sources`; each text of an example is a document."""
+        """See `Data.sources`; each text of an example is a document."""
         examples = self.examples()
         return {
             split: [[t for e in examples[split] for t in (e.first, e.second) if t]]

@@ -65,12 +65,12 @@ class Mixture(PackedText):
         deduplicate, processes: as of `data=text`; equal documents of different sources stay.
     """
 
-    sources: Sequence[Mapping[str, Any]] = ()
+    sources: Sequence[Mapping[str, Any]] = ()  # type: ignore[assignment]  # no method here
     deduplicate: bool = False
     processes: PositiveInt | None = None
 
     def check(self) -> None:
-        """See `Corpus.check`."""
+        """See `Data.check`."""
         if not self.sources:
             raise UserError(f"data=mixture needs data.sources, such as '{_EXAMPLE}'")
         for number, source in enumerate(self.sources):

@@ -71,7 +71,7 @@ class PyDocs(PackedText):
     documents: str | None = None
 
     def check(self) -> None:
-        """See `Corpus.check`."""
+        """See `Data.check`."""
         if self.documents is not None:
             if not Path(self.documents).is_file():
                 raise UserError(

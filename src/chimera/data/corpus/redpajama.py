@@ -52,7 +52,7 @@ class RedPajama(Text):
     url: str = "https://data.together.xyz/redpajama-data-v2/v1.0.0"
 
     def check(self) -> None:
-        """See `Corpus.check`; lists that are not in the cache are fetched, a few kB each."""
+        """See `Data.check`; lists that are not in the cache are fetched, a few kB each."""
         if self.path is not None:
             super().check()
         else:

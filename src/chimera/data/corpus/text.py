@@ -20,8 +20,8 @@ from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprints, fingerprint_of
 from chimera.data.source.files import (
     Repeatable,
-    RowTexts,
     check_beginning,
+    field_texts,
     format_of,
     paragraphs,
     split_of,
@@ -62,7 +62,7 @@ class Text(StreamedText):
     stream: bool = False
 
     def check(self) -> None:
-        """See `Corpus.check`."""
+        """See `Data.check`."""
         if self.path is None:
             raise UserError(f"data=text needs {_INSTEAD}")
         for key in ("path", "valid_path", "test_path"):
@@ -103,7 +103,11 @@ class Text(StreamedText):
         rows: dict[Split, Iterable[str]] = {}
         if self.stream:
             shards = hub.streamed(self.cache, *self._streamed, _INSTEAD)
-            return {"train": [Repeatable(gather, RowTexts(shard, "text")) for shard in shards]}
+            return {
+                "train": [
+                    Repeatable(gather, Repeatable(field_texts, shard, "text")) for shard in shards
+                ]
+            }
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
         by_split = self._named() if self._on_hub() else self._files()
@@ -132,7 +136,7 @@ class Text(StreamedText):
 
     def _units(self, file: Path, max_bytes: int | None) -> Iterable[str]:
         if _has_rows(file):
-            return RowTexts(file, self.field, max_bytes)
+            return Repeatable(field_texts, file, self.field, max_bytes)
         return Repeatable(paragraphs, file, max_bytes)
 
     def _on_hub(self) -> bool:

@@ -39,7 +39,7 @@ class WikiText2(StreamedText):
     config: str | None = None
 
     def check(self) -> None:
-        """See `Corpus.check`."""
+        """See `Data.check`."""
         if self.path is None:
             hub.check_dataset(*self._on_hub, _INSTEAD)
         else:

@@ -1,8 +1,7 @@
 """Pack the documents of a split into one row of token ids, d₁ [SEP] d₂ [SEP] …, in mapped files.
 
 A block is n consecutive tokens of the row. So there is no padding, and only the end of the row is
-cut off. An id takes two bytes if the vocabulary has at most 2¹⁶ ids, else four. The row is stored
-in shards of `SHARD` ids, `train.bin`, `train.1.bin`, ….
+cut off. An id takes two bytes if the vocabulary has at most 2¹⁶ ids, else four.
 
 Processes encode chunks of documents, and this process appends the results in order. So the files do
 not depend on the number of processes. `PROGRESS` notes after every `_SAVED_BYTES` how far the files
@@ -25,14 +24,12 @@ import numpy.typing as npt
 
 from chimera.data.corpus.mixture import Recipe
 from chimera.data.source.cache import write_whole
-from chimera.data.source.division import DividedText
-from chimera.data.source.splits import SHARES, Split
+from chimera.data.source.splits import SHARES, DividedText, Split
 from chimera.data.source.workers import in_order
 from chimera.data.tokenizer.base import Tokenizer
 
 #: Part of the cache's key; raise it when the files' format changes.
-VERSION = 2
-SHARD = 1 << 28
+VERSION = 3
 PROGRESS = "progress.json"
 _SAVED_BYTES = 1 << 26
 _CHUNK_CHARACTERS = 1 << 18  # of the documents that are encoded in one call
@@ -41,34 +38,26 @@ _CHUNK_DOCUMENTS = 500
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Packed token ids of one split.
+    """A row of packed token ids, memory-mapped.
 
     Args:
-        file: raw ids; the first file of the row.
+        files: raw ids; the row is all of them, one after the other.
         dtype: numpy type of the ids in the files.
-        joined: all files of the row; None takes the shards of `file`.
     """
 
-    file: Path
+    files: tuple[Path, ...]
     dtype: str
-    joined: tuple[Path, ...] | None = None
 
     @cached_property
     def ids(self) -> npt.NDArray[Any] | JoinedIds:
-        """All ids, memory-mapped: read from disk on access."""
-        parts = [self._mapped(file) for file in self.files]
+        """All ids: read from disk on access."""
+        parts = [
+            np.memmap(file, dtype=self.dtype, mode="r")
+            if file.stat().st_size
+            else np.empty(0, self.dtype)
+            for file in self.files
+        ]
         return parts[0] if len(parts) == 1 else JoinedIds(parts)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """All files, in order."""
-        return self.joined or shards_of(self.file)
-
-    @classmethod
-    def joining(cls, rows: Sequence[PackedTokens]) -> PackedTokens:
-        """Several rows, one after the other."""
-        files = tuple(file for row in rows for file in row.files)
-        return cls(files[0], rows[0].dtype, files)
 
     def __len__(self) -> int:
         size: int = sum(file.stat().st_size for file in self.files)
@@ -76,12 +65,7 @@ class PackedTokens:
 
     def __getstate__(self) -> dict[str, Any]:
         # Worker processes map the files themselves; the ids are not sent to them.
-        return {"file": self.file, "dtype": self.dtype, "joined": self.joined}
-
-    def _mapped(self, file: Path) -> npt.NDArray[Any]:
-        if not file.stat().st_size:
-            return np.empty(0, self.dtype)
-        return np.memmap(file, dtype=self.dtype, mode="r")
+        return {"files": self.files, "dtype": self.dtype}
 
 
 @dataclass(frozen=True)
@@ -130,12 +114,6 @@ class JoinedIds:
             if begin < stop:
                 pieces.append(part[max(0, start - begin) : max(0, stop - begin)])
         return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
-
-
-def shards_of(file: Path) -> tuple[Path, ...]:
-    """The shards of a row, of which `file` is the first, in order."""
-    further = file.parent.glob(f"{file.stem}.*.bin")
-    return (file, *sorted(further, key=lambda shard: int(shard.stem.rpartition(".")[2])))
 
 
 def dtype(tokenizer: Tokenizer) -> str:
@@ -218,7 +196,7 @@ class Rows:
         self.folder = folder
         self.width = width
         self.unsaved = 0
-        self.open: dict[Path, BinaryIO] = {}
+        self.open: dict[Split, BinaryIO] = {}
         self.counts: dict[Split, dict[str, int]] = {}
         with suppress(OSError, ValueError):
             self.counts = json.loads((folder / PROGRESS).read_text())
@@ -233,13 +211,8 @@ class Rows:
         """Write encoded documents to the end of their split's row."""
         empty = {"documents": 0, "bytes": 0, "tokens": 0}
         counts = self.counts.setdefault(part.split, empty)
-        rest = memoryview(part.ids)
-        while rest:
-            shard, inside = divmod(counts["tokens"], SHARD)
-            some = rest[: (SHARD - inside) * self.width]
-            self._stream(self._shard(part.split, shard)).write(some)
-            counts["tokens"] += len(some) // self.width
-            rest = rest[len(some) :]
+        self._stream(part.split).write(part.ids)
+        counts["tokens"] += len(part.ids) // self.width
         counts["documents"] += part.documents
         counts["bytes"] += part.size
         self.unsaved += len(part.ids)
@@ -261,23 +234,21 @@ class Rows:
 
     def _cut(self) -> None:
         """Cut off what was written after the last `save`."""
-        sizes: dict[Path, int] = {}
-        for split, counts in self.counts.items():
-            for shard in range(-(-counts["tokens"] // SHARD)):
-                ids = min(SHARD, counts["tokens"] - shard * SHARD)
-                sizes[self._shard(split, shard)] = ids * self.width
+        width = self.width
+        sizes = {self._file(split): n["tokens"] * width for split, n in self.counts.items()}
         if any(not f.exists() or f.stat().st_size < size for f, size in sizes.items()):
-            self.counts, sizes = {}, {}  # the disk lost what was noted as complete: start over
+            self.counts = {}  # the disk lost what was noted as complete: start over
+            sizes = {}
         for file in self.folder.iterdir():
             if file in sizes:
                 os.truncate(file, sizes[file])
             elif not (self.counts and file.name == PROGRESS):
                 file.unlink()
 
-    def _shard(self, split: Split, number: int) -> Path:
-        return self.folder / (f"{split}.{number}.bin" if number else f"{split}.bin")
+    def _file(self, split: Split) -> Path:
+        return self.folder / f"{split}.bin"
 
-    def _stream(self, file: Path) -> BinaryIO:
-        if file not in self.open:
-            self.open[file] = file.open("ab")
-        return self.open[file]
+    def _stream(self, split: Split) -> BinaryIO:
+        if split not in self.open:
+            self.open[split] = self._file(split).open("ab")
+        return self.open[split]

@@ -17,14 +17,13 @@ from functools import cache as once
 from pathlib import Path
 from typing import Any
 
-from chimera.data.corpus.base import Corpus
+from chimera.data.corpus.base import Data
 from chimera.data.corpus.mixture import Mixture
 from chimera.data.encode.packing import VERSION, MixedTokens, PackedTokens, dtype, pack
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.source.division import VERSION as DIVIDED_VERSION
-from chimera.data.source.division import DividedText, TrainText, divide_sources
-from chimera.data.source.splits import Split
+from chimera.data.source.splits import VERSION as DIVIDED_VERSION
+from chimera.data.source.splits import DividedText, Split, TrainText, divide_sources
 from chimera.data.source.workers import FOR_ONE_PROCESS, cores
 from chimera.data.tokenizer.base import VERSION as TOKENIZER_VERSION
 from chimera.data.tokenizer.base import Tokenizer, TokenizerSettings, load
@@ -51,7 +50,7 @@ class Prepared:
     report: dict[str, Any]
 
 
-def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None = None) -> Prepared:
+def prepare(corpus: Data, settings: TokenizerSettings, cache_dir: Path | None = None) -> Prepared:
     """Prepare tokenizer and packed token ids of a corpus.
 
     Args:
@@ -78,13 +77,15 @@ def prepare(corpus: Corpus, settings: TokenizerSettings, cache_dir: Path | None 
         "packing_seconds": sum(packed["seconds"] for _, _, packed in rows),
         "cache": ", ".join(str(folder) for _, folder, _ in rows),
     }
-    tokens: dict[Any, Any] = rows[0][0]
+    tokens: dict[Any, Any] = dict(rows[0][0])
     if isinstance(corpus, Mixture):
         by_source = zip(sources, rows, strict=True)
         report["sources"] = {name: packed["splits"] for name, (_, _, packed) in by_source}
         splits = [each for each, _, _ in rows]
         # Train tokens are mixed; valid and test tokens of all sources follow one after the other.
-        tokens = {split: PackedTokens.joining([s[split] for s in splits]) for split in splits[0]}
+        for split in tokens:
+            files = tuple(file for each in splits for file in each[split].files)
+            tokens[split] = PackedTokens(files, dtype(tokenizer))
         tokens["train"] = MixedTokens(tuple(each["train"] for each in splits), corpus.recipe)
     return Prepared(tokenizer, tokens, report)
 
@@ -98,7 +99,7 @@ class _Source:
         name: of a source, for the log.
     """
 
-    def __init__(self, corpus: Corpus, root: Path, name: str) -> None:
+    def __init__(self, corpus: Data, root: Path, name: str) -> None:
         self.corpus = corpus
         self.root = root
         self.name = f" of {name}" if name else ""
@@ -154,7 +155,7 @@ class _Source:
         folder, packed = cache.entry(self.root, "tokens", key, make, resume=True)
         id_type = dtype(tokenizer)
         splits: list[Split] = list(packed["splits"])
-        return {s: PackedTokens(folder / f"{s}.bin", id_type) for s in splits}, folder, packed
+        return {s: PackedTokens((folder / f"{s}.bin",), id_type) for s in splits}, folder, packed
 
 
 def _tokens_hash(folders: Sequence[Path]) -> str:

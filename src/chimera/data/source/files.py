@@ -17,7 +17,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -222,8 +221,7 @@ def read_json_lines(file: Path, max_bytes: int | None = None) -> Iterator[Any]:
                 raise UserError(f"{file}: line {number} is not JSON ({error.msg})") from error
 
 
-@dataclass(frozen=True)
-class RowTexts:
+def field_texts(file: Path, field: str, max_bytes: int | None = None) -> Iterator[str]:
     """One text field of a file of JSON lines or of Parquet.
 
     Args:
@@ -235,43 +233,35 @@ class RowTexts:
         UserError: a line that is not JSON, a file that is not Parquet, a row without text in the
             field.
     """
-
-    file: Path
-    field: str
-    max_bytes: int | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        return self._parquet() if format_of(self.file) == ".parquet" else self._json_lines()
-
-    def _json_lines(self) -> Iterator[str]:
-        for row in read_json_lines(self.file, self.max_bytes):
-            keys = list(row) if isinstance(row, dict) else []
-            text = self._text(row[self.field] if self.field in keys else None, keys)
-            # JSON can name halves of UTF-16 pairs, which are no text.
-            yield text.encode(errors="replace").decode()
-
-    def _parquet(self) -> Iterator[str]:
-        import pyarrow
-        import pyarrow.parquet
-
-        try:
-            table = pyarrow.parquet.ParquetFile(self.file)
-        except pyarrow.ArrowInvalid as error:
-            raise UserError(f"{self.file} is not Parquet ({one_line(error)})") from error
-        with table:
-            names = table.schema_arrow.names
-            columns = [self.field] if self.field in names else []
-            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
-                for value in batch.column(0).to_pylist() if columns else [None]:
-                    yield self._text(value, names)
-
-    def _text(self, value: object, names: list[str]) -> str:
-        if not isinstance(value, str):
+    rows = (
+        _parquet_rows(file, field)
+        if format_of(file) == ".parquet"
+        else read_json_lines(file, max_bytes)
+    )
+    for row in rows:
+        text = row.get(field) if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            names = ", ".join(row) if isinstance(row, dict) else ""
             raise UserError(
-                f"{self.file} has no text in data.field={self.field};"
-                f" its fields are {', '.join(names) or 'none'}"
+                f"{file} has no text in data.field={field}; its fields are {names or 'none'}"
             )
-        return value
+        # JSON can name halves of UTF-16 pairs, which are no text.
+        yield text.encode(errors="replace").decode()
+
+
+def _parquet_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file; without other columns if it has the field."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+    except pyarrow.ArrowInvalid as error:
+        raise UserError(f"{file} is not Parquet ({one_line(error)})") from error
+    with table:
+        columns = [field] if field in table.schema_arrow.names else None
+        for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+            yield from batch.to_pylist()
 
 
 def read_arrays(file: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:

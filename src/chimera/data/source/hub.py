@@ -199,91 +199,63 @@ def streamed(
     """
 
     def build(folder: Path) -> dict[str, Any]:
-        return _Stream(folder, name, config, field, instead).write(max_bytes)
+        with errors(name, config, instead):
+            return _write_stream(folder, name, config, field, max_bytes)
 
-    key = _key(name, config, field, max_bytes)
+    key = fingerprint_of(_KIND, 1, name, config, field, max_bytes)
     folder, _ = cache.entry(root, _KIND, key, build, resume=True)
     return sorted(folder.glob("*.jsonl.zst"))
 
 
 def is_streamed(root: Path, name: str, config: str | None, field: str, max_bytes: int) -> bool:
     """Whether `streamed` has its files in the cache."""
-    return cache.has(root, _KIND, _key(name, config, field, max_bytes))
+    return cache.has(root, _KIND, fingerprint_of(_KIND, 1, name, config, field, max_bytes))
 
 
-def _key(*settings: object) -> str:
-    return fingerprint_of(_KIND, 1, *settings)
+def _write_stream(
+    folder: Path, name: str, config: str | None, field: str, max_bytes: int
+) -> dict[str, Any]:
+    """Write up to `max_bytes` of text, file by file; return numbers of files, rows and bytes."""
+    import pyarrow
+    from datasets import load_dataset
 
-
-class _Stream:
-    """Writes a stream to a folder, file by file."""
-
-    def __init__(
-        self, folder: Path, name: str, config: str | None, field: str, instead: str
-    ) -> None:
-        self.folder = folder
-        self.name = name
-        self.config = config
-        self.field = field
-        self.instead = instead
-        state = folder / _STATE
-        #: Number and bytes of the whole files, and the position of `datasets` behind them.
-        self.done: dict[str, Any] = {"files": 0, "bytes": 0, "rows": 0, "position": None}
-        if state.exists():
-            self.done = json.loads(state.read_text())
-
-    def write(self, max_bytes: int) -> dict[str, Any]:
-        """Write up to `max_bytes` of text; return the numbers of files, rows and bytes."""
-        with errors(self.name, self.config, self.instead):
-            data = self._open()
-            if self.done["position"] is not None:
-                data.load_state_dict(self.done["position"])
-            rows = iter(data)
-            while self.done["bytes"] < max_bytes and self._write_file(data, rows, max_bytes):
-                pass
-        (self.folder / _STATE).unlink(missing_ok=True)
-        return {key: self.done[key] for key in ("files", "rows", "bytes")}
-
-    def _open(self) -> Any:
-        from datasets import load_dataset
-
-        data = load_dataset(self.name, self.config, split="train", streaming=True)
-        names = data.column_names
-        return data.select_columns([self.field]) if names and self.field in names else data
-
-    def _write_file(self, data: Any, rows: Iterator[dict[str, Any]], max_bytes: int) -> bool:
-        """Write one file; whether there may be more rows."""
-        import pyarrow
-
-        file = self.folder / f"{self.done['files']:05d}.jsonl.zst"
+    data: Any = load_dataset(name, config, split="train", streaming=True)
+    if data.column_names and field in data.column_names:
+        data = data.select_columns([field])
+    state = folder / _STATE
+    #: Numbers of the whole files, rows and bytes, and the position of `datasets` behind them.
+    done: dict[str, Any] = {"files": 0, "rows": 0, "bytes": 0, "position": None}
+    if state.exists():
+        done = json.loads(state.read_text())
+        data.load_state_dict(done["position"])
+    texts = (_text_of(row, name, field) for row in data)
+    while done["bytes"] < max_bytes:
+        file = folder / f"{done['files']:05d}.jsonl.zst"
         temporary = file.with_suffix(".writing")
+        most = min(_FILE_BYTES, max_bytes - done["bytes"])
         size = count = 0
         with pyarrow.CompressedOutputStream(str(temporary), "zstd") as stream:
-            for row in rows:
-                text = self._text(row)
+            while size < most and (text := next(texts, None)) is not None:
                 stream.write(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n")
-                size = size + len(text.encode())
-                count = count + 1
-                if size >= _FILE_BYTES or self.done["bytes"] + size >= max_bytes:
-                    break
+                size += len(text.encode())
+                count += 1
         if not count:
             temporary.unlink()
-            return False
+            break
         os.replace(temporary, file)
-        self.done = {
-            "files": self.done["files"] + 1,
-            "bytes": self.done["bytes"] + size,
-            "rows": self.done["rows"] + count,
-            "position": data.state_dict(),
-        }
-        write_whole(self.folder / _STATE, json.dumps(self.done))
-        return True
+        done["files"] += 1
+        done["rows"] += count
+        done["bytes"] += size
+        done["position"] = data.state_dict()
+        write_whole(state, json.dumps(done))
+    state.unlink(missing_ok=True)
+    return {key: done[key] for key in ("files", "rows", "bytes")}
 
-    def _text(self, row: dict[str, Any]) -> str:
-        text = row.get(self.field)
-        if not isinstance(text, str):
-            raise UserError(
-                f"{self.name} has no text in data.field={self.field};"
-                f" its columns are {', '.join(row)}"
-            )
-        return text
+
+def _text_of(row: dict[str, Any], name: str, field: str) -> str:
+    text = row.get(field)
+    if not isinstance(text, str):
+        raise UserError(
+            f"{name} has no text in data.field={field}; its columns are {', '.join(row)}"
+        )
+    return text

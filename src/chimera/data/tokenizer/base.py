@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import isabstract
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -154,16 +154,22 @@ def class_of(kind: str) -> type[Tokenizer] | None:
     return None if isabstract(value) else value
 
 
-class TokenizerSettings(Protocol):
+class TokenizerSettings(ABC):
     """A choice of `tokenizer=`; its fields are the keys of `conf/tokenizer/<name>.yaml`."""
 
-    def check(self) -> None:
+    @property
+    def learns(self) -> bool:
+        """Whether the tokenizer is learnt from the training text instead of read from files."""
+        return False
+
+    def check(self) -> None:  # noqa: B027 - some choices need no files
         """Check that the files of the tokenizer are available.
 
         Raises:
             UserError: what is missing and what to do.
         """
 
+    @abstractmethod
     def fingerprint(self, corpus: str) -> str:
         """Hash of all inputs of the tokenizer.
 
@@ -171,10 +177,7 @@ class TokenizerSettings(Protocol):
             corpus: fingerprint of the corpus, for a tokenizer that learns from it.
         """
 
-    @property
-    def learns(self) -> bool:
-        """Whether the tokenizer is learnt from the training text instead of read from files."""
-
+    @abstractmethod
     def build(self, documents: Iterable[str]) -> Tokenizer:
         """Build the tokenizer.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.tokenizer.base import SpecialIds, Tokenizer, locate
+from chimera.data.tokenizer.base import SpecialIds, Tokenizer, TokenizerSettings, locate
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
 
@@ -19,7 +19,7 @@ _END = "<|endoftext|>"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByteBPE:
+class ByteBPE(TokenizerSettings):
     """GPT-2's tokenizer.
 
     Args:
@@ -39,11 +39,6 @@ class ByteBPE:
         """Hash of the two files and the option."""
         files = locate("tokenizer.path", self.path, "vocab.json", "merges.txt")
         return fingerprint_of("byte_bpe", 1, list(map(file_fingerprint, files)), self.mlm_tokens)
-
-    @property
-    def learns(self) -> bool:
-        """See `TokenizerSettings.learns`."""
-        return False
 
     def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""

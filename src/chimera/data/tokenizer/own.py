@@ -16,7 +16,14 @@ from typing import Any
 
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.tokenizer.base import DESCRIPTION, SpecialIds, Template, Tokenizer, load
+from chimera.data.tokenizer.base import (
+    DESCRIPTION,
+    SpecialIds,
+    Template,
+    Tokenizer,
+    TokenizerSettings,
+    load,
+)
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
 from chimera.paths import named
@@ -26,7 +33,7 @@ _FILES = ("tokenizer.json", "spm.model", "sentencepiece.bpe.model", "vocab.txt",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class Own(TokenizerSettings):
     """The tokenizer that a model was trained with.
 
     Args:
@@ -56,11 +63,6 @@ class Own:
         files = [(f.name, file_fingerprint(f)) for f in paths if f.is_file()]
         models = [file_fingerprint(f) for f in sorted(folder.glob("*.model"))]
         return fingerprint_of("own", 1, files, models)
-
-    @property
-    def learns(self) -> bool:
-        """See `TokenizerSettings.learns`."""
-        return False
 
     def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""
@@ -142,14 +144,10 @@ def _special(pretrained: Any) -> SpecialIds:
         ids = (getattr(pretrained, f"{name}_token_id", None) for name in names)
         return next((i for i in ids if i is not None), None)
 
-    end = first("sep", "eos", "bos", "cls", "unk", "pad")
-    return SpecialIds(
-        pad=_or(first("pad"), _or(end, 0)),
-        unk=_or(first("unk"), _or(end, 0)),
-        cls=_or(first("cls", "bos"), _or(end, 0)),
-        sep=_or(end, 0),
-        mask=first("mask"),
-    )
+    found = {"pad": first("pad"), "unk": first("unk"), "cls": first("cls", "bos")}
+    end = first("sep", "eos", "bos", "cls", "unk", "pad") or 0
+    ids = {role: end if i is None else i for role, i in found.items()}
+    return SpecialIds(**ids, sep=end, mask=first("mask"))
 
 
 def _template(fast: Any, special: SpecialIds) -> Template:
@@ -165,7 +163,3 @@ def _template(fast: Any, special: SpecialIds) -> Template:
     return Template(
         tuple(ids[: sides.index(0)]), tuple(middle) or (special.sep,), tuple(ids[last + 1 :])
     )
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value

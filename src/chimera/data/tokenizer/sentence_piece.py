@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, letters_of
+from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, TokenizerSettings, letters_of
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveInt
 
@@ -37,7 +37,7 @@ _SPECIAL = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentencePiece:
+class SentencePiece(TokenizerSettings):
     """SentencePiece unigram model.
 
     Args:

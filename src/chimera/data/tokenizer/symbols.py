@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer
+from chimera.data.tokenizer.base import Ids, SpecialIds, Tokenizer, TokenizerSettings
 from chimera.types import PositiveInt
 
 _FILE = "symbols.json"
@@ -22,7 +22,7 @@ _SPECIAL = SpecialIds(pad=0, unk=0, cls=0, sep=0, mask=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Symbols:
+class Symbols(TokenizerSettings):
     """Numbers below a limit.
 
     Args:
@@ -31,17 +31,9 @@ class Symbols:
 
     size: PositiveInt = 128
 
-    def check(self) -> None:
-        """See `TokenizerSettings.check`."""
-
     def fingerprint(self, corpus: str) -> str:
         """Hash of the size; the corpus does not matter."""
         return fingerprint_of("symbols", 1, self.size)
-
-    @property
-    def learns(self) -> bool:
-        """See `TokenizerSettings.learns`."""
-        return False
 
     def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""

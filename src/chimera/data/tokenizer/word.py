@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.tokenizer.base import SpecialIds, Tokenizer
+from chimera.data.tokenizer.base import SpecialIds, Tokenizer, TokenizerSettings
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
 from chimera.types import PositiveInt
@@ -22,7 +22,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class Words(TokenizerSettings):
     """Words and punctuation marks of the training text.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.tokenizer.base import SpecialIds, Tokenizer, locate
+from chimera.data.tokenizer.base import SpecialIds, Tokenizer, TokenizerSettings, locate
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
 
@@ -14,7 +14,7 @@ _SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mas
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordPiece:
+class WordPiece(TokenizerSettings):
     """BERT's tokenizer.
 
     Args:
@@ -33,11 +33,6 @@ class WordPiece:
         """Hash of the vocabulary and the option."""
         (file,) = locate("tokenizer.path", self.path, "vocab.txt")
         return fingerprint_of("wordpiece", 1, file_fingerprint(file), self.lowercase)
-
-    @property
-    def learns(self) -> bool:
-        """See `TokenizerSettings.learns`."""
-        return False
 
     def build(self, documents: Iterable[str]) -> Tokenizer:
         """See `TokenizerSettings.build`."""
