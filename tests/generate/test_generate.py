@@ -11,8 +11,7 @@ from torch import Tensor
 from chimera.config.arguments import read
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.generate.decode import decode
-from chimera.generate.sample import choose, generators, probabilities
+from chimera.generate.decode import choose, decode, generators, probabilities
 from chimera.generate.settings import Generation
 from chimera.model.decode import pad_left
 from chimera.model.language import LanguageModel

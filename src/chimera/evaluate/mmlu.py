@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from chimera.config.arguments import describe, read
+from chimera.config.arguments import describe, read, usage
 from chimera.config.groups import read_folders
 from chimera.config.init_from import causal_of, location
 from chimera.config.trusted_config import recorded, shown
@@ -22,12 +22,6 @@ from chimera.rundir.safe_io import write_json
 from chimera.task import mmlu
 from chimera.task.mmlu import METRICS, Asked, answer, summary
 from chimera.types import PositiveInt
-
-USAGE = (
-    "python -m chimera.evaluate.mmlu run=<directory of a run>"
-    " [data=<folder> split=test subjects=a,b limit=.. new=8 length=.. batch=8 out=<file>"
-    " trust=true]"
-)
 
 
 @dataclass(frozen=True)
@@ -66,10 +60,11 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         UserError: arguments that cannot be read, no run, no questions.
     """
+    line = usage("python -m chimera.evaluate.mmlu", Examination)
     if {"-h", "--help"} & set(arguments):
-        print(describe(Examination, USAGE))
+        print(describe(Examination, line))
         return 0
-    what = read(Examination, read_folders(arguments), USAGE)
+    what = read(Examination, read_folders(arguments), line)
     directory = RunDir(what.run)
     config = recorded(directory)
     base = config["choices"]["adapter"] != "none" and (

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import (
     BinaryF1Score,
     MulticlassAccuracy,
@@ -68,8 +69,9 @@ METRICS: dict[str, Callable[[int], Metric]] = {
     "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro", validate_args=False),
     "f1": lambda classes: BinaryF1Score(validate_args=False),
     "mcc": lambda classes: Matthews(classes, validate_args=False),
-    "pearson": lambda classes: Pearson(),
-    "spearman": lambda classes: SpearmanCorrCoef(),
+    # In float32, sums of squares of thousands of scores lose digits.
+    "pearson": lambda classes: Pearson().set_dtype(torch.float64),
+    "spearman": lambda classes: SpearmanCorrCoef().set_dtype(torch.float64),
 }
 
 
@@ -83,15 +85,12 @@ class Scores(nn.Module):
 
     def __init__(self, metrics: Sequence[str], classes: int) -> None:
         super().__init__()
-        names = dict.fromkeys((*metrics, *(("accuracy",) if classes else ())))
         self.official = tuple(metrics)
+        self.names = tuple(dict.fromkeys((*metrics, *(("accuracy",) if classes else ()))))
         with warnings.catch_warnings():  # Spearman's memory is only a few thousand numbers
             warnings.simplefilter("ignore", UserWarning)
-            self.metrics = nn.ModuleDict({name: METRICS[name](classes) for name in names})
-        # In float32, sums of squares of thousands of scores lose digits.
-        for metric in self.metrics.values():
-            if isinstance(metric, PearsonCorrCoef | SpearmanCorrCoef):
-                metric.set_dtype(torch.float64)
+            made: Any = {name: METRICS[name](classes) for name in self.names}
+        self.metrics = MetricCollection(made, compute_groups=False)
         self.loss = MeanMetric()
         self.count = 0
 
@@ -104,12 +103,9 @@ class Scores(nn.Module):
             targets: true classes or scores [b].
         """
         self.loss.update(loss, weight=len(targets))
-        for metric in self.metrics.values():
-            assert isinstance(metric, Metric)
-            is_score = predicted.is_floating_point()
-            metric.update(
-                *((predicted.double(), targets.double()) if is_score else (predicted, targets))
-            )
+        is_score = predicted.is_floating_point()
+        both = (predicted.double(), targets.double()) if is_score else (predicted, targets)
+        self.metrics.update(*both)
         self.count += len(targets)
 
     def compute_and_reset(self) -> dict[str, float]:
@@ -119,22 +115,16 @@ class Scores(nn.Module):
         """
         values: dict[str, float] = {}
         if reduce.any_of(self.count > 0):
-            values = {name: _number(metric) for name, metric in self.metrics.items()}
+            with warnings.catch_warnings():  # torchmetrics warns of a correlation with a constant
+                warnings.simplefilter("ignore", UserWarning)
+                found = self.metrics.compute()
+            values = {name: float(found[name].nan_to_num()) for name in self.names}
             values["score"] = sum(values[name] for name in self.official) / len(self.official)
-            values["loss"] = _number(self.loss)
-        for metric in (*self.metrics.values(), self.loss):
-            assert isinstance(metric, Metric)
-            metric.reset()
+            values["loss"] = float(self.loss.compute().nan_to_num())
+        self.metrics.reset()
+        self.loss.reset()
         self.count = 0
         return values
-
-
-def _number(metric: nn.Module) -> float:
-    assert isinstance(metric, Metric)
-    with warnings.catch_warnings():  # torchmetrics warns of a correlation with a constant
-        warnings.simplefilter("ignore", UserWarning)
-        value = float(metric.compute())
-    return 0.0 if math.isnan(value) else value
 
 
 def labelled(labels: Float[Tensor, " b"]) -> Bool[Tensor, " b"]:

@@ -96,21 +96,19 @@ class MaskedLM(LanguageTask):
             ids = torch.from_numpy(np.asarray(block.ids)).long().to(self.device)[None]
             index = torch.from_numpy(block.positions).to(self.device)
             guesses = self.model(ids, None, index=index).logits.flatten(0, -2).argmax(-1).tolist()
-            original, restored = (np.array(block.ids, np.int64) for _ in range(2))
-            original[block.positions], restored[block.positions] = block.targets, guesses
+            texts = []
+            for tokens in (block.targets, guesses):
+                whole = np.array(block.ids, np.int64)
+                whole[block.positions] = tokens
+                texts.append(tokenizer.decode(whole.tolist()))
             pairs = [
-                (tokenizer.decode([int(target)]).strip(), tokenizer.decode([guess]).strip())
-                for target, guess in zip(block.targets, guesses, strict=True)
+                " → ".join(tokenizer.decode([int(token)]).strip() for token in pair)
+                for pair in zip(block.targets, guesses, strict=True)
             ]
-            right = sum(int(a) == b for a, b in zip(block.targets, guesses, strict=True))
-            found.append(
-                {
-                    "text": tokenizer.decode(original.tolist()),
-                    "restored": tokenizer.decode(restored.tolist()),
-                    "masked → restored": ", ".join(f"{a} → {b}" for a, b in pairs),
-                    "right": f"{right} of {len(pairs)}",
-                }
-            )
+            shown = ", ".join(pairs)
+            right = f"{np.sum(np.equal(block.targets, guesses))} of {len(pairs)}"
+            names = ("text", "restored", "masked → restored", "right")
+            found.append(dict(zip(names, (*texts, shown, right), strict=True)))
         return found
 
     def setup(self, stage: str) -> None:

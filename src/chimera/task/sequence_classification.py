@@ -166,9 +166,7 @@ class SequenceClassification(Task):
                 continue
             targets = targets_of(labels[has_label], self.classes).to(self.device)
             said = torch.from_numpy(values)[has_label].to(targets)
-            scores = self.scores[f"val-{name}"]
-            assert isinstance(scores, Scores)
-            scores.update(torch.zeros((), device=self.device), said, targets)
+            self._score("val", name).update(torch.zeros((), device=self.device), said, targets)
         found = self.compute_metrics("val")
         return {f"val/{name}": v for name, v in found.items() if not name.startswith("loss")}
 
@@ -203,16 +201,18 @@ class SequenceClassification(Task):
         """
         start = 0
         for part, examples in self.test_parts.items():
-            predicted = [self.predictions.get(start + i) for i in range(len(examples))]
-            start += len(examples)
             rows = [
-                f"{index}\t{self._format(value)}"
-                for index, value in zip(examples.index.tolist(), predicted, strict=True)
-                if value is not None
+                f"{index}\t{self._format(self.predictions[number])}"
+                for number, index in enumerate(examples.index.tolist(), start)
+                if number in self.predictions
             ]
+            start += len(examples)
             file = directory / "predictions" / f"{self.submission.get(part, part)}.tsv"
             file.parent.mkdir(exist_ok=True)
             file.write_text("\n".join(["index\tprediction", *rows]) + "\n", encoding="utf-8")
+
+    def _score(self, stage: Stage, part: str) -> Scores:
+        return cast(Scores, self.scores[f"{stage}-{part}"])
 
     def _add_scores(self, stage: Stage, parts: Iterable[str]) -> None:
         self.parts[stage] = list(parts)
@@ -240,9 +240,8 @@ class SequenceClassification(Task):
             rows = has_label & (batch["parts"] == number)
             if rows.any():
                 targets = targets_of(batch["labels"][rows], self.classes)
-                scores = self.scores[f"{stage}-{part}"]
-                assert isinstance(scores, Scores)
-                scores.update(self._loss(out.logits[rows], targets), predicted[rows], targets)
+                loss = self._loss(out.logits[rows], targets)
+                self._score(stage, part).update(loss, predicted[rows], targets)
         return predicted
 
     def compute_metrics(self, stage: Stage) -> dict[str, float]:
@@ -250,9 +249,7 @@ class SequenceClassification(Task):
         metrics: dict[str, float] = {}
         part_scores = []
         for part in self.parts[stage]:
-            scores = self.scores[f"{stage}-{part}"]
-            assert isinstance(scores, Scores)
-            values = scores.compute_and_reset()
+            values = self._score(stage, part).compute_and_reset()
             part_scores += [values.pop("score")] if values else []
             suffix = f"_{part.partition('_')[2]}" if "_" in part else ""
             metrics |= {f"{name}{suffix}": value for name, value in values.items()}
