@@ -79,9 +79,7 @@ def is_top_level(group: str) -> bool:
 @cache
 def select(overrides: tuple[str, ...]) -> Selection:
     """Resolve group overrides to options and files."""
-    options, listed = listed_files(overrides)
-    files = ((path.rpartition("/")[0], package, node) for path, package, node in listed)
-    return Selection(options, tuple(files))
+    return Selection(*listed_files(overrides))
 
 
 def configuration(overrides: tuple[str, ...]) -> DictConfig:

@@ -47,15 +47,14 @@ def _files() -> CachingConfigRepository:
 
 def listed_files(
     overrides: tuple[str, ...],
-) -> tuple[dict[str, str], list[tuple[str, str, dict[str, Any]]]]:
+) -> tuple[dict[str, str], tuple[tuple[str, str, dict[str, Any]], ...]]:
     """The option of each group, and the files that these choices are composed of.
 
     Args:
         overrides: choices of groups.
 
     Returns:
-        Option by group; path without suffix, package and contents of each file, in the order of
-        composition.
+        Option by group; group, package and contents of each file, in the order of composition.
     """
     with one_line():
         parsed = OverridesParser.create().parse_overrides(list(overrides))
@@ -68,8 +67,9 @@ def listed_files(
         loaded = default.config_path and _files().load_config(default.config_path)
         if loaded:
             contents: Any = OmegaConf.to_container(loaded.config)
-            files.append((str(default.config_path), default.package or "", contents))
-    return options, files
+            group = str(default.config_path).rpartition("/")[0]
+            files.append((group, default.package or "", contents))
+    return options, tuple(files)
 
 
 @contextmanager

@@ -61,21 +61,20 @@ class Source:
 
 
 def location(config: Mapping[str, Any]) -> str | None:
-    """Resolve `init_from` of a composed configuration: a row becomes the directory of its run."""
-    init_from = config.get("init_from")
-    if not init_from or not str(init_from).startswith(_ROW):
-        return init_from
-    return str(directory_of_row(str(config["init_run"])).path)
+    """`init_from` of a composed configuration; for a row, the directory of its run."""
+    run = _run_of_row(config)
+    return config.get("init_from") if run is None else str(run.path)
 
 
 def pending(config: Mapping[str, Any]) -> RunDir | None:
     """Run of the row named by `init_from`; None if the run is done or `init_from` is no row."""
-    init_from = config.get("init_from")
-    path = location(config)
-    if path is None or path == init_from:
-        return None
-    run = RunDir(Path(path))
-    return None if run.status().get("state") == "DONE" else run
+    run = _run_of_row(config)
+    return run if run and run.status().get("state") != "DONE" else None
+
+
+def _run_of_row(config: Mapping[str, Any]) -> RunDir | None:
+    is_row = str(config.get("init_from")).startswith(_ROW)
+    return directory_of_row(str(config["init_run"])) if is_row else None
 
 
 def source(init_from: str, *, trust: bool = False) -> Source | None:
