@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import yaml
 from bootstrap import spearman
-from evidence import Seeds, runs
+from evidence import Seeds, less, runs
 
 from chimera.paths import CONF
 from chimera.report.stats import Difference, corrected, paired
@@ -104,12 +104,8 @@ def mean(values: Seeds) -> float:
 def as_good(by_mixer: dict[str, Scores], task: str) -> list[str]:
     """Mixers whose score on a task is not shown to be lower than the best one's, best first."""
     ranked = sorted(by_mixer, key=lambda mixer: -mean(by_mixer[mixer][task]))
-    best = by_mixer[ranked[0]][task]
-    tested = corrected([paired(best, by_mixer[mixer][task]) for mixer in ranked[1:]])
-    rest = [
-        m for m, gap in zip(ranked[1:], tested, strict=True) if gap is None or not gap.significant
-    ]
-    return [ranked[0], *rest]
+    gaps = less({mixer: by_mixer[mixer][task] for mixer in ranked}, ranked[0])
+    return [ranked[0], *(m for m, gap in gaps.items() if gap is None or not gap.significant)]
 
 
 @cache
