@@ -140,7 +140,6 @@ def test_the_best_by_what_is_in_the_folder(tmp_path: Path) -> None:
 
 def test_starting_over_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
     save(tmp_path, "rolling-1", 1)
-    (tmp_path / ".rolling-2.ckpt.123-7.tmp").write_bytes(b"half")
     assert files.prepare(tmp_path, fresh=True) == ResumePoint(None, 0)
     assert not list(tmp_path.iterdir())
 

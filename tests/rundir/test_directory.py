@@ -166,7 +166,13 @@ def test_alive_is_who_says_running_and_is(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_second_process_cannot_lock_the_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
+    run.checkpoints.mkdir(parents=True)
+    left = [run.path / ".status.json.7-7.tmp", run.checkpoints / ".last.ckpt.7-7.tmp"]
+    kept = [run.path / ".bashrc", run.checkpoints / ".mine.tmp"]
+    for file in (*left, *kept):
+        file.touch()
     run.lock()
+    assert [file.exists() for file in (*left, *kept)] == [False, False, True, True]
     run.write_status("RUNNING")
     program = (
         "import sys; from pathlib import Path; from chimera.rundir.directory import RunDir\n"

@@ -219,23 +219,6 @@ def test_a_checkpoint_that_is_elsewhere(scene: Make, capsys: Capture) -> None:
     refused(here, [*COMMANDS], COMMANDS, "is a link out of its directory", capsys)
 
 
-def test_hidden_files_of_others_stay(scene: Make) -> None:
-    """What a killed process was writing is deleted; a dotfile that no run wrote is not."""
-    here = scene()
-    folder = here.folder / "checkpoints"
-    for name in (
-        ".bashrc",
-        ".rolling-2.ckpt.77-7.tmp",
-        ".last.ckpt.77-7.tmp",
-        ".best-2.ckpt.json.7-7.tmp",
-    ):
-        (folder / name).write_text("x")
-    from chimera.rundir.checkpoints import prepare
-
-    prepare(folder)
-    assert [file.name for file in folder.glob(".*")] == [".bashrc"]
-
-
 @pytest.mark.parametrize(
     "status",
     [

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from chimera.rundir.safe_io import TEMPORARY, replacing, write_atomic
+from chimera.rundir.safe_io import replacing, write_atomic
 
 TIERS = ("rolling", "best", "epoch", "emergency")
 _NAME = re.compile(r"(rolling|best|epoch)-(\d+)|emergency")
@@ -160,16 +160,15 @@ def sync_folder(folder: Path) -> None:
 def prepare(folder: Path, *, fresh: bool = False) -> ResumePoint:
     """Clean the folder of checkpoints and find the one to resume from.
 
-    Call it only while holding the run's lock. Temporary files of killed processes are deleted.
-    Invalid checkpoints are renamed to `*.invalid`, so that they count in no tier.
+    Call it only while holding the run's lock. Invalid checkpoints are renamed to `*.invalid`, so
+    that they count in no tier.
 
     Args:
         folder: of the checkpoints.
         fresh: start over: delete all checkpoints.
     """
-    for file in folder.iterdir():
-        if TEMPORARY.fullmatch(file.name) or (fresh and ".ckpt" in file.name):
-            file.unlink()
+    for file in folder.glob("*.ckpt*") if fresh else ():
+        file.unlink()
     start = newest(folder)
     for name in start.rejected:
         path = folder / name

@@ -50,6 +50,7 @@ from chimera.rundir.safe_io import (
     make_folder,
     read_json,
     read_yaml,
+    remove_temporary,
     write_atomic,
     write_json,
 )
@@ -291,6 +292,8 @@ class RunDir:
     def lock(self) -> None:
         """Lock the directory for this process; the system releases the lock when the process ends.
 
+        What a killed process was writing is removed.
+
         Raises:
             UserError: another process is training this run.
         """
@@ -313,6 +316,8 @@ class RunDir:
                 f"{self.path} is being trained by process {status.get('pid')} on"
                 f" {status.get('host')}; wait for it or name another run_dir"
             )
+        remove_temporary(self.path)
+        remove_temporary(self.checkpoints)
 
     def start(
         self, config: dict[str, Any], overrides: list[str], about: Mapping[str, str] | None = None

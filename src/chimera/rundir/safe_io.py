@@ -132,6 +132,13 @@ def replacing(path: Path) -> Iterator[Path]:
         written.unlink(missing_ok=True)
 
 
+def remove_temporary(folder: Path) -> None:
+    """Remove what killed processes were writing. Call it only where no other process writes."""
+    for file in folder.iterdir():
+        if TEMPORARY.fullmatch(file.name):
+            file.unlink(missing_ok=True)
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file; after a crash or on a full disk the old file is unchanged."""
     with replacing(path) as written, written.open("wb") as file:

@@ -13,12 +13,10 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     ProgressColumn,
-    Task,
     TextColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
-from rich.text import Text
 
 from chimera.callback.log.steps import Step
 from chimera.types import PositiveInt
@@ -70,10 +68,9 @@ class Progress(RichProgressBar):
 
     def configure_columns(self, trainer: pl.Trainer) -> list[ProgressColumn]:
         return [
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None),  # the one that gives way in a narrow terminal
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            _Numbers(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
         ]
 
@@ -114,20 +111,13 @@ class Progress(RichProgressBar):
             shown = text + self._validation if width >= WIDE else text
             if width < NARROW:
                 shown = f"{loss}  {speed}"
-            self.progress.update(self.train_progress_bar_id, text=shown)
+            self.progress.update(self.train_progress_bar_id, description=shown)
         elif self.style == "lines" and step.global_step % self.every == 0:
             taken = time.perf_counter() - self._start
             left = taken / (step.global_step - self._first) * (self._total - step.global_step)
             head = f"step {step.global_step}/{self._total}"
             line = f"{head}  {text}{self._validation}  left {_clock(left)}"
             self.out.print(line, highlight=False)
-
-
-class _Numbers(ProgressColumn):
-    """Loss, rate and speed of the training bar; empty for the others."""
-
-    def render(self, task: Task) -> Text:
-        return Text(task.fields.get("text", ""))
 
 
 def _smooth(old: float | None, new: float) -> float:
