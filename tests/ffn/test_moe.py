@@ -47,7 +47,6 @@ def test_sparse_equals_dense(experts: int, top_k: int) -> None:
     close(grads((sparse * weight).sum(), of), grads((full * weight).sum(), of))
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("factor", [None, 0.5, 1.25, 4.0])
 def test_capacity_is_that_of_the_naive_form(causal: bool, factor: float | None) -> None:
