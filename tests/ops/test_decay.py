@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from chimera.ops import decay
 from tests.kit import close, grads
+from tests.ops.test_recurrences import leaves, same
 from tests.reference.decay import both_sides, recurrence
 
 DECAYS = ("none", "head", "token", "shared")
@@ -24,15 +25,7 @@ def inputs(t: int, kind: str = "token", *, b: int = 2, h: int = 3) -> list[Tenso
     }[kind]
     made = [torch.randn(b, h, t, 4), torch.randn(b, h, t, 4), torch.randn(b, h, t, 5)]
     made = [x.double() for x in made] + [g, torch.randn(b, h, 4, 5).double()]
-    return [None if x is None else x.requires_grad_() for x in made]
-
-
-def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor | None], of: list) -> None:
-    """Compare outputs, states, and gradients of a loss on both."""
-    close(got, want)
-    leaves = [x for x in of if x is not None]
-    losses = [sum(x.sin().sum() for x in one if x is not None) for one in (got, want)]
-    close(*(grads(loss, leaves) for loss in losses))
+    return leaves(made)
 
 
 @pytest.mark.parametrize("kind", DECAYS)
@@ -40,15 +33,15 @@ def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor | None],
 class TestCausal:
     def test_parallel(self, t: int, kind: str) -> None:
         of = inputs(t, kind)
-        agree(decay.parallel(*of), recurrence(*of), of)
+        same(decay.parallel(*of), recurrence(*of), of)
 
     @pytest.mark.parametrize("chunk", [4, 64])
     def test_chunkwise(self, t: int, kind: str, chunk: int) -> None:
         of = inputs(t, kind)
-        agree(decay.chunkwise(*of, chunk=chunk), recurrence(*of), of)
+        same(decay.chunkwise(*of, chunk=chunk), recurrence(*of), of)
         got, none = decay.chunkwise(*of[:4], chunk=chunk)
         assert none is None
-        agree((got, none), (recurrence(*of[:4])[0], None), of[:4])
+        same((got, none), (recurrence(*of[:4])[0], None), of[:4])
 
 
 @pytest.mark.parametrize("kind", DECAYS)
@@ -63,7 +56,7 @@ def test_steps_and_chunks_of_any_length_continue(kind: str) -> None:
         else:
             o, state = decay.chunkwise(*here, now, state, chunk=8)
         outputs.append(o)
-    agree((torch.cat(outputs, 2), state), recurrence(*of), of)
+    same((torch.cat(outputs, 2), state), recurrence(*of), of)
 
 
 @pytest.mark.parametrize("kind", ["head", "token", "shared"])
@@ -71,8 +64,8 @@ def test_steps_and_chunks_of_any_length_continue(kind: str) -> None:
 def test_bidirectional(t: int, kind: str, chunk: int) -> None:
     *of, _ = inputs(t, kind)
     want = both_sides(*of), None
-    agree(decay.chunkwise(*of, causal=False, chunk=chunk), want, of)
-    agree(decay.parallel(*of, causal=False), want, of)
+    same(decay.chunkwise(*of, causal=False, chunk=chunk), want, of)
+    same(decay.parallel(*of, causal=False), want, of)
 
 
 @pytest.mark.parametrize("causal", [True, False])

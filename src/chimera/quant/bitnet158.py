@@ -38,8 +38,8 @@ class BitNet158:
         embedding: quantise the embedding table too.
         head: quantise the output head too; BitNet keeps it in full precision. A tied head has the
             format of the table.
-        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`), or
-            the fastest on this machine (`auto`).
+        compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
+            `bf16`).
     """
 
     quantises = True

@@ -31,8 +31,8 @@ class BitNetA48:
         keep: share of the channels that inputs of `out` layers keep in the second stage.
         embedding: quantise the embedding table too.
         head: quantise the output head too (with 8 bits); the paper keeps it in full precision.
-        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`), or
-            the fastest on this machine (`auto`).
+        compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
+            `bf16`).
     """
 
     quantises = True

@@ -32,8 +32,8 @@ class BitNetB1:
         activation_bits: bits of the activation grid.
         embedding: quantise the embedding table too.
         head: quantise the output head too; the paper keeps it in full precision.
-        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`), or
-            the fastest on this machine (`auto`).
+        compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
+            `bf16`).
     """
 
     quantises = True

@@ -34,8 +34,8 @@ class BitNetV2:
         transform: `dense` for x @ H in O(d²), `fast` for butterflies in O(d log d).
         embedding: quantise the embedding table too.
         head: quantise the output head too; the paper keeps it in full precision.
-        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`), or
-            the fastest on this machine (`auto`).
+        compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
+            `bf16`).
     """
 
     quantises = True

@@ -43,8 +43,8 @@ class HBit:
         embedding: quantise the embedding table too, with one scale per entry. The paper's 54 MB
             require it: in 16 bits, the table alone takes 47 MB.
         head: quantise the output head too. A tied head has the format of the table.
-        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`;
-            they need `activations=per_token`), or the fastest on this machine (`auto`).
+        compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`, `bf16`;
+            they need `activations=per_token`).
     """
 
     quantises = True

@@ -34,8 +34,8 @@ class TernaryWeight:
             precision.
         embedding: quantise the embedding table too.
         head: quantise the output head too.
-        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`;
-            they need `activation_bits`), or the fastest on this machine (`auto`).
+        compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`, `bf16`;
+            they need `activation_bits`).
     """
 
     quantises = True

@@ -37,9 +37,8 @@ class Uniform:
         momentum: weight of a new batch in the running maxima.
         embedding: quantise the embedding table too, if weights are quantised.
         head: quantise the output head too.
-        compute: arithmetic of the products: floats (`simulate`), integer codes (`int8`, `bf16`;
-            they need both widths and `activations=per_token`), or the fastest on this machine
-            (`auto`).
+        compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`, `bf16`;
+            they need both widths and `activations=per_token`).
     """
 
     quantises = True
