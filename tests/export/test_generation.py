@@ -18,7 +18,12 @@ from tests.export.folders import folder
 NEW = 9
 PROMPTS = [zoo.tokens(1, n)[0].tolist() for n in (11, 4, 1)]
 QUICK = ("attention", "retnet", "delta", "mamba")
-REST = sorted(set(zoo.names("mixer")) - set(QUICK))
+REST = [
+    (group, name)
+    for group in ("mixer", "position", "quant")
+    for name in zoo.names(group)
+    if name not in (*QUICK, "none")
+]
 
 
 def decoder(to: Path, **choices: str) -> tuple[Any, Any]:
@@ -59,21 +64,9 @@ def test_generate_gives_our_tokens_one_at_a_time(mixer: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixer", REST)
-def test_generate_gives_our_tokens_with_every_mixer(mixer: str, tmp_path: Path) -> None:
-    check(tmp_path / mixer, mixer=mixer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("position", [p for p in zoo.names("position") if p != "none"])
-def test_generate_gives_our_tokens_with_every_position(position: str, tmp_path: Path) -> None:
-    check(tmp_path / position, mixer="gqa", position=position)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("quant", [q for q in zoo.names("quant") if q != "none"])
-def test_generate_gives_our_tokens_with_every_quantiser(quant: str, tmp_path: Path) -> None:
-    check(tmp_path / quant, mixer="gqa", quant=quant)
+@pytest.mark.parametrize(("group", "name"), REST)
+def test_generate_gives_our_tokens_with_every_part(group: str, name: str, tmp_path: Path) -> None:
+    check(tmp_path / name, **{"mixer": "gqa", group: name})
 
 
 def test_a_cache_continues_and_cannot_go_back(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from chimera.contract_tests import zoo
 from chimera.ops.flops import _OURS
 from chimera.task.base import Task
 from chimera.task.causal_lm import CausalLM
-from chimera.task.flops import Flops, count, example, on_meta
+from chimera.task.flops import Flops, count, on_meta
 from chimera.task.mlm import MaskedLM
 
 LENGTH, VOCAB = 32, 64
@@ -54,7 +54,7 @@ def test_torch_counts_the_same_on_real_numbers(group: str, name: str) -> None:
     theirs = {op: lambda *a, out_val=None, f=f, **k: f(*a, **k) for op, f in _OURS.items()}
     for of in theirs.values():
         of._get_raw = True  # type: ignore[attr-defined]
-    given = example(made, LENGTH, torch.device("cpu"))
+    given = made.example(LENGTH, torch.device("cpu"))
     with FlopCounterMode(display=False, custom_mapping=theirs) as counter:
         out = made.model.train()(**given)
         forward = counter.get_total_flops()

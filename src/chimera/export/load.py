@@ -41,21 +41,15 @@ def load(folder: str | Path) -> Exported:
         UserError: the folder was not written by `export`, or holds more than data.
     """
     folder = Path(folder)
-    about = read(folder)
+    about = exported(folder, str(folder))
+    if about is None:
+        raise UserError(f"{folder} was not written by export.py: it has no config.json of its kind")
     model = build(about, folder)
     if (folder / "adapter").is_dir():
         adapters.load(model, folder / "adapter")
     own = folder / "tokenizer"  # transformers' save_pretrained writes only its own form
     tokenizer = load_tokenizer(own) if own.is_dir() else from_transformers(str(folder))
     return Exported(model.eval().requires_grad_(False), tokenizer)
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """The contents of config.json, with every class as it is called now; each is declared."""
-    about = exported(folder, str(folder))
-    if about is None:
-        raise UserError(f"{folder} was not written by export.py: it has no config.json of its kind")
-    return about
 
 
 def build(about: dict[str, Any], folder: Path) -> nn.Module:

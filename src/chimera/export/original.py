@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,23 +86,13 @@ def _same_parts(config: Mapping[str, Any], theirs: Mapping[str, Any], where: str
             f"{where}: quant={config['choices']['quant']} rounds weights, which transformers does"
             " not; leave out like="
         )
-    for key, ours, other in _differences(config, theirs):
-        raise UserError(f"{where}: this run has {key}={ours}, the checkpoint {key}={other}")
-
-
-def _differences(
-    config: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    for group in ASKED:
-        if config["choices"][group] != theirs["choices"][group]:
-            yield group, config["choices"][group], theirs["choices"][group]
     ours, other = (
-        flatten(
-            {group: side[group] for group in ASKED}
-            | {"model": {key: side["model"].get(key) for key in SHAPE}}
-        )
+        {group: side["choices"][group] for group in ASKED}
+        | flatten({group: side[group] for group in ASKED})
+        | {f"model.{key}": side["model"].get(key) for key in SHAPE}
         for side in (config, theirs)
     )
-    for key in sorted(ours.keys() | other.keys()):
-        if ours.get(key) != other.get(key):
-            yield key, ours.get(key), other.get(key)
+    for key in (*ASKED, *sorted(ours.keys() | other.keys())):
+        own, asked = ours.get(key), other.get(key)
+        if own != asked:
+            raise UserError(f"{where}: this run has {key}={own}, the checkpoint {key}={asked}")

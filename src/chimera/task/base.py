@@ -157,6 +157,15 @@ class Task(pl.LightningModule):
         """Task-specific metrics of the trained model, after validation and test."""
         return {}
 
+    def example(self, length: int, device: torch.device) -> dict[str, Any]:
+        """Arguments of a forward pass on one sequence without padding that costs as in training.
+
+        Args:
+            length: tokens.
+            device: of the arguments.
+        """
+        return {"ids": torch.zeros(1, length, dtype=torch.long, device=device)}
+
     def total_loss(self, loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
         """Total loss: task loss plus weighted auxiliary losses; it is also stored for the guard.
 

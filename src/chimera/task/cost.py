@@ -23,12 +23,10 @@ from torch import nn
 STEPS = 5
 
 
-def step_and_forward(
-    model: nn.Module, length: int, vocab_size: int, at_once: int
-) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Make a training step on random tokens, and a forward pass without gradients.
+def cost(model: nn.Module, length: int, vocab_size: int, at_once: int) -> dict[str, float]:
+    """Measure `tokens_per_second` of training, `latency_ms` of a forward pass, and `peak_mb`.
 
-    The learning rate is 0, so the weights do not change.
+    The tokens are random; the learning rate is 0, so the weights do not change.
 
     Args:
         model: a language model.
@@ -37,6 +35,7 @@ def step_and_forward(
         at_once: largest number of logits in memory.
     """
     device = next(model.parameters()).device
+    training = model.training
     ids, targets = torch.randint(vocab_size, (2, 1, length), device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
 
@@ -50,18 +49,6 @@ def step_and_forward(
     def forward() -> None:
         model.eval()(ids, targets=targets.flatten(), at_once=at_once)
 
-    return step, forward
-
-
-def cost(model: nn.Module, length: int, vocab_size: int, at_once: int) -> dict[str, float]:
-    """Measure `tokens_per_second` of training, `latency_ms` of a forward pass, and `peak_mb`.
-
-    Args:
-        model, length, vocab_size, at_once: as of `step_and_forward`.
-    """
-    device = next(model.parameters()).device
-    training = model.training
-    step, forward = step_and_forward(model, length, vocab_size, at_once)
     _reset_peak(device)
     step_seconds = _median(step, device)
     memory = _peak(device)

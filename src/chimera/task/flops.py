@@ -52,7 +52,7 @@ def count(task: Task, length: int) -> Flops | None:
     counter = Count()
     try:
         with labelled(model, counter), counter:
-            out = model(**example(task, length, torch.device("meta")))
+            out = model(**task.example(length, torch.device("meta")))
             forward = counter.products
             logits = out.logits if isinstance(out.logits, Tensor) else out[0]
             (logits.float().sum() + sum(out.aux.values())).backward()
@@ -69,22 +69,6 @@ def count(task: Task, length: int) -> Flops | None:
     )
 
 
-def example(task: Task, length: int, device: torch.device) -> dict[str, Any]:
-    """Arguments of a forward pass on one sequence without padding that costs as in training.
-
-    A task with a method `example` says so itself.
-
-    Args:
-        task: of the model.
-        length: tokens.
-        device: of the arguments.
-    """
-    if (own := getattr(task, "example", None)) is not None:
-        found: dict[str, Any] = own(length, device)
-        return found
-    return {"ids": torch.zeros(1, length, dtype=torch.long, device=device)}
-
-
 def on_meta(model: nn.Module) -> nn.Module:
     """Copy of a model whose tensors have shapes but no numbers."""
     memo: dict[int, Any] = {}
@@ -92,15 +76,11 @@ def on_meta(model: nn.Module) -> nn.Module:
         for tensors in (module._parameters, module._buffers, vars(module)):
             for tensor in tensors.values():
                 if isinstance(tensor, Tensor) and id(tensor) not in memo:
-                    memo[id(tensor)] = _without_numbers(tensor)
+                    bare = torch.empty_like(tensor, device="meta", requires_grad=False)
+                    if isinstance(tensor, nn.Parameter):
+                        bare = nn.Parameter(bare, requires_grad=tensor.requires_grad)
+                    memo[id(tensor)] = bare
     return copy.deepcopy(model, memo)
-
-
-def _without_numbers(tensor: Tensor) -> Tensor:
-    bare = torch.empty_like(tensor, device="meta", requires_grad=False)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(bare, requires_grad=tensor.requires_grad)
-    return bare
 
 
 @contextmanager

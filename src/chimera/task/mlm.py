@@ -81,10 +81,9 @@ class MaskedLM(LanguageTask):
         return MLMDataModule(corpus, tokenizer, seed, mask_ratio=settings["mask_ratio"])
 
     def example(self, length: int, device: torch.device) -> dict[str, Any]:
-        """As `task.flops.example`, with the head at the masked positions alone."""
+        """As of `Task`, with the head at the masked positions alone."""
         masked = torch.arange(max(1, round(self.mask_ratio * length)), device=device)
-        ids = torch.zeros(1, length, dtype=torch.long, device=device)
-        return {"ids": ids, "index": masked}
+        return super().example(length, device) | {"index": masked}
 
     def samples(self, data: DataModule) -> list[dict[str, str]]:
         """Blocks with their masked words as the model restores them (`train.run_files`)."""

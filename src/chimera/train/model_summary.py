@@ -21,7 +21,7 @@ from chimera.optim.optimizer import build
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.safe_io import read_json
 from chimera.task.base import Task
-from chimera.task.flops import count, example, on_meta
+from chimera.task.flops import count, on_meta
 from chimera.train.build import build_task
 
 #: Entries of a vocabulary whose size only the data tell.
@@ -197,7 +197,7 @@ def activations(task: Task, length: int) -> tuple[float, float]:
 
     try:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            out = model(**example(task, length, torch.device("meta")))
+            out = model(**task.example(length, torch.device("meta")))
     except (RuntimeError, TypeError):  # a model that needs numbers to run
         return 0.0, 0.0
     weights = {p.untyped_storage()._cdata for p in model.parameters()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from chimera.rundir.safe_io import make_folder
 from chimera.train.restore import restore
 
 Type = Literal["f32", "f16", "q8_0", "tq1_0", "tq2_0"]
-TYPES = get_args(Type)
 #: Of ternary weights alone; what is not ternary is written as f16.
 TERNARY = ("tq1_0", "tq2_0")
 #: Types of settings in which llama.cpp reads them.
