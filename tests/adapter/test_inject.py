@@ -11,6 +11,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from chimera.adapter.dora import dora
+from chimera.adapter.head_only import head_only
 from chimera.adapter.lora import lora
 from chimera.adapter.pissa import pissa
 from chimera.adapter.shared.inject import linears
@@ -181,3 +182,17 @@ def test_a_router_is_no_target() -> None:
 def test_trains_the_classifier_by_default() -> None:
     trained = {n for n, p in lora(bert()).named_parameters() if p.requires_grad}
     assert {n for n in trained if ".update." not in n} == {"classifier.weight", "classifier.bias"}
+
+
+def trained(model: nn.Module) -> set[str]:
+    return {name.partition(".")[0] for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_only_the_classifier_is_trained() -> None:
+    assert trained(head_only(bert())) == {"classifier"}
+    assert trained(head_only(bert(), train=["bert.embeddings"])) == {"bert"}
+
+
+def test_a_model_without_a_head_is_refused() -> None:
+    with pytest.raises(UserError, match=r"adapter=head_only: this model has no \*\.classifier"):
+        head_only(nn.Sequential(nn.Linear(2, 2)))

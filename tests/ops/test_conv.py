@@ -1,4 +1,4 @@
-"""ops.conv against one sequence at a time: padding anywhere, tails, precision."""
+"""Convolutions, short ones with padding and tails, long ones by FFT, against their sums."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 
 from chimera.ops.conv import causal_conv
+from chimera.ops.long_conv import convolve
 from tests import kit
+from tests.kit import close, grads
+from tests.reference.long_conv import long_conv
 from tests.reference.scan import causal_conv as naive
 
 BATCH, WIDTH = 3, 5
@@ -86,3 +89,22 @@ def test_gradients_are_the_bits_of_autograd(dtype: torch.dtype) -> None:
     assert torch.equal(y, plain.to(dtype))
     for one, other in zip(torch.autograd.grad(y, given, g), wanted, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("tokens", "last"), [(1, 1), (2, 2), (48, 1), (49, 65), (65, 2)])
+def test_is_the_sum(tokens: int, last: int) -> None:
+    x = torch.randn(2, tokens, 3, dtype=torch.float64, requires_grad=True)
+    h = torch.randn(tokens, 3, dtype=torch.float64, requires_grad=True)
+    last = min(last, tokens)
+    got, want = convolve(x, h, last), long_conv(x, h)[:, tokens - last :]
+    close(got, want, 1e-10)
+    weight = torch.randn_like(got)
+    close(grads((got * weight).sum(), [x, h]), grads((want * weight).sum(), [x, h]), 1e-10)
+
+
+def test_half_precision_adds_in_float32() -> None:
+    x, h = torch.full((1, 4096, 1), 50.0).half(), torch.ones(4096, 1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = convolve(x, h, 4096)
+    assert y.dtype == torch.float32
+    assert (y[0, :, 0] - 50 * torch.arange(1.0, 4097)).abs().max() < 1e-6 * y.max()
