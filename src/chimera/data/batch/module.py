@@ -74,14 +74,14 @@ class DataModule(pl.LightningDataModule):
         Raises:
             UserError: a split has less than a batch, or data that the task cannot use.
         """
-        stages: dict[Split, tuple[str | None, ...]] = {
-            "train": (None, "fit"),
-            "valid": (None, "fit", "validate"),
-            "test": (None, "test"),
+        splits: dict[str | None, tuple[Split, ...]] = {
+            "fit": ("train", "valid"),
+            "validate": ("valid",),
+            "test": ("test",),
+            None: ("train", "valid", "test"),
         }
-        for split, used_in in stages.items():
-            if stage in used_in:
-                self._loader(split)
+        for split in splits.get(stage, ()):
+            self._loader(split)
 
     def train_dataloader(self) -> ResumableLoader:
         """Loader of shuffled whole batches."""

@@ -18,8 +18,13 @@ from chimera.data.source.cache import fingerprint_of
 from chimera.errors import UserError, nearest
 from chimera.types import PositiveInt
 
-_OF_TEXT = ("path", "valid_path", "test_path", "field", "config", "stream", "max_bytes")
-_OF_MIXING = ("weight", "epochs")
+#: Keys of a source that are those of `data=text`, and what they take.
+_OF_TEXT: dict[str, type] = {
+    **dict.fromkeys(("path", "valid_path", "test_path", "field", "config"), str),
+    "stream": bool,
+    "max_bytes": int,
+}
+_WORDS = {bool: "true or false", int: "a number of bytes", str: "text"}
 _EXAMPLE = "data.sources=[{path: a.txt, weight: 0.7}, {path: b.txt, weight: 0.3}]"
 
 
@@ -111,21 +116,18 @@ class Mixture(PackedText):
         return Recipe(weights or None, tuple(float(s.get("epochs", 1)) for s in self.sources))
 
     def _check_source(self, where: str, source: Mapping[str, Any]) -> None:
-        allowed = (*_OF_TEXT, *_OF_MIXING)
+        allowed = (*_OF_TEXT, "weight", "epochs")
         for key, value in source.items():
             if key not in allowed:
                 raise UserError(
                     f"{where}.{key} is no key of a source{nearest(key, allowed)}"
                     f" (it has {', '.join(allowed)})"
                 )
+            kind = _OF_TEXT.get(key)
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if key in _OF_MIXING and not (number and 0 < value < float("inf")):
-                raise UserError(f"{where}.{key}={value} is not allowed; it takes a number above 0")
-            kind = {"stream": bool, "max_bytes": int}.get(key, str)
-            if key in _OF_TEXT and not isinstance(value, kind | None):
-                raise UserError(f"{where}.{key}={value} is not allowed; it takes {_WORDS[kind]}")
+            right = isinstance(value, kind | None) if kind else number and 0 < value < float("inf")
+            if not right:
+                takes = _WORDS[kind] if kind else "a number above 0"
+                raise UserError(f"{where}.{key}={value} is not allowed; it takes {takes}")
         if "path" not in source:
             raise UserError(f"{where} needs path=<a file, folder, glob or owner/name>")
-
-
-_WORDS: dict[type, str] = {bool: "true or false", int: "a number of bytes", str: "text"}

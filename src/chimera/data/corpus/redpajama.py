@@ -22,14 +22,14 @@ from chimera.data.corpus.text import Text
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
 from chimera.data.source.splits import Split
-from chimera.errors import UserError
+from chimera.errors import FULL, UserError
 from chimera.types import PositiveInt
 
 log = logging.getLogger("chimera")
 
 _KIND = "fetched"
 _ATTEMPTS = 4
-_PAUSE = 2.0  # seconds before the second attempt, doubled before each further one
+_PAUSE = 2.0  # seconds before the second attempt, more before each further one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,7 @@ def fetched(root: Path, url: str) -> Path:
 
 def _fetch(url: str, file: Path) -> None:
     for attempt in range(_ATTEMPTS):
+        time.sleep(_PAUSE * (2**attempt - 1))
         try:
             with urllib.request.urlopen(url, timeout=60) as answer, file.open("wb") as stream:
                 shutil.copyfileobj(answer, stream, 1 << 20)
@@ -117,15 +118,11 @@ def _fetch(url: str, file: Path) -> None:
             if size is None or int(size) == file.stat().st_size:
                 return
             reason = f"{file.stat().st_size} of {size} bytes arrived"
-        except urllib.error.HTTPError as error:
-            reason = str(error)
-            if error.code < 500:
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            if getattr(error, "errno", None) in FULL:
+                raise
+            reason = str(getattr(error, "reason", error))
+            # Another attempt cannot help if there is no connection or the server refuses.
+            if isinstance(error, urllib.error.URLError) and getattr(error, "code", 0) < 500:
                 break
-        except urllib.error.URLError as error:  # no connection at all
-            reason = str(error.reason)
-            break
-        except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-            reason = str(error)
-        if attempt + 1 < _ATTEMPTS:
-            time.sleep(_PAUSE * 2**attempt)
     raise UserError(f"{url} cannot be fetched ({reason}); check the connection, or give data.path")

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera.data.corpus.labelled import Example, Labelled
+from chimera.data.encode.packing import dtype
 from chimera.data.encode.prepare import Prepared, prepare_tokenizer
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
@@ -139,9 +140,8 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> En
             row, second = frame(a, b, tokenizer.template, length)
             rows.append(row)
             seconds.append(second)
-    dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
     return Encoded(
-        np.concatenate(rows).astype(dtype),
+        np.concatenate(rows).astype(dtype(tokenizer)),
         np.cumsum([len(row) for row in rows]),
         np.array(seconds),
         np.array([np.nan if e.label is None else e.label for e in examples], dtype=np.float64),

@@ -23,7 +23,7 @@ from chimera.data.encode.packing import VERSION, MixedTokens, PackedTokens, dtyp
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
 from chimera.data.source.splits import VERSION as DIVIDED_VERSION
-from chimera.data.source.splits import DividedText, Split, TrainText, divide_sources
+from chimera.data.source.splits import DividedText, TrainText, divide_sources
 from chimera.data.source.workers import FOR_ONE_PROCESS, cores
 from chimera.data.tokenizer.base import VERSION as TOKENIZER_VERSION
 from chimera.data.tokenizer.base import Tokenizer, TokenizerSettings, load
@@ -68,25 +68,24 @@ def prepare(corpus: Data, settings: TokenizerSettings, cache_dir: Path | None = 
     tokenizer, learning = prepare_tokenizer(
         settings, corpus_hash, lambda: TrainText([source.text() for source in texts]), root
     )
-    rows = [source.tokens(tokenizer) for source in texts]
+    folders, facts = zip(*(source.tokens(tokenizer) for source in texts), strict=True)
     report = {
         "corpus_sha256": corpus_hash,
-        "tokens_sha256": _tokens_hash([folder for _, folder, _ in rows]),
-        "splits": _summed([packed["splits"] for _, _, packed in rows]),
+        "tokens_sha256": _tokens_hash(folders),
+        "splits": _summed([packed["splits"] for packed in facts]),
         "tokenizer_seconds": learning,
-        "packing_seconds": sum(packed["seconds"] for _, _, packed in rows),
-        "cache": ", ".join(str(folder) for _, folder, _ in rows),
+        "packing_seconds": sum(packed["seconds"] for packed in facts),
+        "cache": ", ".join(map(str, folders)),
     }
-    tokens: dict[Any, Any] = dict(rows[0][0])
+
+    def row(split: str, *parts: Path) -> PackedTokens:
+        return PackedTokens(tuple(part / f"{split}.bin" for part in parts), dtype(tokenizer))
+
+    tokens: dict[str, Any] = {split: row(split, *folders) for split in facts[0]["splits"]}
     if isinstance(corpus, Mixture):
-        by_source = zip(sources, rows, strict=True)
-        report["sources"] = {name: packed["splits"] for name, (_, _, packed) in by_source}
-        splits = [each for each, _, _ in rows]
-        # Train tokens are mixed; valid and test tokens of all sources follow one after the other.
-        for split in tokens:
-            files = tuple(file for each in splits for file in each[split].files)
-            tokens[split] = PackedTokens(files, dtype(tokenizer))
-        tokens["train"] = MixedTokens(tuple(each["train"] for each in splits), corpus.recipe)
+        by_source = zip(sources, facts, strict=True)
+        report["sources"] = {name: packed["splits"] for name, packed in by_source}
+        tokens["train"] = MixedTokens(tuple(row("train", each) for each in folders), corpus.recipe)
     return Prepared(tokenizer, tokens, report)
 
 
@@ -136,10 +135,8 @@ class _Source:
         )
         return text
 
-    def tokens(
-        self, tokenizer: Tokenizer
-    ) -> tuple[dict[Split, PackedTokens], Path, dict[str, Any]]:
-        """Tokens of each split, their folder, and facts on them."""
+    def tokens(self, tokenizer: Tokenizer) -> tuple[Path, dict[str, Any]]:
+        """Folder with the tokens of each split, and facts on them."""
 
         def make(folder: Path) -> dict[str, Any]:
             text = self.text()
@@ -152,10 +149,7 @@ class _Source:
             return {"splits": counts, "seconds": seconds}
 
         key = fingerprint_of(VERSION, self.hash, tokenizer.sha256)
-        folder, packed = cache.entry(self.root, "tokens", key, make, resume=True)
-        id_type = dtype(tokenizer)
-        splits: list[Split] = list(packed["splits"])
-        return {s: PackedTokens((folder / f"{s}.bin",), id_type) for s in splits}, folder, packed
+        return cache.entry(self.root, "tokens", key, make, resume=True)
 
 
 def _tokens_hash(folders: Sequence[Path]) -> str:

@@ -7,7 +7,7 @@ the splits share no random numbers. Symbol 0 is the blank. Does not import torch
 # No `from __future__ import annotations`, as in `chimera.data.corpus.base`.
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -161,6 +161,33 @@ class Synthetic(Data, ABC):
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Longer(Synthetic):
+    """Sequences of which the test ones are longer.
+
+    The accuracy is the mean over the trained length and the stretches beyond it.
+
+    Args:
+        longer: multiples of the trained length at which a stretch ends.
+    """
+
+    longer: list[PositiveInt] = field(default_factory=lambda: [1, 2, 4, 6])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """See `Synthetic.groups`."""
+        return tuple(f"{factor}x" for factor in self.longer)
+
+    def stretches(self, shape: tuple[int, ...]) -> Symbols:
+        """Number of the stretch that each position [n t] is in.
+
+        Positions beyond the largest multiple belong to it.
+        """
+        ends = np.array(self.longer) * self.seq_len
+        stretch = np.searchsorted(ends, np.arange(shape[1]), side="right")
+        return np.broadcast_to(np.minimum(stretch, len(ends) - 1), shape).copy()
+
+
 def asked_after(ids: Symbols, answers: Flags, groups: Symbols | None = None) -> Sequences:
     """Sequences whose symbol at t + 1 is the answer that position t asks for.
 
@@ -177,15 +204,6 @@ def asked_after(ids: Symbols, answers: Flags, groups: Symbols | None = None) -> 
 def choose(random: np.random.Generator, rows: int, size: int, count: int) -> Symbols:
     """Choose `count` different numbers below `size` in each row. [rows count]"""
     return np.argsort(random.random((rows, size)), axis=1)[:, :count]
-
-
-def multiples(length: int, trained: int, factors: tuple[int, ...]) -> Symbols:
-    """Index of the smallest factor with position < factor · trained, for each position. [length]
-
-    Positions beyond the largest factor belong to it.
-    """
-    ends = np.array(factors) * trained
-    return np.minimum(np.searchsorted(ends, np.arange(length), side="right"), len(factors) - 1)
 
 
 def check_synthetic(corpus: object) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 from chimera.data.corpus.synthetic.base import (
     BLANK,
     UNASKED,
+    Longer,
     Sequences,
     Symbols,
     Synthetic,
     asked_after,
     choose,
-    multiples,
 )
 from chimera.errors import UserError
 from chimera.types import PositiveInt
@@ -160,7 +160,7 @@ class FuzzyRecall(Synthetic):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Induction(Synthetic):
+class Induction(Longer):
     """What followed this symbol before, among noise (arXiv 2209.11895; lengths of 2312.00752).
 
     A few triggers, each with a successor of its own, are first met in the first quarter of the
@@ -182,11 +182,6 @@ class Induction(Synthetic):
     triggers: PositiveInt = 4
     again: PositiveInt = 2
     longer: list[PositiveInt] = field(default_factory=lambda: [1, 2, 4, 8, 16])
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """See `Synthetic.groups`."""
-        return tuple(f"{factor}x" for factor in self.longer)
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -242,5 +237,4 @@ class Induction(Synthetic):
         ids[row, 2 * slot + 1] = successors[row, of]
         asked = np.zeros_like(ids, dtype=bool)
         asked[row, 2 * slot + 1] = slot >= first
-        group = multiples(length + 1, self.seq_len, tuple(self.longer))
-        return asked_after(ids, asked, np.broadcast_to(group, ids.shape))
+        return asked_after(ids, asked, self.stretches(ids.shape))

@@ -9,30 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from chimera.data.corpus.synthetic.base import Sequences, Symbols, Synthetic, multiples
+from chimera.data.corpus.synthetic.base import Longer, Sequences, Symbols
 from chimera.types import PositiveInt
-
-
-@dataclass(frozen=True, kw_only=True)
-class Longer(Synthetic):
-    """Sequences that ask at each position; the test ones are longer.
-
-    The accuracy is the mean over the trained length and the stretches beyond it.
-
-    Args:
-        longer: multiples of the trained length at which a stretch ends.
-    """
-
-    longer: list[PositiveInt] = field(default_factory=lambda: [1, 2, 4, 6])
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """See `Synthetic.groups`."""
-        return tuple(f"{factor}x" for factor in self.longer)
-
-    def _asking(self, ids: Symbols, targets: Symbols) -> Sequences:
-        group = multiples(ids.shape[1], self.seq_len, tuple(self.longer))
-        return Sequences(ids, targets, np.broadcast_to(group, ids.shape).copy())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +38,7 @@ class Parity(Longer):
     def draw(self, random: np.random.Generator, count: int, length: int) -> Sequences:
         """See `Synthetic.draw`."""
         bits = random.integers(2, size=(count, length))
-        return self._asking(1 + bits, 1 + np.cumsum(bits, axis=1) % 2)
+        return Sequences(1 + bits, 1 + np.cumsum(bits, axis=1) % 2, self.stretches(bits.shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +80,7 @@ class S5(Longer):
         for position in range(length):
             state = product[drawn[:, position], state]
             states[:, position] = state
-        return self._asking(1 + drawn, 1 + states)
+        return Sequences(1 + drawn, 1 + states, self.stretches(drawn.shape))
 
 
 @cache
