@@ -17,27 +17,8 @@ from chimera.data.source.splits import Sources, Split, divided
 from chimera.data.tokenizer.base import SpecialIds, Tokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePiece
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "a",
-    "mat",
-    "and",
-    "saw",
-    "how",
-    "one",
-    "old",
-    "red",
-    "fox",
-    "ran",
-    "over",
-    "to",
-    "eat",
-    "its",
-    "fish",
-]
+_TEXT = "the cat sat on a mat and saw how one old red fox ran over to eat its fish"
+WORDS = _TEXT.split()
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -99,14 +99,6 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch) -> 
         entry(tmp_path / "new", "kind", "key", Build())
 
 
-def test_documents_are_joined_by_separators(tmp_path: Path) -> None:
-    counts = pack(tmp_path, Listed({"train": ["5 6 7", "8"], "valid": ["9"]}), Numbers())
-    tokens = PackedTokens((tmp_path / "train.bin",), dtype(Numbers()))
-    assert tokens.ids.tolist() == [5, 6, 7, 3, 8, 3]
-    assert len(tokens) == 6
-    assert counts["train"] == {"documents": 2, "bytes": 6, "tokens": 6}
-
-
 @pytest.mark.parametrize(("size", "kept"), [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
 def test_ids_take_as_little_as_they_can(tmp_path: Path, size: int, kept: str) -> None:
     tokenizer = Numbers(size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from chimera.data.batch import causal, stored
 from chimera.data.batch.loader import ResumableLoader
 from chimera.data.corpus.base import Data
 from chimera.data.encode.packing import PackedTokens
-from chimera.data.encode.prepare import Prepared, prepare
+from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
-from tests.data.kit import Numbers, Toy, packed, small_piece
+from tests.data.kit import Numbers, packed, small_piece
 
 
 def settings(**change: Any) -> Data:
@@ -57,32 +56,6 @@ def test_training_takes_whole_blocks_in_a_new_order_each_epoch(tmp_path: Path) -
     assert epochs[0] != epochs[1]
     for epoch in epochs:
         assert sorted(i for batch in epoch for i in batch) == list(range(10))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_loader_continues_with_the_next_batch(tmp_path: Path, workers: int) -> None:
-    row = packed(tmp_path, np.arange(200))
-
-    def fresh() -> Any:
-        given = settings(batch_size=2, seq_len=5, num_workers=workers)
-        return loader(row, given, train=True, seed=4)
-
-    whole = [b["ids"] for again in [fresh()] for _ in range(2) for b in again]
-    first = fresh()
-    begun = [b["ids"] for b in islice(first, 5)]
-    second = fresh()
-    second.load_state_dict(first.state_dict())
-    rest = [b["ids"] for _ in range(2) for b in second]
-    assert all(torch.equal(a, b) for a, b in zip(whole, begun + rest, strict=True))
-
-
-def test_packed_documents_are_separated_by_the_end_token(tmp_path: Path) -> None:
-    data = prepare(Toy(count=60), small_piece(), tmp_path)
-    given = settings(batch_size=4, seq_len=16)
-    module = causal.CausalDataModule(given, small_piece(), prepared=data)
-    targets = torch.cat([b["targets"] for b in module.val_dataloader()])
-    ends = int((targets == data.tokenizer.sep_id).sum())
-    assert ends == data.report["splits"]["valid"]["documents"]
 
 
 @pytest.mark.parametrize("size", [1 << 20, 30])

@@ -53,6 +53,8 @@ def test_rows_are_the_documents(tmp_path: Path, monkeypatch) -> None:
         tokens = PackedTokens((tmp_path / f"{split}.bin",), "<u2")
         assert tokens.ids[: len(tokens)].tolist() == [*chain.from_iterable(rows)]
         assert len(tokens) == counts[split]["tokens"] == sum(map(len, rows))
+        assert counts[split]["documents"] == len(texts)
+        assert counts[split]["bytes"] == sum(len(document.encode()) for document in texts)
     assert not (tmp_path / PROGRESS).exists()
 
 

@@ -16,21 +16,16 @@ def test_splits_decode_to_their_documents(tmp_path: Path) -> None:
     data = prepare(corpus, SentencePiece(vocab_size=400, num_threads=1))
     for split, documents in splits_of(corpus).items():
         ids = data.splits[split].ids
+        assert data.report["splits"][split] == {
+            "documents": len(documents),
+            "bytes": sum(map(len, documents)),
+            "tokens": len(ids),
+        }
         ends = (ids == data.tokenizer.sep_id).nonzero()[0]
         assert len(ends) == len(documents)
         starts = [0, *(ends[:-1] + 1)]
         found = [data.tokenizer.decode(ids[a:b]) for a, b in zip(starts, ends, strict=True)]
         assert found == documents
-
-
-def test_report_counts(tmp_path: Path) -> None:
-    corpus = Toy(cache_dir=str(tmp_path))
-    data = prepare(corpus, small_piece())
-    splits = splits_of(corpus)
-    for split, facts in data.report["splits"].items():
-        assert facts["documents"] == len(splits[split])
-        assert facts["bytes"] == sum(map(len, splits[split]))
-        assert facts["tokens"] == len(data.splits[split])
 
 
 def test_the_second_time_no_text_is_read(tmp_path: Path, monkeypatch, caplog) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from chimera.data.source.splits import Sources
+from chimera.errors import UserError
 from chimera.types import NonNegativeInt, PositiveInt
 
 
@@ -87,3 +88,16 @@ class StreamedText(PackedText):
     def variant(self) -> tuple[str, ...]:
         """Part of the fingerprint; empty for the defaults."""
         return ("once",) if self.deduplicate else ()
+
+
+def unfit(task: str, corpus: object, needs: str, instead: str) -> UserError:
+    """The error for a corpus that a task cannot use.
+
+    Args:
+        task: a choice of `task=`.
+        corpus: a choice of `data=`.
+        needs: what the task needs of the corpus.
+        instead: choices of `data=` that have it.
+    """
+    name = type(corpus).__name__.lower()
+    return UserError(f"task={task} needs {needs}, and data={name} has none; use {instead}")

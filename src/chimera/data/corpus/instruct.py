@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import Data, unfit
 from chimera.data.corpus.pydocs import check_python_sources, standard_library
 from chimera.data.source import cache, hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
@@ -129,11 +129,7 @@ def check_instructions(corpus: object) -> None:
         UserError: with the choices of `data=` that have instructions.
     """
     if not hasattr(corpus, "records"):
-        name = type(corpus).__name__.lower()
-        raise UserError(
-            f"task=instruct needs instructions with answers, and data={name} has none; use"
-            " data=instruct or data=alpaca"
-        )
+        raise unfit("instruct", corpus, "instructions with answers", "data=instruct or data=alpaca")
 
 
 def prompt(instruction: str, context: str = "") -> str:

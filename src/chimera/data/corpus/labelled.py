@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import Data, unfit
 from chimera.data.source.splits import SHARES, Sources
-from chimera.errors import UserError
 
 
 class Example(NamedTuple):
@@ -80,9 +79,7 @@ def check_labelled(corpus: object) -> Mapping[str, Any]:
     """
     names = ("labels", "metrics", "submission")
     if not all(hasattr(corpus, name) for name in names):
-        data = type(corpus).__name__.lower()
-        raise UserError(
-            f"task=glue needs labelled data, and data={data} has none; use data=glue, data=es_glue"
-            " or data=acceptability"
+        raise unfit(
+            "glue", corpus, "labelled data", "data=glue, data=es_glue or data=acceptability"
         )
     return {name: getattr(corpus, name) for name in names}

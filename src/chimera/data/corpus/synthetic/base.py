@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chimera.data.corpus.base import Data
+from chimera.data.corpus.base import Data, unfit
 from chimera.data.source.cache import fingerprint_of
 from chimera.data.source.splits import SHARES, Sources, Split
 from chimera.errors import UserError
@@ -213,8 +213,5 @@ def check_synthetic(corpus: object) -> None:
         UserError: with the choices of `data=` that have them.
     """
     if not isinstance(corpus, Synthetic):
-        name = type(corpus).__name__.lower()
-        raise UserError(
-            f"task=synthetic needs sequences of symbols, and data={name} has none; use"
-            " data=mad/mqar or another data=mad/<name>"
-        )
+        others = "data=mad/mqar or another data=mad/<name>"
+        raise unfit("synthetic", corpus, "sequences of symbols", others)
