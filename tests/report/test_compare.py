@@ -83,17 +83,13 @@ def test_groups_are_by_what_differs_best_first(three: list[Path]) -> None:
 def test_keys_of_a_choice_count_where_runs_of_it_differ(tmp_path: Path) -> None:
     words = [["mixer=retnet"], ["mixer=gqa"], ["mixer=gqa", "mixer.kv_heads=1", "optim.lr=0.01"]]
     runs, _ = collect(run(tmp_path / str(n), w, 9.0 + n) for n, w in enumerate(words))
+    unfinished, _ = collect([run(tmp_path / "3", ["mixer=gqa", "seed=1"], None)])
+    assert len(unfinished[0].log)
+    *_, both = compare([*runs, *unfinished], by=["mixer"]).groups
+    assert both.states == "2 of 3 (failed)"
     assert differing(runs) == ["mixer", "optim.lr", "mixer.kv_heads"]
     by_mixer = compare(runs, by=["mixer"])
     assert [len(group.runs) for group in by_mixer.groups] == [1, 2]
-
-
-def test_an_unfinished_run_has_curves_and_no_result(tmp_path: Path) -> None:
-    paths = [run(tmp_path / "a", [], 5.0), run(tmp_path / "b", ["seed=1"], None)]
-    runs, _ = collect(paths)
-    (group,) = compare(runs).groups
-    assert group.states == "1 of 2 (failed)"
-    assert all(len(each.log) for each in group.runs)
 
 
 def test_the_command_writes_a_page_that_loads_nothing(
@@ -174,7 +170,6 @@ def test_pauses_and_torn_rows_are_left_out(tmp_path: Path) -> None:
         (["by=mixr"], "did you mean 'mixer'"),
         (["metric=val/perplexty"], "did you mean 'val/perplexity'"),
         (["nowhere"], "nowhere is no folder"),
-        (["metrc=mixer"], "did you mean 'metric'"),
         (["better=best"], "better=best"),
         (["--by"], "did you mean 'by'"),
         (["--depth", "3"], "cannot read '--depth'"),

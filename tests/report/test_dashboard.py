@@ -39,26 +39,22 @@ def every(value: Any, key: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("build", [dashboard.workspace, dashboard.report])
-def test_filters_are_the_identities_of_the_tables_runs(build: Any, results: TableResults) -> None:
+def test_charts_have_the_tables_runs_and_the_metrics_that_they_log(
+    build: Any, results: TableResults
+) -> None:
     found = spec(build(results, "", "chimera"))
     (filters,) = [f for f in every(found, "filters") if isinstance(f, list) and f]
     assert filters[0]["key"] == {"section": "config", "name": "identity"}
     assert filters[0]["value"] == [identity(cell.config) for cell in results.cells]
     assert {"section": "config", "name": "row.value"} in every(found, "grouping")[0]
-
-
-@pytest.mark.parametrize("build", [dashboard.workspace, dashboard.report])
-def test_charts_have_the_metrics_that_runs_log(build: Any, results: TableResults) -> None:
-    found = spec(build(results, "", "chimera"))
     metrics = {m for names in every(found, "metrics") for m in names}
     assert {"train/loss", "val/loss", "speed/tokens_per_s", results.table.metric} <= metrics
-    patterns = set(every(found, "metricRegex"))
-    assert {"grad_norm/.*", "lr/.*", "stats/.*", "guard/.*"} <= patterns
+    assert {"grad_norm/.*", "lr/.*", "stats/.*", "guard/.*"} <= set(every(found, "metricRegex"))
     drawn = [c for c in every(found, "config") if isinstance(c, dict) and "xAxis" in c]
     charts = [c for c in drawn if c.get("groupBy")]
-    assert charts
-    assert {chart["xAxis"] for chart in charts} == {dashboard.STEP}
-    assert {chart["groupBy"] for chart in charts} == {"row.value"}
+    assert {(chart["xAxis"], chart["groupBy"]) for chart in charts} == {
+        (dashboard.STEP, "row.value")
+    }
     (scatter,) = [c for c in drawn if c["xAxis"].startswith("config:")]
     assert scatter["xAxis"] == "config:parameters.value"  # a dot would be read as a level
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import io
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +14,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from matplotlib.mathtext import MathTextParser
 from rich.console import Console
 
 from chimera.config.tables import Row, load
 from chimera.paths import EXPERIMENTS
-from chimera.report.formatting import block, cell, code, latex, markdown
+from chimera.report.formatting import _LATEX, block, cell, code, latex, markdown
 from chimera.report.table_results import read_results
 from chimera.report.write import show, write
 from tests.report.runs import make
@@ -26,6 +29,8 @@ RENDER = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render
 HOSTILE = r"**a** _b_ `c` <img src=x> &amp; [d](e) ~~f~~ | $x^2$ $\frac \input{/etc/passwd} [red]%#"
 #: Commands that `latex` writes itself.
 COMMANDS = r"\$[^$]*\$|\\[a-zA-Z]+\{[^{}]*\}|\\[{}&%$#_]|\\[`'^~=.\"]\{\w\}|\{[\[*]\}"
+#: An engine of LaTeX, if one is installed.
+ENGINE = next(filter(None, map(shutil.which, ("pdflatex", "lualatex", "xelatex"))), None)
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=40)
 
 
@@ -122,11 +127,18 @@ def test_a_report_shows_hostile_titles(tmp_path: Path, monkeypatch: pytest.Monke
     assert read_results(table, ["scale=smoke"], [0]).lines == summary.lines
 
 
-FILES = sorted(EXPERIMENTS.glob("*/*/results/*/report.tex"))
+def test_every_formula_of_latex_is_one_that_matplotlib_reads() -> None:
+    for formula in [text for text in _LATEX.values() if text.startswith("$")]:
+        MathTextParser("path").parse(formula.replace("surd", "sqrt{2}"))
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: "-".join(file.parts[-5:-3]))
-def test_results_in_the_repository_need_booktabs_only(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    assert text.isascii()
-    assert text.startswith("\\begin{table}")
+@pytest.mark.skipif(ENGINE is None, reason="no LaTeX engine is installed")
+def test_an_engine_compiles_the_committed_tables(tmp_path: Path) -> None:
+    every = latex("".join([*_LATEX, HOSTILE]))
+    tables = [file.read_text("utf-8") for file in EXPERIMENTS.glob("*/*/results/*/report.tex")]
+    body = "\n".join([f"{every}\n", *tables])
+    head = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+    (tmp_path / "it.tex").write_text(f"{head}{body}\\end{{document}}\n", encoding="utf-8")
+    command = [str(ENGINE), "-interaction=nonstopmode", "-halt-on-error", "it.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
