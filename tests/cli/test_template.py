@@ -14,7 +14,7 @@ from chimera.cli.train import main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.paths import ROOT
-from chimera.sweep import main as sweeps
+from chimera.sweep import run_sweep as sweeps
 from chimera.train.check import check_settings
 from tests.train import tiny
 
@@ -71,11 +71,11 @@ def planned(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> list[list[
     """Overrides of the jobs of a sweep, which are not started."""
     jobs: list[list[str]] = []
 
-    def plan(batch: Sequence[Sequence[str]], composed: object) -> list[Any]:
+    def compose_jobs(batch: Sequence[Sequence[str]], composed: object) -> list[Any]:
         jobs.extend(map(list, batch))
         raise UserError("planned")
 
-    monkeypatch.setattr(sweeps, "plan", plan)
+    monkeypatch.setattr(sweeps, "compose_jobs", compose_jobs)
     monkeypatch.setattr("chimera.sweep.slurm.Submitit.check", lambda _: None)
     assert main(overrides) == 2
     return jobs

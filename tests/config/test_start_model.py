@@ -12,7 +12,7 @@ from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.report import table_results
 from chimera.rundir.identity import identity
-from chimera.sweep.plan import plan, prerequisites
+from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from tests.config.kit import everything
 
 TABLE, BODY = "titan/spanish", "titan/baselines"
@@ -58,7 +58,7 @@ def test_a_sweep_trains_the_row_with_its_settings_first(
     (tmp_path / "a folder").mkdir()
     (tmp_path / "text.txt").rename("a folder/novels.txt")
     words = [ROW, "scale=smoke", *OWN, f"data.path={tmp_path}/es_glue"]
-    (first,) = prerequisites(plan([words]))
+    (first,) = prerequisites(compose_jobs([words]))
     assert first.config["data"]["path"] == "a folder/novels.txt"
     assert first.identity == plain(compose(words))["init_run"]
 

@@ -122,7 +122,7 @@ def test_a_report_shows_hostile_titles(tmp_path: Path, monkeypatch: pytest.Monke
     assert "\\input" not in tex
     assert tex.isascii()
     out = io.StringIO()
-    show(summary, Console(file=out, width=400))
+    show(summary, tmp_path, Console(file=out, width=400))
     assert HOSTILE in out.getvalue()
     assert read_results(table, ["scale=smoke"], [0]).lines == summary.lines
 

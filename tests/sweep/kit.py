@@ -12,9 +12,9 @@ from typing import Any
 
 from chimera.rundir.directory import RunDir
 from chimera.sweep.display import Display
-from chimera.sweep.engine import Engine
 from chimera.sweep.job import Job
 from chimera.sweep.local import Handle, LocalJob, Start
+from chimera.sweep.scheduler import Scheduler
 
 #: First lines of a fake job: lock the run and mark it as running, as a real one does.
 BEGIN = """
@@ -104,7 +104,7 @@ class Silent(Display):
 
 def run(jobs: list[Job], launcher: Any = None, display: Any = None) -> dict[str, Job]:
     """Run the jobs to their end; return them by label."""
-    engine = Engine(jobs, launcher or Scripts(), 1, display or Silent())
+    engine = Scheduler(jobs, launcher or Scripts(), 1, display or Silent())
     return {job.label: job for job in engine.run()}
 
 

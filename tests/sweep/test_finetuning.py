@@ -20,7 +20,7 @@ from chimera.report.table_results import read_results
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
 from chimera.rundir.steps import epochs
-from chimera.sweep.plan import plan, prerequisites
+from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from chimera.train.build import build_task
 from tests.config.kit import everything, here
 
@@ -87,14 +87,16 @@ def test_a_sweep_trains_the_row_to_start_from_first(
     assert f"train it first: python train.py {BODY} scale=smoke" in line
     assert list(tmp_path.iterdir()) == []
 
-    jobs = plan([[*words, "seed=0"], [*words, "seed=1"]])
+    jobs = compose_jobs([[*words, "seed=0"], [*words, "seed=1"]])
     first = prerequisites(jobs)
     assert [list(job.overrides) for job in first] == [[BODY, *shared]]
     assert all(first[0].identity in job.prerequisites for job in jobs)
-    assert prerequisites(plan([[BODY, *shared], [*words]])) == []  # it is in the sweep already
+    assert (
+        prerequisites(compose_jobs([[BODY, *shared], [*words]])) == []
+    )  # it is in the sweep already
 
     assert train(list(first[0].overrides)) == 0
-    assert prerequisites(plan([words])) == []
+    assert prerequisites(compose_jobs([words])) == []
     assert train(words) == 0
     run = RunDir.of(plain(compose(words)))
     record = run.record()

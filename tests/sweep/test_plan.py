@@ -14,9 +14,8 @@ from chimera.config.tables import load
 from chimera.errors import UserError
 from chimera.model.assemble import Choices, check_model
 from chimera.rundir.identity import identity
-from chimera.sweep.list_jobs import list_jobs
-from chimera.sweep.main import sweep
-from chimera.sweep.plan import label, plan
+from chimera.sweep.compose_jobs import compose_jobs, label, list_jobs
+from chimera.sweep.run_sweep import sweep
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +37,7 @@ def test_labels_are_the_overrides_that_vary() -> None:
 
 
 def test_a_job_has_the_config_identity_and_directory_of_its_overrides(tmp_path: Path) -> None:
-    first, second = plan([["scale=smoke", "seed=0"], ["scale=smoke", "seed=1"]])
+    first, second = compose_jobs([["scale=smoke", "seed=0"], ["scale=smoke", "seed=1"]])
     assert first.config["seed"] == 0
     assert first.identity == identity(first.config) != second.identity
     assert first.directory.path.parent == tmp_path / "runs"
@@ -54,7 +53,7 @@ def test_parts_are_checked_once_for_each_choice(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("chimera.model.assemble.check_model", record)
     mixers = ("retnet", "attention")
-    plan([["scale=smoke", f"mixer={m}", f"seed={s}"] for m in mixers for s in range(3)])
+    compose_jobs([["scale=smoke", f"mixer={m}", f"seed={s}"] for m in mixers for s in range(3)])
     assert checked == ["retnet", "attention"]
 
 
@@ -62,7 +61,7 @@ def test_every_different_error_is_one_line() -> None:
     batch = [["optim.lr=1", "seed=0"], ["optim.lr=-1", "seed=0"], ["optim.lr=-1", "seed=1"]]
     batch.append(["optim.lr=fast", "seed=0"])
     with pytest.raises(UserError) as error:
-        plan(batch)
+        compose_jobs(batch)
     first, second = str(error.value).split("\nerror: ")
     assert "optim.lr=-1 is not allowed" in first
     assert "[optim.lr=-1 seed=0 and 1 more]" in first
@@ -72,17 +71,19 @@ def test_every_different_error_is_one_line() -> None:
 def test_several_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
     to = f"run_dir={tmp_path / 'one'}"
     with pytest.raises(UserError, match="several jobs"):
-        plan([["seed=0", to], ["seed=1", to]])
-    assert len(plan([["seed=0", to], ["seed=0", to]])) == 2  # the same run may have it twice
+        compose_jobs([["seed=0", to], ["seed=1", to]])
+    assert (
+        len(compose_jobs([["seed=0", to], ["seed=0", to]])) == 2
+    )  # the same run may have it twice
 
 
 def test_a_student_without_its_teacher_is_refused() -> None:
     rows = ["bert_base", "ternary_bert"]
     batch = [[f"+bitnet_qdyt/main={row}", "scale=smoke"] for row in rows]
-    teacher, student = plan(batch)
+    teacher, student = compose_jobs(batch)
     assert student.prerequisites == (teacher.identity,)
     with pytest.raises(UserError, match="not trained yet"):
-        plan(batch[1:])
+        compose_jobs(batch[1:])
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from chimera.rundir.identity import identity
 from chimera.rundir.portable import POINTS
 from chimera.rundir.records import RUNS, add, of_run
 from chimera.rundir.steps import losses
-from chimera.sweep.engine import Engine
+from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from chimera.sweep.job import State
-from chimera.sweep.plan import plan, prerequisites
+from chimera.sweep.scheduler import Scheduler
 from chimera.train.check import check_settings
 from tests.rundir.test_records import a_run, kept
 from tests.sweep.kit import Scripts, Silent
@@ -53,12 +53,12 @@ def rows(folder: Path) -> list[Path]:
 
 def test_a_run_with_a_record_is_not_run_again(tmp_path: Path) -> None:
     record = kept(a_run(tmp_path / "elsewhere", WORDS))
-    (job,) = plan([WORDS])
+    (job,) = compose_jobs([WORDS])
     assert job.record == record
-    (work,) = Engine([job], Scripts(), 1, Silent()).run()
+    (work,) = Scheduler([job], Scripts(), 1, Silent()).run()
     assert (work.state, work.why, work.started) == (State.DONE, "val/perplexity 12.5", None)
     assert not (tmp_path / "runs").exists()
-    (again,) = plan([[*WORDS, "overwrite=true"]])
+    (again,) = compose_jobs([[*WORDS, "overwrite=true"]])
     assert again.record is None
 
 
@@ -66,19 +66,19 @@ def test_a_teacher_is_trained_for_its_weights(tmp_path: Path) -> None:
     """A record has none; once the student is stored too, nobody needs them."""
     batch = [[f"+bitnet_qdyt/main={row}", "scale=smoke"] for row in ("bert_base", "ternary_bert")]
     kept(a_run(tmp_path / "elsewhere", batch[0]))
-    teacher, student = plan(batch)
+    teacher, student = compose_jobs(batch)
     assert student.prerequisites == (teacher.identity,)
     assert teacher.record is None
     kept(a_run(tmp_path / "elsewhere", batch[1]))
-    assert all(job.record for job in plan(batch))
-    assert all(job.record for job in plan(batch[1:]))
+    assert all(job.record for job in compose_jobs(batch))
+    assert all(job.record for job in compose_jobs(batch[1:]))
 
 
 def test_a_run_with_a_record_needs_no_model_to_start_from(tmp_path: Path) -> None:
     words = ["+saidl/adapters=lora", "scale=smoke"]
-    assert len(prerequisites(plan([words]))) == 1
+    assert len(prerequisites(compose_jobs([words]))) == 1
     kept(a_run(tmp_path / "elsewhere", words))
-    assert prerequisites(plan([words])) == []
+    assert prerequisites(compose_jobs([words])) == []
 
 
 def test_the_record_of_a_run_that_is_gone_names_what_started_from_it(tmp_path: Path) -> None:

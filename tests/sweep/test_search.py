@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution
-from rich.console import Console
 
 from chimera.errors import UserError
 from chimera.sweep.local import Start
-from chimera.sweep.main import sweep
-from chimera.sweep.search import SearchEngine, show, study_file
+from chimera.sweep.run_sweep import sweep
+from chimera.sweep.search import SearchScheduler, show, study_file
 from chimera.sweep.study import Search, Study, Trial
 from tests.sweep.kit import BEGIN, DONE, Scripts, Silent
 
@@ -57,12 +56,12 @@ class Rates(Scripts):
         return [RUN, rate, str(self.pause)]
 
 
-def engine(root: Path, workers: int = 1, pause: float = 0.0, **settings: object) -> SearchEngine:
+def engine(root: Path, workers: int = 1, pause: float = 0.0, **settings: object) -> SearchScheduler:
     study = Study(root / "s.sqlite", LR, Search(**settings))  # type: ignore[arg-type]
-    return SearchEngine(study, ["scale=smoke"], Rates(pause), workers, Silent())
+    return SearchScheduler(study, ["scale=smoke"], Rates(pause), workers, Silent())
 
 
-def results(found: SearchEngine) -> list[tuple[Trial, str, float | None]]:
+def results(found: SearchScheduler) -> list[tuple[Trial, str, float | None]]:
     return found.study.trials()
 
 
@@ -85,7 +84,7 @@ def test_asha_prunes_and_a_pruned_run_is_saved_marked_and_shown(
 ) -> None:
     found = engine(tmp_path, trials=5, pause=0.1, pruner="asha", reduction=2, min_steps=2)
     found.run()
-    show(found, Console(width=200))
+    show(found)
     states = [state for _, state, _ in results(found)]
     assert {"complete", "pruned"} == set(states)
     pruned = [job for job in found.jobs.values() if job.status().get("pruned")]
@@ -98,7 +97,7 @@ def test_asha_prunes_and_a_pruned_run_is_saved_marked_and_shown(
     run = pruned[0].directory
     subprocess.run([sys.executable, "-c", RUN, str(run.path), "0.01", "0"], check=True)
     assert run.status()["state"] == "DONE"
-    show(found, Console(width=200))
+    show(found)
     assert "revived" in capsys.readouterr().out
 
 
@@ -136,7 +135,7 @@ def test_a_trial_that_is_no_valid_run_is_told_and_the_others_go_on(tmp_path: Pat
     study = Study(
         tmp_path / "s.sqlite", {"position": position, **LR}, Search(trials=4, sampler="random")
     )
-    found = SearchEngine(study, ["scale=smoke", "mixer=retnet"], Rates(), 1, Silent())
+    found = SearchScheduler(study, ["scale=smoke", "mixer=retnet"], Rates(), 1, Silent())
     found.run()
     states = [state for _, state, _ in results(found)]
     assert states.count("fail") == len(found.refused) > 0

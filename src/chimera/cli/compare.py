@@ -33,8 +33,6 @@ class Options:
 @command("compare", Options, "[<run or folder of runs> …]")
 def main(options: Options, words: list[str]) -> int:
     """Print the comparison, best first, and write its page."""
-    from rich.console import Console
-
     from chimera.report.compare_page import show, write_comparison
     from chimera.report.comparison import directories
 
@@ -43,10 +41,7 @@ def main(options: Options, words: list[str]) -> int:
     comparison, folder = write_comparison(
         found, options.out, by=options.by, metric=options.metric, better=options.better
     )
-    console = Console()
-    show(comparison, console)
-    page = folder / "compare.html"
-    console.print(str(page), highlight=False, soft_wrap=True, markup=False)
+    show(comparison, folder)
     return 0
 
 

@@ -71,13 +71,8 @@ def chosen(options: Runs, words: list[str]) -> tuple[Table, list[str], list[int]
 def main(options: Options, words: list[str]) -> int:
     """Write the report's files, print the table and the folder."""
     table, overrides, seeds = chosen(options, words)
-    from rich.console import Console
-
     from chimera.report.write import report_folder, show, write
 
-    summary = write(table, overrides, seeds, options.out, forms=options.forms)
-    console = Console()
-    show(summary, console)
-    folder = options.out or report_folder(summary)
-    console.print(str(folder), highlight=False, soft_wrap=True, markup=False)
+    results = write(table, overrides, seeds, options.out, forms=options.forms)
+    show(results, options.out or report_folder(results))
     return 0

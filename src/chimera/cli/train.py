@@ -87,7 +87,7 @@ def _command(arguments: list[str]) -> int:
     if any(override.startswith("replay=") for override in overrides):
         return _replay(overrides)
     if flags.multirun:
-        from chimera.sweep.main import sweep
+        from chimera.sweep.run_sweep import sweep
 
         return sweep(overrides)
     if flags.completion:
@@ -168,7 +168,7 @@ def _table(arguments: list[str], *, usage: bool) -> int:
         return 0
     if not arguments or "=" in arguments[0]:
         raise UserError(f"name a table, as in chimera table {tables()[0]}: {', '.join(tables())}")
-    from chimera.sweep.main import sweep
+    from chimera.sweep.run_sweep import sweep
 
     table = load(arguments[0])
     return sweep([f"+{table.paper}={table.name}", *arguments[1:]])

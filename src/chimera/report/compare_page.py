@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pandas as pd
-from rich.console import Console
-from rich.text import Text
 
 from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
@@ -228,8 +226,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def show(comparison: Comparison, console: Console) -> None:
-    """Print the best groups in a terminal."""
+def show(comparison: Comparison, folder: Path) -> None:
+    """Print the best groups, and where the page is."""
     count = len(comparison.runs)
     body = []
     for group in comparison.groups[:SHOWN]:
@@ -239,13 +237,12 @@ def show(comparison: Comparison, console: Console) -> None:
             cells.append(FACTS[name][2](group.facts[name]) if name in group.facts else "")
         body.append(cells)
     title = f"{count} run{'s' * (count != 1)}, {comparison.better} {comparison.metric} first"
-    keys = comparison.keys or ("runs",)
-    wide = formatting.show_grid(
-        title, keys, (comparison.metric, "runs", "tokens/s", "GB"), body, console
-    )
+    numbers = (comparison.metric, "runs", "tokens/s", "GB")
+    formatting.show_grid(title, comparison.keys or ("runs",), numbers, body)
     if (rest := len(comparison.groups) - SHOWN) > 0:
-        wide.print(f"and {rest} more in compare.csv", highlight=False)
-    if line := comparison.other_text:
-        wide.print(Text(line), soft_wrap=True)
+        print(f"and {rest} more in compare.csv")
+    if comparison.other_text:
+        print(comparison.other_text)
     for name, why in list(comparison.broken.items())[:SHOWN]:
-        wide.print(Text(f"not read: {name}: {why}"), soft_wrap=True)
+        print(f"not read: {name}: {why}")
+    print(folder / "compare.html")

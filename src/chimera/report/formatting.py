@@ -105,8 +105,9 @@ def show_grid(
     right: Sequence[str],
     body: Iterable[Sequence[str]],
     console: Console | None = None,
+    width: int = 160,
 ) -> Console:
-    """Print a table; returns the console, which is 160 characters wide where it is no terminal.
+    """Print a table; returns the console.
 
     Args:
         title: above the table.
@@ -114,6 +115,7 @@ def show_grid(
         right: heads of the columns of numbers, which are aligned to the right.
         body: cells by line, shown as they are written.
         console: None: standard output.
+        width: in characters, of a console that is no terminal.
     """
     from rich.console import Console
     from rich.table import Table
@@ -121,7 +123,7 @@ def show_grid(
 
     console = console or Console()
     if not console.is_terminal:
-        console = Console(file=console.file, width=160)
+        console = Console(file=console.file, width=width)
     grid = Table(title=None if title is None else Text(title), title_justify="left")
     for head in left:
         grid.add_column(Text(head), overflow="fold")

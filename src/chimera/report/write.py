@@ -122,8 +122,8 @@ def booktabs(results: TableResults) -> str:
     )
 
 
-def show(results: TableResults, console: Console) -> None:
-    """Print the table in a terminal; rows have their short names."""
+def show(results: TableResults, folder: Path, console: Console | None = None) -> None:
+    """Print the table, whose rows have their short names, and the folder of its files."""
     head, body = markdown.rows(results)
     names = [*(line.name for line in results.lines), *(b.name for b in baselines(results))]
     columns = [column for column in head[1:] if not column.startswith("published ")]
@@ -132,3 +132,4 @@ def show(results: TableResults, console: Console) -> None:
     console = formatting.show_grid(title, ["row"], columns, lines, console)
     if warning := results.other_text:
         console.print(warning, highlight=False, soft_wrap=True, markup=False)
+    console.print(str(folder), highlight=False, soft_wrap=True, markup=False)

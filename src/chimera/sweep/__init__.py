@@ -1,14 +1,12 @@
 """Run sweeps, `python train.py -m …`: each job has its own process and its own run directory.
 
-main       overrides → jobs → results
-list_jobs  every combination of the values on the command line, and its checks
-plan       composes, checks and labels all jobs before the first one starts
-job        a job: the run that it is, and its state in the sweep
-engine     starts unfinished jobs, waits for runs of other processes, records failures
-results    the table's report, the comparison, the exit code
-display    shows the sweep in the terminal, with the time that is left
-local      starts a job as a process of this machine
-slurm      starts a job as a Slurm job
-search     proposes the jobs one by one, and stops those that are not among the best
-study      the space and the trials of a search, in Optuna
+run_sweep     overrides → jobs → the table's report, the comparison, the exit code
+compose_jobs  every combination of the values on the command line, composed and checked
+job           a job: the run that it is, and its state in the sweep
+scheduler     starts unfinished jobs, waits for runs of other processes, records failures
+display       shows the sweep in the terminal, with the time that is left
+local         starts a job as a process of this machine
+slurm         starts a job as a Slurm job
+search        proposes the jobs one by one, and stops those that are not among the best
+study         the space and the trials of a search, in Optuna
 """

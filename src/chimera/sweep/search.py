@@ -1,6 +1,6 @@
 """Search for good settings: `python train.py -m optim.lr=interval(1e-4,1e-2) search.trials=20`.
 
-Optuna proposes the trials; each is a run of its own, started by the sweep's engine. A run writes
+Optuna proposes the trials; each is a run of its own, started by the sweep's scheduler. A run writes
 its validations as it goes, and asha stops it, saved, where it is not among the best. The same
 command goes on with a search that was stopped or killed.
 """
@@ -12,15 +12,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
 from hydra.utils import instantiate
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from chimera.config.arguments import read
 from chimera.config.compose import compose, plain
@@ -30,13 +28,14 @@ from chimera.config.tables import load
 from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.program import spelt
+from chimera.report.formatting import show_grid
 from chimera.rundir.safe_io import make_folder, read_json, write_json
+from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from chimera.sweep.display import Display
-from chimera.sweep.engine import Engine
 from chimera.sweep.job import FINISHED, Job, State
 from chimera.sweep.local import Handle, Launcher
-from chimera.sweep.plan import plan, prerequisites
-from chimera.sweep.results import compare, exit_code
+from chimera.sweep.run_sweep import compare, exit_code
+from chimera.sweep.scheduler import Scheduler
 from chimera.sweep.study import Search, Space, Study, Trial, ends, optuna, override, search_space
 from chimera.train.check import Once, check_settings
 
@@ -72,16 +71,16 @@ def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[s
     try:
         with FileLock(file.with_suffix(".lock"), blocking=False):
             study = Study(file, space, settings)
-            engine = SearchEngine(study, fixed, launcher, config["workers"])
-            engine.run()
+            scheduler = SearchScheduler(study, fixed, launcher, config["workers"])
+            scheduler.run()
     except Timeout as error:
         raise UserError(f"another process is running this search ({file}); wait for it") from error
-    show(engine, Console())
-    trials = [trial for trial, _, _ in engine.study.trials() if trial.overrides]
-    compare([engine.job(trial) for trial in trials], table=False)
-    for why in engine.refused.values():
+    show(scheduler)
+    trials = [trial for trial, _, _ in scheduler.study.trials() if trial.overrides]
+    compare([scheduler.job(trial) for trial in trials], table=False)
+    for why in scheduler.refused.values():
         print(f"failed: {why}", file=sys.stderr)
-    return exit_code(engine) or int(bool(engine.refused))
+    return exit_code(scheduler) or int(bool(scheduler.refused))
 
 
 def check_ends(space: Space, fixed: Sequence[str]) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def study_file(overrides: Sequence[str], settings: Search) -> Path:
     return runs_root() / ".search" / f"{digest}.sqlite"
 
 
-class SearchEngine(Engine):
+class SearchScheduler(Scheduler):
     """Runs the trials of a search, asking for the next one when there is room.
 
     Args:
@@ -187,7 +186,7 @@ class SearchEngine(Engine):
         Raises:
             UserError: its settings do not go together.
         """
-        (job,) = plan([[*trial.overrides, *self.fixed]])
+        (job,) = compose_jobs([[*trial.overrides, *self.fixed]])
         return replace(job, label=" ".join(trial.overrides))
 
     def _tell(self, job: Job, trial: Trial) -> bool:
@@ -232,31 +231,27 @@ class SearchEngine(Engine):
             job.become(State.PRUNED, why)
 
 
-def show(engine: SearchEngine, console: Console) -> None:
+def show(scheduler: SearchScheduler) -> None:
     """Print the table of all trials, the best first; a pruned one that was revived has a value."""
-    sign = 1.0 if engine.study.settings.better == "lower" else -1.0
+    sign = 1.0 if scheduler.study.settings.better == "lower" else -1.0
     lines: list[tuple[float, list[str]]] = []
-    for trial, state, value in engine.study.trials():
+    for trial, state, value in scheduler.study.trials():
         directory = ""
         if state != "fail" and trial.overrides:
-            job = engine.job(trial)
+            job = scheduler.job(trial)
             status = job.status()
             directory = job.directory.path.name
             if value is None and status.get("state") == "DONE":
-                value = job.value(engine.metric)
+                value = job.value(scheduler.metric)
                 state = "revived"
             state = str(status["why"]) if status.get("pruned") else state
         order = float("inf") if value is None else sign * value
         number = "" if value is None else f"{value:.5g}"
         settings = " ".join(trial.overrides)
         lines.append((order, [str(trial.number), number, state, settings, directory]))
-    grid = Table(title=Text(f"{len(lines)} trials, {engine.metric}"), title_justify="left")
-    for name in ("trial", engine.metric, "state", "settings", "run"):
-        grid.add_column(Text(name), overflow="fold")
-    for _, cells in sorted(lines, key=lambda line: line[0]):
-        grid.add_row(*map(Text, cells))
-    wide = console if console.is_terminal else Console(file=console.file, width=200)
-    wide.print(grid)
+    title = f"{len(lines)} trials, {scheduler.metric}"
+    heads = ("trial", scheduler.metric, "state", "settings", "run")
+    show_grid(title, heads, (), [cells for _, cells in sorted(lines, key=itemgetter(0))], width=200)
     if any("pruned" in cells[2] for _, cells in lines):
-        fixed = " ".join(engine.fixed)
+        fixed = " ".join(scheduler.fixed)
         print(f"a pruned run goes on by its own command: {spelt('train')} <its settings> {fixed}")

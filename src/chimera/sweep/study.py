@@ -23,7 +23,7 @@ from typing import Any, Literal
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from chimera.errors import UserError, library, one_line
-from chimera.sweep.list_jobs import values_of
+from chimera.sweep.compose_jobs import values_of
 from chimera.types import NonNegativeInt, PositiveInt
 
 #: Optuna's distributions by the key of their override, with a `+` if it has one.

@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
-from rich.table import Table
-
 from chimera.errors import UserError, one_line
 
 
@@ -18,11 +15,3 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
     except UserError as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         sys.exit(2)
-
-
-def show(head: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Print a table in the terminal."""
-    table = Table(*head, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)

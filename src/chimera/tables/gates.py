@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from chimera.adapter.sora import Gate
 from chimera.config.arguments import read
-from chimera.tables import run, show
+from chimera.report.formatting import show_grid
+from chimera.tables import run
 
 Array = NDArray[np.float64]
 Update = Literal["proximal", "sgd_l1"]
@@ -152,7 +153,9 @@ def main(arguments: Sequence[str]) -> None:
         left = f"{np.count_nonzero(path[-1])} of {len(still.start)}"
         rows.append((update, "never" if step is None else str(step), left, f"{gap:.1e}"))
     head: tuple[str, ...] = ("update", "all zero at step", "gates left", "max |numpy − torch|")
-    show(head, rows, f"r={len(still.start)}, lr={still.lr}, λ={still.l1}, {still.steps} steps")
+    show_grid(
+        f"r={len(still.start)}, lr={still.lr}, λ={still.l1}, {still.steps} steps", head, (), rows
+    )
 
     p = lasso(SHOWN)
     found = []
@@ -164,7 +167,8 @@ def main(arguments: Sequence[str]) -> None:
             near = int((np.abs(g) < 1e-6).sum())
             found.append((update, name, str(exact), str(near), f"{p.loss(g):.4e}", gap))
     head = ("update", "by", "exact zeros", "|g| < 1e-6", "loss", "‖numpy − torch‖∞")
-    show(head, found, f"n={N}, d={D}, λ={p.l1}, η={p.lr}, {p.steps} steps, seed {SHOWN}")
+    title = f"n={N}, d={D}, λ={p.l1}, η={p.lr}, {p.steps} steps, seed {SHOWN}"
+    show_grid(title, head, (), found)
     for update in UPDATES:
         counts = [q.zeros_found(by_torch(q, update)[-1]) for q in map(lasso, range(SEEDS))]
         print(f"{update}: zeros found, of {ZEROS}, for seeds 0 to {SEEDS - 1}: {counts}")

@@ -25,9 +25,10 @@ from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
+from chimera.report.formatting import show_grid
 from chimera.report.markdown import grid
 from chimera.rundir.safe_io import write_atomic
-from chimera.tables import run, show
+from chimera.tables import run
 
 #: Vocabulary sizes of pretrained tokenizers; other tokenizers have a setting `vocab_size`.
 VOCABULARY = {"bert": 30522, "gpt2": 50257}
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
     tables = [layers_table(counted), parts_table(counted, numbers)]
     if out is None:
         for head, *rows in tables:
-            show(head, rows)
+            show_grid(None, head, (), rows)
         print("\n".join(notes))
         return
     command = f"python -m chimera.tables.parameters {' '.join(arguments)}"

@@ -19,7 +19,7 @@ from chimera.sweep.local import Handle, Launcher
 TICK = 0.2
 
 
-class Engine:
+class Scheduler:
     """Runs the jobs of a sweep.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a sweep leaves: the report of a table, the comparison of its runs, the exit code."""
+"""Run `python train.py -m …`: compose the jobs, run each in its own process, report the table."""
 
 from __future__ import annotations
 
@@ -6,16 +6,67 @@ import sys
 from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
-from rich.console import Console
+from hydra.utils import instantiate
 
+from chimera.config.compose import compose, plain
+from chimera.config.overrides import canonical, check_choices
+from chimera.config.scale import past_lines
+from chimera.config.start_model import applicable
 from chimera.errors import UserError
+from chimera.program import spelt
 from chimera.report.compare_page import show as show_comparison
 from chimera.report.compare_page import write_comparison
 from chimera.report.comparison import is_run
 from chimera.report.write import report_folder, show, write
 from chimera.rundir.records import Record
-from chimera.sweep.engine import Engine
+from chimera.sweep.compose_jobs import (
+    check_sweep,
+    compose_jobs,
+    list_jobs,
+    prerequisites,
+    sweep_variable,
+)
 from chimera.sweep.job import Job, State
+from chimera.sweep.scheduler import Scheduler
+from chimera.train.check import check_settings
+
+
+def sweep(overrides: list[str]) -> int:
+    """Run a sweep; return the exit code: 0, 1 if a job failed, 130 if it was stopped.
+
+    Raises:
+        UserError: the overrides are not valid; nothing has been written then.
+    """
+    own = [text for text in overrides if text.lstrip("+").startswith("search.")]
+    overrides = canonical([text for text in overrides if text not in own])
+    parsed = check_choices(overrides, sweep=True)
+    check_sweep(parsed, searched=bool(own))
+    if not overrides:
+        raise UserError(f"a sweep varies something, as in {spelt('train')} -m seed=0,1,2")
+    with sweep_variable(overrides, parsed):
+        if own:
+            from chimera.sweep.search import search
+
+            return search(overrides, parsed, [text.lstrip("+") for text in own])
+        return _sweep(overrides, parsed)
+
+
+def _sweep(overrides: list[str], parsed: list[Override]) -> int:
+    batch = list_jobs(overrides, parsed)
+    first = applicable(batch[0])
+    config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
+    check_settings(config, train=False)
+    for line in past_lines(config):
+        print(line, file=sys.stderr)
+    launcher = instantiate(config["launcher"], _convert_="all")
+    launcher.check()
+    jobs = compose_jobs(batch, {tuple(first): config})
+    scheduler = Scheduler([*prerequisites(jobs), *jobs], launcher, config["workers"])
+    scheduler.run()
+    if not scheduler.stops:
+        reported = report(jobs, overrides, parsed)
+        compare(jobs, table=not reported)
+    return exit_code(scheduler)
 
 
 def report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override]) -> bool:
@@ -39,10 +90,8 @@ def report(jobs: list[Job], overrides: Sequence[str], parsed: Sequence[Override]
         common.append(text)
     configs = {(job.config["table"]["row"], job.config["seed"]): job.config for job in jobs}
     seeds = sorted({seed for _, seed in configs})
-    summary = write(name, common, seeds, configs=configs)
-    console = Console()
-    show(summary, console)
-    console.print(str(report_folder(summary)), highlight=False, soft_wrap=True, markup=False)
+    results = write(name, common, seeds, configs=configs)
+    show(results, report_folder(results))
     return True
 
 
@@ -62,21 +111,20 @@ def compare(jobs: Sequence[Job], *, table: bool) -> None:
     except UserError as error:
         print(f"no comparison is written: {error}", file=sys.stderr)
         return
-    console = Console()
     if table:
-        show_comparison(comparison, console)
-    page = folder / "compare.html"
-    console.print(str(page), highlight=False, soft_wrap=True, markup=False)
+        show_comparison(comparison, folder)
+    else:
+        print(folder / "compare.html")
 
 
-def exit_code(engine: Engine) -> int:
+def exit_code(scheduler: Scheduler) -> int:
     """Print a line for each failed job and, after a stop, how to continue; return the exit code."""
-    jobs = list(engine.jobs.values())
+    jobs = list(scheduler.jobs.values())
     failed = [job for job in jobs if job.state is State.FAILED]
     for job in failed:
         log = f"; see {job.log}" if job.started is not None else ""
         print(f"failed: {job.label}: {job.why}{log}", file=sys.stderr)
-    if engine.stops:
+    if scheduler.stops:
         done = sum(job.state is State.DONE for job in jobs)
         print(
             f"stopped with {done} of {len(jobs)} jobs done; run the same command again to continue",
