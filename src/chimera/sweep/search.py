@@ -34,7 +34,7 @@ from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from chimera.sweep.display import Display
 from chimera.sweep.job import FINISHED, Job, State
 from chimera.sweep.local import Handle, Launcher
-from chimera.sweep.run_sweep import compare, exit_code
+from chimera.sweep.outcome import compare, exit_code
 from chimera.sweep.scheduler import Scheduler
 from chimera.sweep.study import Search, Space, Study, Trial, ends, optuna, override, search_space
 from chimera.train.check import Once, check_settings
