@@ -19,6 +19,8 @@ from chimera.export.folder import distinct, without_adapters
 from chimera.export.hf import files, tokenizer
 from chimera.quant.shared.packing import packed as pack_model
 
+#: Words of a training run that prints nothing.
+QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
 TEXT = "the cat sees a big red dog under one tree and it runs to my old house"
 
 

@@ -28,6 +28,7 @@ from chimera.quant.shared.packing import packed as pack_model
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 from tests.data.glue import cola
+from tests.export.folders import QUIET
 from tests.model.hf_folders import folder
 
 HEADS: dict[str, Any] = {
@@ -37,7 +38,6 @@ HEADS: dict[str, Any] = {
     "ChimeraBodyForCausalLM": AutoModelForCausalLM,
     "ChimeraBodyForSequenceClassification": AutoModelForSequenceClassification,
 }
-QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
 SMALL = ["model.dim=32", "model.depth=2", "model.max_len=32"]
 TUNE = ["preset=finetune", "data=glue", "trainer.max_steps=2", "trainer.val_check_interval=1"]
 

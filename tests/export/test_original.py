@@ -13,11 +13,12 @@ from chimera.cli.export import main as export
 from chimera.cli.train import main as train
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
+from tests.export.folders import QUIET
 from tests.kit import close
 from tests.model.hf_folders import folder
 
-WORDS = ["task=causal_lm", "data=text", "logger=none", "trainer.progress=none", "optim.lr=0.01"]
-WORDS += ["trainer.max_steps=3", "trainer.accelerator=cpu", "data.batch_size=8", "model.max_len=32"]
+WORDS = ["task=causal_lm", "data=text", *QUIET, "optim.lr=0.01", "trainer.max_steps=3"]
+WORDS += ["model.max_len=32"]
 
 
 @pytest.fixture(scope="module")

@@ -28,10 +28,9 @@ from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 from tests.data.glue import cola
-from tests.export.folders import sentences
+from tests.export.folders import QUIET, sentences
 from tests.export.test_transformers import ALONE
 
-QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
 SMALL = [
     "model.dim=32",
     "model.depth=2",
