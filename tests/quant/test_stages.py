@@ -68,7 +68,7 @@ def test_layers_are_their_papers(
 
 
 def run_to(callback: ActivationStages, model: torch.nn.Module, step: int, steps: int = 100) -> None:
-    trainer: Any = SimpleNamespace(global_step=step, max_steps=steps)
+    trainer: Any = SimpleNamespace(global_step=step, estimated_stepping_batches=steps)
     callback.on_train_batch_start(trainer, model, None, 0)  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ def test_a_run_changes_over_and_a_later_one_does_not_start_again() -> None:
     x = torch.randn(3, 16)
     four_bits = layer(x)
     callback = ActivationStages(early=0.9)
-    start: Any = SimpleNamespace(global_step=0, max_steps=100)
+    start: Any = SimpleNamespace(global_step=0, estimated_stepping_batches=100)
     callback.on_train_start(start, layer)
     run_to(callback, layer, 0)
     assert not layer(x).equal(four_bits)
