@@ -42,6 +42,8 @@ class Instruct(CausalLM):
         mmlu_limit: number of questions of each subject; null for all.
     """
 
+    predicts = "token"  # the base class has it too, but a report reads this file only
+
     plain_text = False
     data_class = InstructDataModule
     corpus_check = "chimera.data.corpus.instruct.check_instructions"
