@@ -1,0 +1,233 @@
+"""Files that users have: each is read for what it is, or refused in one line that says where."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chimera.cli import export, train
+from chimera.cli.main import main
+from tests.data.kit import bert_vocabulary
+from tests.faults.kit import make, one_refusal, outcome, read
+from tests.rundir.test_records import a_run
+from tests.safety import kit as safe
+
+LINES = [f"Line {i} of the text about the weather, number {7 * i}." for i in range(400)]
+TEXT = "\n".join(LINES)
+BIG, DEEP = "1" * 5000, "[" * 200_000
+Check = Callable[[list[str]], bool] | None
+
+
+def rows(*odd: str, values: list[str] = LINES) -> str:
+    """JSON lines; the odd ones are the 51st and those after it."""
+    made = [json.dumps({"text": value}) for value in values]
+    return "\n".join([*made[:50], *odd, *made[50:]]) + "\n"
+
+
+def records(**odd: Any) -> list[dict[str, Any]]:
+    """Alpaca's records; the eighth one is odd."""
+    made = [{"instruction": f"Say {i}", "input": "", "output": f"{i} it is."} for i in range(30)]
+    return [made[i] | odd if i == 7 else made[i] for i in range(30)]
+
+
+def in_lines(**odd: Any) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in records(**odd))
+
+
+def parquet(flip: bool = True) -> bytes:
+    """One with flipped bits in its pages."""
+    import pyarrow
+    import pyarrow.parquet
+
+    out = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table({"text": LINES}), out)
+    made = out.getvalue().to_pybytes()
+    return made[:60] + bytes(byte ^ 0x55 for byte in made[60:90]) + made[90:] if flip else made
+
+
+def same(texts: list[str]) -> bool:
+    """Nothing but the lines, each once."""
+    return sorted(line for text in texts for line in text.split("\n")) == sorted(LINES)
+
+
+def has(*parts: str) -> Check:
+    return lambda texts: all(part in "\n".join(texts) for part in parts)
+
+
+def count(number: int) -> Check:
+    return lambda texts: len(texts) == number and "None" not in "".join(texts)
+
+
+def mmlu(row: str) -> dict[str, str]:
+    return {f"{p}/logic_{p}.csv": f"{row}\r\nTwo?,a,b,c,d,B\r\n" for p in ("dev", "test")}
+
+
+def sst2(row: str) -> dict[str, str]:
+    head, good = "sentence\tlabel\n", "good film\t1\nbad film\t0\n"
+    return {"SST-2/train.tsv": head + good * 20 + row, "SST-2/dev.tsv": head + good}
+
+
+def stsb(row: str) -> dict[str, str]:
+    good = '"un gato, negro",un gato,3.5\r\n' * 12
+    return {f"{part}.csv": good + row for part in ("train", "dev", "test")}
+
+
+FUNCTIONS = [f"def f{i}(x):\n    if x:\n        return {i}\n    return 0\n" for i in range(300)]
+INDENTED = has("def f7(x):\n    if x:\n        return 7\n    return 0")
+TABLE = "id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(LINES))
+BOTH = {"a.TXT": "\n".join(LINES[:200]), "b.ndjson": rows(values=LINES[200:])}
+WIDE, LATIN = "x" * 140_000, {"test/l_test.csv": "¿Sí?,a,b,c,d,A\n".encode("latin1")}
+#: Name, kind, contents or files of a folder, what the one line says (None: it is read), what was
+#: read (None: it is refused). Where both are there, either is right.
+CASES: list[tuple[str, str, Any, str | None, Check]] = [
+    ("lines.json", "text", rows(), None, same),
+    ("lines.JSONL", "text", rows(), None, same),
+    ("list.json", "text", json.dumps([{"text": text} for text in LINES]), None, same),
+    ("table.csv", "text", TABLE, None, same),
+    ("table.xml", "text", f"<p>{TEXT}</p>", r"table\.xml.*\.txt", None),
+    ("folder", "text", BOTH, None, same),
+    ("indent.txt", "text", "".join(FUNCTIONS), None, INDENTED),
+    ("bom.jsonl", "text", "\ufeff" + rows(), None, same),
+    ("u2028.jsonl", "text", rows('{"text": "a\u2028b\u0085c"}'), None, has("a\u2028b\u0085c")),
+    ("surrogate.jsonl", "text", rows('{"text": "a \\ud83d b"}'), None, has("a ", " b")),
+    ("null.jsonl", "text", rows('{"text": null}'), r"null\.jsonl.*\b51\b.*text", None),
+    ("big.jsonl", "text", rows(f'{{"text": "a", "n": {BIG}}}'), r"big\.jsonl.*\b51\b", None),
+    ("deep.jsonl", "text", rows(f'{{"text": {DEEP}'), r"deep\.jsonl.*\b51\b", None),
+    ("flipped.parquet", "text", parquet(), r"flipped\.parquet", None),
+    ("broken.jsonl", "instruct", in_lines()[:-3], r"(record|line) 30\b", None),
+    ("dict.json", "instruct", json.dumps(records(input={"x": 1})), r"record 8\b.*input", None),
+    ("null.json", "instruct", json.dumps(records(output=None)), r"record 8\b.*output", None),
+    ("asks.json", "instruct", json.dumps(records(instruction=None)), r"record 8\b.*instr", None),
+    ("number.json", "instruct", json.dumps(records(output=42)), r"record 8\b.*output", None),
+    ("half.json", "instruct", json.dumps(records(output="cut \ud83d")), r"record 8\b", has("cut ")),
+    ("u2028.jsonl", "instruct", in_lines(output="a\u2028b"), None, has("a\u2028b")),
+    ("empty answer", "mmlu", mmlu("Is it?,a,b,c,d,"), r"logic_test\.csv: row 1\b", None),
+    ("two letters", "mmlu", mmlu("Is it?,a,b,c,d,BC"), r"logic_test\.csv: row 1\b", None),
+    ("bom", "mmlu", mmlu("\ufeffIs it?,a,b,c,d,A"), None, lambda texts: texts[0][:2] == "Is"),
+    ("latin1", "mmlu", LATIN, r"l_test\.csv", None),
+    ("wide", "mmlu", mmlu(f"{WIDE},a,b,c,d,A"), r"logic_test\.csv", has(WIDE)),
+    ("minus one", "sst2", sst2("no label\t-1\n"), r"train\.tsv.*\b42\b", count(40)),
+    ("minus one", "stsb", stsb("a,b,-1\r\n"), r"(train|dev)\.csv.*\b13\b", count(12)),
+    ("bom.txt", "prompts", "\ufeffThe one\nA list\n", None, lambda t: t == ["The one", "A list"]),
+    ("u2028.txt", "prompts", "a\u2028b\n", None, lambda texts: texts == ["a\u2028b"]),
+]
+#: By kind: arguments of `train` that take the file.
+WORDS = {
+    "text": "task=mlm data=text",
+    "instruct": "task=instruct mixer=delta position=none data=instruct",
+    "sst2": "preset=finetune data=glue data.task=sst2",
+    "stsb": "preset=finetune data=es_glue data.task=stsb_es",
+}
+TINY = "model.dim=16 model.depth=1 model.heads=2 model.max_len=32 logger=none trainer.max_steps=2"
+TINY += " trainer.accelerator=cpu trainer.progress=none trainer.val_check_interval=2"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in an empty folder, which stays so."""
+    monkeypatch.setenv("CHIMERA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", CASES, ids=[f"{kind}-{name}" for name, kind, *_ in CASES])
+def test_a_file_is_read_or_refused(case: Any, trains: bool, tmp_path: Path) -> None:
+    name, kind, contents, says, holds = case
+    place, texts = make(tmp_path / "in" / name, contents), list[str]()
+    if not trains:
+        code, said, texts = read(kind, place)
+    elif kind in WORDS:
+        words = [*WORDS[kind].split(), *TINY.split(), "tokenizer=word", "data.batch_size=4"]
+        words += [f"data.path={place}", f"run_dir={tmp_path}/run"]
+        code, said = outcome(lambda: train.main(words), 120)
+    else:
+        pytest.skip("no file of a training command")
+    if code == 0 and holds:
+        assert trains or (holds(texts) and "".join(texts).encode()), texts[:3]
+    else:
+        assert re.search(says or "it is read", one_refusal(code, said)), said
+        assert not (tmp_path / "run").exists()
+    assert os.listdir(".") == []
+
+
+@pytest.mark.slow
+def test_a_batch_with_nothing_to_predict_counts_for_nothing(tmp_path: Path) -> None:
+    crabs = " ".join(["🦀🪿🫨"] * 3000)
+    make(tmp_path / "crabs.txt", "\n".join([*LINES[:200], crabs, *LINES[200:]]))
+    words = ["data=text", f"data.path={tmp_path}/crabs.txt", "data.batch_size=1", "data.seq_len=32"]
+    words += ["tokenizer=bert", f"tokenizer.path={bert_vocabulary(tmp_path)}", *TINY.split()]
+    code, said = outcome(lambda: train.main([*words, "trainer.max_steps=600"]), 300)
+    assert code == 0, said
+
+
+def loop(place: Path) -> str:
+    """A pattern over a folder with two links to itself."""
+    make(place / "a.txt", TEXT)
+    for name in ("x", "y"):
+        (place / name).symlink_to(place)
+    return f"{place}/**/*.txt"
+
+
+def pipe(place: Path) -> str:
+    os.mkfifo(place)
+    return str(place)
+
+
+def piped(place: Path) -> str:
+    """A finished run whose step log and record are pipes."""
+    run = a_run(place, ["scale=smoke", "mixer=retnet"])
+    for name in ("steps.csv", "run.json"):
+        (run / name).unlink()
+        pipe(run / name)
+    return str(run)
+
+
+#: What is given a name, a link or a pipe in place of a file.
+LONG = "show init_from=|show run_dir=|show data=text data.path=|show task.teacher=|clean |compare "
+LONG += "|show data=glue data.path=|show data=instruct task=instruct data.path=|show ckpt_path="
+LONG += "|show tokenizer=own tokenizer.path=|train replay=|show --config-dir=|show init_from=hf:"
+LONG += "|export to=x run=|eval run=|records add |show data.cache_dir="
+PLACES: list[tuple[str, Callable[[Path], str]]] = [
+    *((f"{command}{{}}", lambda _: "a" * 300) for command in LONG.split("|")),
+    ("show seed={}", lambda _: BIG),
+    ("show init_from={}", lambda _: "nan"),
+    ("show callbacks.files._target_={}", lambda _: "{}"),
+    ("show adapter=lora adapter._partial_={}", lambda _: "false"),
+    ("show mixer._partial_={}", lambda _: "false"),
+    ("show data=text data.path={}", pipe),
+    ("show data=text data.path={}", loop),
+    ("compare {}", piped),
+    ("train scale=smoke mixer=retnet run_dir={}", piped),
+]
+
+
+@pytest.mark.parametrize(("words", "maker"), PLACES, ids=[words for words, _ in PLACES])
+def test_places_are_used_or_refused(words: str, maker: Any, tmp_path: Path) -> None:
+    given = maker(tmp_path / "place")
+    code, said = outcome(lambda: main([word.replace("{}", given) for word in words.split()]))
+    assert code == 0 or one_refusal(code, said)
+    assert os.listdir(".") == []
+
+
+def test_an_export_replaces_only_its_own(tmp_path: Path) -> None:
+    """A folder with other files, or with one of an export changed since, is refused and kept."""
+    make(tmp_path / "text.txt", safe.TEXT * 100)
+    assert train.main(safe.line(tmp_path, f"run_dir={tmp_path}/run")) == 0
+    words = [f"run={tmp_path}/run", f"to={tmp_path}/out"]
+    assert export.main(words) == export.main(words) == 0
+    for name in ("notes.txt", ".git/HEAD", "model.safetensors"):
+        file = make(tmp_path / "out" / name, "mine")
+        one_refusal(*outcome(lambda: export.main(words)))
+        assert file.read_text() == "mine"
+        assert (tmp_path / "out/config.json").is_file()
+        file.unlink()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    one_refusal(*outcome(lambda: export.main([words[0], f"to={tmp_path}/link"])))
