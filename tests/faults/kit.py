@@ -16,7 +16,8 @@ from chimera.data.corpus.glue import Glue, SpanishGlue
 from chimera.data.corpus.instruct import Instruct
 from chimera.data.corpus.text import Text
 from chimera.generate.settings import Generation
-from chimera.task.mmlu import questions
+from chimera.task import mmlu
+from tests.data.kit import splits_of
 
 #: Exit codes of `outcome` for an exception that no command may let out, and for one without end.
 TRACEBACK, HANG = 70, 124
@@ -85,7 +86,7 @@ def make(place: Path, contents: Any) -> Path:
 def _corpus(corpus: Any) -> list[str]:
     corpus.check()
     corpus.fingerprint()
-    return [text for texts in corpus.splits().values() for text in texts]
+    return [text for texts in splits_of(corpus).values() for text in texts]
 
 
 def _examples(corpus: Any) -> list[str]:
@@ -94,7 +95,7 @@ def _examples(corpus: Any) -> list[str]:
 
 
 def _questions(path: Path) -> list[str]:
-    return [q.as_text(solved=True) for q, _ in questions.read(str(path), "test", None, None)]
+    return [q.as_text(solved=True) for q, _ in mmlu.read(str(path), "test", None, None)]
 
 
 #: By kind: reads a file or folder of a user; the texts that it holds.
