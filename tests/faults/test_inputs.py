@@ -190,29 +190,26 @@ def piped(place: Path) -> str:
     return str(run)
 
 
-#: What is given a name, a link or a pipe in place of a file.
-LONG = "show init_from=|show run_dir=|show data=text data.path=|show task.teacher=|clean |compare "
-LONG += "|show data=glue data.path=|show data=instruct task=instruct data.path=|show ckpt_path="
-LONG += "|show tokenizer=own tokenizer.path=|train replay=|show --config-dir=|show init_from=hf:"
-LONG += "|export to=x run=|eval run=|records add |show data.cache_dir="
-PLACES: list[tuple[str, Callable[[Path], str]]] = [
-    *((f"{command}{{}}", lambda _: "a" * 300) for command in LONG.split("|")),
-    ("show seed={}", lambda _: BIG),
-    ("show init_from={}", lambda _: "nan"),
-    ("show callbacks.files._target_={}", lambda _: "{}"),
-    ("show adapter=lora adapter._partial_={}", lambda _: "false"),
-    ("show mixer._partial_={}", lambda _: "false"),
-    ("show data=text data.path={}", pipe),
-    ("show data=text data.path={}", loop),
-    ("compare {}", piped),
-    ("train scale=smoke mixer=retnet run_dir={}", piped),
-]
+#: Commands with long names, values of a wrong kind, and links and pipes in place of a file.
+PLACES = "show init_from=LONG|show run_dir=LONG|show task.teacher=LONG|clean LONG|compare LONG"
+PLACES += "|show data=glue data.path=LONG|show data=instruct task=instruct data.path=LONG"
+PLACES += (
+    "|show data=text data.path=LONG|show ckpt_path=LONG|show tokenizer=own tokenizer.path=LONG"
+)
+PLACES += "|train replay=LONG|show --config-dir=LONG|show init_from=hf:LONG|export to=x run=LONG"
+PLACES += f"|eval run=LONG|records add LONG|show seed={BIG}|show model.dim=???|show ckpt_path=3"
+PLACES += "|show init_from=nan|show init_from=[1]|show task.teacher=3|show mixer._partial_=false"
+PLACES += "|show adapter=lora adapter._partial_=false|show mixer._target_=7|show data._target_=7"
+PLACES += "|show callbacks.files._target_={}|show optim._target_={}|show data=text data.path=PIPE"
+PLACES += "|show data=text data.path=LOOP|compare RUN|train scale=smoke mixer=retnet run_dir=RUN"
+MAKERS: Any = {"LONG": lambda _: "a" * 300, "PIPE": pipe, "LOOP": loop, "RUN": piped}
 
 
-@pytest.mark.parametrize(("words", "maker"), PLACES, ids=[words for words, _ in PLACES])
-def test_places_are_used_or_refused(words: str, maker: Any, tmp_path: Path) -> None:
-    given = maker(tmp_path / "place")
-    code, said = outcome(lambda: main([word.replace("{}", given) for word in words.split()]))
+@pytest.mark.parametrize("words", PLACES.split("|"))
+def test_places_are_used_or_refused(words: str, tmp_path: Path) -> None:
+    for name in set(MAKERS) & set(re.findall("[A-Z]+", words)):
+        words = words.replace(name, MAKERS[name](tmp_path / "place"))
+    code, said = outcome(lambda: main(words.split()))
     assert code == 0 or one_refusal(code, said)
     assert os.listdir(".") == []
 
