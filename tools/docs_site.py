@@ -18,9 +18,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from chimera.model.card import card
+
 from chimera.config import tables as experiments
 from chimera.config.groups import ZOO, find, groups
-from chimera.model.card import card
 from chimera.model.catalog import rows as catalogue
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,7 +14,7 @@ DISTRIBUTION = "chimera-lm"
 SWEEP = "CHIMERA_SWEEP"
 
 
-def spelt(command: str) -> str:
+def command_name(command: str) -> str:
     """A command as the user of this process calls it: `python train.py`, or `chimera train`.
 
     Args:

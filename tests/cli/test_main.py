@@ -10,7 +10,7 @@ import pytest
 
 from chimera.cli.main import COMMANDS, main
 from chimera.paths import ROOT
-from chimera.program import VERSION, spelt
+from chimera.program import VERSION, command_name
 from tests import forks
 
 
@@ -26,7 +26,7 @@ def test_help_has_a_line_for_every_command(capsys: pytest.CaptureFixture[str]) -
 
 def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "eval"]) == 0
-    assert capsys.readouterr().out.startswith(f"{spelt('eval')} run=")
+    assert capsys.readouterr().out.startswith(f"{command_name('eval')} run=")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,10 +101,10 @@ def test_no_help_imports_torch() -> None:
 
 
 def test_a_command_is_spelt_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert spelt("eval") == "python eval.py"  # in a checkout
+    assert command_name("eval") == "python eval.py"  # in a checkout
     for called in ("/usr/bin/chimera", "/place/chimera/__main__.py"):
         monkeypatch.setattr(sys, "argv", [called, "train"])
-        assert spelt("eval") == "chimera eval"
+        assert command_name("eval") == "chimera eval"
 
 
 def test_the_module_is_the_command(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TextIO, TypeVar
 
 from chimera import world
 from chimera.errors import FULL, LostProcessError, NotFiniteError, UserError, nearest, one_line
-from chimera.program import spelt
+from chimera.program import command_name
 
 #: Loggers that complain when transformers imports torchao (optim=adamw8bit) on a machine without
 #: the GPU that torchao has kernels for. Nothing that Chimera does needs these.
@@ -44,7 +44,7 @@ def command(
         from chimera.config.arguments import describe, read, usage
         from chimera.config.groups import read_folders
 
-        line = usage(spelt(name), options, words)
+        line = usage(command_name(name), options, words)
         if set(arguments) & HELP:
             print(describe(options, line))
             return 0

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from chimera.config.migration_hints import hints
 from chimera.errors import UserError, nearest
-from chimera.program import spelt
+from chimera.program import command_name
 
 #: What `--info` shows.
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -27,7 +27,7 @@ VALUES = {"cfg": ("-c", "--cfg"), "package": ("-p", "--package"), "info": ("-i",
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; see {spelt('train')} --help")
+        raise UserError(f"{message.removeprefix('argument ')}; see {command_name('train')} --help")
 
 
 def read_flags(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
@@ -52,7 +52,7 @@ def read_flags(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
             flag, _, value = argument.partition("=")
             meant = _meant(flag, value or following, known)
             raise UserError(
-                f"{argument} is no flag of {spelt('train')}; use -m, --cfg job, --package, --info,"
+                f"{argument} is no flag of {command_name('train')}; use -m, --cfg job, --package, --info,"
                 f" --config-dir, --shell-completion or --help{meant}"
             )
     _check(flags)

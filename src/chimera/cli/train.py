@@ -13,7 +13,7 @@ from typing import Any, Literal
 from chimera import dotted, world
 from chimera.cli.command import exit_code
 from chimera.errors import UserError
-from chimera.program import VERSION, spelt
+from chimera.program import VERSION, command_name
 
 _USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
@@ -34,7 +34,7 @@ python eval.py run=<dir>                               repeat a run's final test
 python eval.py run=<dir> length=1024                   the same test in sequences of this length
 python generate.py run=<dir> prompt="..."              continue a text; see generate.py --help
 python export.py run=<dir> to=<folder>                 export weights, tokenizer, model card"""
-USAGE = re.sub(r"python (\w+)\.py", lambda found: spelt(found[1]), _USAGE)
+USAGE = re.sub(r"python (\w+)\.py", lambda found: command_name(found[1]), _USAGE)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ def _command(arguments: list[str]) -> int:
         return _list(rest)
     if word == "show":
         if flags.cfg:
-            raise UserError(f"--cfg shows a configuration; write {spelt('train')} --cfg job …")
+            raise UserError(
+                f"--cfg shows a configuration; write {command_name('train')} --cfg job …"
+            )
         return _show(rest)
     if any(override.startswith("replay=") for override in overrides):
         return _replay(overrides)
@@ -143,7 +145,9 @@ def _show(overrides: list[str]) -> int:
     from chimera.train.check import check
 
     choices = list[str]()
-    how = read(Show, overrides, f"{spelt('train')} show format=json …", unread=choices).format
+    how = read(
+        Show, overrides, f"{command_name('train')} show format=json …", unread=choices
+    ).format
     config = plain(compose(choices))
     check(config)
     from chimera.train.model_summary import overview, text
@@ -189,16 +193,16 @@ def _list(arguments: list[str]) -> int:
 
         print(listing(get_terminal_size().columns if sys.stdout.isatty() else None))
         return 0
-    from chimera.model.card import cards
+    from chimera.model.component_page import component_pages
 
-    print(cards(arguments))
+    print(component_pages(arguments))
     return 0
 
 
 def _replay(arguments: list[str]) -> int:
     from chimera.config.arguments import read
 
-    given = read(Replay, arguments, f"{spelt('train')} replay=<run>/nan_report-<step>.json")
+    given = read(Replay, arguments, f"{command_name('train')} replay=<run>/nan_report-<step>.json")
     from chimera.train.replay import find, replay
 
     return replay(find(given.replay, trust=given.trust), trust=given.trust)
@@ -273,21 +277,21 @@ def _complete(words: Sequence[str]) -> int:
         except ValueError as error:
             raise UserError(
                 f"--shell-completion {' '.join(words)} is not known; write"
-                f' eval "$({spelt("train")} -sc install=bash)", or fish or zsh in place of bash'
+                f' eval "$({command_name("train")} -sc install=bash)", or fish or zsh in place of bash'
             ) from error
     return 0
 
 
 def _help_of(overrides: list[str]) -> str:
-    """What `--help` prints beside choices: the cards of the components that are named."""
+    """What `--help` prints beside choices: the pages of the components that are named."""
     from chimera.config.groups import ZOO
 
     named = [o for o in overrides if o.partition("=")[0] in ZOO]
     if not named:
         return _help()
-    from chimera.model.card import cards
+    from chimera.model.component_page import component_pages
 
-    return cards(named)
+    return component_pages(named)
 
 
 def _help() -> str:

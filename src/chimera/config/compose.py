@@ -47,7 +47,7 @@ from chimera.config.scale import apply_debug, apply_scale, drop_unused_preset_ke
 from chimera.config.start_model import row_overrides, start_model, teacher_overrides
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
-from chimera.program import spelt
+from chimera.program import command_name
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
 
@@ -190,6 +190,6 @@ def _table(options: Mapping[str, str], node: Any) -> dict[str, Any] | None:
         return None
     paper, table = next(iter(experiments.items()))
     raise UserError(
-        f"+{paper}={table} is a table; run all its rows with {spelt('train')} -m +{paper}={table},"
+        f"+{paper}={table} is a table; run all its rows with {command_name('train')} -m +{paper}={table},"
         f" or one with +{paper}/{table}=<row>: {', '.join(groups()[f'{paper}/{table}'])}"
     )

@@ -29,7 +29,7 @@ from chimera.config.trusted_config import checked, exported, recorded, trusted_m
 from chimera.data.source import hub
 from chimera.errors import UserError, one_line, unknown
 from chimera.paths import runs_root
-from chimera.program import spelt
+from chimera.program import command_name
 from chimera.rundir.checkpoint_hf import digest
 from chimera.rundir.directory import RunDir, directory_of_row
 from chimera.rundir.identity import identity
@@ -133,7 +133,7 @@ def _of_run(init_from: str, path: Path, trust: bool) -> Source:
     if adapter != "none":
         raise UserError(
             f"{where} was trained with adapter={adapter}; merge it first:"
-            f" {spelt('export')} run={run.path} to=<folder>, then init_from=<folder>"
+            f" {command_name('export')} run={run.path} to=<folder>, then init_from=<folder>"
         )
     advice = f"add model.name={config['model'].get('name')} if you know it"
     config["model"] = trusted_model(config, run.path, where, trust=trust, advice=advice)
@@ -182,7 +182,7 @@ def check_present(config: Mapping[str, Any]) -> None:
         raise UserError(
             f"of init_from={config['init_from']} only the record is here, in {record.folder},"
             " without weights; train it first:"
-            f" {spelt('train')} {one_line(shlex.join(record.overrides))}"
+            f" {command_name('train')} {one_line(shlex.join(record.overrides))}"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from chimera.errors import UserError
-from chimera.program import spelt
+from chimera.program import command_name
 
 #: Sections that other programs have too; the own keys of a component have no other name.
 _COMMON = ("", "trainer", "train", "training", "model", "data", "optim", "optimizer", "args")
@@ -24,7 +24,7 @@ def hints() -> dict[str, dict[str, Any]]:
     """Contents of `migration_hints.yaml`, with commands as the user calls them."""
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     for command in ("train", "eval"):
-        text = text.replace(f"{{{command}}}", spelt(command))
+        text = text.replace(f"{{{command}}}", command_name(command))
     found: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return found
 

@@ -21,7 +21,7 @@ from chimera.config.hydra_calls import one_line
 from chimera.config.migration_hints import advice, check_hydra, option_advice
 from chimera.config.schema import RESERVED, arguments
 from chimera.errors import UserError, nearest, unknown
-from chimera.program import spelt
+from chimera.program import command_name
 
 #: Mappings whose entries `~` may delete; other keys always have a value.
 MAPPINGS = ("optim.rates", "optim.decays")
@@ -175,7 +175,7 @@ def _check_choice(override: Override, *, sweep: bool) -> None:
         if not sweep:
             all_in_one = f"; all in one run: '{group}=[{','.join(names)}]'"
             raise UserError(
-                f"{text} gives several values; {spelt('train')} -m … trains each in a run of its"
+                f"{text} gives several values; {command_name('train')} -m … trains each in a run of its"
                 f" own{all_in_one if group == SEVERAL else ''}"
             )
     elif not is_choice(override):

@@ -21,7 +21,7 @@ from chimera.config.choices import UNSET, Selection, scale_of, select
 from chimera.config.groups import groups, is_part
 from chimera.config.overrides import NEEDS, CommandLine, read
 from chimera.errors import UserError
-from chimera.program import spelt
+from chimera.program import command_name
 from chimera.rundir.directory import RunDir, directory_of_teacher
 
 #: Value of `needs` for rows that train from scratch.
@@ -143,11 +143,11 @@ def _missing(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Fi
     if teacher is not None and teacher.status().get("state") != "DONE":
         command = "the command in its overrides.txt"
         if name.startswith(tables.ROW):
-            command = f"{spelt('train')} {' '.join(teacher_overrides(name, overrides))}"
+            command = f"{command_name('train')} {' '.join(teacher_overrides(name, overrides))}"
         yield FirstRun(f"task.teacher={name}", "teacher", teacher, command)
     if (start := init_from.pending(config)) is not None:
         row = config["init_from"]
-        command = f"{spelt('train')} {' '.join(row_overrides(row, overrides))}"
+        command = f"{command_name('train')} {' '.join(row_overrides(row, overrides))}"
         yield FirstRun(f"init_from={row}", "model to start from", start, command)
 
 

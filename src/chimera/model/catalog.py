@@ -19,7 +19,7 @@ from chimera.contract import CAUSAL, Mixer
 from chimera.errors import UserError
 from chimera.model.assemble import provides_of
 from chimera.paths import CHECKOUT
-from chimera.program import spelt
+from chimera.program import command_name
 
 #: Groups in the order of the tables.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position", "adapter")
@@ -146,7 +146,7 @@ def show(shown: Sequence[str] = GROUPS) -> None:
             table.add_row(*list(row.__dict__.values())[: len(heads)])
         console.print(table)
     console.print(
-        f"{spelt('train')} list <name> shows one of them: its equation, options, cost and partners",
+        f"{command_name('train')} list <name> shows one of them: its equation, options, cost and partners",
         highlight=False,
         soft_wrap=True,
         markup=False,

@@ -11,7 +11,7 @@ from typing import Any
 from chimera.config import tables
 from chimera.config.tables import ROW, Table
 from chimera.dotted import flatten, get
-from chimera.program import spelt
+from chimera.program import command_name
 from chimera.report.table_results import TableResults
 from chimera.rundir.directory import runs_of
 from chimera.rundir.identity import NOT_IDENTITY
@@ -159,7 +159,7 @@ def report_command(results: TableResults) -> str:
 
 
 def _command(name: str, *words: str) -> str:
-    return shlex.join((*spelt(name).split(), *map(portable, words)))
+    return shlex.join((*command_name(name).split(), *map(portable, words)))
 
 
 def _rows(table: Table) -> str:

@@ -12,7 +12,7 @@ from chimera.config.overrides import canonical, check_choices
 from chimera.config.scale import past_lines
 from chimera.config.start_model import applicable
 from chimera.errors import UserError
-from chimera.program import spelt
+from chimera.program import command_name
 from chimera.sweep.compose_jobs import (
     check_sweep,
     compose_jobs,
@@ -36,7 +36,7 @@ def sweep(overrides: list[str]) -> int:
     parsed = check_choices(overrides, sweep=True)
     check_sweep(parsed, searched=bool(own))
     if not overrides:
-        raise UserError(f"a sweep varies something, as in {spelt('train')} -m seed=0,1,2")
+        raise UserError(f"a sweep varies something, as in {command_name('train')} -m seed=0,1,2")
     with sweep_variable(overrides, parsed):
         if own:
             from chimera.sweep.search import search

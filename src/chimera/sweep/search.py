@@ -27,7 +27,7 @@ from chimera.config.scale import past_lines
 from chimera.config.tables import load
 from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
-from chimera.program import spelt
+from chimera.program import command_name
 from chimera.report.formatting import show_grid
 from chimera.rundir.safe_io import make_folder, read_json, write_json
 from chimera.sweep.compose_jobs import compose_jobs, prerequisites
@@ -39,7 +39,7 @@ from chimera.sweep.scheduler import Scheduler
 from chimera.sweep.study import Search, Space, Study, Trial, ends, optuna, override, search_space
 from chimera.train.check import Once, check_settings
 
-USAGE = f"{spelt('train')} -m optim.lr=interval(1e-4,1e-2) search.trials=20"
+USAGE = f"{command_name('train')} -m optim.lr=interval(1e-4,1e-2) search.trials=20"
 
 
 def search(overrides: Sequence[str], parsed: Sequence[Override], own: Sequence[str]) -> int:
@@ -254,4 +254,6 @@ def show(scheduler: SearchScheduler) -> None:
     show_grid(title, heads, (), [cells for _, cells in sorted(lines, key=itemgetter(0))], width=200)
     if any("pruned" in cells[2] for _, cells in lines):
         fixed = " ".join(scheduler.fixed)
-        print(f"a pruned run goes on by its own command: {spelt('train')} <its settings> {fixed}")
+        print(
+            f"a pruned run goes on by its own command: {command_name('train')} <its settings> {fixed}"
+        )

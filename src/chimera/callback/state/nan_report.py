@@ -20,7 +20,7 @@ from chimera.data.source.files import read_arrays
 from chimera.errors import UserError
 from chimera.ops import reduce
 from chimera.ops.shards import whole
-from chimera.program import spelt
+from chimera.program import command_name
 from chimera.rundir.safe_io import read_json, replacing, write_atomic, write_json
 
 LARGE = 1000.0
@@ -136,7 +136,7 @@ def shortened(facts: dict[str, Any], file: Path) -> list[str]:
         f"weights not finite: {few(facts['weights_not_finite'])}",
         f"state of before: {facts['state']}",
         f"report: {file.with_suffix('.md')}",
-        f"repeat: {spelt('train')} replay={file}",
+        f"repeat: {command_name('train')} replay={file}",
     ]
 
 

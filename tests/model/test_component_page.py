@@ -9,7 +9,7 @@ from chimera.config.groups import ZOO, groups
 from chimera.config.tables import listing
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.model.card import card, cards
+from chimera.model.component_page import component_page, component_pages
 
 
 def lines_of(text: str, head: str) -> str:
@@ -20,7 +20,7 @@ def lines_of(text: str, head: str) -> str:
 
 
 def test_the_card_of_a_mixer() -> None:
-    text = card("mixer", "mamba")
+    text = component_page("mixer", "mamba")
     assert text.startswith("mixer=mamba\n")
     assert "y = W_out (s ⊙ SiLU(z))" in text
     option = "16 (an integer of at least 1): n, numbers in the state per channel."
@@ -34,7 +34,7 @@ def test_the_card_of_a_mixer() -> None:
 
 
 def test_partners_are_those_that_build() -> None:
-    text = lines_of(card("mixer", "slstm"), "with quant")
+    text = lines_of(component_page("mixer", "slstm"), "with quant")
     named, options = text.removeprefix("all but ").split(", "), groups()["quant"]
     refused = named if text.startswith("all but ") else set(options) - set(named)
     for name in options:
@@ -55,7 +55,7 @@ def test_partners_are_those_that_build() -> None:
     ],
 )
 def test_an_option_that_is_no_component_has_a_card(group: str, name: str) -> None:
-    text = card(group, name, width=80)
+    text = component_page(group, name, width=80)
     assert text.startswith(f"{group}={name}\n")
     assert "Traceback" not in text
     wide = [line for line in text.split("\n") if len(line) > 80 and not line.startswith("    ")]
@@ -65,12 +65,12 @@ def test_an_option_that_is_no_component_has_a_card(group: str, name: str) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "name"), [(g, n) for g in ZOO for n in groups()[g]])
 def test_every_component_has_a_card(group: str, name: str) -> None:
-    assert card(group, name).startswith(f"{group}={name}\n")
+    assert component_page(group, name).startswith(f"{group}={name}\n")
 
 
 @pytest.mark.slow
 def test_a_name_of_several_groups() -> None:
-    both = cards(["liza"])
+    both = component_pages(["liza"])
     assert "mixer=liza\n" in both
     assert "adapter=liza\n" in both
 
@@ -90,7 +90,7 @@ def test_a_group_is_a_table(
 
 
 def test_equations_that_are_too_long_break_between_their_parts() -> None:
-    text = card("mixer", "mamba", width=60)
+    text = component_page("mixer", "mamba", width=60)
     assert max(map(len, text.split("\n\n")[2].split("\n"))) <= 60
     assert "\n      s_t = C_t h_t + D u_t\n" in text
     assert all(len(line) <= 80 for line in listing(80).split("\n"))
@@ -102,7 +102,7 @@ def test_equations_that_are_too_long_break_between_their_parts() -> None:
 )
 def test_a_word_that_is_none(word: str, says: str) -> None:
     with pytest.raises(UserError, match=f"cannot list '{word}'.*{says}"):
-        cards([word])
+        component_pages([word])
 
 
 def test_help_of_a_choice_is_its_card(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from chimera.config.settings import Model
 from chimera.contract import CAUSAL, Mixer
 from chimera.errors import UserError, nearest
 from chimera.model.assemble import check_model, choose
-from chimera.program import spelt
+from chimera.program import command_name
 
 #: A small shape that every component accepts.
 SHAPE = Model(dim=32, depth=2, heads=4, max_len=32)
@@ -34,7 +34,7 @@ WHOLE = ("preset", "scale", "debug")
 _ARGUMENT = re.compile(r"(\w+(?:, \w+)*): (.*)")
 
 
-def cards(words: list[str], *, width: int | None = None) -> str:
+def component_pages(words: list[str], *, width: int | None = None) -> str:
     """Cards of all components of these names.
 
     Args:
@@ -46,7 +46,7 @@ def cards(words: list[str], *, width: int | None = None) -> str:
     """
     width = min(width or shutil.get_terminal_size().columns, 100)
     found = [pair for word in words for pair in _named(word)]
-    return "\n\n".join(card(group, name, width) for group, name in found)
+    return "\n\n".join(component_page(group, name, width) for group, name in found)
 
 
 def _named(word: str) -> list[tuple[str, str]]:
@@ -66,8 +66,8 @@ def _named(word: str) -> list[tuple[str, str]]:
     return found
 
 
-def card(group: str, name: str, width: int = 80) -> str:
-    """The card of one option of a group.
+def component_page(group: str, name: str, width: int = 80) -> str:
+    """The page of one option of a group.
 
     Args:
         group, name: of an option that exists.
@@ -93,7 +93,7 @@ def card(group: str, name: str, width: int = 80) -> str:
         facts = {}
     if group in ZOO:
         facts |= _partners(group, name)
-    facts["write"] = f"{spelt('train')} {head}" + _example(group, config)
+    facts["write"] = f"{command_name('train')} {head}" + _example(group, config)
     blocks.append("\n".join(_fact(key, text, width) for key, text in facts.items() if text))
     return "\n\n".join(blocks)
 
