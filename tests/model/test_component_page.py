@@ -19,7 +19,7 @@ def lines_of(text: str, head: str) -> str:
     return " ".join(" ".join(rest[:end]).split())
 
 
-def test_the_card_of_a_mixer() -> None:
+def test_the_page_of_a_mixer() -> None:
     text = component_page("mixer", "mamba")
     assert text.startswith("mixer=mamba\n")
     assert "y = W_out (s ⊙ SiLU(z))" in text
@@ -54,7 +54,7 @@ def test_partners_are_those_that_build() -> None:
         *[("trainer", "default"), ("mixer", "pattern"), ("logger", "wandb"), ("debug", "limit")],
     ],
 )
-def test_an_option_that_is_no_component_has_a_card(group: str, name: str) -> None:
+def test_an_option_that_is_no_component_has_a_page(group: str, name: str) -> None:
     text = component_page(group, name, width=80)
     assert text.startswith(f"{group}={name}\n")
     assert "Traceback" not in text
@@ -64,7 +64,7 @@ def test_an_option_that_is_no_component_has_a_card(group: str, name: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "name"), [(g, n) for g in ZOO for n in groups()[g]])
-def test_every_component_has_a_card(group: str, name: str) -> None:
+def test_every_component_has_a_page(group: str, name: str) -> None:
     assert component_page(group, name).startswith(f"{group}={name}\n")
 
 
@@ -105,7 +105,7 @@ def test_a_word_that_is_none(word: str, says: str) -> None:
         component_pages([word])
 
 
-def test_help_of_a_choice_is_its_card(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_choice_is_its_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["norm=dyt", "--help"]) == 0
     assert capsys.readouterr().out.startswith("norm=dyt\n")
 

@@ -52,8 +52,8 @@ def read_flags(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
             flag, _, value = argument.partition("=")
             meant = _meant(flag, value or following, known)
             raise UserError(
-                f"{argument} is no flag of {command_name('train')}; use -m, --cfg job, --package, --info,"
-                f" --config-dir, --shell-completion or --help{meant}"
+                f"{argument} is no flag of {command_name('train')}; use -m, --cfg job, --package,"
+                f" --info, --config-dir, --shell-completion or --help{meant}"
             )
     _check(flags)
     return flags, overrides

@@ -276,8 +276,8 @@ def _complete(words: Sequence[str]) -> int:
             hydra.shell_completion("config", list(words))
         except ValueError as error:
             raise UserError(
-                f"--shell-completion {' '.join(words)} is not known; write"
-                f' eval "$({command_name("train")} -sc install=bash)", or fish or zsh in place of bash'
+                f"--shell-completion {' '.join(words)} is not known; write eval"
+                f' "$({command_name("train")} -sc install=bash)", or fish or zsh in place of bash'
             ) from error
     return 0
 

@@ -190,6 +190,7 @@ def _table(options: Mapping[str, str], node: Any) -> dict[str, Any] | None:
         return None
     paper, table = next(iter(experiments.items()))
     raise UserError(
-        f"+{paper}={table} is a table; run all its rows with {command_name('train')} -m +{paper}={table},"
-        f" or one with +{paper}/{table}=<row>: {', '.join(groups()[f'{paper}/{table}'])}"
+        f"+{paper}={table} is a table; run all its rows with {command_name('train')} -m"
+        f" +{paper}={table}, or one with +{paper}/{table}=<row>:"
+        f" {', '.join(groups()[f'{paper}/{table}'])}"
     )

@@ -175,8 +175,8 @@ def _check_choice(override: Override, *, sweep: bool) -> None:
         if not sweep:
             all_in_one = f"; all in one run: '{group}=[{','.join(names)}]'"
             raise UserError(
-                f"{text} gives several values; {command_name('train')} -m … trains each in a run of its"
-                f" own{all_in_one if group == SEVERAL else ''}"
+                f"{text} gives several values; {command_name('train')} -m … trains each in a run of"
+                f" its own{all_in_one if group == SEVERAL else ''}"
             )
     elif not is_choice(override):
         return

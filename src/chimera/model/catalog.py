@@ -146,7 +146,8 @@ def show(shown: Sequence[str] = GROUPS) -> None:
             table.add_row(*list(row.__dict__.values())[: len(heads)])
         console.print(table)
     console.print(
-        f"{command_name('train')} list <name> shows one of them: its equation, options, cost and partners",
+        f"{command_name('train')} list <name> shows one of them: its equation, options, cost and"
+        " partners",
         highlight=False,
         soft_wrap=True,
         markup=False,

@@ -254,6 +254,5 @@ def show(scheduler: SearchScheduler) -> None:
     show_grid(title, heads, (), [cells for _, cells in sorted(lines, key=itemgetter(0))], width=200)
     if any("pruned" in cells[2] for _, cells in lines):
         fixed = " ".join(scheduler.fixed)
-        print(
-            f"a pruned run goes on by its own command: {command_name('train')} <its settings> {fixed}"
-        )
+        again = f"{command_name('train')} <its settings> {fixed}"
+        print(f"a pruned run goes on by its own command: {again}")
