@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from chimera.callback.log.steps import FIELDS, Step, StepLog
+from chimera.errors import UserError
 from chimera.rundir.steps import read
 
 
@@ -77,3 +79,36 @@ def test_a_fresh_start_keeps_nothing(tmp_path: Path) -> None:
     log_to(path).on_step(step(1))
     log_to(path)
     assert read(path) == []
+
+
+def test_a_file_with_other_columns_goes_on_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_bytes(
+        b"global_step,timestamp,loss,added\r\n1,2026-01-01,3.5,x\r\n?,torn\r\n9,z,1,x\r\n"
+    )
+    log_to(path, 5).on_step(step(6))
+    kept, damaged, new = path.read_text().splitlines()[1:]
+    assert (kept, damaged) == ("1,2026-01-01,3.5,x", "?,torn")
+    assert new.startswith("6,2")
+    assert new.endswith(f",{5 / 6},")
+    assert [row["global_step"] for row in read(path)] == ["1", "6"]
+
+
+def test_a_file_that_is_no_step_log_is_kept_under_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text("mine\n1\n")
+    log_to(path, 5).on_step(step(6))
+    assert (tmp_path / "steps-1.csv").read_text() == "mine\n1\n"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match="no regular file"):
+        read(path)
+    log_to(path, 5).on_step(step(6))
+    assert len(read(path)) == 1
+
+
+@pytest.mark.parametrize("content", [b"a,b\n1,2\n", b"\xff\xfe,\n", b'"' + b"x" * 200_000])
+def test_a_foreign_file_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"steps\.csv"):
+        read(tmp_path / "steps.csv")

@@ -175,12 +175,13 @@ def test_checkpoints_that_other_runs_start_from_stay(root: Path) -> None:
 def test_old_unfinished_runs_go_as_a_whole_if_all_of_it_is_ours(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("old", "young", "noted", "begun"):
+    for name in ("old", "young", "noted", "begun", "within"):
         make(root / name, "STOPPED" if name != "begun" else "FAILED")
+    (root / "within" / "checkpoints" / "mine.safetensors").write_text("somebody's own")
     make(root / "done")
     (root / "noted" / "notes.md").write_text("what I learnt")
     (root / "done" / "checkpoints" / "epoch-0.ckpt").unlink()
-    for name in ("old", "noted", "begun", "done"):
+    for name in ("old", "noted", "begun", "done", "within"):
         age(root / name, 40)
     make(root / "later", "STOPPED", init_from=str(root / "begun"))
     before = state(root)
@@ -188,8 +189,10 @@ def test_old_unfinished_runs_go_as_a_whole_if_all_of_it_is_ours(
     assert "the whole run (stopped, 40 days old)" in capsys.readouterr().out
     assert state(root) == before
     assert main(["stale=30", "yes=true"]) == 0
-    assert {path.name for path in root.iterdir()} == {"young", "noted", "begun", "done", "later"}
-    left = {name for name in before if name.split("/")[0] in ("young", "noted", "begun", "later")}
+    assert {path.name for path in root.iterdir()} == {
+        *("young", "noted", "begun", "done", "later", "within")
+    }
+    left = {name for name in before if name.split("/")[0] not in ("old", "done")}
     assert left <= state(root).keys()
 
 

@@ -140,8 +140,11 @@ def test_the_best_by_what_is_in_the_folder(tmp_path: Path) -> None:
 
 def test_starting_over_leaves_nothing_to_go_on_from(tmp_path: Path) -> None:
     save(tmp_path, "rolling-1", 1)
+    (tmp_path / "my.ckpt.notes.txt").write_text("somebody's own")
+    (tmp_path / "broken.ckpt").write_text("of a run with weights that are not finite")
+    files.link(tmp_path / "last.ckpt", tmp_path / "rolling-1.ckpt")
     assert files.prepare(tmp_path, fresh=True) == ResumePoint(None, 0)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["my.ckpt.notes.txt"]
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.environment import environment, git_state, listed, processor
 from chimera.rundir.identity import identity
-from chimera.rundir.safe_io import write_atomic, write_json
+from chimera.rundir.safe_io import HOST, write_atomic, write_json
 from tests import forks
 
 
@@ -239,3 +239,30 @@ def test_the_first_process_is_gone_when_its_heart_has_stopped(tmp_path: Path) ->
         end.set()
         heart.join()
     assert run.first_is_gone(silence=0.5)
+
+
+def test_what_a_killed_process_of_this_host_was_writing_goes_with_the_next_file(
+    tmp_path: Path,
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    elsewhere = f".a.json.{ended.pid}-7-1.tmp"
+    alive = f".a.json.{os.getppid()}-7.tmp"
+    kept = {elsewhere, alive, ".mine.tmp"}
+    for name in (*kept, f".a.json.{ended.pid}-7.tmp"):
+        (tmp_path / name).touch()
+    (tmp_path / f".run.{ended.pid}-7-{HOST}.tmp" / "checkpoints").mkdir(parents=True)
+    write_json(tmp_path / "b.json", {})
+    assert {path.name for path in tmp_path.iterdir()} == {"b.json", *kept}
+
+
+def test_a_folder_with_another_programs_status_is_no_run(tmp_path: Path) -> None:
+    write_json(tmp_path / "status.json", {"state": "mine"})
+    with pytest.raises(UserError, match="contains files that are not part of a run"):
+        RunDir(tmp_path).check(config())
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.json")
+    with pytest.raises(UserError, match="no regular file"):
+        RunDir(tmp_path).record()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,12 @@ def main(options: Options, words: list[str]) -> int:
     from rich.filesize import decimal as size
 
     from chimera.rundir.cleanup import plan, remove
+    from chimera.rundir.safe_io import remove_temporary
 
     runs = _runs(words)
+    for folder in {run.parent for run in runs} if options.yes else ():
+        with contextlib.suppress(OSError):
+            remove_temporary(folder)
     every = {*runs, *_children(runs_root())}
     named = _named(every)
     removals = [r for run in runs if (r := plan(run, days=options.stale, named=named))]

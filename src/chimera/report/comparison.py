@@ -6,6 +6,7 @@ stranger's: it is read as data, and a run that cannot be read hides no other.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity_settings
 from chimera.rundir.records import LIST, Record, records
+from chimera.rundir.safe_io import read_text
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")
@@ -271,9 +273,10 @@ def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any])
 def _step_log(file: Path) -> Array:
     """Step, loss and time [n 3] of a step log; NaN for what cannot be read, no row of no log."""
     columns = ["global_step", "loss", "timestamp"]
-    how: Any = {"dtype": str, "on_bad_lines": "skip", "encoding_errors": "replace"}
+    how: Any = {"dtype": str, "on_bad_lines": "skip"}
     try:
-        log = pd.read_csv(file, usecols=columns, **how)[columns]
+        text = read_text(file, errors="replace")
+        log = pd.read_csv(io.StringIO(text), usecols=columns, **how)[columns]
     except (OSError, ValueError):
         return np.empty((0, 3))
     times = pd.to_datetime(log.pop("timestamp"), format="ISO8601", utc=True, errors="coerce")

@@ -18,11 +18,17 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from chimera.rundir.safe_io import replacing, write_atomic
+from chimera.errors import UserError
+from chimera.rundir.safe_io import check_fields, read_json, replacing, write_atomic
 
+#: Links to the newest and the best checkpoint.
+LINKS = ("last.ckpt", "best.ckpt")
 TIERS = ("rolling", "best", "epoch", "emergency")
 _NAME = re.compile(r"(rolling|best|epoch)-(\d+)|emergency")
+#: A checkpoint, the state of a run whose weights are not finite, their sidecars, damaged ones.
+FILE = re.compile(rf"({_NAME.pattern}|broken)\.ckpt(\.json)?(\.invalid)?")
 
 
 class InvalidCheckpoint(Exception):  # noqa: N818 - caught and reported, no failure of the program
@@ -50,6 +56,16 @@ class Sidecar:
     resumable: bool = True
     loss: float | None = None
     sha256: list[str] = field(default_factory=list)
+
+
+#: Types of a sidecar's fields.
+FIELDS: dict[str, Any] = {
+    "step": int,
+    "epoch": int,
+    "resumable": bool,
+    "loss": (int, float, type(None)),
+    "sha256": list,
+}
 
 
 @dataclass(frozen=True)
@@ -84,11 +100,14 @@ def read_sidecar(path: Path) -> Sidecar:
         InvalidCheckpoint: the sidecar is missing or cannot be read.
     """
     try:
-        return Sidecar(**json.loads(sidecar_path(path).read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise InvalidCheckpoint("no checksum beside it") from error
-    except (ValueError, TypeError) as error:
+        values = read_json(sidecar_path(path))
+        if not values:
+            raise InvalidCheckpoint("no checksum beside it")
+        check_fields(values, FIELDS, path)
+        about = Sidecar(**values)
+    except (UserError, TypeError) as error:
         raise InvalidCheckpoint("its checksum file cannot be read") from error
+    return about
 
 
 def verify(path: Path) -> Sidecar:
@@ -99,6 +118,8 @@ def verify(path: Path) -> Sidecar:
     """
     about = read_sidecar(path)
     try:
+        if path.exists() and not path.is_file():
+            raise InvalidCheckpoint("no regular file")
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
@@ -167,8 +188,9 @@ def prepare(folder: Path, *, fresh: bool = False) -> ResumePoint:
         folder: of the checkpoints.
         fresh: start over: delete all checkpoints.
     """
-    for file in folder.glob("*.ckpt*") if fresh else ():
-        file.unlink()
+    for file in [*folder.iterdir()] if fresh else ():
+        if FILE.fullmatch(file.name) or file.name in LINKS:
+            file.unlink()
     start = newest(folder)
     for name in start.rejected:
         path = folder / name

@@ -3,7 +3,8 @@
 Of a finished run these are the checkpoints beside the last and the best one; of a run that was left
 unfinished long ago the whole directory. Nothing is planned for a run that is being trained, for a
 directory that is not a run of Chimera, or for one that holds a link in place of a folder. A removal
-is planned again under the run's lock, and only files of both plans are deleted.
+is planned again under the run's lock, and only files of both plans are deleted. A whole directory
+is first renamed to a temporary name: a kill leaves it as it was, or without its name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -19,18 +21,21 @@ from typing import Any
 
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
-from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import TEMPORARY, read_json
+from chimera.rundir.directory import STATUS, RunDir
+from chimera.rundir.safe_io import TEMPORARY, read_json, temporary
 
-#: A checkpoint, its sidecar, or a damaged one.
-_CHECKPOINT = re.compile(r"((rolling|best|epoch)-\d+|emergency)\.ckpt(\.json)?(\.invalid)?")
-#: Files and folders that a run writes; a directory with others is never removed.
+#: Paths of files that a run writes, in its directory; a directory with others is never removed.
 _OURS = re.compile(
-    r"config\.yaml|overrides\.txt|environment\.json|status\.json|run(-\d+)?\.json|steps\.csv"
-    r"|validations\.json|curves\.png|test\.npz|log\.txt|\.lock|nan_report-[^/]*|[^/]*profile[^/]*"
-    r"|(model|samples|settings)\.md|(activations|weights|maps|gates)\.png|eval-\d+\.json"
-    r"|checkpoints|tokenizer|body|wandb|tensorboard|lightning_logs|csv|predictions"
-    rf"|{TEMPORARY.pattern}"
+    r"config\.yaml|overrides\.txt|environment\.json|status\.json|run(-\d+)?\.json"
+    r"|steps(-\d+)?\.csv|points\.jsonl|validations\.json|curves\.png|test\.npz|log\.txt|\.lock"
+    r"|nan_report-[^/]*|[^/]*profile[^/]*|eval-\d+\.json|(model|samples|settings)\.md"
+    r"|(activations|weights|maps|gates)\.png|(last|best)\.ckpt"
+    rf"|checkpoints/({files.FILE.pattern}|(last|best)\.ckpt)"
+    r"|tokenizer/((tokenizer|huggingface|symbols)\.json|sentencepiece\.model)|body/config\.json"
+    r"|adapter/adapter_(config\.json|model\.safetensors)|predictions/[^/]*\.tsv"
+    r"|metrics/(metrics\.csv|hparams\.yaml)|tensorboard/(events\.[^/]*|hparams\.yaml)"
+    r"|wandb/(id|latest-run|debug[^/]*\.log|wandb-resume\.json|(earlier/)?(offline-)?run-\d+_\d+-.*)"
+    rf"|([^/]*/)?{TEMPORARY.pattern}(/.*)?"
 )
 #: Keys that every config.yaml of a run has.
 _KEYS = {"choices", "trainer", "task", "model", "data", "seed"}
@@ -103,13 +108,13 @@ def remove(removal: Removal, *, days: float | None = None, named: Collection[Pat
         planned = {*removal.files, removal.run / LOCK}
         going = [file for file in again.files if file in planned]
         size = freed(going)
+        if not again.kept:
+            return size if _remove_whole(removal.run, planned) else 0
         for file in going:
             with contextlib.suppress(FileNotFoundError):
                 file.unlink()
     finally:
         directory._lock.close()
-    if not again.kept:
-        _remove_empty(removal.run)
     return size
 
 
@@ -141,8 +146,7 @@ def _is_ours(directory: RunDir) -> bool:
         config = directory.config()
     except UserError:
         return False
-    written = {"state", "time", "pid", "host"} <= set(status)
-    return written and set(config) >= _KEYS and isinstance(config["choices"], dict)
+    return set(status) >= STATUS and set(config) >= _KEYS and isinstance(config["choices"], dict)
 
 
 def _surplus(directory: RunDir, named: Collection[Path]) -> Removal | None:
@@ -163,7 +167,8 @@ def _surplus(directory: RunDir, named: Collection[Path]) -> Removal | None:
     going = [
         file
         for file in sorted(folder.iterdir())
-        if _CHECKPOINT.fullmatch(file.name) or TEMPORARY.fullmatch(file.name)
+        if (files.FILE.fullmatch(file.name) and not file.name.startswith("broken"))
+        or TEMPORARY.fullmatch(file.name)
         if file.name.removesuffix(".json") not in kept
         if not file.is_symlink() and file.is_file()
     ]
@@ -174,7 +179,7 @@ def _surplus(directory: RunDir, named: Collection[Path]) -> Removal | None:
 def _stale(directory: RunDir, days: float, named: Collection[Path]) -> Removal | None:
     """The whole directory of an unfinished run, if all of it is ours and old."""
     everything = list(_walk(directory.path))
-    if any(not _OURS.fullmatch(path.name) for path in directory.path.iterdir()):
+    if any(not _OURS.fullmatch(str(file.relative_to(directory.path))) for file in everything):
         return None
     inside = directory.path.resolve()
     if any(path == inside or inside in path.parents for path in named):
@@ -194,8 +199,12 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(where) / name for name in inside)
 
 
-def _remove_empty(folder: Path) -> None:
-    """Remove a folder and those in it, as far as they are empty."""
-    for where, _, _ in os.walk(folder, topdown=False, followlinks=False):
-        with contextlib.suppress(OSError):
-            Path(where).rmdir()
+def _remove_whole(folder: Path, planned: Collection[Path]) -> bool:
+    """Remove a folder with nothing but planned files in it; with others it stays as it is."""
+    gone = temporary(folder)
+    folder.rename(gone)
+    if any(folder / file.relative_to(gone) not in planned for file in _walk(gone)):
+        gone.rename(folder)
+        return False
+    shutil.rmtree(gone, ignore_errors=True)
+    return True

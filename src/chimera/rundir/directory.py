@@ -59,6 +59,9 @@ from chimera.types import NAME
 #: Files that a directory may hold before its run starts: a sweep's log, the lock, checkpoints/.
 BEFORE_START = {"log.txt", ".lock", "checkpoints"}
 
+#: Keys that every status.json has.
+STATUS = {"state", "time", "pid", "host"}
+
 #: How a lock is opened: without truncating a file or following a link.
 LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
@@ -135,7 +138,7 @@ class RunDir:
         check_links(self.path, "checkpoints", "tokenizer")
         names = {p.name for p in self.path.iterdir()} if self.path.is_dir() else set()
         others = {name for name in names - BEFORE_START if not TEMPORARY.fullmatch(name)}
-        if others and not self.status():
+        if others and not set(self.status()) >= STATUS:
             raise UserError(
                 f"run_dir={self.path} contains files that are not part of a run; name a new or"
                 " empty directory"
@@ -316,8 +319,8 @@ class RunDir:
                 f"{self.path} is being trained by process {status.get('pid')} on"
                 f" {status.get('host')}; wait for it or name another run_dir"
             )
-        remove_temporary(self.path)
-        remove_temporary(self.checkpoints)
+        remove_temporary(self.path, locked=True)
+        remove_temporary(self.checkpoints, locked=True)
 
     def start(
         self, config: dict[str, Any], overrides: list[str], about: Mapping[str, str] | None = None
@@ -365,7 +368,7 @@ def runs_of(digits: str) -> list[Path]:
     found = []
     for path in sorted(runs_root().glob(f"*-{digits}")):
         file = path / "config.yaml"
-        extended = file.is_file() and f"\n{EXTENDED}:" in file.read_text(encoding="utf-8")
+        extended = file.is_file() and f"\n{EXTENDED}:".encode() in file.read_bytes()
         if path.is_dir() and not extended:
             found.append(path)
     return found

@@ -38,7 +38,7 @@ from chimera.rundir.portable import (
     portable_result,
     thinned,
 )
-from chimera.rundir.safe_io import make_folder, parse_json, read_json, write_atomic
+from chimera.rundir.safe_io import check_fields, make_folder, parse_json, read_json, write_atomic
 from chimera.rundir.steps import read, seconds_of
 
 if TYPE_CHECKING:
@@ -263,8 +263,8 @@ def of_run(run: Path) -> Record:
         raise UserError(f"{run} is {state}; records are kept of finished runs")
     config = directory.config()
     words = run / "overrides.txt"
-    lines = words.read_text(encoding="utf-8").splitlines() if words.is_file() else []
-    rows = read(directory.steps) if directory.steps.is_file() else []
+    lines = words.read_text(encoding="utf-8").split("\n")[:-1] if words.is_file() else []
+    rows = read(directory.steps)
     return Record(
         identity(config),
         config["name"],
@@ -415,9 +415,7 @@ def _record(folder: Path, digits: str) -> Record:
         raise UserError(f"{file} lacks the run {digits}, which {LIST} lists; restore both files")
     where = f"{file}: the record {digits}"
     values = parse_json(line, where)
-    for name, kind in FIELDS.items():
-        if not isinstance(values.get(name), kind):
-            raise UserError(f"{where} has no {name}; restore the file")
+    check_fields(values, FIELDS, where)
     metrics = values["result"].get("metrics")
     if not isinstance(metrics, dict) or not all(_is_number(value) for value in metrics.values()):
         raise UserError(f"{where} has no metrics; restore the file")

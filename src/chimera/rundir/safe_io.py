@@ -1,6 +1,8 @@
 """Read and write files safely: plain values of a stranger's YAML or JSON, whole files or none.
 
-Every file is first written under a temporary name beside it, `.<name>.<process>-<thread>.tmp`.
+Every file is first written under a temporary name beside it,
+`.<name>.<process>-<thread>-<host>.tmp`. What a killed process of this host has left goes when the
+next file is written in its folder.
 
 A YAML file may build no objects and repeat no node by an alias, so that no few bytes become
 gigabytes; neither kind may nest deeper than any configuration does.
@@ -9,12 +11,17 @@ gigabytes; neither kind may nest deeper than any configuration does.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import shutil
+import socket
+import stat
 import threading
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +31,23 @@ from chimera.errors import FULL, UserError
 
 #: Levels of mappings and lists that a file may nest.
 DEEPEST = 40
-#: Names of temporary files, see above. One that is left over is of a process that was killed.
-TEMPORARY = re.compile(r"\..+\.\d+-\d+\.tmp")
+#: Names of temporary files, see above, with process and host; one without a host is of this one.
+TEMPORARY = re.compile(r"\..+\.(\d+)-\d+(?:-(\d+))?\.tmp")
+#: This host in such a name: the checksum of its name, which is short.
+HOST = str(zlib.crc32(socket.gethostname().encode()))
 #: The C library is eight times as fast; PyYAML may have been built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_text(file: Path, errors: str = "strict") -> str:
+    """The text of a regular file; a pipe or a device would be waited for without end.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+    """
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(file))
+    return file.read_text(encoding="utf-8", errors=errors)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -37,7 +57,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         UserError: it holds something else than plain values.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
         _check_events(file, text)
         loaded = yaml.load(text, _LOADER)
     except UserError:  # which is a ValueError
@@ -54,7 +74,7 @@ def read_json(file: Path) -> dict[str, Any]:
         UserError: it holds something else.
     """
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -77,6 +97,25 @@ def parse_json(text: str | bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _unreadable(where, error) from error
     return _mapping(where, loaded)
+
+
+def check_fields(
+    values: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: object
+) -> None:
+    """Check that values from a file have the fields that are read, with their types.
+
+    Args:
+        values: of a JSON or YAML file.
+        kinds: types by field; true and false are no numbers.
+        where: they were read, for the message.
+
+    Raises:
+        UserError: naming the first field that is missing or of another type.
+    """
+    for name, kind in kinds.items():
+        value = values.get(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise UserError(f"{where} has no {name}; restore the file")
 
 
 def _check_events(file: Path, text: str) -> None:
@@ -118,13 +157,15 @@ def _unreadable(file: Path | str, error: BaseException) -> UserError:
 
 def temporary(path: Path) -> Path:
     """A name beside a file that no other process or thread writes to."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}-{HOST}.tmp")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name; the file written there replaces `path`, unless an error ends it."""
     written = temporary(path)
+    with contextlib.suppress(OSError):  # of a folder that cannot be written the next line speaks
+        remove_temporary(path.parent)
     try:
         yield written
         os.replace(written, path)
@@ -132,11 +173,34 @@ def replacing(path: Path) -> Iterator[Path]:
         written.unlink(missing_ok=True)
 
 
-def remove_temporary(folder: Path) -> None:
-    """Remove what killed processes were writing. Call it only where no other process writes."""
-    for file in folder.iterdir():
-        if TEMPORARY.fullmatch(file.name):
-            file.unlink(missing_ok=True)
+def remove_temporary(folder: Path, *, locked: bool = False) -> None:
+    """Remove what killed processes of this host were writing in a folder.
+
+    Args:
+        folder: any.
+        locked: no other process writes there, so what those of other hosts were writing goes, too.
+    """
+    for entry in os.scandir(folder):
+        match = TEMPORARY.fullmatch(entry.name)
+        if match is None or not (locked or _has_ended(int(match[1]), match[2])):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            Path(entry).unlink(missing_ok=True)
+
+
+def _has_ended(pid: int, host: str | None) -> bool:
+    """Whether a process of a temporary name is of this host and has ended."""
+    if host not in (None, HOST):
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # another user's
+        return False
+    return False
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -189,6 +253,8 @@ def check_place(folder: Path, *, key: str = "run_dir") -> None:
     if not above.is_dir():
         raise UserError(f"{key}={folder}: {above} is a file; name another directory")
     probe = temporary(above / folder.name)
+    with contextlib.suppress(OSError):
+        remove_temporary(above)
     with contextlib.suppress(OSError):  # of a full disk a run speaks when it has begun
         make_folder(probe, of=folder, key=key)
         probe.rmdir()

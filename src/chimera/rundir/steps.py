@@ -6,22 +6,77 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from chimera.errors import UserError, one_line
+from chimera.rundir.safe_io import read_text
+
+#: Columns without which a file is no step log.
+NEEDED = ("timestamp", "global_step", "loss")
+
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a step log, each as text by column."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    """Read the rows of a step log that have a step and a time, each as text by column.
+
+    A damaged row is left out, and there are none without a file.
+
+    Raises:
+        UserError: it is no step log.
+    """
+    return [row for row in _rows(path, NEEDED) if row["global_step"].isdigit() and _is_time(row)]
 
 
-def column(path: Path, name: str) -> list[str]:
-    """Read one column of a step log, in a fifth of the time of `read`."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        place = next(rows, [name]).index(name)
-        return [row[place] for row in rows if len(row) > place]
+def _rows(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
+    """All whole rows of a CSV file.
+
+    Raises:
+        UserError: it cannot be read, or lacks a column that is needed.
+    """
+    try:
+        lines = read_text(path, errors="replace").split("\n")
+        reader = csv.DictReader(lines)
+        lacking = set(needed) - set(reader.fieldnames or needed)
+        if lacking:
+            raise UserError(f"{path} is no step log: it has no column {min(lacking)}")
+        return [row for row in reader if None not in row and None not in row.values()]
+    except FileNotFoundError:
+        return []
+    except (OSError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)[:200]}") from error
+
+
+def _is_time(row: Mapping[str, str]) -> bool:
+    try:
+        datetime.fromisoformat(row["timestamp"])
+    except ValueError:
+        return False
+    return True
+
+
+def number(text: str) -> float:
+    """A number of a step log; NaN for what is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def header(path: Path) -> list[str]:
+    """Names of the columns of a step log; empty without a file, or where it has no first line."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        line = file.readline(1 << 16)
+    return line.decode("utf-8", "replace").rstrip("\r\n").split(",") if line[-1:] == b"\n" else []
+
+
+def move_aside(path: Path) -> None:
+    """Rename a file that is no step log to `<name>-<n>`, if there is one: it may be somebody's."""
+    if path.exists() or path.is_symlink():
+        names = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in count(1))
+        path.rename(next(name for name in names if not name.exists()))
 
 
 def losses(log: Path | Mapping[str, Sequence[float | None]]) -> tuple[list[float], list[float]]:
@@ -31,10 +86,9 @@ def losses(log: Path | Mapping[str, Sequence[float | None]]) -> tuple[list[float
         log: steps.csv, which may be missing, or the columns of a record, which has some steps.
     """
     if isinstance(log, Path):
-        if not log.exists():
-            return [], []
-        pairs = zip(column(log, "global_step"), column(log, "loss"), strict=True)
-        kept = [(float(step), float(loss)) for step, loss in pairs if loss]
+        rows = _rows(log, ("global_step", "loss"))
+        pairs = ((number(row["global_step"]), row["loss"]) for row in rows)
+        kept = [(step, number(loss)) for step, loss in pairs if loss and not math.isnan(step)]
     else:
         columns = zip(log.get("global_step", ()), log.get("loss", ()), strict=True)
         kept = [(float(step), loss) for step, loss in columns if step and loss is not None]
@@ -115,14 +169,14 @@ def epochs(
     summaries: dict[str, dict[str, float]] = {}
     last = 0
     start = datetime.fromisoformat(rows[0]["timestamp"]) if rows else datetime.min
-    for number, (step, loss) in enumerate(validations, 1):
-        losses = [float(by_step[s]["loss"]) for s in range(last + 1, step + 1) if s in by_step]
-        summaries[str(number)] = {"step": step, "loss": loss}
+    for place, (step, loss) in enumerate(validations, 1):
+        losses = [number(by_step[s]["loss"]) for s in range(last + 1, step + 1) if s in by_step]
+        summaries[str(place)] = {"step": step, "loss": loss}
         if step in score:
-            summaries[str(number)]["score"] = score[step]
-        if losses:
+            summaries[str(place)]["score"] = score[step]
+        if losses and step in by_step:
             time = datetime.fromisoformat(by_step[step]["timestamp"])
-            summaries[str(number)] |= {
+            summaries[str(place)] |= {
                 "train_loss": sum(losses) / len(losses),
                 "seconds": (time - start).total_seconds(),
             }

@@ -11,7 +11,7 @@ import io
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch import Tensor
 from chimera.callback.lookup import with_method
 from chimera.ops import reduce
 from chimera.rundir.directory import RunDir
+from chimera.rundir.steps import header, move_aside
 
 
 @dataclass(frozen=True)
@@ -213,16 +214,20 @@ FIELDS = (
     "gpu_memory_gb",
     "gpu_cached_gb",
 )
+STEP = "global_step"
 
 
 class StepLog(Callback):
     """Writes steps.csv; a resumed run first cuts off the rows past the step that it resumes from.
+
+    A file that another version began keeps its columns; one without a column of steps is renamed.
 
     Append-only and unbuffered: the rows are on disk whatever happens to the process.
     """
 
     def __init__(self) -> None:
         self._file: io.FileIO | None = None
+        self._columns: Sequence[str] = FIELDS
         self._end = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -236,33 +241,36 @@ class StepLog(Callback):
             path: of the CSV file.
             resumed_step: optimiser steps already taken by the checkpoint resumed from.
         """
+        if not path.is_file() or (resumed_step and STEP not in header(path)):
+            move_aside(path)
         # Cut in place: rows that count are never anywhere but on disk, whenever we are killed.
         # Unbuffered: on a full disk a row is there or not, and nothing is left to fail at the end.
         self._file = path.open("r+b" if path.exists() else "w+b", buffering=0)
-        self._end = _end_of(self._file.read(), resumed_step)
+        self._columns = header(path) if resumed_step else ()
+        self._end = _end_of(self._file.read(), self._columns, resumed_step)
         self._file.truncate(self._end)
         self._file.seek(self._end)
         if not self._end:
-            self._write(FIELDS)
+            self._columns = FIELDS
+            self._write(dict(zip(FIELDS, FIELDS, strict=True)))
 
     def on_step(self, step: Step) -> None:
         cuda = torch.cuda.is_available()
         clipped = min(step.grad_norm, step.clip) if step.clip else step.grad_norm
-        self._write(
-            (
-                step.timestamp,
-                step.epoch,
-                step.step,
-                step.global_step,
-                step.loss,
-                step.accuracy,
-                step.lr,
-                clipped,  # Table 5: the norm after clipping
-                step.scaler_scale,
-                torch.cuda.memory_allocated() / 1e9 if cuda else 0.0,
-                torch.cuda.memory_reserved() / 1e9 if cuda else 0.0,
-            )
+        values = (
+            step.timestamp,
+            step.epoch,
+            step.step,
+            step.global_step,
+            step.loss,
+            step.accuracy,
+            step.lr,
+            clipped,  # Table 5: the norm after clipping
+            step.scaler_scale,
+            torch.cuda.memory_allocated() / 1e9 if cuda else 0.0,
+            torch.cuda.memory_reserved() / 1e9 if cuda else 0.0,
         )
+        self._write(dict(zip(FIELDS, values, strict=True)))
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.close()
@@ -276,11 +284,11 @@ class StepLog(Callback):
             self._file.close()
             self._file = None
 
-    def _write(self, row: Iterable[object]) -> None:
+    def _write(self, row: Mapping[str, object]) -> None:
         if self._file is None:  # of a process that keeps no log
             return
         line = io.StringIO()
-        csv.writer(line).writerow(row)
+        csv.writer(line).writerow([row.get(name, "") for name in self._columns])
         data = line.getvalue().encode()
         try:
             if self._file.write(data) != len(data):
@@ -291,14 +299,18 @@ class StepLog(Callback):
         self._end += len(data)
 
 
-def _end_of(data: bytes, step: int) -> int:
-    """Offset of the end of a step's row; a last line torn by a kill does not count."""
-    head = (",".join(FIELDS) + "\r\n").encode()
-    if step == 0 or not data.startswith(head):
+def _end_of(data: bytes, columns: Sequence[str], step: int) -> int:
+    """Offset of the end of a step's row; a last line torn by a kill does not count.
+
+    A line without a number of a step in it, which somebody else has damaged, stays.
+    """
+    if step == 0 or not columns:
         return 0
-    end = len(head)
-    for line in data[end:].splitlines(keepends=True):
-        if not line.endswith(b"\n") or int(line.split(b",")[FIELDS.index("global_step")]) > step:
+    place = columns.index(STEP)
+    end = 0
+    for line in data.split(b"\n")[:-1]:
+        number = line.split(b",")[place : place + 1]
+        if number and number[0].isdigit() and int(number[0]) > step:
             break
-        end += len(line)
+        end += len(line) + 1
     return end
