@@ -64,7 +64,7 @@ def three(tmp_path: Path) -> list[Path]:
 
 def test_groups_are_by_what_differs_best_first(three: list[Path]) -> None:
     runs, broken = collect(three)
-    found = compare(runs)
+    (found,) = compare(runs).tables
     assert (found.keys, found.metric, found.better, broken) == (
         ("mixer",), "val/perplexity", "lower", {},
     )  # fmt: skip
@@ -83,13 +83,41 @@ def test_groups_are_by_what_differs_best_first(three: list[Path]) -> None:
 def test_keys_of_a_choice_count_where_runs_of_it_differ(tmp_path: Path) -> None:
     words = [["mixer=retnet"], ["mixer=gqa"], ["mixer=gqa", "mixer.kv_heads=1", "optim.lr=0.01"]]
     runs, _ = collect(run(tmp_path / str(n), w, 9.0 + n) for n, w in enumerate(words))
-    unfinished, _ = collect([run(tmp_path / "3", ["mixer=gqa", "seed=1"], None)])
-    assert len(unfinished[0].log)
-    *_, both = compare([*runs, *unfinished], by=["mixer"]).groups
-    assert both.states == "2 of 3 (failed)"
-    assert differing(runs) == ["mixer", "optim.lr", "mixer.kv_heads"]
+    assert differing([run.settings for run in runs]) == ["mixer", "optim.lr", "mixer.kv_heads"]
     by_mixer = compare(runs, by=["mixer"])
     assert [len(group.runs) for group in by_mixer.groups] == [1, 2]
+
+
+def test_only_finished_runs_of_one_task_data_and_budget_are_averaged(
+    three: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = three[0].parent
+    causal = run(root / "causal", ["mixer=retnet", "task=causal_lm"], 100.0)
+    run(root / "text", ["mixer=retnet", "data.max_bytes=200000"], 3.0)
+    run(root / "long", ["mixer=gqa", "trainer.max_steps=60"], 2.0)
+    run(root / "large", ["mixer=gqa", "data.batch_size=16"], 1.0)
+    halves = ["mixer=gqa", "data.batch_size=4", "trainer.accumulate_grad_batches=2"]
+    run(root / "halves", halves, 20.0)  # as many tokens
+    for seed in (2, 3):
+        run(root / f"failed{seed}", ["mixer=retnet", f"seed={seed}"], None)
+    assert main([str(root), "by=mixer", f"out={tmp_path}/out"]) == 0
+    said = capsys.readouterr().out
+    differ = "task, tokens per step, data.max_bytes, trainer.max_steps"
+    line = f"6 tables: runs that differ in {differ} or are not finished are not averaged or ranked"
+    assert line in said
+    rows = list(csv.DictReader((tmp_path / "out/compare.csv").open()))
+    first = "task=mlm, tokens per step=512, data.max_bytes=300000, trainer.max_steps=12"
+    found = [(row["mixer"], row["val/perplexity"], row["runs"]) for row in rows]
+    assert found[:2] == [("retnet", "13.0", "2"), ("gqa", "15.0", "2")]
+    assert sorted(found[2:6]) == [("gqa", "1.0", "1"), ("gqa", "2.0", "1"),
+                                  ("retnet", "100.0", "1"), ("retnet", "3.0", "1")]  # fmt: skip
+    assert found[6:] == [("retnet", "", "failed")] * 2
+    assert [row["table"] for row in rows[:2]] == [first, first]
+    assert [row["table"] for row in rows[6:]] == ["not finished"] * 2
+    page = (tmp_path / "out/compare.html").read_text()
+    assert line in page
+    assert page.count('<table class="rows">') == 6
+    assert len(compare(collect([causal])[0]).tables) == 1
 
 
 def test_the_command_writes_a_page_that_loads_nothing(

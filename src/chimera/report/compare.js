@@ -130,26 +130,26 @@ for (const box of document.querySelectorAll("input[data-group]")) {
   const s = data.series.find(each => each.group === +box.dataset.group);
   if (s) { box.hidden = false; box.onchange = () => choose(s, box.checked); }
 }
-const body = document.querySelector("#rows tbody");
-document.querySelectorAll("#rows th").forEach((head, column) => {
-  let up = true;
-  head.onclick = () => {
-    const value = row => row.cells[column].dataset.v || "";
-    const rows = [...body.rows].sort((a, b) => {
-      const x = value(a), y = value(b);
-      if (x === "" || y === "") return (x === "") - (y === "");
-      const order = isNaN(+x) || isNaN(+y) ? x.localeCompare(y) : +x - +y;
-      return up ? order : -order;
-    });
-    up = !up;
-    body.append(...rows);
-  };
-});
+for (const table of document.querySelectorAll("table.rows"))
+  table.querySelectorAll("th").forEach((head, column) => {
+    let up = true;
+    head.onclick = () => {
+      const value = row => row.cells[column].dataset.v || "", body = table.tBodies[0];
+      const rows = [...body.rows].sort((a, b) => {
+        const x = value(a), y = value(b);
+        if (x === "" || y === "") return (x === "") - (y === "");
+        const order = isNaN(+x) || isNaN(+y) ? x.localeCompare(y) : +x - +y;
+        return up ? order : -order;
+      });
+      up = !up;
+      body.append(...rows);
+    };
+  });
 const filter = document.getElementById("filter");
 filter.hidden = false;
 filter.oninput = () => {
   const word = filter.value.toLowerCase();
-  for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(word);
+  for (const row of document.querySelectorAll("table.rows tbody tr")) row.hidden = !row.textContent.toLowerCase().includes(word);
 };
 document.getElementById("chart").hidden = !data.series.length;
 mark(); list(); draw();

@@ -23,7 +23,17 @@ import pandas as pd
 from chimera.errors import UserError, one_line
 from chimera.paths import home, records_roots
 from chimera.report import formatting, style
-from chimera.report.comparison import AXES, FACTS, Comparison, Group, collect, compare, path_of
+from chimera.report.comparison import (
+    ABSENT,
+    AXES,
+    FACTS,
+    Comparison,
+    Group,
+    Table,
+    collect,
+    compare,
+    path_of,
+)
 from chimera.rundir.records import Record
 from chimera.rundir.safe_io import make_folder, write_atomic
 
@@ -93,14 +103,15 @@ def overlay(comparison: Comparison) -> Figure:
     """A panel for each axis, with a line per group, the best ones; a shade spans its seeds."""
     from matplotlib.ticker import EngFormatter  # slow to import
 
-    groups = list(islice((g for g in comparison.groups if len(g.band("steps"))), DRAWN))
+    every = ((t, g) for t in comparison.tables for g in t.groups if len(g.band("steps")))
+    groups = list(islice(every, DRAWN))
     figure = style.empty(11, 7.2 + 0.22 * len(groups))
     panels = figure.subplots(2, 2, sharey=True).flat
     for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
-        for number, group in enumerate(groups):
+        for number, (table, group) in enumerate(groups):
             if len(found := group.band(axis)):
                 x, mean, low, high = found.T
-                style.band(panel, x, mean, low, high, number, _label(group))
+                style.band(panel, x, mean, low, high, number, _label(table, group))
         panel.set_xlabel(label)
         if axis != "seconds":  # a thousandth of a second would be called 1m
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -111,22 +122,23 @@ def overlay(comparison: Comparison) -> Figure:
     for panel in figure.axes[::2]:
         panel.set_ylabel("training loss (nats)")
     rest = len(comparison.groups) - len(groups)
-    figure.suptitle(
-        style.escaped(
-            f"Training loss, best first by {comparison.metric} ({comparison.better} is better)"
-            + (f"; {rest} more in the page" if rest else "")
-        ),
-        fontsize=11,
-    )
+    first = comparison.tables[0]
+    order = f"best first by {first.metric} ({first.better} is better)"
+    if len(comparison.tables) > 1:
+        order = "by table, best first"
+    title = f"Training loss, {order}" + f"; {rest} more in the page" * (rest > 0)
+    figure.suptitle(style.escaped(title), fontsize=11)
     style.legend(figure, figure.axes[0])
     return figure
 
 
-def _label(group: Group) -> str:
-    """Legend of a group: what tells it from the others, its result, its seeds."""
+def _label(table: Table, group: Group) -> str:
+    """Legend of a group: its table, what tells it from the others there, its result, its seeds."""
     end = f": {formatting.spread(group.result)}" if group.result else ""
-    name = group.label if len(group.label) <= 100 else f"{group.label[:99]}…"
-    return f"{name}{end} ({group.states} run{'s' * (group.states != '1')})"
+    name = f"{table.title}: {group.label}" if table.title else group.label
+    name = name if len(name) <= 100 else f"{name[:99]}…"
+    runs = group.states + " run" * table.finished + "s" * (len(group.runs) > 1)
+    return f"{name}{end} ({runs})"
 
 
 def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
@@ -146,7 +158,7 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.globals = {"address": address, "one_line": one_line, "number": formatting.number}
+    environment.globals |= {"address": address, "one_line": one_line, "number": formatting.number}
     html, css, script = (
         files(__package__).joinpath(f"compare.{kind}").read_text(encoding="utf-8")
         for kind in ("html", "css", "js")
@@ -167,7 +179,8 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
 def _series(comparison: Comparison) -> list[dict[str, Any]]:
     """What the script draws: the curves of the first groups on each axis, in five digits."""
     series: list[dict[str, Any]] = []
-    for number, group in enumerate(comparison.groups[:CURVES]):
+    every = ((table, group) for table in comparison.tables for group in table.groups)
+    for number, (table, group) in enumerate(islice(every, CURVES)):
         curves = {
             axis: [[float(f"{value:.5g}") for value in point] for point in group.band(axis)]
             for axis in AXES
@@ -178,7 +191,7 @@ def _series(comparison: Comparison) -> list[dict[str, Any]]:
             series.append(
                 {
                     "group": number,
-                    "label": _label(group),
+                    "label": _label(table, group),
                     "colour": look["color"],
                     "dash": "" if dashes == "-" else " ".join(f"{2 * n:g}" for n in dashes[1]),
                     "shown": len(series) < DRAWN,
@@ -201,18 +214,20 @@ def _links(comparison: Comparison, folder: Path) -> dict[str, Path]:
 
 def _csv(comparison: Comparison) -> str:
     """Contents of compare.csv: a line per group, in full precision."""
-    ends = ("std", "n", "runs", *FACTS, "directories")
-    lines = [
-        [
-            *(group.values[key] for key in comparison.keys),
-            *((r.mean, r.std, r.n) if (r := group.result) else (None, None, 0)),
-            group.states,
-            *(group.facts.get(name) for name in FACTS),
-            ";".join(str(run.path) for run in group.runs),
-        ]
-        for group in comparison.groups
-    ]
-    frame = pd.DataFrame(lines, columns=[*comparison.keys, comparison.metric, *ends])
+    metrics = dict.fromkeys(table.metric for table in comparison.tables)
+    columns = ["table", *comparison.keys, *metrics, "std", "n", "runs", *FACTS, "directories"]
+    lines: list[dict[str, Any]] = []
+    for table in comparison.tables:
+        for group in table.groups:
+            settings = group.runs[0].settings  # keys of other tables are equal in all its runs
+            line: dict[str, Any] = {key: settings.get(key, ABSENT) for key in comparison.keys}
+            if r := group.result:
+                line |= {table.metric: r.mean, "std": r.std}
+            line |= {"table": table.title, "n": r.n if r else 0, "runs": group.states}
+            line |= {name: group.facts.get(name) for name in FACTS}
+            line["directories"] = ";".join(str(run.path) for run in group.runs)
+            lines.append(line)
+    frame = pd.DataFrame(lines, columns=columns)
     return frame.map(_plain).rename(columns=_plain).to_csv(index=False, lineterminator="\n")
 
 
@@ -228,18 +243,24 @@ def _plain(value: Any) -> Any:
 
 def show(comparison: Comparison, folder: Path) -> None:
     """Print the best groups, and where the page is."""
-    count = len(comparison.runs)
-    body = []
-    for group in comparison.groups[:SHOWN]:
-        cells = [*group.values.values()] or ["all"]
-        cells += [formatting.spread(group.result) if group.result else "", group.states]
-        for name in ("tokens_per_second", "peak_memory_gb"):
-            cells.append(FACTS[name][2](group.facts[name]) if name in group.facts else "")
-        body.append(cells)
-    title = f"{count} run{'s' * (count != 1)}, {comparison.better} {comparison.metric} first"
-    numbers = (comparison.metric, "runs", "tokens/s", "GB")
-    formatting.show_grid(title, comparison.keys or ("runs",), numbers, body)
-    if (rest := len(comparison.groups) - SHOWN) > 0:
+    rest = len(comparison.groups)
+    room = SHOWN
+    if comparison.why_apart:
+        print(comparison.why_apart)
+    for table in comparison.tables:
+        body = []
+        for group in table.groups[:room]:
+            cells = [*group.values.values()] or ["all"]
+            cells += [formatting.spread(group.result) if group.result else "", group.states]
+            for name in ("tokens_per_second", "peak_memory_gb"):
+                cells.append(FACTS[name][2](group.facts[name]) if name in group.facts else "")
+            body.append(cells)
+        room -= len(body)
+        rest -= len(body)
+        if body:
+            numbers = (table.metric, "runs", "tokens/s", "GB")
+            formatting.show_grid(table.order, table.keys or ("runs",), numbers, body)
+    if rest > 0:
         print(f"and {rest} more in compare.csv")
     if comparison.other_text:
         print(comparison.other_text)

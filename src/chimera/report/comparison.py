@@ -1,6 +1,8 @@
 """Read any runs and group them by the settings in which they differ, the best group first.
 
-Runs that differ in their seed only are one group. Everything in a run's directory may be a
+Runs that differ in their seed only are one group. Only finished runs of one task, on the same data,
+for as many steps of as many tokens, are averaged or ranked together: there is a table for each such
+set, and one that lists the runs that are not finished. Everything in a run's directory may be a
 stranger's: it is read as data, and a run that cannot be read hides no other.
 """
 
@@ -31,6 +33,22 @@ from chimera.rundir.safe_io import read_text
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")
+#: Settings that runs of one table share, besides the tokens of a step: groups and single keys.
+SHARED_GROUPS = ("data", "tokenizer")
+SHARED = (
+    "task",
+    "task.mask_ratio",
+    "trainer.max_steps",
+    "trainer.max_epochs",
+    "trainer.limit_train_batches",
+    "trainer.limit_val_batches",
+    "trainer.limit_test_batches",
+)
+#: Settings of `SHARED_GROUPS` that runs of one table need not share.
+FREE = ("data.batch_size", "tokenizer.num_threads")
+#: Name of the tokens of a step, and of the hash of the text, among those settings.
+TOKENS = "tokens per step"
+TEXT = "text"
 #: Facts of a run: dotted key in run.json, title, and how a value is written.
 FACTS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "tokens_per_second": ("tokens_per_second", "tokens/s", "{:,.0f}".format),
@@ -104,13 +122,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that agree in the compared keys.
+    """Finished runs that agree in the compared keys, or one run that is not finished.
 
     Args:
         values: of the compared keys, as text.
         runs: of it, by seed.
-        result: the metric of its finished runs; None without one.
-        facts: mean of each fact of its finished runs.
+        result: the metric of its runs; None without one.
+        facts: mean of each fact of its runs.
     """
 
     values: dict[str, str]
@@ -125,12 +143,9 @@ class Group:
 
     @property
     def states(self) -> str:
-        """How many of its runs are done, where not all are, and the states of the others."""
-        others = [run.state.lower() for run in self.runs if run.state != "DONE"]
-        total = len(self.runs)
-        if not others:
-            return str(total)
-        return f"{total - len(others)} of {total} ({', '.join(sorted(set(others)))})"
+        """How many runs it has, all finished; or the state of its one run that is not."""
+        state = self.runs[0].state
+        return str(len(self.runs)) if state == "DONE" else state.lower()
 
     def band(self, axis: str) -> Array:
         """Place, mean, least and largest loss [n 4] over its runs, as far as all of them go."""
@@ -147,27 +162,78 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Groups of runs, the best first.
+class Table:
+    """Groups of comparable runs, the best first; or runs that are not finished, each a group.
 
     Args:
-        metric: by which they are ordered.
+        shared: settings that its runs share and those of other tables do not, as text.
+        metric: by which the groups are ordered.
         better: lower or higher.
         keys: in which the groups differ.
         groups: of runs; those without a result come last.
-        broken: what is wrong with directories that could not be read, by name.
+        finished: whether its runs are.
     """
 
+    shared: dict[str, str]
     metric: str
     better: str
     keys: tuple[str, ...]
     groups: tuple[Group, ...]
+    finished: bool
+
+    @property
+    def title(self) -> str:
+        """What tells it from other tables; empty if it is the only one."""
+        named = ", ".join(f"{key}={value}" for key, value in self.shared.items())
+        return named if self.finished else "not finished"
+
+    @property
+    def order(self) -> str:
+        """Its runs and their order, in words."""
+        count = sum(len(group.runs) for group in self.groups)
+        runs = f"{count} run{'s' * (count != 1)}"
+        if not self.finished:
+            return f"{runs}, {self.title}"
+        return f"{runs}, {self.better} {self.metric} first" + f": {self.title}" * bool(self.title)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tables of comparable runs.
+
+    Args:
+        keys: in which the runs differ, or by which they were grouped.
+        tables: those with most runs first; last the one of runs that are not finished.
+        apart: settings by which the tables differ.
+        broken: what is wrong with directories that could not be read, by name.
+    """
+
+    keys: tuple[str, ...]
+    tables: tuple[Table, ...]
+    apart: tuple[str, ...]
     broken: dict[str, str]
+
+    @property
+    def groups(self) -> list[Group]:
+        """All groups, in the order of the tables."""
+        return [group for table in self.tables for group in table.groups]
 
     @property
     def runs(self) -> list[Run]:
         """All runs, in the order of their groups."""
         return [run for group in self.groups for run in group.runs]
+
+    @property
+    def why_apart(self) -> str:
+        """A sentence if there are several tables; else empty."""
+        if len(self.tables) < 2:
+            return ""
+        whys = [f"differ in {', '.join(self.apart)}"] if self.apart else []
+        whys += ["are not finished"] * (not self.tables[-1].finished)
+        return (
+            f"{len(self.tables)} tables: runs that {' or '.join(whys)} are not averaged or ranked"
+            " with the others."
+        )
 
     @property
     def other_text(self) -> str:
@@ -346,7 +412,7 @@ def compare(
     better: str | None = None,
     broken: dict[str, str] | None = None,
 ) -> Comparison:
-    """Group runs and order the groups.
+    """Divide runs into tables of comparable ones, group those of a table, and order the groups.
 
     Args:
         runs: one or more.
@@ -358,28 +424,78 @@ def compare(
     Raises:
         UserError: a key or metric that no run has.
     """
-    metric, of_table = _metric(runs, metric)
+    by = _checked(by, runs)
+    if metric is not None:
+        _check_metric(metric, runs)
+    sets = _comparable([run for run in runs if run.state == "DONE"])
+    sets.sort(key=lambda one: -len(one[1]))
+    differ = differing([shared for shared, _ in sets])
+    found = [
+        _table({key: shared.get(key, ABSENT) for key in differ}, members, by, metric, better)
+        for shared, members in sets
+    ]
+    if others := [run for run in runs if run.state != "DONE"]:
+        found.append(_table({}, others, by, metric, better))
+    keys = tuple(by or differing([run.settings for run in runs]))
+    return Comparison(keys, tuple(found), tuple(differ), broken or {})
+
+
+def _comparable(runs: Sequence[Run]) -> list[tuple[dict[str, str], list[Run]]]:
+    """Sets of runs that agree in task, data, steps, tokens and text, with what they agree in."""
+    found: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        shared = {key: value for key, value in run.settings.items() if _is_shared(key)}
+        shared[TOKENS] = ABSENT if run.tokens is None else f"{run.tokens:,.0f}"
+        found.setdefault(tuple(sorted(shared.items())), []).append(run)
+    sets = []
+    for key, members in found.items():
+        by_text: dict[str, list[Run]] = {}
+        differs = bool(apart(run.text for run in members))
+        for run in members:
+            text = run.text.tokens[:8] if differs and run.text else ABSENT
+            by_text.setdefault(text, []).append(run)
+        sets += [(dict(key) | {TEXT: text}, each) for text, each in by_text.items()]
+    return sets
+
+
+def _is_shared(key: str) -> bool:
+    return key not in FREE and (key in SHARED or key.partition(".")[0] in SHARED_GROUPS)
+
+
+def _table(
+    shared: dict[str, str], runs: Sequence[Run], by: Sequence[str], metric: str | None,
+    better: str | None,
+) -> Table:  # fmt: skip
+    """Group runs that may be compared, all of them finished or none, and order the groups."""
+    finished = runs[0].state == "DONE"
+    of_table = None
+    if metric is None:
+        metric, of_table = _metric(runs)
     better = better or of_table or ("lower" if any(w in metric for w in LOWER) else "higher")
-    keys = tuple(_checked(by, runs) or differing(runs))
+    keys = tuple(by or differing([run.settings for run in runs]))
+    if not finished and len({run.seed for run in runs}) > 1:
+        keys = (*keys, "seed")
     together: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        together.setdefault(tuple(run.settings.get(k, ABSENT) for k in keys), []).append(run)
+        values = tuple(run.settings.get(key, ABSENT) for key in keys)
+        alone = () if finished else (str(run.path),)
+        together.setdefault((*values, *alone), []).append(run)
     groups = [
-        _group(dict(zip(keys, values, strict=True)), found, metric)
+        _group(dict(zip(keys, values, strict=False)), found, metric)
         for values, found in together.items()
     ]
     sign = 1.0 if better == "lower" else -1.0
     groups.sort(key=lambda g: (sign * g.result.mean if g.result else math.inf, g.label))
-    return Comparison(metric, better, keys, tuple(groups), broken or {})
+    return Table(shared, metric, better, keys, tuple(groups), finished)
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
-    """Keys in which runs differ, choices of groups first, without the seed.
+def differing(of_runs: Sequence[dict[str, str]]) -> list[str]:
+    """Keys in which the settings of runs differ, choices of groups first, without the seed.
 
     Where runs differ in the choice of a group, its keys count only if runs of one choice differ in
     them.
     """
-    settings = pd.DataFrame([run.settings for run in runs]).fillna(ABSENT)
+    settings = pd.DataFrame(of_runs).fillna(ABSENT)
     found = settings.loc[:, settings.nunique() > 1].drop(columns="seed", errors="ignore")
 
     def counts(key: str) -> bool:
@@ -402,16 +518,18 @@ def _group(values: dict[str, str], runs: Sequence[Run], metric: str) -> Group:
     )
 
 
-def _metric(runs: Sequence[Run], chosen: str | None) -> tuple[str, str | None]:
+def _check_metric(metric: str, runs: Sequence[Run]) -> None:
+    had = {name for run in runs for name in run.metrics}
+    if metric not in had:
+        raise UserError(
+            f"metric={metric}: no run has it; they have"
+            f" {', '.join(sorted(had)) or 'no metrics yet'}{nearest(metric, had)}"
+        )
+
+
+def _metric(runs: Sequence[Run]) -> tuple[str, str | None]:
     """The metric by which runs are ordered, and its better side if their table says so."""
     had = [name for run in runs for name in run.metrics]
-    if chosen is not None:
-        if chosen not in had:
-            raise UserError(
-                f"metric={chosen}: no run has it; they have"
-                f" {', '.join(sorted(set(had))) or 'no metrics yet'}{nearest(chosen, had)}"
-            )
-        return chosen, None
     names = {run.table for run in runs}
     if len(names) == 1 and (name := names.pop()) in tables.tables():
         table = tables.load(name)
