@@ -149,14 +149,32 @@ def test_a_body_is_saved_again_and_trained(name: str, runs: Path, tmp_path: Path
         assert torch.equal(new[:, 4:], want)
 
 
-def test_a_refused_export_leaves_an_earlier_one(
+def test_an_export_replaces_only_one_that_is_as_it_was(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert export([f"run={runs}/rope", f"to={tmp_path}/out"]) == 0
-    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
-    assert export([f"run={runs}/rope", f"to={tmp_path}/out", "packed=true"]) == 2
+    """What transformers trained and saved into the folder is the user's."""
+
+    def files() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+    words = [f"run={runs}/rope", f"to={tmp_path}/out"]
+    assert export(words) == 0
+    before = files()
+    assert export([*words, "packed=true"]) == 2
     assert "has no ternary weights" in capsys.readouterr().err
-    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
+    assert files() == before
+    assert export(words) == 0
+    assert files() == before
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    model(torch.arange(4, 8)[None], labels=torch.arange(4, 8)[None]).loss.backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    model.save_pretrained(tmp_path / "out")
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    saved = files()
+    for name in ("out", "link"):
+        assert export([f"run={runs}/rope", f"to={tmp_path}/{name}"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert files() == saved
 
 
 def is_packed(folder: Path, run: Path) -> None:
@@ -244,7 +262,7 @@ def test_their_tokenizer_gives_our_ids(runs: Path, tmp_path: Path) -> None:
         (["run={runs}/lm"], "to= is missing; write python export.py run="),
         (["run={runs}/lm", "to={to}", "packed=maybe"], "it takes true or false"),
         (["run={runs}/data", "to={to}"], "holds no config.yaml"),
-        (["run={runs}/lm", "to={runs}"], "contains files that are not part of an export"),
+        (["run={runs}/lm", "to={runs}"], "contains bert, which no export wrote"),
         (["run={runs}/rope", "to={to}", "packed=true"], "has no ternary weights"),
         (["run={runs}/lm", "to={to}", "adapter=alone"], "this run has no adapter"),
     ],

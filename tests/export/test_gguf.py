@@ -150,10 +150,14 @@ def test_a_run_becomes_a_file_and_bad_lines_are_one_line(
     assert train([*words, f"data.cache_dir={tmp_path}/cache"]) == 0
     assert export([f"run={run}", f"to={file}"]) == 0
     assert b"tokenizer.ggml.precompiled_charsmap" in file.read_bytes()
+    assert export([f"run={run}", f"to={file}"]) == 0  # it replaces its own
     other = tmp_path / "other.gguf"
-    other.write_text("no model")
+    changed = file.read_bytes().replace(b"[UNK]", b"[HUH]", 1)
+    other.write_bytes(changed)
+    (tmp_path / "link.GGUF").symlink_to(file)
     capsys.readouterr()
     for bad in (
+        [f"to={tmp_path}/link.GGUF"],
         [f"to={other}"],
         [f"to={tmp_path}/new.gguf", "packed=true"],
         [f"to={tmp_path}/new.gguf", "type=tq2_0"],
@@ -163,4 +167,4 @@ def test_a_run_becomes_a_file_and_bad_lines_are_one_line(
         assert export([f"run={run}", *bad]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "new.gguf").exists()
-    assert other.read_text() == "no model"
+    assert other.read_bytes() == changed

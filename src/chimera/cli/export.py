@@ -45,9 +45,10 @@ class Export:
 @command("export", Export)
 def main(options: Export, words: list[str]) -> int:
     """Export in the format that `to=` asks for, print what was written."""
-    if options.to.suffix in ELSEWHERE:
+    kind = options.to.suffix.lower()
+    if kind in ELSEWHERE:
         raise UserError(
-            f"to={options.to}: {options.to.suffix} is not written; name a folder, which gets"
+            f"to={options.to}: {kind} is not written; name a folder, which gets"
             " model.safetensors and code for transformers, or a file .gguf for llama.cpp"
         )
     from chimera.config.trusted_config import recorded
@@ -55,7 +56,7 @@ def main(options: Export, words: list[str]) -> int:
 
     run = RunDir(options.run)
     recorded(run)
-    if options.to.suffix == ".gguf":
+    if kind == ".gguf":
         return _gguf(run, options)
     if options.type is not None:
         raise UserError(f"type={options.type} is for files of llama.cpp; write to=<name>.gguf")

@@ -7,12 +7,11 @@ tokenizer/          ours; tokenizer.json and its configuration for AutoTokenizer
 body/config.json    of a Hugging Face body
 *.py                code for transformers
 README.md           the model card
+export.json         hashes of the files
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,13 @@ from chimera.errors import UserError
 from chimera.export.hf import files as hf
 from chimera.export.hf import tokenizer as hf_tokenizer
 from chimera.export.model_card import card
-from chimera.export.target import check_target
+from chimera.export.target import check_target, replacing_folder
 from chimera.model.backbone import Trunk
 from chimera.model.classifier import Classifier
 from chimera.model.restore import save_body
 from chimera.quant.shared.packing import byte_report, packed
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import make_folder
+from chimera.rundir.safe_io import write_atomic, write_json
 from chimera.rundir.tensors import save_tensors
 from chimera.train.restore import restore
 
@@ -52,7 +51,7 @@ def export(
 
     Args:
         run: the run; of its checkpoints the one that its final test was made with.
-        to: a new or empty folder, or one that was exported to before.
+        to: a new or empty folder, or that of an earlier export, which is replaced.
         pack: hold ternary weights in 1.6 bits.
         adapter: `merge` it into the weights where that is exact, and keep the rest beside them;
             `keep` all of it beside them; `alone` writes nothing else.
@@ -71,20 +70,18 @@ def export(
     treatment = treat_adapter(model, adapter)
     if pack and not any(isinstance(module, Packable) for module in model.modules()):
         raise UserError("packed=true: this model has no ternary weights; leave it out")
-    if to.exists():
-        shutil.rmtree(to)
-    make_folder(to, of=to, key="to")
-    if adapted(model):
-        adapters.save(model, to / "adapter")
     about = _about(config, model, restored.task, restored.tokenizer)
     about |= {"packed": pack, "adapter": treatment}
     missing = None
-    if adapter != "alone":
-        model = packed(model) if pack else model
-        _write_weights(to, about, model)
-        missing = _write_code(to, about, model, restored.tokenizer)
-        (to / "config.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    (to / "README.md").write_text(card(about, record, sizes, missing), encoding="utf-8")
+    with replacing_folder(to) as made:
+        if adapted(model):
+            adapters.save(model, made / "adapter")
+        if adapter != "alone":
+            model = packed(model) if pack else model
+            _write_weights(made, about, model)
+            missing = _write_code(made, about, model, restored.tokenizer)
+            write_json(made / "config.json", about)
+        write_atomic(made / "README.md", card(about, record, sizes, missing))
     return about
 
 

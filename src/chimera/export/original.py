@@ -8,7 +8,6 @@ checkpoint's names: any program that reads the checkpoint reads it, without code
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +19,12 @@ from chimera.data.tokenizer.own import Own
 from chimera.dotted import flatten
 from chimera.errors import UserError
 from chimera.export.folder import finished, treat_adapter
-from chimera.export.target import check_target
+from chimera.export.target import check_target, replacing_folder
 from chimera.model.assemble import choose
 from chimera.model.to_hf import original
 from chimera.rundir.checkpoint_hf import CONFIG, WEIGHTS, read_config, tensors
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import make_folder
+from chimera.rundir.safe_io import write_json
 from chimera.rundir.tensors import save_tensors
 from chimera.train.restore import restore
 
@@ -46,7 +45,7 @@ def export(run: RunDir, to: Path, like: Path, *, trust: bool = False) -> int:
 
     Args:
         run: a finished run of the parts that `init_from=hf:<like>` chooses, in full precision.
-        to: a new or empty folder.
+        to: a new or empty folder, or that of an earlier export, which is replaced.
         like: folder of the checkpoint.
         trust: see `export.folder.export`.
 
@@ -69,13 +68,13 @@ def export(run: RunDir, to: Path, like: Path, *, trust: bool = False) -> int:
     if left := list(adapted(model)):
         raise UserError(f"{where}: the adapter of {left[0]} cannot be merged exactly")
     weights = original(model, settings, tensors(like), where)
-    make_folder(to, of=to, key="to")
-    save_tensors(weights, to / WEIGHTS, {"format": "pt"})
     about = {k: v for k, v in read_config(like).items() if k != "auto_map"}  # names programs
-    (to / CONFIG).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    for name in BESIDE:
-        if (like / name).is_file():
-            shutil.copyfile(like / name, to / name)
+    with replacing_folder(to) as made:
+        save_tensors(weights, made / WEIGHTS, {"format": "pt"})
+        write_json(made / CONFIG, about)
+        for name in BESIDE:
+            if (like / name).is_file():
+                shutil.copyfile(like / name, made / name)
     return (to / WEIGHTS).stat().st_size
 
 

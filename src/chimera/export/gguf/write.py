@@ -8,7 +8,6 @@ Norms and biases are in float32.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -23,10 +22,10 @@ from chimera.errors import UserError
 from chimera.export.folder import finished, treat_adapter
 from chimera.export.gguf.model import Converted, convert
 from chimera.export.gguf.tokenizer import vocabulary
-from chimera.export.target import check_file
+from chimera.export.target import SEAL, UNSEALED, check_file, seal
 from chimera.program import VERSION
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import make_folder
+from chimera.rundir.safe_io import make_folder, replacing
 from chimera.train.restore import restore
 
 Type = Literal["f32", "f16", "q8_0", "tq1_0", "tq2_0"]
@@ -142,7 +141,7 @@ def write(
     name: str,
     about: str,
 ) -> None:
-    """Write the file beside its place, then put it there.
+    """Write the file beside its place, with its hash, then put it there.
 
     Args:
         to: the file.
@@ -158,9 +157,9 @@ def write(
     files: Any = gguf.LlamaFileType
     types: Any = gguf.GGMLQuantizationType
     kinds: Any = gguf.GGUFValueType
-    beside = to.with_name(f".{to.name}.{os.getpid()}")
-    try:
+    with replacing(to) as beside:
         writer = gguf.GGUFWriter(beside, made.architecture)
+        writer.add_string(SEAL, UNSEALED)
         writer.add_name(name)
         writer.add_description(about)
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -175,6 +174,4 @@ def write(
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        os.replace(beside, to)
-    finally:
-        beside.unlink(missing_ok=True)
+        seal(beside)
