@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.ops import native, packed, two_bits
-from chimera.ops.grid import rms_codes, to_codes
+from chimera.ops.grid import AWAY, rms_codes, to_codes
 
 COMPILER = any(map(native.shutil.which, native.COMPILERS))
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="no C++ compiler here")
@@ -81,6 +81,18 @@ def test_the_fused_layer_is_grid_product_and_scale(
     exact = off <= 1e-5 * (1 + want.abs())
     assert (off <= 1e-5 * (1 + want.abs()) + step * scale.flatten()).all()
     assert exact.float().mean() > 0.9 if exact.numel() else True
+
+
+@needs_compiler
+@pytest.mark.parametrize("eps", [None, 1e-6])
+def test_the_fused_layer_sends_halves_where_the_grid_does(eps: float | None) -> None:
+    x = torch.randint(-254, 255, (40, 200)) * 0.37 * (1 + 1e-7 * torch.randn(40, 200))
+    x[:, 0] = 254 * 0.37
+    codes, one = torch.randint(-1, 2, (9, 200), dtype=torch.int8), torch.ones(())
+    y = packed.linear(x, two_bits.pack(codes), one, None, bits=8, eps=eps, nudge=AWAY)
+    a, step = to_codes(x, 8, AWAY) if eps is None else rms_codes(x, 8, eps, AWAY)[:2]
+    assert y is not None
+    torch.testing.assert_close(y, (a.double() @ codes.double().T * step).float())
 
 
 @needs_compiler

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from chimera.contract_tests import zoo
 from chimera.ops import grid
-from chimera.quant.shared.inputs import NormedPerToken, PerChannel, PerToken
+from chimera.quant.shared.inputs import HasGrid, NormedPerToken, PerChannel, PerToken
 from tests.kit import close, grads, randn
 
 BITS = [2, 4, 8]
@@ -49,6 +49,24 @@ def test_per_channel_grid_in_training_and_evaluation(bits: int) -> None:
     )  # values above the running maxima are clipped to 2^bits levels
     assert (points.min(), points.max()) == (-top - 1, top)
     assert len(points) == 2**bits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bits", BITS)
+def test_noise_does_not_turn_halves(bits: int, dtype: torch.dtype) -> None:
+    """Whole numbers times a scale, as behind a quantised layer: of the largest, 2·top·scale."""
+    top = 2 ** (bits - 1) - 1
+    whole = torch.randint(-2 * top, 2 * top + 1, (8, 64), dtype=dtype)
+    whole[:, 0] = 2 * top
+    want = whole.sign() * (whole.abs() / 2 + 0.5).floor()
+    noise = 1 + 4 * torch.finfo(dtype).eps * (2 * torch.rand(8, 64, dtype=dtype) - 1)
+    x = whole * noise * 0.37
+    channels = PerChannel(64, bits, 0.1, "away").to(dtype).eval()
+    for module in (PerToken(bits, "away"), NormedPerToken(bits, "away"), channels):
+        y = module(x)
+        assert torch.equal((y * top / y.abs().amax(-1, keepdim=True)).round(), want)
+        if isinstance(module, HasGrid):
+            assert torch.equal(module.grid(x).codes, want.to(torch.int8))
 
 
 @pytest.mark.parametrize("module", [PerToken(4), PerChannel(16, 4, 0.1)], ids=["token", "channel"])

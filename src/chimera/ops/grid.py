@@ -4,6 +4,10 @@
 
 The caller chooses the maximum: per token or per channel. QDYT 3.2 adds ε to s; this code clamps
 max|x| from below, as BitNet does. Shapes: [… d] to [… d].
+
+Behind a quantised layer x is whole numbers times a scale, so that x / s is often a half, and noise
+in its last bits decides the code. `nudge` is a factor of x / s before rounding: 1, or `AWAY`, which
+sends halves away from zero whatever that noise.
 """
 
 from __future__ import annotations
@@ -20,31 +24,41 @@ from torch.autograd import Function
 
 from chimera.ops.precision import wide
 
+#: Factor that sends halves away from zero: far from 1 for float32's noise, near for a code.
+AWAY = 1 + 2**-18
 FLOOR = 1e-5  # smallest max|x|, because a token of zeros has no scale (BitNet's value)
 
 
 @torch.no_grad()
-def to_grid(x: Float[Tensor, "*b d"], peak: Tensor, bits: int) -> Float[Tensor, "*b d"]:
+def to_grid(
+    x: Float[Tensor, "*b d"], peak: Tensor, bits: int, nudge: float = 1.0
+) -> Float[Tensor, "*b d"]:
     """Round x to the n-bit grid whose last point is `peak` (broadcast to x), and clip it."""
-    rounded, step = _rounded(x, peak, bits)
+    rounded, step = _rounded(x, peak, bits, nudge)
     return rounded.mul_(step).to(x.dtype)
 
 
 @torch.no_grad()
-def to_codes(x: Float[Tensor, "*b d"], bits: int) -> tuple[Int8[Tensor, "*b d"], Tensor]:
+def to_codes(
+    x: Float[Tensor, "*b d"], bits: int, nudge: float = 1.0
+) -> tuple[Int8[Tensor, "*b d"], Tensor]:
     """Codes and step [… 1] of `to_grid` with the largest magnitude of each token."""
-    rounded, step = _rounded(x, x.abs().amax(-1, keepdim=True), bits)
+    rounded, step = _rounded(x, x.abs().amax(-1, keepdim=True), bits, nudge)
     return rounded.to(torch.int8), step
 
 
-def _rounded(x: Tensor, peak: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def _rounded(x: Tensor, peak: Tensor, bits: int, nudge: float) -> tuple[Tensor, Tensor]:
     levels = 2 ** (bits - 1) - 1
     step = peak.to(wide(x)).clamp(min=FLOOR) / levels
-    return (x / step).round_().clamp_(-levels - 1, levels), step
+    return (x / (step / nudge)).round_().clamp_(-levels - 1, levels), step
 
 
 def rms_grid(
-    x: Float[Tensor, "*b d"], bits: int, eps: float, dtype: torch.dtype | None = None
+    x: Float[Tensor, "*b d"],
+    bits: int,
+    eps: float,
+    dtype: torch.dtype | None = None,
+    nudge: float = 1.0,
 ) -> Float[Tensor, "*b d"]:
     """Round x̄ = x / √(mean x² + eps) to a grid per token; the gradient is that of x̄.
 
@@ -54,23 +68,23 @@ def rms_grid(
     dtype = x.dtype if dtype is None else dtype
 
     def make() -> tuple[Tensor, ...]:
-        rounded, step, rstd = _rms_rounded(x, bits, eps)
+        rounded, step, rstd = _rms_rounded(x, bits, eps, nudge)
         return rounded.mul_(step).to(dtype), rstd
 
-    return _RMSGrid.apply(x, *for_same(x, (bits, eps, dtype), make))
+    return _RMSGrid.apply(x, *for_same(x, (bits, eps, dtype, nudge), make))
 
 
 @torch.no_grad()
 def rms_codes(
-    x: Float[Tensor, "*b d"], bits: int, eps: float
+    x: Float[Tensor, "*b d"], bits: int, eps: float, nudge: float = 1.0
 ) -> tuple[Int8[Tensor, "*b d"], Tensor, Tensor]:
     """Codes of `rms_grid`, their step [… 1] and rstd = 1/√(mean x² + eps) [… 1]."""
 
     def make() -> tuple[Tensor, ...]:
-        rounded, step, rstd = _rms_rounded(x, bits, eps)
+        rounded, step, rstd = _rms_rounded(x, bits, eps, nudge)
         return rounded.to(torch.int8), step, rstd
 
-    codes, step, rstd = for_same(x, (bits, eps, torch.int8), make)
+    codes, step, rstd = for_same(x, (bits, eps, torch.int8, nudge), make)
     return codes, step, rstd
 
 
@@ -82,12 +96,12 @@ def rms_gradient(
     return (g * rstd).addcmul_(x, rstd.pow(3) * along, value=-1).to(x.dtype)
 
 
-def _rms_rounded(x: Tensor, bits: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _rms_rounded(x: Tensor, bits: int, eps: float, nudge: float) -> tuple[Tensor, Tensor, Tensor]:
     levels = 2 ** (bits - 1) - 1
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide(x))
     rstd = (length.square() / x.shape[-1] + eps).rsqrt()
     step = (x.abs().amax(-1, keepdim=True) * rstd).clamp(min=FLOOR) / levels
-    return (x * (rstd / step)).round_(), step, rstd
+    return (x * (rstd / step * nudge)).round_(), step, rstd
 
 
 class _RMSGrid(Function):

@@ -57,33 +57,36 @@ def spread(scales: Float[Tensor, "*b m"], block: int, width: int) -> Float[Tenso
 
 
 @torch.no_grad()
-def mx_scales(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+def mx_scales(x: Float[Tensor, "*b d"], nudge: float = 1.0) -> Float[Tensor, "*b d"]:
     """Powers of two by which MXFP4 divides x."""
     largest = peaks(x, MX_BLOCK)
-    power = (exponent(largest) - int(math.log2(E2M1[2]))).clamp(-E8M0, E8M0)
+    power = (exponent(largest * nudge) - int(math.log2(E2M1[2]))).clamp(-E8M0, E8M0)
     scales = torch.ldexp(torch.ones_like(largest), power)
     return spread(scales.where(largest.isfinite(), math.nan), MX_BLOCK, x.shape[-1])
 
 
 @torch.no_grad()
-def nv_scales(x: Float[Tensor, "*b d"], *, rows: bool) -> Float[Tensor, "*b d"]:
+def nv_scales(x: Float[Tensor, "*b d"], nudge: float = 1.0, *, rows: bool) -> Float[Tensor, "*b d"]:
     """Products of both scales by which NVFP4 divides x.
 
     Args:
         x: weight or activations.
+        nudge: factor of what is rounded (`ops.grid`).
         rows: one second-level scale for each row of the last axis; False: one for all of x.
     """
     largest = peaks(x, NV_BLOCK)
     whole = largest.amax(-1, keepdim=True) if rows else largest.max()
     second = whole / (E2M1[2] * E4M3[2])
     second = second.where(second > 0, 1.0)  # x is 0 throughout, or its scale is no number
-    first = minifloat(largest / E2M1[2] / second, E4M3)
+    first = minifloat(largest / E2M1[2] / second * nudge, E4M3)
     scales = (first * second).where(largest.isfinite(), math.nan)
     return spread(scales, NV_BLOCK, x.shape[-1])
 
 
 @torch.no_grad()
-def scaled(x: Float[Tensor, "*b d"], scales: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+def scaled(
+    x: Float[Tensor, "*b d"], scales: Float[Tensor, "*b d"], nudge: float = 1.0
+) -> Float[Tensor, "*b d"]:
     """E2M1(x / scale)·scale in x's dtype; 0 where the scale is 0."""
-    codes = minifloat(x.to(wide(x)) / scales.where(scales != 0, 1.0), E2M1)
+    codes = minifloat(x.to(wide(x)) / (scales.where(scales != 0, 1.0) / nudge), E2M1)
     return codes.mul_(scales).to(x.dtype)

@@ -49,7 +49,7 @@ class Library:
         ]  # fmt: skip
         self.linear = self._library.chimera_linear
         self.linear.argtypes = [
-            c_int32, c_int32, c_void_p, c_int64, c_int64, c_int32, c_float, c_float, c_float,
+            c_int32, c_int32, c_void_p, c_int64, c_int64, c_int32, *[c_float] * 4,
             c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p,
         ]  # fmt: skip
         self.product.restype = self.linear.restype = None

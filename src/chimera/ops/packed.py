@@ -55,6 +55,7 @@ def linear(
     *,
     bits: int,
     eps: float | None = None,
+    nudge: float = 1.0,
 ) -> Float[Tensor, "*b n"] | None:
     """Grid per token, product and scales in one kernel; None where it does not serve.
 
@@ -65,6 +66,7 @@ def linear(
         bias: added at the end.
         bits: of the activation grid (`ops.grid.to_grid`).
         eps: of an RMSNorm before the grid (`ops.grid.rms_grid`); None for no norm.
+        nudge: of the grid.
     """
     suits = x.is_cpu and x.dtype == scale.dtype == torch.float32
     kernels = library() if suits and (bias is None or bias.dtype == torch.float32) else None
@@ -75,8 +77,8 @@ def linear(
     out = torch.empty((*x.shape[:-1], n))
     kernels.linear(
         kernels.path, torch.get_num_threads(), x.data_ptr(), x.numel() // k, k, eps is not None,
-        eps or 0.0, float(2 ** (bits - 1) - 1), FLOOR, packed.data_ptr(), n, scale.data_ptr(),
-        scale.numel(), None if bias is None else bias.data_ptr(), out.data_ptr(),
+        eps or 0.0, float(2 ** (bits - 1) - 1), nudge, FLOOR, packed.data_ptr(), n,
+        scale.data_ptr(), scale.numel(), None if bias is None else bias.data_ptr(), out.data_ptr(),
     )  # fmt: skip
     return out
 

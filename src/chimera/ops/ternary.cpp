@@ -24,8 +24,8 @@ inline float nearest(float x) {
 
 // Codes of one token, its step, and the sum of its codes. `codes` has room for whole blocks. Sums
 // run in lanes, so that they are vectors of the machine.
-void quantise(const float* x, int64_t k, bool norm, float eps, float levels, float smallest,
-              int8_t* codes, float* step, int32_t* total) {
+void quantise(const float* x, int64_t k, bool norm, float eps, float levels, float nudge,
+              float smallest, int8_t* codes, float* step, int32_t* total) {
   constexpr int64_t LANES = 8;
   float peaks[LANES] = {0}, finite[LANES] = {0};
   double squares[LANES] = {0};
@@ -65,10 +65,11 @@ void quantise(const float* x, int64_t k, bool norm, float eps, float levels, flo
   const float grid = (peak > smallest ? peak : smallest) / levels;
   int32_t sum = 0;
   if (norm) {  // as torch: x times a factor after the norm, x divided by the step without
-    const float factor = rstd / grid;
+    const float factor = rstd / grid * nudge;
     for (int64_t i = 0; i < k; ++i) codes[i] = (int8_t)(int32_t)nearest(x[i] * factor);
   } else {
-    for (int64_t i = 0; i < k; ++i) codes[i] = (int8_t)(int32_t)nearest(x[i] / grid);
+    const float divisor = grid / nudge;
+    for (int64_t i = 0; i < k; ++i) codes[i] = (int8_t)(int32_t)nearest(x[i] / divisor);
   }
   for (int64_t i = 0; i < k; ++i) sum += codes[i];
   *step = grid;
@@ -130,8 +131,8 @@ void chimera_product(int32_t number, int32_t threads, const int8_t* a, int64_t m
 
 // y[m, n] of float inputs x[m, k]. scale has `scales` = 1 or n numbers; bias has n or is null.
 void chimera_linear(int32_t number, int32_t threads, const float* x, int64_t m, int64_t k,
-                    int32_t norm, float eps, float levels, float smallest, const uint8_t* packed,
-                    int64_t n, const float* scale, int64_t scales, const float* bias, float* y) {
+                    int32_t norm, float eps, float levels, float nudge, float smallest,
+                    const uint8_t* packed, int64_t n, const float* scale, int64_t scales, const float* bias, float* y) {
   const Dots dots = path(number);
   const int64_t stride = (k + BLOCK - 1) / BLOCK * BLOCK;
   const int64_t pieces = (n + PIECE - 1) / PIECE;
@@ -147,7 +148,7 @@ void chimera_linear(int32_t number, int32_t threads, const float* x, int64_t m, 
     {
 #pragma omp for schedule(static)
       for (int64_t t = 0; t < count; ++t)
-        quantise(x + (start + t) * k, k, norm != 0, eps, levels, smallest, a + t * stride, step + t,
+        quantise(x + (start + t) * k, k, norm != 0, eps, levels, nudge, smallest, a + t * stride, step + t,
                  total + t);
 #pragma omp for schedule(static)
       for (int64_t piece = 0; piece < pieces; ++piece) {

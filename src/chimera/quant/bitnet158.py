@@ -16,7 +16,7 @@ from torch import nn
 from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary, threshold
 from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import Bits, NormedPerToken, PerToken
+from chimera.quant.shared.inputs import Bits, NormedPerToken, PerToken, Ties
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
 
@@ -40,6 +40,7 @@ class BitNet158:
             format of the table.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
             `bf16`).
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
@@ -52,8 +53,10 @@ class BitNet158:
         embedding: bool = False,
         head: bool = False,
         compute: Compute = "simulate",
+        ties: Ties | None = None,
     ) -> None:
         self.rule = ternary({"absmean": absmean, "threshold": threshold}[ternarize])
+        self.ties: Ties | None = ties
         self.compute = arithmetic(compute)
         self.bits = activation_bits
         self.quantise_embedding = embedding
@@ -62,7 +65,7 @@ class BitNet158:
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
-        inputs = NormedPerToken(self.bits)
+        inputs = NormedPerToken(self.bits, self.ties)
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
         return BitLinear158(d_in, d_out, bias=False, **options)
 
@@ -72,4 +75,4 @@ class BitNet158:
         return BitEmbedding(entries, dim, self.rule)
 
     def activation(self, dim: int) -> nn.Module:
-        return PerToken(self.bits)
+        return PerToken(self.bits, self.ties)

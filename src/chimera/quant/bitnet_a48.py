@@ -19,7 +19,7 @@ from torch import nn
 from chimera.contract import Fraction, Role
 from chimera.ops.ternary import absmean, ternary
 from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import NormedPerToken, PerToken
+from chimera.quant.shared.inputs import NormedPerToken, PerToken, Ties
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 from chimera.quant.shared.stages import NormedMean, NormedSparse, Stages
 
@@ -33,6 +33,7 @@ class BitNetA48:
         head: quantise the output head too (with 8 bits); the paper keeps it in full precision.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
             `bf16`).
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
@@ -44,8 +45,10 @@ class BitNetA48:
         embedding: bool = False,
         head: bool = False,
         compute: Compute = "simulate",
+        ties: Ties | None = "away",
     ) -> None:
         self.rule = ternary(absmean)
+        self.ties: Ties | None = ties
         self.compute = arithmetic(compute)
         self.keep = keep
         self.quantise_embedding = embedding
@@ -58,10 +61,12 @@ class BitNetA48:
         return TernaryLinear(d_in, d_out, bias=False, inputs=self._inputs(role), **options)
 
     def _inputs(self, role: Role) -> nn.Module:
-        early = NormedPerToken(8)
+        early = NormedPerToken(8, self.ties)
         if role in {"down", "head"}:
             return early
-        return Stages(early, NormedSparse(self.keep) if role == "out" else NormedMean())
+        sparse = role == "out"
+        late = NormedSparse(self.keep, self.ties) if sparse else NormedMean(4, self.ties)
+        return Stages(early, late)
 
     def embedding(self, entries: int, dim: int) -> nn.Module:
         if not self.quantise_embedding:
@@ -69,4 +74,4 @@ class BitNetA48:
         return TernaryEmbedding(entries, dim, self.rule)
 
     def activation(self, dim: int) -> nn.Module:
-        return PerToken(8)
+        return PerToken(8, self.ties)

@@ -17,7 +17,7 @@ from torch import nn
 from chimera.contract import Role
 from chimera.ops.ternary import BINARY
 from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import Bits, PerToken
+from chimera.quant.shared.inputs import Bits, PerToken, Ties
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
 
@@ -34,6 +34,7 @@ class BitNetB1:
         head: quantise the output head too; the paper keeps it in full precision.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
             `bf16`).
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
@@ -45,7 +46,9 @@ class BitNetB1:
         embedding: bool = False,
         head: bool = False,
         compute: Compute = "simulate",
+        ties: Ties | None = "away",
     ) -> None:
+        self.ties: Ties | None = ties
         self.compute = arithmetic(compute)
         self.bits = activation_bits
         self.quantise_embedding = embedding
@@ -54,7 +57,9 @@ class BitNetB1:
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
-        inputs = nn.Sequential(nn.LayerNorm(d_in, elementwise_affine=False), PerToken(self.bits))
+        inputs = nn.Sequential(
+            nn.LayerNorm(d_in, elementwise_affine=False), PerToken(self.bits, self.ties)
+        )
         options: Any = {"role": role, "inputs": inputs, "rule": BINARY, "compute": self.compute}
         return BinaryLinear(d_in, d_out, bias=False, **options)
 
@@ -64,4 +69,4 @@ class BitNetB1:
         return TernaryEmbedding(entries, dim, BINARY)
 
     def activation(self, dim: int) -> nn.Module:
-        return PerToken(self.bits)
+        return PerToken(self.bits, self.ties)

@@ -19,7 +19,7 @@ from torch import nn
 from chimera.contract import Role
 from chimera.ops.ternary import absmean, ternary
 from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import NormedPerToken, PerToken, Rotation, Transform
+from chimera.quant.shared.inputs import NormedPerToken, PerToken, Rotation, Ties, Transform
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 from chimera.quant.shared.stages import LateBits, NormedMean, Stages
 
@@ -36,6 +36,7 @@ class BitNetV2:
         head: quantise the output head too; the paper keeps it in full precision.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
             `bf16`).
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
@@ -48,8 +49,10 @@ class BitNetV2:
         embedding: bool = False,
         head: bool = False,
         compute: Compute = "simulate",
+        ties: Ties | None = "away",
     ) -> None:
         self.rule = ternary(absmean)
+        self.ties: Ties | None = ties
         self.compute = arithmetic(compute)
         self.bits = activation_bits
         self.transform = transform
@@ -59,8 +62,8 @@ class BitNetV2:
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
-        early = NormedPerToken(8)
-        grid = early if self.bits == 8 else Stages(early, NormedMean(self.bits))
+        early = NormedPerToken(8, self.ties)
+        grid = early if self.bits == 8 else Stages(early, NormedMean(self.bits, self.ties))
         rotation = [Rotation(d_in, self.transform)] if role in ROTATED else []
         inputs = nn.Sequential(*rotation, grid)
         options: Any = {"role": role, "inputs": inputs, "rule": self.rule, "compute": self.compute}
@@ -72,4 +75,4 @@ class BitNetV2:
         return TernaryEmbedding(entries, dim, self.rule)
 
     def activation(self, dim: int) -> nn.Module:
-        return PerToken(self.bits)
+        return PerToken(self.bits, self.ties)

@@ -17,7 +17,7 @@ from torch import nn
 
 from chimera.contract import Fraction, Role
 from chimera.quant.shared.codes import PER_CHANNEL, Compute, arithmetic
-from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Rotation, Transform
+from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Rotation, Ties, Transform
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding
 from chimera.quant.shared.rows import RULE, HBitLinear, LSQLinear
 
@@ -45,6 +45,7 @@ class HBit:
         head: quantise the output head too. A tied head has the format of the table.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`, `bf16`;
             they need `activations=per_token`).
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
@@ -61,6 +62,7 @@ class HBit:
         embedding: bool = False,
         head: bool = False,
         compute: Compute = "simulate",
+        ties: Ties | None = None,
     ) -> None:
         self.ste = ste
         self.transform = transform
@@ -71,6 +73,7 @@ class HBit:
         self.quantise_embedding = embedding
         self.quantise_head = head
         self.obstacle = PER_CHANNEL if self.per_channel else ""
+        self.ties: Ties | None = ties
         self.compute = arithmetic(compute, self.obstacle)
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
@@ -90,5 +93,7 @@ class HBit:
 
     def activation(self, dim: int) -> nn.Module:
         return (
-            PerChannel(dim, self.bits, self.momentum) if self.per_channel else PerToken(self.bits)
+            PerChannel(dim, self.bits, self.momentum, self.ties)
+            if self.per_channel
+            else PerToken(self.bits, self.ties)
         )

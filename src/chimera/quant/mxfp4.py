@@ -14,6 +14,7 @@ from torch import nn
 from chimera.contract import Role
 from chimera.ops.minifloat import mx_scales
 from chimera.quant.shared.blocks import Blocks, rule
+from chimera.quant.shared.inputs import Ties
 from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
 
 
@@ -24,13 +25,20 @@ class MXFP4:
         activations: round activations too; False leaves weights alone in FP4 (as gpt-oss).
         embedding: quantise the embedding table too.
         head: quantise the output head too. A tied head has the format of the table.
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
 
     def __init__(
-        self, *, activations: bool = True, embedding: bool = False, head: bool = False
+        self,
+        *,
+        activations: bool = True,
+        embedding: bool = False,
+        head: bool = False,
+        ties: Ties | None = None,
     ) -> None:
+        self.ties: Ties | None = ties
         self.activations = activations
         self.quantise_embedding = embedding
         self.quantise_head = head
@@ -48,4 +56,4 @@ class MXFP4:
         return QuantisedEmbedding(entries, dim, self.rule)
 
     def activation(self, dim: int) -> nn.Module | None:
-        return Blocks(mx_scales) if self.activations else None
+        return Blocks(mx_scales, self.ties) if self.activations else None

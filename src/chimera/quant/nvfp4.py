@@ -18,6 +18,7 @@ from torch import nn
 from chimera.contract import Role
 from chimera.ops.minifloat import nv_scales
 from chimera.quant.shared.blocks import Blocks, rule
+from chimera.quant.shared.inputs import Ties
 from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
 
 
@@ -28,13 +29,20 @@ class NVFP4:
         activations: round activations too; False leaves weights alone in FP4.
         embedding: quantise the embedding table too, with a second-level scale per entry.
         head: quantise the output head too. A tied head has the format of the table.
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
 
     def __init__(
-        self, *, activations: bool = True, embedding: bool = False, head: bool = False
+        self,
+        *,
+        activations: bool = True,
+        embedding: bool = False,
+        head: bool = False,
+        ties: Ties | None = "away",
     ) -> None:
+        self.ties: Ties | None = ties
         self.activations = activations
         self.quantise_embedding = embedding
         self.quantise_head = head
@@ -55,4 +63,4 @@ class NVFP4:
         return QuantisedEmbedding(entries, dim, self.rules[True])
 
     def activation(self, dim: int) -> nn.Module | None:
-        return Blocks(partial(nv_scales, rows=True)) if self.activations else None
+        return Blocks(partial(nv_scales, rows=True), self.ties) if self.activations else None

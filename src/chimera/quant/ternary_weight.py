@@ -17,7 +17,7 @@ from torch import nn
 from chimera.contract import Role
 from chimera.ops.ternary import ternary, twn
 from chimera.quant.shared.codes import Compute, arithmetic
-from chimera.quant.shared.inputs import Bits, PerToken
+from chimera.quant.shared.inputs import Bits, PerToken, Ties
 from chimera.quant.shared.layers import Embedding, Linear, TernaryEmbedding, TernaryLinear
 
 FLOATS = (
@@ -36,6 +36,7 @@ class TernaryWeight:
         head: quantise the output head too.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`, `bf16`;
             they need `activation_bits`).
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
@@ -47,8 +48,10 @@ class TernaryWeight:
         embedding: bool = True,
         head: bool = False,
         compute: Compute = "simulate",
+        ties: Ties | None = None,
     ) -> None:
         self.obstacle = FLOATS if activation_bits is None else ""
+        self.ties: Ties | None = ties
         self.compute = arithmetic(compute, self.obstacle)
         self.bits = activation_bits
         self.quantise_embedding = embedding
@@ -57,7 +60,7 @@ class TernaryWeight:
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
         if role == "head" and not self.quantise_head:
             return Linear(d_in, d_out, bias=bias, role=role)
-        inputs = nn.Identity() if self.bits is None else PerToken(self.bits)
+        inputs = nn.Identity() if self.bits is None else PerToken(self.bits, self.ties)
         rule = ternary(twn)
         options: Any = {"role": role, "inputs": inputs, "rule": rule, "compute": self.compute}
         return TernaryLinear(d_in, d_out, bias=bias, **options)
@@ -68,4 +71,4 @@ class TernaryWeight:
         return TernaryEmbedding(entries, dim, ternary(twn, rows=True))
 
     def activation(self, dim: int) -> nn.Module | None:
-        return None if self.bits is None else PerToken(self.bits)
+        return None if self.bits is None else PerToken(self.bits, self.ties)

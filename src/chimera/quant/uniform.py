@@ -17,7 +17,7 @@ from torch import nn
 from chimera.contract import Fraction, Role
 from chimera.ops.ternary import integer
 from chimera.quant.shared.codes import PER_CHANNEL, Compute, arithmetic
-from chimera.quant.shared.inputs import Bits, PerChannel, PerToken
+from chimera.quant.shared.inputs import Bits, PerChannel, PerToken, Ties
 from chimera.quant.shared.layers import Embedding, Linear, QuantisedEmbedding, QuantisedLinear
 
 FLOATS = (
@@ -39,6 +39,7 @@ class Uniform:
         head: quantise the output head too.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`, `bf16`;
             they need both widths and `activations=per_token`).
+        ties: halves on the grid of activations: `away` from zero, or None, to even.
     """
 
     quantises = True
@@ -53,6 +54,7 @@ class Uniform:
         embedding: bool = True,
         head: bool = False,
         compute: Compute = "simulate",
+        ties: Ties | None = None,
     ) -> None:
         self.rule = None if weight_bits is None else integer(weight_bits)
         self.per_channel = activations == "per_channel"
@@ -62,6 +64,7 @@ class Uniform:
         self.quantise_head = head
         widths = weight_bits, activation_bits
         self.obstacle = FLOATS if None in widths else PER_CHANNEL if self.per_channel else ""
+        self.ties: Ties | None = ties
         self.compute = arithmetic(compute, self.obstacle)
 
     def linear(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> nn.Module:
@@ -80,8 +83,8 @@ class Uniform:
         if self.bits is None:
             return nn.Identity()
         if self.per_channel:
-            return PerChannel(d_in, self.bits, self.momentum)
-        return PerToken(self.bits)
+            return PerChannel(d_in, self.bits, self.momentum, self.ties)
+        return PerToken(self.bits, self.ties)
 
     def activation(self, dim: int) -> nn.Module | None:
         return None if self.bits is None else self._inputs(dim)

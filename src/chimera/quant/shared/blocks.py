@@ -19,19 +19,21 @@ from torch import Tensor, nn
 from chimera.ops.minifloat import E2M1, minifloat, scaled
 from chimera.ops.straight import straight
 from chimera.ops.ternary import Rule
+from chimera.quant.shared.inputs import Ties, nudge
 
-Scales = Callable[[Tensor], Tensor]
+Scales = Callable[..., Tensor]
 
 
 class Blocks(nn.Module):
     """Activations in FP4 with a scale per block of channels; tokens are independent."""
 
-    def __init__(self, scales: Scales) -> None:
+    def __init__(self, scales: Scales, ties: Ties | None = None) -> None:
         super().__init__()
         self.scales = scales
+        self.nudge = nudge(ties)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        return straight(x, scaled(x, self.scales(x.detach())))
+        return straight(x, scaled(x, self.scales(x.detach(), self.nudge), self.nudge))
 
 
 def rule(scales: Scales, *, rows: bool) -> Rule:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from chimera.contract_gguf import GGUF, NotInGGUF
 from chimera.ops import reduce
-from chimera.ops.grid import rms_codes, rms_grid, to_codes, to_grid
+from chimera.ops.grid import AWAY, rms_codes, rms_grid, to_codes, to_grid
 from chimera.ops.hadamard import RADIX, block, rotate_dense, rotate_fast, signs
 from chimera.ops.integer import Grid
 from chimera.ops.precision import output_dtype, widen
@@ -30,6 +30,13 @@ from chimera.ops.straight import recomputing, straight
 
 Bits = Literal[2, 3, 4, 5, 6, 7, 8]
 Transform = Literal["dense", "fast"]
+#: Values of `quant.ties`; None for ties to even, which noise in the last bits of x turns.
+Ties = Literal["away"]
+
+
+def nudge(ties: Ties | None) -> float:
+    """Factor of x / s before rounding (`ops.grid`)."""
+    return AWAY if ties == "away" else 1.0
 
 
 @runtime_checkable
@@ -51,16 +58,18 @@ def _coarse(bits: int) -> GGUF:
 class PerToken(nn.Module):
     """n-bit absmax grid per token: equal in training and evaluation, tokens are independent."""
 
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits: int, ties: Ties | None = None) -> None:
         super().__init__()
         self.bits = bits
+        self.nudge = nudge(ties)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        return straight(x, to_grid(x, x.detach().abs().amax(-1, keepdim=True), self.bits))
+        peak = x.detach().abs().amax(-1, keepdim=True)
+        return straight(x, to_grid(x, peak, self.bits, self.nudge))
 
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """The same rounding as codes; x gets the gradient."""
-        return Grid(*to_codes(x, self.bits))
+        return Grid(*to_codes(x, self.bits, self.nudge))
 
     def gguf(self) -> GGUF:
         """Nothing to write: llama.cpp rounds x itself, to 8 bits or finer."""
@@ -82,13 +91,15 @@ class PerChannel(nn.Module):
         dim: channels d.
         bits: n.
         momentum: weight of a new batch.
+        ties: where halves go.
     """
 
     maxima: Tensor
 
-    def __init__(self, dim: int, bits: int, momentum: float) -> None:
+    def __init__(self, dim: int, bits: int, momentum: float, ties: Ties | None = None) -> None:
         super().__init__()
         self.bits = bits
+        self.nudge = nudge(ties)
         self.momentum = momentum
         self.register_buffer("maxima", torch.zeros(dim))
 
@@ -102,7 +113,7 @@ class PerChannel(nn.Module):
             self._observe(peak)
         else:
             peak = torch.where(self.maxima > 0, self.maxima, sizes.amax(-1, keepdim=True))
-        return straight(x, to_grid(x, peak, self.bits))
+        return straight(x, to_grid(x, peak, self.bits, self.nudge))
 
     @torch.no_grad()
     def _observe(self, peak: Float[Tensor, " d"]) -> None:
@@ -120,19 +131,20 @@ class NormedPerToken(nn.Module):
     x̄ = x / √(mean x² + eps),   x̂ = PerToken(x̄); the gradient is that of x̄.
     """
 
-    def __init__(self, bits: int, eps: float = 1e-6) -> None:
+    def __init__(self, bits: int, ties: Ties | None = None, eps: float = 1e-6) -> None:
         super().__init__()
         self.bits = bits
+        self.nudge = nudge(ties)
         self.eps = eps
 
     def forward(
         self, x: Float[Tensor, "*b d"], dtype: torch.dtype | None = None
     ) -> Float[Tensor, "*b d"]:
-        return rms_grid(x, self.bits, self.eps, dtype)
+        return rms_grid(x, self.bits, self.eps, dtype, self.nudge)
 
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """The same rounding as codes; x gets the gradient through x̄."""
-        return Grid(*rms_codes(x, self.bits, self.eps))
+        return Grid(*rms_codes(x, self.bits, self.eps, self.nudge))
 
     def gguf(self) -> GGUF:
         """A norm of weight 1; its width is that of the linear layer."""

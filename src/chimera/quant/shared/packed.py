@@ -151,7 +151,8 @@ class PackedTernaryLinear(nn.Module):
         x, last = before_grid(self.inputs, x)
         if isinstance(last, PerToken | NormedPerToken):
             eps = last.eps if isinstance(last, NormedPerToken) else None
-            y = products.linear(x, self.bits, self.scale, self.bias, bits=last.bits, eps=eps)
+            own: Any = {"bits": last.bits, "eps": eps, "nudge": last.nudge}
+            y = products.linear(x, self.bits, self.scale, self.bias, **own)
             if y is not None:
                 return y
         grid = last.grid(x)

@@ -3,6 +3,7 @@
     x̄ = x / √(mean x² + eps)
     4 bits   x̂ = clip(round(x̄ / s), −8, 7)·s,   s = mean|x̄| / √7       (2411.04965, 2504.18415)
     sparse   x̂ = PerToken₈(x̄) ⊙ M,   M = 1 for the K channels with the largest |x̄|     (2411.04965)
+             and for those that equal the last of them
 
 Values beyond 7·s, here 2.6 times the mean magnitude, are clipped. Rounding, clipping and the mask
 pass gradients unchanged; the gradient is that of x̄. Shapes: [… d] to [… d].
@@ -22,6 +23,7 @@ from chimera.ops.grid import FLOOR, rms_codes
 from chimera.ops.integer import Grid
 from chimera.ops.precision import wide
 from chimera.ops.straight import straight
+from chimera.quant.shared.inputs import Ties, nudge
 
 #: Values of the buffer `stage`: of a model that no run has trained, and of a run's two stages.
 UNTRAINED, EARLY, LATE = range(3)
@@ -32,9 +34,10 @@ LateBits = Literal[4, 8]
 class NormedMean(nn.Module):
     """RMSNorm without affine part, then a grid per token whose step follows the mean magnitude."""
 
-    def __init__(self, bits: int = 4, eps: float = 1e-6) -> None:
+    def __init__(self, bits: int = 4, ties: Ties | None = None, eps: float = 1e-6) -> None:
         super().__init__()
         self.bits = bits
+        self.nudge = nudge(ties)
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
@@ -54,7 +57,7 @@ class NormedMean(nn.Module):
         levels = 2 ** (self.bits - 1) - 1
         mean = x.abs().mean(-1, keepdim=True, dtype=wide(x)).clamp(min=FLOOR)
         step = mean / math.sqrt(levels)
-        return (x / step).round_().clamp_(-levels - 1, levels), step
+        return (x / (step / self.nudge)).round_().clamp_(-levels - 1, levels), step
 
 
 class NormedSparse(nn.Module):
@@ -62,14 +65,18 @@ class NormedSparse(nn.Module):
 
     Args:
         share: of the channels that are kept; at least one is.
+        ties: where halves go; with `away`, sizes that differ by noise alone are equal.
         bits: of the grid.
         eps: of the norm.
     """
 
-    def __init__(self, share: float, bits: int = 8, eps: float = 1e-6) -> None:
+    def __init__(
+        self, share: float, ties: Ties | None = None, bits: int = 8, eps: float = 1e-6
+    ) -> None:
         super().__init__()
         self.share = share
         self.bits = bits
+        self.nudge = nudge(ties)
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
@@ -82,9 +89,10 @@ class NormedSparse(nn.Module):
     @torch.no_grad()
     def grid(self, x: Float[Tensor, "*b d"]) -> Grid:
         """The same rounding as codes; x gets the gradient through x̄."""
-        codes, step, rstd = rms_codes(x, self.bits, self.eps)
-        kept = x.abs().topk(max(round(self.share * x.shape[-1]), 1), -1).indices
-        return Grid(torch.zeros_like(codes).scatter_(-1, kept, codes.gather(-1, kept)), step, rstd)
+        codes, step, rstd = rms_codes(x, self.bits, self.eps, self.nudge)
+        sizes = x.abs()
+        least = sizes.topk(max(round(self.share * x.shape[-1]), 1), -1).values[..., -1:]
+        return Grid(codes * (sizes * self.nudge >= least), step, rstd)
 
 
 class Stages(nn.Module):
