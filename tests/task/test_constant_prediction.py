@@ -13,6 +13,7 @@ from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.data.batch.labelled import LabelledDataModule
 from chimera.data.corpus.glue import Glue
+from chimera.data.encode.examples import class_counts
 from chimera.data.tokenizer.word import Words
 from chimera.task.sequence_classification import SequenceClassification
 from tests.data.glue import cola, stsb
@@ -36,7 +37,7 @@ def test_the_most_frequent_class_of_train_in_each_part(tmp_path: Path) -> None:
         tuple[SequenceClassification, LabelledDataModule], classification(tmp_path, 3)
     )
     task.configure_for(data, "fit")
-    found = task.constant_prediction(data)
+    found = task.constant_prediction(data, None)
     train = np.concatenate(list(labels(data, "train").values())).astype(int)
     majority = np.bincount(train).argmax()
     shares = {n: float((part == majority).mean()) for n, part in labels(data, "valid").items()}
@@ -45,7 +46,7 @@ def test_the_most_frequent_class_of_train_in_each_part(tmp_path: Path) -> None:
     assert found["val/score"] == pytest.approx(np.mean(list(shares.values())))
     accuracies = sorted(v for k, v in found.items() if "accuracy" in k)
     assert accuracies == pytest.approx(sorted(shares.values()))
-    assert task.constant_prediction(data) == found  # nothing is left in the metrics
+    assert task.constant_prediction(data, None) == found  # nothing is left in the metrics
     assert not [key for key in found if "loss" in key]
 
 
@@ -55,12 +56,33 @@ def test_mcc_and_a_correlation_with_a_constant_are_0(tmp_path: Path) -> None:
     task, data = made("cola", tmp_path)
     task.configure_for(data, "fit")
     (valid,) = labels(data, "valid").values()
-    found = task.constant_prediction(data)
+    found = task.constant_prediction(data, None)
     assert (found["val/mcc"], found["val/score"]) == (0.0, 0.0)
     majority = np.bincount(np.concatenate(list(labels(data, "train").values())).astype(int))
     expected = theirs.accuracy_score(valid, np.full(len(valid), majority.argmax()))
     assert found["val/accuracy"] == pytest.approx(expected)
     task, data = made("stsb", tmp_path)
     task.configure_for(data, "fit")
-    found = task.constant_prediction(data)
+    found = task.constant_prediction(data, None)
     assert found == {"val/pearson": 0.0, "val/spearman": 0.0, "val/score": 0.0}
+
+
+def test_the_batches_of_a_limited_validation(tmp_path: Path) -> None:
+    """What stands beside a model is of the same examples; those without a label do not count."""
+    task, data = cast(
+        tuple[SequenceClassification, LabelledDataModule], classification(tmp_path, 3)
+    )
+    task.configure_for(data, "fit")
+    majority = int(class_counts(data.prepared.splits["train"], task.classes).argmax())
+    first, second = data.parts("valid").values()
+    batches = len(first) // 4 + 1  # of 4: all of the first part, and some of the second
+    first.labels[2] = np.nan
+    read = second.labels[: 4 * batches - len(first)]
+    assert 0 < len(read) < len(second)
+    found = task.constant_prediction(data, batches)
+    values = sorted(value for key, value in found.items() if "accuracy" in key)
+    known = first.labels[~np.isnan(first.labels)]
+    assert values == pytest.approx(sorted([(known == majority).mean(), (read == majority).mean()]))
+    some = first.labels[:8]
+    expected = (some[~np.isnan(some)] == majority).mean()
+    assert task.baselines(data, 2) == {"val/majority_accuracy": pytest.approx(expected)}

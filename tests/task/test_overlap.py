@@ -84,13 +84,13 @@ def test_the_task_scores_it_on_validation(tmp_path: Path) -> None:
     stsb(tmp_path / "glue")
     task, data = made("stsb", tmp_path)
     task.configure_for(data, "fit")
-    found = task.overlap_prediction(data)
+    found = task.overlap_prediction(data, None)
     (valid,) = labels(data, "valid").values()
     share = shares(data.parts("valid")["valid"], data.prepared.tokenizer.template)
     expected = stats.pearsonr(share, valid)[0], stats.spearmanr(share, valid)[0]
     assert (found["val/pearson"], found["val/spearman"]) == pytest.approx(expected, abs=1e-6)
     assert found["val/score"] == pytest.approx(np.mean(expected), abs=1e-6)
-    assert task.overlap_prediction(data) == found  # nothing is left in the metrics
+    assert task.overlap_prediction(data, None) == found  # nothing is left in the metrics
 
 
 def test_every_part_of_a_task_of_pairs_has_it_and_single_texts_do_not(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_every_part_of_a_task_of_pairs_has_it_and_single_texts_do_not(tmp_path: 
     cola(tmp_path / "glue")
     task, data = made("mnli", tmp_path)
     task.configure_for(data, "fit")
-    found = task.overlap_prediction(data)
+    found = task.overlap_prediction(data, None)
     template, train = data.prepared.tokenizer.template, data.prepared.splits["train"]
     predict = predictor(train, template, len(task.labels or ()))
     right = [(_of(predict(part)) == part.labels).mean() for part in data.parts("valid").values()]
@@ -107,8 +107,8 @@ def test_every_part_of_a_task_of_pairs_has_it_and_single_texts_do_not(tmp_path: 
     assert found["val/score"] == pytest.approx(np.mean(right))
     task, data = made("cola", tmp_path)
     task.configure_for(data, "fit")
-    assert task.overlap_prediction(data) == {}
-    assert task.constant_prediction(data) != {}
+    assert task.overlap_prediction(data, None) == {}
+    assert task.constant_prediction(data, None) != {}
 
 
 def test_a_part_without_labels_is_left_out(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_part_without_labels_is_left_out(tmp_path: Path) -> None:
     task, data = made("stsb", tmp_path)
     task.configure_for(data, "fit")
     data.parts("valid")["valid"].labels[:] = np.nan
-    assert task.overlap_prediction(data) == task.constant_prediction(data) == {}
+    assert task.overlap_prediction(data, None) == task.constant_prediction(data, None) == {}
 
 
 def _of(found: Shares | None) -> list[float]:

@@ -127,45 +127,50 @@ class SequenceClassification(Task):
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Accuracy of always predicting the most frequent class of train."""
-        if not self.classes:
+        labels = _validated(data, batches)["valid"]
+        if not self.classes or np.isnan(labels).all():
             return {}
-        parts = data.prepared.splits
-        majority = int(class_counts(parts["train"], self.classes).argmax())
-        return {"val/majority_accuracy": float((parts["valid"].labels == majority).mean())}
+        majority = int(class_counts(data.prepared.splits["train"], self.classes).argmax())
+        return {"val/majority_accuracy": float((labels[~np.isnan(labels)] == majority).mean())}
 
-    def constant_prediction(self, data: DataModule) -> dict[str, float]:
+    def constant_prediction(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Metrics of always predicting the most frequent class of train, or its mean score.
 
-        Called between evaluations: it uses the metrics of validation, which are empty then.
+        On `batches` batches of validation. Called between evaluations: it uses the metrics of
+        validation, which are empty then.
         """
         train = cast(LabelledDataModule, data).prepared.splits["train"]
         counts = class_counts(train, self.classes) if self.classes else None
         constant = float(np.nanmean(train.labels) if counts is None else counts.argmax())
-        return self._scored(data, lambda part: np.full(len(part), constant))
+        return self._scored(data, batches, lambda part: np.full(len(part), constant))
 
-    def overlap_prediction(self, data: DataModule) -> dict[str, float]:
+    def overlap_prediction(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Metrics of predicting from the tokens that the two texts of an example have in common.
 
-        Empty unless all examples are pairs. Called between evaluations.
+        On `batches` batches of validation; empty unless all examples are pairs. Called between
+        evaluations.
         """
         prepared = cast(LabelledDataModule, data).prepared
         train = prepared.splits["train"]
         template = prepared.tokenizer.template
-        return self._scored(data, overlap.predictor(train, template, self.classes))
+        return self._scored(data, batches, overlap.predictor(train, template, self.classes))
 
-    def _scored(self, data: DataModule, predict: overlap.Predict) -> dict[str, float]:
+    def _scored(
+        self, data: DataModule, batches: int | None, predict: overlap.Predict
+    ) -> dict[str, float]:
         """Metrics of predictions without a network; empty where a part has none."""
         parts = cast(LabelledDataModule, data).parts("valid")
         predicted = {name: predict(part) for name, part in parts.items()}
         if any(values is None for values in predicted.values()):
             return {}
-        for name, values in predicted.items():
-            labels = torch.from_numpy(parts[name].labels)
-            has_label = labelled(labels)
+        for name, labels in _validated(data, batches).items():
+            has_label = ~np.isnan(labels)
             if not has_label.any():
                 continue
-            targets = targets_of(labels[has_label], self.classes).to(self.device)
-            said = torch.from_numpy(values)[has_label].to(targets)
+            known = torch.from_numpy(labels[has_label])
+            targets = targets_of(known, self.classes).to(self.device)
+            values = cast(overlap.Shares, predicted[name])[: len(labels)]
+            said = torch.from_numpy(values[has_label]).to(targets)
             self._score("val", name).update(torch.zeros((), device=self.device), said, targets)
         found = self.compute_metrics("val")
         return {f"val/{name}": v for name, v in found.items() if not name.startswith("loss")}
@@ -261,6 +266,16 @@ class SequenceClassification(Task):
         if self.labels:
             return self.labels[int(value)]
         return f"{min(HIGHEST, max(LOWEST, value)):.3f}"
+
+
+def _validated(data: DataModule, batches: int | None) -> dict[str, overlap.Shares]:
+    """Labels [n] of the examples of each part that a validation of `batches` batches reads."""
+    found: dict[str, overlap.Shares] = {}
+    left = None if batches is None else batches * data.val_dataloader().batch_size
+    for name, part in cast(LabelledDataModule, data).parts("valid").items():
+        found[name] = part.labels[:left]
+        left = None if left is None else left - len(found[name])
+    return found
 
 
 def _of_all_processes(predictions: dict[int, float]) -> dict[int, float]:

@@ -33,8 +33,10 @@ from chimera.train.peak_flops import rate_of
 from chimera.train.ranks import Ranks
 
 
-def facts_before(config: dict[str, Any], data: DataModule, task: Task) -> dict[str, Any]:
-    """The facts of a run that are known before training."""
+def facts_before(
+    config: dict[str, Any], data: DataModule, task: Task, batches: int | None
+) -> dict[str, Any]:
+    """The facts of a run that are known before training; `batches` are those of a validation."""
     length = config["data"].get("seq_len") or config["model"]["max_len"]
     prepared = data.prepared
     past = past_bounds(config)
@@ -53,14 +55,14 @@ def facts_before(config: dict[str, Any], data: DataModule, task: Task) -> dict[s
             "vocab_size": prepared.tokenizer.vocab_size,
         },
         "data": {**prepared.report, SETTINGS: settings_hash(config)},
-        **trivial(task, data),
+        **trivial(task, data, batches),
     }
 
 
-def trivial(task: Task, data: DataModule) -> dict[str, Any]:
+def trivial(task: Task, data: DataModule, batches: int | None) -> dict[str, Any]:
     """Metrics of predictions without a network, for reports' baselines; only those there are."""
     names = ("constant_prediction", "overlap_prediction")  # tasks with labels have them
-    found = {name: getattr(task, name)(data) for name in names if hasattr(task, name)}
+    found = {name: getattr(task, name)(data, batches) for name in names if hasattr(task, name)}
     return {name: metrics for name, metrics in found.items() if metrics}
 
 

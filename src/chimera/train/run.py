@@ -89,7 +89,7 @@ def _train(
 
     checkpoint, step = lock_and_resume(ranks, directory, config, overrides, data, task)
     with run_status(ranks, directory, callbacks, step, lengths.max_steps):
-        facts = facts_before(config, data, task)
+        facts = facts_before(config, data, task, lengths.limit_val_batches)
         known = hyperparameters(config, facts)
         with open_loggers(config["logger"], known, directory.path) as loggers:
             trainer = build_trainer(config["precision"], lengths, directory, loggers, callbacks)

@@ -45,8 +45,8 @@ class Sequences(NamedTuple):
     groups: Symbols
     right: Symbols | None = None
 
-    def take(self, count: int) -> "Sequences":
-        """The first `count` sequences."""
+    def take(self, count: int | None) -> "Sequences":
+        """The first `count` sequences; None: all."""
         right = None if self.right is None else self.right[:count]
         return Sequences(self.ids[:count], self.targets[:count], self.groups[:count], right)
 
