@@ -17,6 +17,7 @@ from chimera.quant.bitnet_a48 import BitNetA48
 from chimera.quant.bitnet_b1 import BitNetB1
 from chimera.quant.bitnet_v2 import BitNetV2
 from chimera.quant.hbit import HBit
+from chimera.quant.shared.layers import TernaryLinear
 from chimera.quant.ternary_weight import TernaryWeight
 from chimera.quant.uniform import Uniform
 from tests.kit import close
@@ -58,6 +59,27 @@ def results(layer: Any, x: torch.Tensor, g: torch.Tensor) -> dict[str, torch.Ten
     (y * g).sum().backward()
     found = {name: p.grad for name, p in layer.named_parameters()}
     return {"y": y.detach(), "x": x.grad, **found}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "uniform, 3 and 5 bits"])
+def test_all_arithmetics_send_halves_to_one_side(kind: str) -> None:
+    """Whole numbers times a scale, the largest 254, seen with other noise by each arithmetic."""
+    of, options = KINDS[kind]
+    whole = torch.randint(-127, 128, (9, 128)) * 2 + torch.randint(2, (9, 128))
+    whole[:, 0] = 254
+    layers = []
+    for compute in ("simulate", "int8"):
+        torch.manual_seed(1)
+        quantiser = of(**options, compute=compute, ties="away")
+        layers.append(quantiser.linear(128, 30, bias=False, role=ROLES.get(kind, "up")).eval())
+    layers.append(layers[0].packed() if isinstance(layers[0], TernaryLinear) else layers[1])
+    found = []
+    for layer in (*layers, layers[0].double()):
+        noise = 1 + 2e-7 * (2 * torch.rand(9, 128) - 1)
+        with torch.no_grad():
+            found.append(layer((whole * noise * 0.37).to(layer.weight.dtype)).float())
+    for other in found[1:]:
+        close(other, found[0], 2e-5 * float(found[0].abs().max()))
 
 
 @pytest.mark.sampled(3, each=("compute",))

@@ -26,6 +26,7 @@ from chimera.data.encode.examples import Encoded, class_counts
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.ops import reduce
+from chimera.rundir.safe_io import write_atomic
 from chimera.task import overlap
 from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of
@@ -214,7 +215,7 @@ class SequenceClassification(Task):
             start += len(examples)
             file = directory / "predictions" / f"{self.submission.get(part, part)}.tsv"
             file.parent.mkdir(exist_ok=True)
-            file.write_text("\n".join(["index\tprediction", *rows]) + "\n", encoding="utf-8")
+            write_atomic(file, "\n".join(["index\tprediction", *rows]) + "\n")
 
     def _score(self, stage: Stage, part: str) -> Scores:
         return cast(Scores, self.scores[f"{stage}-{part}"])
