@@ -1,5 +1,7 @@
 """Cache entries are whole, made once, and made again when damaged."""
 
+import errno
+import json
 import logging
 import os
 import pickle
@@ -99,6 +101,47 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch) -> 
         entry(tmp_path / "new", "kind", "key", Build())
 
 
+def test_entries_can_be_shared(tmp_path: Path, monkeypatch) -> None:
+    """The umask says who reads entries; a cache on a read-only disk serves what it has."""
+    before = os.umask(0o022)
+    place, _ = entry(tmp_path, "kind", "key", Build())
+    os.umask(before)
+    assert (place.stat().st_mode & 0o777, (place / MANIFEST).stat().st_mode & 0o777) == (
+        0o755,
+        0o644,
+    )
+
+    def refuse(path, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert entry(tmp_path, "kind", "key", Build())[0] == place
+    with pytest.raises(UserError, match=r"cannot be written to \(Read-only file system\)"):
+        entry(tmp_path, "kind", "other", Build())
+
+
+def test_an_entry_that_is_less_than_its_facts_is_made_again(tmp_path: Path) -> None:
+    build = Build()
+    entry(tmp_path, "kind", "key", build)
+    check = lambda folder, facts: facts["call"] > 1  # noqa: E731
+    assert entry(tmp_path, "kind", "key", build, check=check)[1] == {"call": 2}
+    place, _ = entry(tmp_path, "kind", "key", build, check=check)
+    monkeyed = np.fromfile(place / "data.bin", np.uint8)[::-1]
+    stat = (place / "data.bin").stat()
+    monkeyed.tofile(place / "data.bin")
+    os.utime(place / "data.bin", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert cache.damaged(tmp_path) == [place]
+
+
+@pytest.mark.parametrize("noted", ["[]", "null", "{", '{"a": 1}', '{"a": [1, 2]}'])
+def test_foreign_notes_of_fingerprints_are_not_used(tmp_path: Path, noted: str) -> None:
+    (tmp_path / "a").write_text("a")
+    found = file_fingerprints([tmp_path / "a"], tmp_path / "cache")
+    (note,) = (tmp_path / "cache/fingerprints").iterdir()
+    note.write_text(noted.replace('"a"', json.dumps(str(tmp_path / "a"))))
+    assert file_fingerprints([tmp_path / "a"], tmp_path / "cache") == found
+
+
 @pytest.mark.parametrize(("size", "kept"), [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
 def test_ids_take_as_little_as_they_can(tmp_path: Path, size: int, kept: str) -> None:
     tokenizer = Numbers(size)
@@ -115,7 +158,7 @@ def test_workers_are_sent_the_file_and_not_its_contents(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pickle.loads(sent).ids, tokens.ids)
 
 
-def test_unchanged_files_are_not_hashed_again(tmp_path: Path, monkeypatch) -> None:
+def test_unchanged_large_files_are_not_hashed_again(tmp_path: Path, monkeypatch) -> None:
     build = Build()
     place, facts = entry(tmp_path, "kind", "key", build)
     hashed: list[str] = []
@@ -125,6 +168,10 @@ def test_unchanged_files_are_not_hashed_again(tmp_path: Path, monkeypatch) -> No
         return sha256_of(file)
 
     monkeypatch.setattr(cache, "sha256_of", digest)
+    assert entry(tmp_path, "kind", "key", build) == (place, facts)
+    assert hashed == ["data.bin"]
+    hashed.clear()
+    monkeypatch.setattr(cache, "_SMALL", 7)
     assert entry(tmp_path, "kind", "key", build) == (place, facts)
     assert hashed == []
     (place / "data.bin").touch()

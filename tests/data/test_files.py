@@ -1,13 +1,16 @@
 """`data=text` and `data=wikitext2` on files."""
 
+import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from chimera.data.corpus.text import Text, gather
 from chimera.data.corpus.wikitext import WikiText2
-from chimera.data.source.files import paragraphs, read_text, split_of
+from chimera.data.source import files
+from chimera.data.source.files import paragraphs, read_lines, split_of
 from chimera.errors import UserError
 from tests.data.kit import sentences, splits_of
 
@@ -40,8 +43,10 @@ def test_splits_by_name(name: str, split: str | None) -> None:
     [
         ("\ufeffa\nb\n \n\nc\n", ["a\nb", "c"]),
         ("a\nb\n", ["a", "b"]),
-        ("\n\n a\r\nb \n\n\n", ["a", "b"]),
-        ("a\x0bb\x0b\nc", ["a\nb", "c"]),
+        ("\n\n a\r\nb \n\n\n", [" a", "b"]),
+        ("a\rb\r\rc", ["a\nb", "c"]),
+        ("a\x0bb\u2028\x85c\x0b\nd", ["a\x0bb\u2028\x85c", "d"]),
+        ("def f(x):\n    if x:\n\treturn\n \n\n  y\n", ["def f(x):\n    if x:\n\treturn", "  y"]),
         ("\n \n", []),
         ("", []),
     ],
@@ -112,6 +117,71 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         splits_of(Text(path=str(tmp_path / "bad.parquet")))
 
 
+ROWS = [{"text": f"  Row {i}, of 99.", "n": i} for i in range(99)]
+JSON_LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.JSONL", JSON_LINES),
+        ("a.ndjson", "\ufeff" + JSON_LINES),
+        ("a.json", JSON_LINES),
+        ("a.json", "\n" + json.dumps(ROWS, indent=1)),
+        ("a.json.GZ", JSON_LINES),
+        ("a.csv", "n,text\r\n" + "".join(f'{r["n"]},"{r["text"]}"\r\n' for r in ROWS)),
+        ("a.tsv", "n\ttext\n" + "".join(f"{r['n']}\t{r['text']}\n" for r in ROWS)),
+        ("a.TXT", "\n".join(str(row["text"]) for row in ROWS)),
+    ],
+)
+def test_suffix_and_contents_give_the_format(name: str, content: str, tmp_path: Path) -> None:
+    raw = content.encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("GZ") else raw)
+    for path in (tmp_path, tmp_path / name):
+        corpus = Text(path=str(path))
+        corpus.check()
+        texts = "\n".join(text for texts in splits_of(corpus).values() for text in texts)
+        assert sorted(texts.split("\n")) == sorted(str(row["text"]) for row in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.xml", b"<p>text</p>", r"format of .*a.xml is not known; files end in .txt, .*.csv"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": null}', r"a.jsonl: line 2 has no text in data.field"),
+        ("a.json", b'[{"text": "a"}, {}]', r"a.json: record 2 has no text in data.field=text"),
+        ("a.jsonl", b'{"text": 1' + b"1" * 5000 + b"}", r"a.jsonl: line 1 is not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n' + b"[" * 200_000, r"a.jsonl: line 2 is not JSON"),
+        ("a.csv", b'text\n"a"\n"b\n', r"a.csv: line 3 is not CSV"),
+        ("a.parquet", b"PAR1" + bytes(range(99)) + b"PAR1", r"a.parquet is not Parquet"),
+        ("a.txt.zst", b"no zst", r"a.txt.zst is damaged"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name: str, content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        splits_of(Text(path=str(tmp_path / name)))
+
+
+def test_one_line_may_not_fill_the_memory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(files, "_LONGEST", 1 << 16)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"short\n" + b"a " * (1 << 20)))
+    with pytest.raises(UserError, match=r"a.txt.gz: line 2 is longer than 0 MiB"):
+        list(read_lines(tmp_path / "a.txt.gz"))
+    assert list(read_lines(tmp_path / "a.txt.gz", 100)) == ["short\n"]
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(UserError, match=r"pipe.txt is no regular file"):
+        list(read_lines(tmp_path / "pipe.txt"))
+
+
+def test_a_glob_over_links_to_its_folder_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(lines(60))
+    (tmp_path / ".hidden.txt").write_text("hidden")
+    for name in ("x", "y"):
+        (tmp_path / name).symlink_to(tmp_path)
+    assert "hidden" not in str(splits_of(Text(path=f"{tmp_path}/**/*.txt")))
+
+
 def test_bounded_reading_takes_the_same_part_of_each_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(lines(400, 0))
     (tmp_path / "b.txt").write_text(lines(400, 1))
@@ -124,7 +194,7 @@ def test_bounded_reading_takes_the_same_part_of_each_file(tmp_path: Path) -> Non
 
 def test_a_bound_cuts_no_character(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("ñ" * 50)
-    assert read_text(tmp_path / "a.txt", 9) == "ñ" * 4
+    assert list(read_lines(tmp_path / "a.txt", 9)) == ["ñ" * 4]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +214,7 @@ def test_missing_paths_are_told_at_once(keys, said, tmp_path, monkeypatch) -> No
 
 
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no .txt, .jsonl, .parquet file"):
+    with pytest.raises(UserError, match=r"holds no file that is read \(.txt, .*.jsonl, .*.parquet"):
         Text(path=str(tmp_path)).check()
 
 

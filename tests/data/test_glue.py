@@ -121,11 +121,11 @@ class HubRows(list):  # type: ignore[type-arg]
 
 def test_rows_of_the_hub_become_examples() -> None:
     rows = HubRows([{"premise": "p", "hypothesis": "h", "label": i, "idx": 9} for i in (2, -1)])
-    found = read_hub(rows, SPECS["mnli"], "here")
+    found = read_hub(rows, SPECS["mnli"], "here", labelled=False)
     assert found == [Example("p", "h", 2, 9), Example("p", "h", None, 9)]
     rows.column_names = ("premise", "label")
     with pytest.raises(UserError, match="here has no column sentence2 or hypothesis"):
-        read_hub(rows, SPECS["mnli"], "here")
+        read_hub(rows, SPECS["mnli"], "here", labelled=True)
 
 
 def test_pairs_have_special_tokens_and_the_longer_text_is_truncated() -> None:
@@ -188,6 +188,25 @@ def test_bucketing_pads_little_is_repeatable_and_resumes() -> None:
     assert padded - real < 0.15 * (unsorted - real)
     again = iter(first)
     assert {tuple(b["indices"].tolist()) for b in again} != set(map(tuple, whole))  # epoch 2
+
+
+@pytest.mark.parametrize("longest_left_out", [False, True])
+def test_what_makes_no_whole_batch_is_left_out_at_random(longest_left_out: bool) -> None:
+    """With revision null (the runs of before) it is always the longest examples."""
+    held = Rows(parts(29).parts, longest_left_out=longest_left_out)
+    loader = BucketedLoader(held, 8, partial(collate, pad_id=0))
+    left_out = set(range(29))
+    for _ in range(30):
+        left_out -= {i for batch in loader for i in batch["indices"].tolist()}
+    assert left_out == set(np.argsort(held.lengths, kind="stable")[24:] if longest_left_out else ())
+
+
+def test_rows_without_a_label_are_left_out_of_train_and_told(tmp_path: Path, caplog) -> None:
+    (tmp_path / "a.tsv").write_text("sentence\tlabel\na\t1\n\nb\t-1\nc\t-1\n")
+    found = read_file(tmp_path / "a.tsv", SPECS["sst2"], labelled=True)
+    assert found == [Example("a", None, 1, 0)]
+    assert "a.tsv: line 4 and 1 more: left out, without a label" in caplog.text
+    assert len(read_file(tmp_path / "a.tsv", SPECS["sst2"], labelled=False)) == 3
 
 
 def test_saved_parts_are_loaded_again(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """The hub's code paths, with a hub of our own."""
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import datasets
 import huggingface_hub
 import pytest
+from huggingface_hub.errors import GatedRepoError
 
 from chimera.data.corpus.text import Text
 from chimera.data.corpus.wikitext import HUB, WikiText2
@@ -161,13 +163,16 @@ def test_what_a_stream_needs_is_told(monkeypatch, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"data.stream=true needs data.path=<owner/name"):
             stream_of(tmp_path, **change).check()
     monkeypatch.setattr(datasets, "load_dataset", Streams(["text"]))
-    with pytest.raises(UserError, match=r"no text in data.field=text; its columns are body, url"):
+    with pytest.raises(
+        UserError, match=r"owner/name has no text in data.field=text; its fields are body, url"
+    ):
         stream_of(tmp_path, field="text").sources()
 
 
 def test_terms_to_accept_are_told(monkeypatch, tmp_path: Path) -> None:
     def load_dataset(*_, **__):
-        raise datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub")
+        error = GatedRepoError("not for you", response=MagicMock())
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'x' is not for all") from error
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with pytest.raises(UserError, match=r"accept them on huggingface.co/.* and set HF_TOKEN"):

@@ -122,10 +122,10 @@ def test_records_are_made_from_pythons_documentation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[{"instruction": "x"}]', "record 1 has no output"),
+        ('[{"instruction": "x"}]', "record 1 has no text in output"),
         ('[{"instruction": "x", "output": "y"}]', "1 records with an answer"),
         ('[{"instruction": ', "is not JSON"),
-        ("[3]", "record 1 has no instruction and no output"),
+        ("[3]", "record 1 has no text in instruction"),
     ],
 )
 def test_broken_records_and_wrong_data_are_refused(text: str, says: str, tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ class RaiseIfNotFinite:
             raise NotFiniteError(f"losses {losses}, gradient norm {grad_norm}")
 
 
+def _some(count: Tensor) -> Tensor:
+    """A number of predictions to divide by: 0 predictions have losses of 0."""
+    return count.clamp(min=torch.finfo(count.dtype).tiny)
+
+
 class Task(pl.LightningModule):
     """A LightningModule around a model: loss, metrics, optimiser.
 
@@ -225,7 +230,7 @@ class Task(pl.LightningModule):
         processes = reduce.participants()
         self._shared = processes > 1
         if trainer is None or trainer.accumulate_grad_batches == 1:
-            return loss * (count / reduce.total(count)) if self._shared else loss
+            return loss * (count / _some(reduce.total(count))) if self._shared else loss
         if not self._unit:
             self._unit = 2.0 ** round(math.log2(max(1.0, float(reduce.total(count)))))
         self._counts.append(count)
@@ -255,7 +260,7 @@ class Task(pl.LightningModule):
         factor: Tensor | int = reduce.participants() if self._shared else 1
         if self._counts:
             parts = self.trainer.accumulate_grad_batches * factor
-            factor = parts * self._unit / reduce.total(torch.stack(self._counts).sum())
+            factor = parts * self._unit / _some(reduce.total(torch.stack(self._counts).sum()))
             self._counts = []
         if isinstance(factor, Tensor) or factor > 1:
             torch._foreach_mul_(local(self._gradients()), factor)

@@ -138,7 +138,8 @@ class MaskedLM(LanguageTask):
             distil_stats = {"distil_hidden": of_hidden, "distil_logits": of_logits}
             stats = {**stats, **{key: value.detach() for key, value in distil_stats.items()}}
         with torch.no_grad():
-            accuracy = (logits.argmax(-1) == batch["targets"]).float().mean()
+            right = (logits.argmax(-1) == batch["targets"]).float()
+            accuracy = right.mean() if len(right) else right.sum()
         count = len(batch["targets"])
         return self.step_output(loss, accuracy, aux, stats, count=count, objective=objective)
 
@@ -150,13 +151,16 @@ class MaskedLM(LanguageTask):
             draws=batch.get("draws"),
             **documents_of(batch),
         )
-        return F.cross_entropy(out.logits.float(), batch["targets"]), out.logits, out.aux, out.stats
+        logits = out.logits.float()
+        # The mean of no predictions is 0, of weight 0: a batch of unknown words has none.
+        loss = F.cross_entropy(logits, batch["targets"]) if len(logits) else logits.sum()
+        return loss, out.logits, out.aux, out.stats
 
     def update_metrics(self, batch: Batch, stage: Stage) -> None:
         loss, logits, _, _ = self._predict(batch)
-        if batch.get("void"):
+        targets = batch["targets"]
+        if batch.get("void") or not len(targets):
             return
         meter = self.meter(stage)
-        targets = batch["targets"]
         meter.loss.update(loss, weight=len(targets))
         meter.accuracy.update(logits, targets)

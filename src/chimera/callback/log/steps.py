@@ -182,7 +182,7 @@ class Steps(Callback):
         count = sum(float(count) for _, count in pairs["loss"])
         weighted = [value * count for value in means.values()]
         *sums, counts, tokens = reduce.totals([*weighted, count, self._tokens])
-        return dict(zip(means, (value / counts for value in sums), strict=True)), int(tokens)
+        return dict(zip(means, (value / (counts or 1) for value in sums), strict=True)), int(tokens)
 
 
 def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
@@ -197,7 +197,7 @@ def _mean(pairs: list[tuple[Tensor, Any]]) -> float:
     if len(values) == 1:  # a step of another task may count no predictions
         return float(values)
     weights = torch.stack([torch.as_tensor(n, device=values.device) for _, n in pairs]).float()
-    return float((values * weights).sum() / weights.sum())
+    return float((values * weights).sum() / weights.sum()) if weights.any() else 0.0
 
 
 #: Columns of steps.csv: exactly the fields of TITAN Table 5 (SPEC T5).

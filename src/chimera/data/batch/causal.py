@@ -28,7 +28,7 @@ from chimera.data.batch.loader import Batch
 from chimera.data.batch.module import DataModule, Loadable
 from chimera.data.batch.stored import is_large, refer, referred, separator_of
 from chimera.data.encode.packing import MixedTokens
-from chimera.data.source.files import read_arrays
+from chimera.data.source.files import read_arrays, save_arrays
 from chimera.data.source.splits import Split
 
 
@@ -65,7 +65,7 @@ class CausalDataModule(DataModule):
         if is_large(row):
             refer(file, row, **separator)
         else:
-            np.savez_compressed(file, ids=np.asarray(row.ids[:]), **separator)
+            save_arrays(file, ids=np.asarray(row.ids[:]), **separator)
 
     def _samples(self, split: Split) -> Loadable:
         row = self.prepared.splits[split]

@@ -49,10 +49,16 @@ class Row(NamedTuple):
 
 
 class Rows:
-    """Examples of one or more parts by (epoch, index); the same in all epochs."""
+    """Examples of one or more parts by (epoch, index); the same in all epochs.
 
-    def __init__(self, parts: Sequence[Encoded]) -> None:
+    Args:
+        parts: of the examples.
+        longest_left_out: see `Labelled.revision`.
+    """
+
+    def __init__(self, parts: Sequence[Encoded], *, longest_left_out: bool = False) -> None:
         self.parts = parts
+        self.longest_left_out = longest_left_out
         self.starts = np.cumsum([0, *map(len, parts)])
         self.lengths = np.concatenate([part.lengths for part in parts])
 
@@ -87,8 +93,9 @@ def collate(rows: Sequence[Row], *, pad_id: int) -> Batch:
 class BucketedLoader(ResumableLoader):
     """Loader that batches examples of similar length, to reduce padding.
 
-    It shuffles the examples of an epoch, sorts them by length within pools of batches, and shuffles
-    the batches. The order is a function of (seed, epoch), as in the base class.
+    It shuffles the examples of an epoch, leaves out those at the end that make no whole batch,
+    sorts the others by length within pools of batches, and shuffles the batches. The order is a
+    function of (seed, epoch), as in the base class.
     """
 
     samples: Rows
@@ -96,10 +103,12 @@ class BucketedLoader(ResumableLoader):
     def _order(self, epoch: int) -> Order:
         order = super()._order(epoch)(np.arange(len(self.samples)))
         size = self.batch_size
-        pools = np.split(order, range(POOL * size, len(order), POOL * size))
-        lengths = self.samples.lengths
-        order = np.concatenate([p[np.argsort(lengths[p], kind="stable")] for p in pools])
         full = len(order) // size * size
+        lengths = self.samples.lengths
+        sorts = len(order) if self.samples.longest_left_out else full
+        pools = np.split(order[:sorts], range(POOL * size, sorts, POOL * size))
+        ordered = [pool[np.argsort(lengths[pool], kind="stable")] for pool in pools]
+        order = np.concatenate([*ordered, order[sorts:]])
         batches = order[:full].reshape(-1, size)
         shuffled = stream(Purpose.ORDER, self.seed, epoch, 1).permutation(batches)
         bucketed: Positions = np.concatenate([shuffled.ravel(), order[full:]])
@@ -136,8 +145,8 @@ class LabelledDataModule(DataModule):
         return prepare_examples(self.corpus, self.tokenizer_settings)
 
     def _samples(self, split: Split) -> Loadable:
-        parts = list(self.parts(split).values())
-        return Rows(parts), partial(collate, pad_id=self.prepared.tokenizer.pad_id)
+        rows = Rows(list(self.parts(split).values()), longest_left_out=self.corpus.revision is None)
+        return rows, partial(collate, pad_id=self.prepared.tokenizer.pad_id)
 
     def _stored(self, file: Path) -> Loadable:
         return Rows(list(load_parts(file).values())), partial(collate, pad_id=0)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from chimera.data.batch.collate import Example
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.source.cache import sha256_of
-from chimera.data.source.files import read_arrays
+from chimera.data.source.files import read_arrays, save_arrays
 from chimera.errors import UserError
 
 #: Most tokens of a test set that is copied into a run.
@@ -32,7 +32,7 @@ def save_examples(examples: Sequence[Example], file: Path, **facts: Any) -> None
         "targets": np.concatenate([e.targets for e in examples]).astype(np.uint32),
         **facts,
     }
-    np.savez_compressed(file, **arrays)
+    save_arrays(file, **arrays)
 
 
 def load_examples(file: Path) -> list[Example]:
@@ -70,7 +70,7 @@ def refer(file: Path, tokens: PackedTokens, **facts: Any) -> None:
         **facts,
     }
     arrays: Any = {name: np.array(value) for name, value in values.items()}
-    np.savez(file, **arrays)
+    save_arrays(file, **arrays)
 
 
 def referred(file: Path, *facts: str) -> tuple[PackedTokens, dict[str, npt.NDArray[Any]]] | None:

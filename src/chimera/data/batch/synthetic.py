@@ -28,7 +28,7 @@ from chimera.data.batch.loader import Batch, InOrder
 from chimera.data.batch.module import DataModule, Loadable
 from chimera.data.corpus.synthetic.base import UNASKED, Sequences, Synthetic, check_synthetic
 from chimera.data.encode.prepare import Prepared
-from chimera.data.source.files import read_arrays
+from chimera.data.source.files import read_arrays, save_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.symbols import Symbols
 from chimera.errors import UserError
@@ -61,7 +61,7 @@ class SyntheticDataModule(DataModule):
         """Write the arrays of the test split."""
         sequences: Sequences = self.prepared.splits["test"]
         arrays: Any = {k: v for k, v in sequences._asdict().items() if v is not None}
-        np.savez_compressed(file, **arrays)
+        save_arrays(file, **arrays)
 
     def lengthened(self, length: int) -> Self:
         """The same data with validation and test sequences of another length, drawn anew.

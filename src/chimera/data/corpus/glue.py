@@ -12,8 +12,6 @@ without quoting. The CSV files (Spanish STS-B) contain commas inside quoted fiel
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +24,8 @@ import yaml
 from chimera.data.corpus.labelled import Example, Examples, Labelled, evenly
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.source.files import read_text
-from chimera.errors import UserError
+from chimera.data.source.files import read_rows
+from chimera.errors import UserError, one_line
 
 log = logging.getLogger("chimera")
 
@@ -150,9 +148,7 @@ class _Tasks(Labelled):
 
     def _from_files(self) -> Examples:
         return {
-            part: read_file(
-                file, self.spec, labelled=part in ("train", "valid", "valid_mismatched")
-            )
+            part: read_file(file, self.spec, labelled=_needs_labels(part))
             for part, file in self._files().items()
         }
 
@@ -164,7 +160,12 @@ class _Tasks(Labelled):
             if split not in splits:
                 raise UserError(f"{name} has no split {split}; it has {', '.join(splits)}")
         return {
-            part: read_hub(splits[split], self.spec, f"{name} ({config}, {split})")
+            part: read_hub(
+                splits[split],
+                self.spec,
+                f"{name} ({config}, {split})",
+                labelled=_needs_labels(part),
+            )
             for part, split in self.spec.splits.items()
             if split in splits
         }
@@ -235,36 +236,41 @@ def read_file(file: Path, spec: Spec, *, labelled: bool) -> list[Example]:
     Raises:
         UserError: a missing column, a row that is too short, a label that the task does not have.
     """
-    rows = _rows(file)
-    names, first = _header(file, rows, spec)
-    named = [dict(zip(names, row, strict=False)) for row in rows[first:]]
-    return _examples(named, names, spec, f"{file}: line", first + 1, labelled=labelled)
+    rows = list(read_rows(file))
+    names, first = _header(file, rows[0][1] if rows else [], spec)
+    named = ((line, dict(zip(names, row, strict=False))) for line, row in rows[first:])
+    return _examples(named, names, spec, f"{file}: line", labelled=labelled)
 
 
-def read_hub(rows: Any, spec: Spec, where: str) -> list[Example]:
+def read_hub(rows: Any, spec: Spec, where: str, *, labelled: bool) -> list[Example]:
     """Examples of one split of a data set on the hub.
 
     Args:
         rows: the split, of the library datasets.
         spec: of the task.
         where: name of the split, for messages.
+        labelled: as of `read_file`.
 
     Raises:
         UserError: a missing column, a label that the task does not have.
     """
-    return _examples(rows, list(rows.column_names), spec, f"{where}: row", 0, labelled=True)
+    names = list(rows.column_names)
+    return _examples(enumerate(rows), names, spec, f"{where}: row", labelled=labelled)
+
+
+def _needs_labels(part: str) -> bool:
+    return part in ("train", "valid", "valid_mismatched")
 
 
 def _examples(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[tuple[int, Mapping[str, Any]]],
     names: Sequence[str],
     spec: Spec,
     where: str,
-    start: int,
     *,
     labelled: bool,
 ) -> list[Example]:
-    """Make examples of rows; `where` and the number of a row, from `start`, name it in messages."""
+    """Make examples of numbered rows; `where` and the number name one in messages."""
     source = where.rpartition(":")[0]
     needed = [spec.first, *([spec.second] if spec.second else []), spec.label]
     columns = [_first_of(candidates, names) for candidates in needed]
@@ -279,7 +285,8 @@ def _examples(
     index = _first_of(("index", "idx"), names)
     examples: list[Example] = []
     broken = 0
-    for number, row in enumerate(rows, start):
+    unlabelled: list[int] = []
+    for number, row in rows:
         if any(name and name not in row for name in columns):
             if not spec.broken_rows:
                 least = 1 + max(names.index(name) for name in columns if name)
@@ -287,6 +294,9 @@ def _examples(
             broken += 1
             continue
         value = parse_label(row[label], spec, f"{where} {number}") if label else None
+        if value is None and labelled:
+            unlabelled.append(number)
+            continue
         row_number = str(row.get(index, "")) if index else ""
         examples.append(
             Example(
@@ -298,8 +308,11 @@ def _examples(
         )
     if broken:
         log.warning("data: %s: %d broken rows are skipped", source, broken)
+    if unlabelled:
+        rest = f" and {len(unlabelled) - 1} more" if len(unlabelled) > 1 else ""
+        log.warning("data: %s %d%s: left out, without a label", where, unlabelled[0], rest)
     if not examples:
-        raise UserError(f"{source} holds no rows")
+        raise UserError(f"{source} holds no rows{' with labels' if unlabelled else ''}")
     return examples
 
 
@@ -334,17 +347,9 @@ def parse_label(value: Any, spec: Spec, where: str) -> float | int | None:
     return score
 
 
-def _rows(file: Path) -> list[list[str]]:
-    text = read_text(file)
-    if file.suffix == ".csv":
-        return [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    # Not splitlines, which also splits at other characters that sentences contain.
-    return [line.rstrip("\r").split("\t") for line in text.split("\n") if line.strip("\r")]
-
-
-def _header(file: Path, rows: list[list[str]], spec: Spec) -> tuple[Sequence[str], int]:
-    """Column names, and the index of the first row of data."""
-    first = [name.strip() for name in rows[0]] if rows else []
+def _header(file: Path, row: Sequence[str], spec: Spec) -> tuple[Sequence[str], int]:
+    """Column names, and the index of the first row of data; `row` is the first one."""
+    first = [name.strip() for name in row]
     # One known name suffices for a header; `_examples` then reports a missing column.
     if any(_first_of(candidates, first) for candidates in (spec.first, spec.second, spec.label)):
         return first, 1
@@ -359,5 +364,5 @@ def _first_of(candidates: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def _shown(names: Sequence[str]) -> str:
-    text = ", ".join(names)
+    text = one_line(", ".join(names))
     return text if len(text) < 200 else f"{text[:200]}…"

@@ -25,13 +25,12 @@ from chimera.data.corpus.base import Data, unfit
 from chimera.data.corpus.pydocs import check_python_sources, standard_library
 from chimera.data.source import cache, hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.source.files import read_json
+from chimera.data.source.files import read_json, text_in
 from chimera.data.source.splits import Sources, Split
 from chimera.errors import UserError
 from chimera.types import PositiveInt
 
 _INSTEAD = "data.path=<a JSON file of records with instruction, input and output>"
-_KEYS = ("instruction", "output")
 #: Part of the cache's key; raise it when the records that are made of Python's sources change.
 VERSION = ("signatures", 1, platform.python_version())
 INSTRUCTION = "Say in one sentence what this Python function does."
@@ -90,10 +89,11 @@ class Instruct(Data):
         """Records of each split.
 
         Raises:
-            UserError: too few records, or a record without a needed key.
+            UserError: too few records, or a record without a needed text.
         """
         where = self.path or "Python's documentation"
-        by_digest = {_digest(r): r for r in map(_record, _checked(where, self._rows())) if r.answer}
+        found = _records(f"data.path={where}", self._rows())
+        by_digest = {_digest(record): record for record in found if record.answer}
         ordered = [by_digest[key] for key in sorted(by_digest)]
         held_out = min(self.held_out, len(ordered) // 10)
         if not held_out:
@@ -111,7 +111,7 @@ class Instruct(Data):
             folder, _ = cache.entry(
                 self.cache, "signatures", fingerprint_of(VERSION), _write_records
             )
-            return json.loads((folder / "records.json").read_text("utf-8"))
+            return read_json(folder / "records.json")
         if self._on_hub():
             return hub.load_splits(str(self.path), None, _INSTEAD).get("train", [])
         rows = read_json(Path(self.path).expanduser())
@@ -138,20 +138,13 @@ def prompt(instruction: str, context: str = "") -> str:
     return f"### Instruction:\n{instruction}\n\n{middle}### Response:\n"
 
 
-def _checked(where: str, rows: Iterable[Any]) -> Iterable[dict[str, str]]:
+def _records(where: str, rows: Iterable[object]) -> Iterator[Record]:
     for number, row in enumerate(rows, 1):
-        keys = list(row) if isinstance(row, dict) else []
-        missing = [key for key in _KEYS if not isinstance(row, dict) or key not in row]
-        if missing:
-            raise UserError(
-                f"data.path={where}: record {number} has no {' and no '.join(missing)}"
-                f" (it has {', '.join(keys) or 'no keys'})"
-            )
-        yield row
-
-
-def _record(row: dict[str, str]) -> Record:
-    return Record(prompt(row["instruction"], row.get("input") or ""), row["output"].strip())
+        record = f"{where}: record {number}"
+        instruction, output = (text_in(row, key, record) for key in ("instruction", "output"))
+        has_input = isinstance(row, dict) and row.get("input") is not None
+        context = text_in(row, "input", record) if has_input else ""
+        yield Record(prompt(instruction, context), output.strip())
 
 
 def _digest(record: Record) -> bytes:

@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from chimera.data.corpus.base import Data, unfit
 from chimera.data.source.splits import SHARES, Sources
@@ -28,7 +28,14 @@ Examples = dict[str, list[Example]]
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled(Data):
-    """A corpus of labelled examples; `sources` gives its texts without labels."""
+    """A corpus of labelled examples; `sources` gives its texts without labels.
+
+    Args:
+        revision: of the batches. 1: an epoch leaves out random examples where its last batch is not
+            whole. None: the longest ones, as in runs of before.
+    """
+
+    revision: Literal[1] | None = 1
 
     @property
     def labels(self) -> tuple[str, ...]:

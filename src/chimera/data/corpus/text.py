@@ -1,24 +1,28 @@
 """Your own text: a file, a folder, a glob or a data set of the hub (SPEC D3).
 
-Files are UTF-8 text, JSON lines or Parquet, the first two possibly compressed. The units of a text
-file are its paragraphs, separated by blank lines, or its lines if it has no blank lines; the units
-of other files are rows. Consecutive short units are joined to documents of at least `SHORTEST`
-characters. A file whose name contains train, valid (dev) or test belongs to that split, other files
-to train. A missing split takes documents of train by their hashes.
+Files are UTF-8 text, JSON (lines or a list), CSV, TSV or Parquet, all but the last possibly
+compressed. The units of a text file are its paragraphs, separated by blank lines, or its lines if
+it has no blank lines; the units of other files are rows. Consecutive short units are joined to
+documents of at least `SHORTEST` characters. A file whose name contains train, valid (dev) or test
+belongs to that split, other files to train. A missing split takes documents of train by their
+hashes.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 
 from chimera.data.corpus.base import StreamedText
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprints, fingerprint_of
 from chimera.data.source.files import (
+    COMPRESSED,
+    FORMATS,
+    PARQUET,
+    TEXT,
     Repeatable,
     check_beginning,
     field_texts,
@@ -26,16 +30,15 @@ from chimera.data.source.files import (
     paragraphs,
     split_of,
 )
-from chimera.data.source.splits import Sources, Split, bounded, shares_of
-from chimera.errors import UserError
+from chimera.data.source.splits import Sources, Split, bounded, shares_of, trimmed
+from chimera.errors import UserError, one_line
 
 SHORTEST = 2000
 #: Files whose beginnings are read before a run; the others are when the text is.
 LOOKED_AT = 20
-_SUFFIXES = (".txt", ".jsonl", ".parquet")
-_JSON = (".json.gz", ".json.zst")
-#: Read in a folder: those above, `.txt`, `.jsonl` and `.json` with `.gz` or `.zst` behind.
-_NAMES = re.compile(r".*\.(txt|jsonl|parquet|(txt|jsonl|json)\.(gz|zst))")
+
+log = logging.getLogger("chimera")
+_NAMED = f"{', '.join(FORMATS)}, all but {PARQUET} also with {' or '.join(COMPRESSED)} behind"
 _TAKES = "a file, a folder, a glob, or owner/name of a data set on the hub"
 _INSTEAD = f"data.path=<{_TAKES}>"
 
@@ -45,10 +48,10 @@ class Text(StreamedText):
     """Text of your own.
 
     Args:
-        path: a file, a folder (its .txt, .jsonl and .parquet files, and .txt, .jsonl and .json
-            files ending in .gz or .zst), a glob, or `owner/name` of a data set on the hub.
+        path: a file, a folder (its files of the formats above), a glob, or `owner/name` of a data
+            set on the hub.
         valid_path, test_path: files, folders or globs for these splits; None uses the file names.
-        field: field of the text in JSON lines, Parquet and data sets of the hub.
+        field: field of the text in JSON, tables, Parquet and data sets of the hub.
         config: configuration of the data set, if it has several.
         stream: of a data set of the hub read only the first `max_bytes` of its train split, for
             data sets that are too large to fetch as a whole.
@@ -80,8 +83,9 @@ class Text(StreamedText):
             hub.check_dataset(self.path, self.config, _INSTEAD)
         else:
             for file in _find("data.path", self.path)[:LOOKED_AT]:
-                if not _has_rows(file):
+                if format_of(file) != PARQUET:
                     check_beginning(file)
+            _tell_left_out(Path(self.path).expanduser())
 
     def fingerprint(self) -> str:
         """Hash of all files; for the hub, of the name."""
@@ -91,7 +95,7 @@ class Text(StreamedText):
         source = (self.path, self.config) if self._on_hub() else contents
         stream = ("stream",) if self.stream else ()
         settings = (self.field, self.max_bytes, *self.variant, *stream)
-        return fingerprint_of("text", 1, source, named, *settings)
+        return fingerprint_of("text", 2, source, named, *settings)
 
     @property
     def where(self) -> str:
@@ -135,13 +139,14 @@ class Text(StreamedText):
         ]
 
     def _units(self, file: Path, max_bytes: int | None) -> Iterable[str]:
-        if _has_rows(file):
-            return Repeatable(field_texts, file, self.field, max_bytes)
-        return Repeatable(paragraphs, file, max_bytes)
+        if format_of(file) in TEXT:
+            return Repeatable(paragraphs, file, max_bytes)
+        return Repeatable(field_texts, file, self.field, max_bytes)
 
     def _on_hub(self) -> bool:
         path = str(self.path)
-        return hub.is_id(path) and not Path(path).exists() and not _NAMES.fullmatch(path)
+        named = format_of(Path(path)) in FORMATS  # a file that is not there
+        return hub.is_id(path) and not Path(path).exists() and not named
 
     def _named(self) -> dict[Split, list[Path]]:
         """Files of `valid_path` and `test_path`, by split."""
@@ -170,7 +175,7 @@ def gather(
     """Join consecutive units to documents of at least `shortest` characters; the last may be less.
 
     Args:
-        units: texts; blanks around them are removed.
+        units: texts; blank lines around them and blanks behind them are removed.
         max_bytes: of the documents together; None takes all.
         shortest: least number of characters.
     """
@@ -181,7 +186,7 @@ def _joined(units: Iterable[str], shortest: int) -> Iterator[str]:
     document = []
     size = 0
     for unit in units:
-        if unit := unit.strip():
+        if unit := trimmed(unit):
             document.append(unit)
             size += len(unit)
         if size >= shortest:
@@ -192,21 +197,44 @@ def _joined(units: Iterable[str], shortest: int) -> Iterator[str]:
         yield "\n".join(document)
 
 
-def _has_rows(file: Path) -> bool:
-    """Whether a file has rows with fields, by its name."""
-    return format_of(file) in (".jsonl", ".parquet") or file.name.endswith(_JSON)
-
-
 def _find(key: str, path: str) -> list[Path]:
     local = Path(path).expanduser()
     if local.is_file():
-        return [local]
-    if local.is_dir():
-        files = sorted(f for f in local.rglob("*") if f.is_file() and _NAMES.fullmatch(f.name))
+        files = [local]
+    elif local.is_dir():
+        files = sorted(f for f in local.rglob("*") if f.is_file() and format_of(f) in FORMATS)
         if not files:
-            raise UserError(f"{key}={path} holds no {', '.join(_SUFFIXES)} file; it takes {_TAKES}")
-        return files
-    files = sorted(f for f in map(Path, glob(str(local), recursive=True)) if f.is_file())
+            raise UserError(
+                f"{key}={path} holds no file that is read ({_NAMED}); it takes {_TAKES}"
+            )
+    else:
+        files = _matching(key, path, local)
+    for file in files:
+        if format_of(file) not in FORMATS:
+            raise UserError(f"{key}: the format of {file} is not known; files end in {_NAMED}")
+    return files
+
+
+def _matching(key: str, path: str, pattern: Path) -> list[Path]:
+    """Files that a glob matches; links to folders below `**` and hidden files are left out."""
+    named = pattern.parts[bool(pattern.anchor) :]
+    try:
+        found = [f for f in Path(pattern.anchor).glob("/".join(named)) if f.is_file()]
+    except (ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{key}={path} is no glob ({one_line(error)}); it takes {_TAKES}"
+        ) from error
+    files = [f for f in found if not any(p[0] == "." and p not in named for p in f.parts)]
     if not files:
         raise UserError(f"{key}={path} does not exist; it takes {_TAKES}")
-    return files
+    return sorted(files)
+
+
+def _tell_left_out(folder: Path) -> None:
+    if folder.is_dir():
+        others = [f.name for f in folder.rglob("*") if f.is_file() and format_of(f) not in FORMATS]
+        if others:
+            names = ", ".join(sorted(others)[:3])
+            log.info(
+                "data: %s: files of other formats are not read: %d (%s)", folder, len(others), names
+            )

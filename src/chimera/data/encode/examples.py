@@ -24,7 +24,7 @@ from chimera.data.encode.packing import dtype
 from chimera.data.encode.prepare import Prepared, prepare_tokenizer
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.source.files import read_arrays
+from chimera.data.source.files import read_arrays, save_arrays
 from chimera.data.tokenizer.base import Ids, Template, Tokenizer, TokenizerSettings
 from chimera.errors import UserError
 
@@ -100,7 +100,9 @@ def prepare_examples(
         return {"splits": counts, "seconds": duration}
 
     key = fingerprint_of(VERSION, corpus_hash, tokenizer.sha256, corpus.seq_len, tokenizer.template)
-    folder, facts = cache.entry(root, "examples", key, encode_all)
+    folder, facts = cache.entry(
+        root, "examples", key, encode_all, check=lambda folder, _: load_parts(folder / _FILE)
+    )
     parts = load_parts(folder / _FILE)
     report = {
         "corpus_sha256": corpus_hash,
@@ -186,7 +188,7 @@ def save_parts(parts: Mapping[str, Encoded], file: Path) -> None:
         for part, examples in parts.items()
         for name, array in vars(examples).items()
     }
-    np.savez_compressed(file, **arrays)
+    save_arrays(file, **arrays)
 
 
 def load_parts(file: Path) -> dict[str, Encoded]:

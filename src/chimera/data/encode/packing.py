@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera.data.corpus.mixture import Recipe
-from chimera.data.source.cache import write_whole
+from chimera.data.source.cache import read_note, write_whole
 from chimera.data.source.splits import SHARES, DividedText, Split
 from chimera.data.source.workers import in_order
 from chimera.data.tokenizer.base import Tokenizer
@@ -31,6 +30,7 @@ from chimera.data.tokenizer.base import Tokenizer
 #: Part of the cache's key; raise it when the files' format changes.
 VERSION = 3
 PROGRESS = "progress.json"
+_NONE = {"documents": 0, "bytes": 0, "tokens": 0}  # of a split
 _SAVED_BYTES = 1 << 26
 _CHUNK_CHARACTERS = 1 << 18  # of the documents that are encoded in one call
 _CHUNK_DOCUMENTS = 500
@@ -198,8 +198,9 @@ class Rows:
         self.unsaved = 0
         self.open: dict[Split, BinaryIO] = {}
         self.counts: dict[Split, dict[str, int]] = {}
-        with suppress(OSError, ValueError):
-            self.counts = json.loads((folder / PROGRESS).read_text())
+        noted = read_note(folder / PROGRESS, dict[Split, dict[str, int]]) or {}
+        if all(counts.keys() == _NONE.keys() for counts in noted.values()):
+            self.counts = noted
         self._cut()
 
     @property
@@ -209,8 +210,7 @@ class Rows:
 
     def append(self, part: Encoded) -> None:
         """Write encoded documents to the end of their split's row."""
-        empty = {"documents": 0, "bytes": 0, "tokens": 0}
-        counts = self.counts.setdefault(part.split, empty)
+        counts = self.counts.setdefault(part.split, {**_NONE})
         self._stream(part.split).write(part.ids)
         counts["tokens"] += len(part.ids) // self.width
         counts["documents"] += part.documents

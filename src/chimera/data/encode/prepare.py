@@ -17,16 +17,19 @@ from functools import cache as once
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chimera.data.corpus.base import Data
 from chimera.data.corpus.mixture import Mixture
 from chimera.data.encode.packing import VERSION, MixedTokens, PackedTokens, dtype, pack
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
+from chimera.data.source.splits import SHARES, DividedText, TrainText, divide_sources, is_whole
 from chimera.data.source.splits import VERSION as DIVIDED_VERSION
-from chimera.data.source.splits import DividedText, TrainText, divide_sources
 from chimera.data.source.workers import FOR_ONE_PROCESS, cores
 from chimera.data.tokenizer.base import VERSION as TOKENIZER_VERSION
 from chimera.data.tokenizer.base import Tokenizer, TokenizerSettings, load
+from chimera.errors import UserError
 
 log = logging.getLogger("chimera")
 
@@ -125,7 +128,8 @@ class _Source:
             )
 
         key = fingerprint_of(DIVIDED_VERSION, self.hash)
-        text = DividedText(*cache.entry(self.root, "divided", key, make, resume=True), sources)
+        entry = cache.entry(self.root, "divided", key, make, resume=True, check=is_whole)
+        text = DividedText(*entry, sources)
         log.info(
             "data: %s documents%s, %.1f MB, read in %.1f s",
             f"{text.facts['documents']:,}",
@@ -143,13 +147,22 @@ class _Source:
             start = time.perf_counter()
             large = text.facts["bytes"] > FOR_ONE_PROCESS
             counts = pack(folder, text, tokenizer, self.processes if large else 1)
+            if missing := [split for split in SHARES if split not in counts]:
+                raise UserError(f"{self.corpus.where} has no text for {' and '.join(missing)}")
             seconds = time.perf_counter() - start
             sizes = ", ".join(f"{split} {facts['tokens']:,}" for split, facts in counts.items())
             log.info("tokens%s: %s, packed in %.1f s", self.name, sizes, seconds)
             return {"splits": counts, "seconds": seconds}
 
+        def check(folder: Path, facts: dict[str, Any]) -> bool:
+            width = np.dtype(dtype(tokenizer)).itemsize
+            return set(facts["splits"]) == set(SHARES) and all(
+                (folder / f"{split}.bin").stat().st_size == counts["tokens"] * width
+                for split, counts in facts["splits"].items()
+            )
+
         key = fingerprint_of(VERSION, self.hash, tokenizer.sha256)
-        return cache.entry(self.root, "tokens", key, make, resume=True)
+        return cache.entry(self.root, "tokens", key, make, resume=True, check=check)
 
 
 def _tokens_hash(folders: Sequence[Path]) -> str:

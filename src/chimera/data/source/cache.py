@@ -5,8 +5,9 @@ no incomplete entry, and two processes do not build the same entry twice: the se
 kernel releases the lock of a process that dies. Where the file system has no `flock`, `filelock`
 uses the existence of the file, and takes over the lock of a dead process of the same machine.
 
-`MANIFEST` holds size, time of change and hash of each file. A file is hashed again only if size or
-time differ; an entry whose files do not match its manifest is built again.
+`MANIFEST` holds size, time of change and hash of each file. Small files are hashed at each use,
+others if size or time differ and by `damaged`; an entry whose files do not match its manifest is
+built again. Entries have the modes of the process's umask, so that users can share a cache.
 """
 
 from __future__ import annotations
@@ -17,26 +18,39 @@ import logging
 import os
 import re
 import shutil
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from chimera.errors import UserError
+from chimera.errors import FULL, UserError
 
 log = logging.getLogger("chimera")
 
 MANIFEST = "manifest.json"
+_SMALL = 1 << 24  # bytes of a file that is hashed at each use
 _PATIENCE = 1.0  # seconds of waiting for another process before the log says so
 #: A file that changed so shortly before its hash was noted may change again within the same time of
 #: change: file systems count it in steps of up to two seconds (FAT).
 _SETTLED_NS = 2_000_000_000
+#: Size and time of change of a file, unless it may change within that time, and its hash.
+_Noted = tuple[int | None, int | None, str]
 _reads_only: ContextVar[bool] = ContextVar("reads_only", default=False)
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What is noted of an entry: hash, and size and time of change, of each file, and facts."""
+
+    files: dict[str, str]
+    stats: dict[str, tuple[int, int]]
+    facts: dict[str, Any]
 
 
 class NotCached(Exception):  # noqa: N818 - an answer, not a failure
@@ -60,6 +74,7 @@ def entry(
     build: Callable[[Path], dict[str, Any]],
     *,
     resume: bool = False,
+    check: Callable[[Path, dict[str, Any]], object] = lambda folder, facts: True,
 ) -> tuple[Path, dict[str, Any]]:
     """Read an entry of the cache; build it if it is absent or damaged.
 
@@ -69,46 +84,65 @@ def entry(
         key: hash of all inputs that determine the contents.
         build: fills an empty directory and returns facts as plain values.
         resume: keep the directory of an interrupted `build` and give it to the next one.
+        check: whether a folder holds what its facts say; one that does not is built again.
 
     Returns:
         The entry's directory and the facts that `build` returned.
 
     Raises:
-        UserError: the cache cannot be written to.
+        UserError: the cache cannot be written to, or the entry cannot be read.
         NotCached: inside `reading_only`, the entry is not there.
     """
     folder = root / kind / key[:32]
-    facts = _read(folder)
+    facts = _read(folder, check)
     if facts is not None:
         return folder, facts
     if _reads_only.get():
         raise NotCached(str(folder))
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
-            facts = _read(folder)  # another process may have built it before this one got the lock
-            if facts is None:
-                partial = folder.parent / f".{folder.name}.partial"
+    with ExitStack() as stack:
+        with _writing(root):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_locked(folder))
+        facts = _read(folder, check)  # another process may have built it before the lock
+        if facts is None:
+            partial = folder.parent / f".{folder.name}.partial"
+            with _writing(root):
                 for unfinished in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
                     if not (resume and unfinished == partial):
                         shutil.rmtree(unfinished)
                 if folder.exists():
                     log.warning("cache: %s is damaged; it is built again", folder)
                     shutil.rmtree(folder)
-                facts = _write(folder, partial, build, resume)
-    except (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError) as error:
-        if isinstance(error, FileNotFoundError) and folder.parent.is_dir():
-            raise  # of `build`, which reads files
+                partial.mkdir(exist_ok=resume)
+            facts = _built(partial, build, resume)
+            with _writing(root):
+                _publish(partial, folder, facts)
+    return folder, facts
+
+
+@contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    """Say in one line why the cache cannot be written to; a full disk speaks for itself.
+
+    Raises:
+        UserError: with the reason of the system.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise
         raise UserError(
             f"data.cache_dir={root} cannot be written to ({error.strerror}); name another folder"
         ) from error
-    return folder, facts
 
 
 def hashes(folder: Path) -> dict[str, str]:
     """SHA-256 of each file of a complete entry, by name, as they were when it was built."""
-    found: dict[str, str] = json.loads((folder / MANIFEST).read_text())["files"]
-    return found
+    manifest: _Manifest | None = read_note(folder / MANIFEST, _Manifest)
+    if manifest is None:
+        raise UserError(f"{folder} was changed while it was used; start again")
+    return manifest.files
 
 
 def has(root: Path, kind: str, key: str) -> bool:
@@ -119,12 +153,41 @@ def has(root: Path, kind: str, key: str) -> bool:
 def write_whole(file: Path, text: str) -> None:
     """Write a file that is whole or absent, also if the process or the machine stops."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".")
-    with os.fdopen(handle, "w") as stream:
+    with replacing(file) as temporary, temporary.open("w") as stream:
         stream.write(text)
         stream.flush()
-        os.fsync(handle)
-    os.replace(temporary, file)
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A temporary name; what is written there replaces `file`, unless an error ends it."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_note(file: Path, kind: Any) -> Any:
+    """The value of a small JSON file of the cache; None if it is absent, torn or of another type.
+
+    Args:
+        file: to read.
+        kind: type of its value.
+    """
+    from pydantic import TypeAdapter
+
+    try:
+        return TypeAdapter(kind).validate_json(file.read_bytes(), strict=True)
+    except PermissionError as error:
+        raise UserError(
+            f"{file.parent} is another user's and closed to you; let its owner say"
+            f" chmod -R a+rX {file.parent}, or name another data.cache_dir"
+        ) from error
+    except (OSError, ValueError):
+        return None
 
 
 def sha256_of(file: Path) -> str:
@@ -135,7 +198,7 @@ def sha256_of(file: Path) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder.with_suffix(".lock"))
+    lock = FileLock(folder.with_suffix(".lock"), mode=0o666)  # each user may lock
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:
@@ -147,49 +210,62 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _write(
-    folder: Path, partial: Path, build: Callable[[Path], dict[str, Any]], resume: bool
-) -> dict[str, Any]:
-    partial.mkdir(mode=0o700, exist_ok=resume)
+def _built(partial: Path, build: Callable[[Path], dict[str, Any]], resume: bool) -> dict[str, Any]:
+    """The facts of a new entry; what a failed build wrote is removed, unless it can be resumed."""
     try:
-        facts = build(partial)
+        return build(partial)
     except BaseException:
         if not resume:
             shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def _publish(partial: Path, folder: Path, facts: dict[str, Any]) -> None:
     files = {
         f.relative_to(partial).as_posix(): f for f in sorted(partial.rglob("*")) if f.is_file()
     }
     for file in files.values():
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
-    manifest = {
-        "files": {name: sha256_of(file) for name, file in files.items()},
-        "stats": {name: _stat(file) for name, file in files.items()},
-        "facts": facts,
-    }
-    write_whole(partial / MANIFEST, json.dumps(manifest, indent=1))
+    manifest = _Manifest(
+        {name: sha256_of(file) for name, file in files.items()},
+        {name: _stat(file) for name, file in files.items()},
+        facts,
+    )
+    write_whole(partial / MANIFEST, json.dumps(asdict(manifest), indent=1))
     os.replace(partial, folder)
-    return facts
 
 
-def _read(folder: Path) -> dict[str, Any] | None:
-    """Facts of a complete entry; None if the entry is absent or damaged."""
+def _read(
+    folder: Path,
+    check: Callable[[Path, dict[str, Any]], object] = lambda folder, facts: True,
+    *,
+    everything: bool = False,
+) -> dict[str, Any] | None:
+    """Facts of a complete entry; None if it is absent or damaged, as far as is looked at."""
+    manifest: _Manifest | None = read_note(folder / MANIFEST, _Manifest)
+    if manifest is None:
+        return None
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        stats = manifest["stats"]
-        for name, digest in manifest["files"].items():
-            file = folder / name
-            if _stat(file) != stats.get(name) and sha256_of(file) != digest:
+        for name, digest in manifest.files.items():
+            stat = _stat(folder / name)
+            known = stat == manifest.stats.get(name) and stat[0] > _SMALL
+            if (everything or not known) and sha256_of(folder / name) != digest:
                 return None
-        return dict(manifest["facts"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return manifest.facts if check(folder, manifest.facts) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _stat(file: Path) -> list[int]:
+def damaged(root: Path) -> list[Path]:
+    """Entries of the cache whose files are not those that were written; all files are read."""
+    folders = sorted(file.parent for file in root.glob(f"*/*/{MANIFEST}"))
+    return [folder for folder in folders if _read(folder, everything=True) is None]
+
+
+def _stat(file: Path) -> tuple[int, int]:
     status = file.stat()
-    return [status.st_size, status.st_mtime_ns]
+    return status.st_size, status.st_mtime_ns
 
 
 def removable(root: Path, named: Collection[Path]) -> list[tuple[Path, int]]:
@@ -250,19 +326,17 @@ def file_fingerprints(files: Sequence[Path], cache: Path) -> list[str]:
     """
     paths = [str(file.resolve()) for file in files]
     notes = cache / "fingerprints" / f"{fingerprint_of(paths)[:32]}.json"
-    noted: dict[str, list[object]] = {}
-    with suppress(OSError, ValueError):
-        noted = json.loads(notes.read_text())
-    found: dict[str, list[object]] = {}
+    noted: dict[str, _Noted] = read_note(notes, dict[str, _Noted]) or {}
+    found: dict[str, _Noted] = {}
     for path, file in zip(paths, files, strict=True):
         stamp = _stat(file)
-        known = noted.get(path, [])
-        if known[:2] == stamp:
+        known = noted.get(path)
+        if known is not None and known[:2] == stamp:
             found[path] = known
         else:
             settled = time.time_ns() - stamp[1] > _SETTLED_NS
-            found[path] = [*(stamp if settled else (None, None)), file_fingerprint(file)]
+            found[path] = (*(stamp if settled else (None, None)), file_fingerprint(file))
     if found != noted and not _reads_only.get():
         with suppress(OSError):
             write_whole(notes, json.dumps(found))
-    return [str(found[path][2]) for path in paths]
+    return [found[path][2] for path in paths]

@@ -1,18 +1,21 @@
-"""Read the files of a user: lines and paragraphs of text, JSON, JSON lines, Parquet, arrays.
+"""Read the files of a user: lines and paragraphs of text, tables, JSON, Parquet, arrays.
 
 Every file that somebody else may have written is read here. It is data, never a program, and one
-that holds anything else is refused in one line. Text and JSON lines may be compressed: their names
-end in `.gz` or `.zst`. Nothing but `read_text`, `read_json` and `read_arrays` holds a whole file in
-memory.
+that holds anything else is refused in one line that names the file and the line or row (`parsing`).
+Files but Parquet and arrays may be compressed: their names end in `.gz` or `.zst`. Only
+`read_text`, `read_json`, `read_arrays` and lists in JSON hold a whole file in memory.
 """
 
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
 import json
+import os
 import re
+import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,10 +26,17 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
+from chimera.data.source.cache import replacing
 from chimera.data.source.splits import Split
-from chimera.errors import UserError, one_line
+from chimera.errors import Interrupted, UserError, one_line
 
 COMPRESSED = (".gz", ".zst")
+TEXT = (".txt", ".text", ".raw", ".tokens")
+JSON = (".json", ".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv")
+PARQUET = ".parquet"
+#: Formats of text corpora, by the suffixes of `format_of`.
+FORMATS = (*TEXT, *JSON, *TABLES, PARQUET)
 #: Words in names of files and of the hub's splits to splits.
 SPLIT_WORDS: dict[str, Split] = {
     "train": "train",
@@ -37,6 +47,8 @@ SPLIT_WORDS: dict[str, Split] = {
     "test": "test",
 }
 _BOM = "\ufeff"
+_LONGEST = 1 << 27  # bytes of a line; a few bytes of compressed data may hold gigabytes
+_LARGEST = 1 << 30  # bytes of a file that is read as a whole
 _ROWS_AT_ONCE = 1024  # of Parquet
 #: Bytes of a file by which text is told from other contents.
 BEGINNING = 4096
@@ -65,8 +77,35 @@ def split_of(file: Path) -> Split | None:
 
 
 def format_of(file: Path) -> str:
-    """Suffix of the decompressed file: `.jsonl` of `a.jsonl.gz`."""
-    return Path(file.stem).suffix if file.suffix in COMPRESSED else file.suffix
+    """Suffix of the decompressed file, in lower case: `.jsonl` of `a.JSONL.gz`."""
+    name = Path(file.stem) if _is_compressed(file) else file
+    return name.suffix.lower()
+
+
+def _is_compressed(file: Path) -> bool:
+    return file.suffix.lower() in COMPRESSED
+
+
+@contextmanager
+def parsing(where: object, kind: str) -> Iterator[None]:
+    """Refuse in one line what a library cannot read, whatever exception it raises.
+
+    Args:
+        where: file, and line or row, for the message.
+        kind: what the file should hold.
+
+    Raises:
+        UserError: naming the place and the reason.
+    """
+    try:
+        yield
+    except (UserError, Interrupted):
+        raise
+    except Exception as error:  # damaged data raise anything
+        if isinstance(error, OSError) and error.errno:
+            raise UserError(f"{where} cannot be read ({error.strerror})") from error
+        reason = getattr(error, "msg", None) or error or type(error).__name__
+        raise UserError(f"{where} is not {kind} ({one_line(reason)[:200]})") from error
 
 
 @contextmanager
@@ -74,22 +113,25 @@ def open_bytes(file: Path) -> Iterator[BinaryIO]:
     """Open a file for reading; files of several gzip members or zstd frames are read to the end.
 
     Raises:
-        UserError: the compressed data are damaged or end early.
+        UserError: it is no file or cannot be read; the compressed data are damaged or end early.
     """
-    try:
-        with _opened(file) as stream:
-            yield stream
-    except (EOFError, zlib.error, OSError) as error:
-        # pyarrow raises an OSError without a number for damaged data, as gzip does.
-        if isinstance(error, OSError) and (file.suffix not in COMPRESSED or error.errno):
-            raise
-        raise UserError(f"{file} is damaged ({one_line(error)}); fetch it again") from error
+    with parsing(file, "what its name says" if _is_compressed(file) else "readable"):
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise UserError(f"{file} is no regular file; copy its contents to one")
+        try:
+            with _opened(file) as stream:
+                yield stream
+        except (EOFError, zlib.error, OSError) as error:
+            # pyarrow raises an OSError without a number for damaged data, as gzip does.
+            if getattr(error, "errno", None) or not _is_compressed(file):
+                raise
+            raise UserError(f"{file} is damaged ({one_line(error)}); fetch it again") from error
 
 
 def _opened(file: Path) -> BinaryIO:
-    if file.suffix == ".gz":
+    if file.suffix.lower() == ".gz":
         return cast(BinaryIO, gzip.open(file))
-    if file.suffix == ".zst":
+    if file.suffix.lower() == ".zst":
         import pyarrow
 
         raw = pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), "zstd")
@@ -97,13 +139,23 @@ def _opened(file: Path) -> BinaryIO:
     return file.open("rb")
 
 
-def read_text(file: Path, max_bytes: int | None = None) -> str:
-    """Read the text of a file; see `read_lines`."""
-    return "".join(read_lines(file, max_bytes))
+def read_text(file: Path) -> str:
+    """Read a whole file of UTF-8 text, possibly compressed, without a byte-order mark.
+
+    Raises:
+        UserError: the file is not UTF-8, the message names the byte; or it is too large.
+    """
+    with open_bytes(file) as stream:
+        raw = stream.read(_LARGEST + 1)
+    if len(raw) > _LARGEST:
+        raise UserError(f"{file} is larger than {_LARGEST >> 30} GiB; divide it into several files")
+    return _decoded(file, raw, 0, final=True).removeprefix(_BOM)
 
 
 def read_lines(file: Path, max_bytes: int | None = None) -> Iterator[str]:
     """Read the lines of a file one by one, with their ends and without a byte-order mark.
+
+    Only a newline ends a line.
 
     Args:
         file: UTF-8 text, possibly compressed.
@@ -111,18 +163,24 @@ def read_lines(file: Path, max_bytes: int | None = None) -> Iterator[str]:
             if it is longer; None reads all.
 
     Raises:
-        UserError: the file is not UTF-8; the message names the byte.
+        UserError: the file is not UTF-8, the message names the byte; or a line is too long.
     """
     position = 0
+    longest = _LONGEST if max_bytes is None else min(_LONGEST, max_bytes)
     with open_bytes(file) as stream:
-        for raw in stream:
+        for number, raw in enumerate(iter(lambda: stream.readline(longest + 1), b""), 1):
             cut = max_bytes is not None and position + len(raw) > max_bytes
             if cut and position:
                 return
+            if not cut and len(raw) > _LONGEST:
+                size = f"{_LONGEST >> 20} MiB"
+                raise UserError(f"{file}: line {number} is longer than {size}; break it into lines")
             line = _decoded(file, raw[:max_bytes] if cut else raw, position, final=not cut)
             if cut:
                 line = line[: (line.rfind(" ") + 1) or None]
             yield line if position else line.removeprefix(_BOM)
+            if cut:
+                return
             position += len(raw)
 
 
@@ -153,15 +211,17 @@ def _decoded(file: Path, raw: bytes, position: int, *, final: bool) -> str:
 def paragraphs(file: Path, max_bytes: int | None = None) -> Iterator[str]:
     """Paragraphs of a text file, separated by blank lines; its lines if it has no blank lines.
 
+    Lines keep their indentation.
+
     Args:
         file: UTF-8 text, possibly compressed.
         max_bytes: as of `read_lines`.
     """
-    if not _has_paragraphs(_stripped_lines(file, max_bytes)):
-        yield from filter(None, _stripped_lines(file, max_bytes))
+    if not _has_paragraphs(_bare_lines(file, max_bytes)):
+        yield from filter(None, _bare_lines(file, max_bytes))
         return
     paragraph: list[str] = []
-    for line in _stripped_lines(file, max_bytes):
+    for line in _bare_lines(file, max_bytes):
         if line:
             paragraph.append(line)
         elif paragraph:
@@ -171,10 +231,11 @@ def paragraphs(file: Path, max_bytes: int | None = None) -> Iterator[str]:
         yield "\n".join(paragraph)
 
 
-def _stripped_lines(file: Path, max_bytes: int | None) -> Iterator[str]:
+def _bare_lines(file: Path, max_bytes: int | None) -> Iterator[str]:
+    """Lines without their ends and blanks there; a carriage return ends one, too."""
     for line in read_lines(file, max_bytes):
-        for part in line.splitlines():
-            yield part.strip()
+        for part in line.rstrip().split("\r"):
+            yield part.rstrip()
 
 
 def _has_paragraphs(lines: Iterator[str]) -> bool:
@@ -188,6 +249,46 @@ def _has_paragraphs(lines: Iterator[str]) -> bool:
     return False
 
 
+def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table that are not empty, with the number of the line where each ends.
+
+    Args:
+        file: `.csv`, with commas and quotes; any other is read as TSV, which has no quotes.
+
+    Raises:
+        UserError: a quote that does not end, or text behind it.
+    """
+    if format_of(file) != ".csv":
+        # Not splitlines, which also splits at other characters that sentences contain.
+        for number, line in enumerate(read_lines(file), 1):
+            if text := line.rstrip("\r\n"):
+                yield number, text.split("\t")
+        return
+    csv.field_size_limit(_LONGEST)
+    rows = csv.reader(read_lines(file), strict=True)
+    while True:
+        with parsing(f"{file}: line {rows.line_num + 1}", "CSV"):
+            row = next(rows, None)
+        if row is None:
+            return
+        if row:
+            yield rows.line_num, row
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text.
+
+    Args:
+        text: any.
+        where: it was read, for the message.
+
+    Raises:
+        UserError: it is not JSON.
+    """
+    with parsing(where, "JSON"):
+        return json.loads(text)
+
+
 def read_json(file: Path) -> Any:
     """The value of a JSON file; of JSON lines the list of their values.
 
@@ -195,73 +296,99 @@ def read_json(file: Path) -> Any:
         UserError: the file is neither.
     """
     text = read_text(file)
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg != "Extra data":
-            raise UserError(f"{file} is not JSON at line {error.lineno} ({error.msg})") from error
-    return list(read_json_lines(file))
+    with parsing(file, "JSON"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            if error.msg != "Extra data":
+                raise UserError(
+                    f"{file} is not JSON at line {error.lineno} ({error.msg})"
+                ) from error
+    return [value for _, value in _json_lines(file, None)]
 
 
-def read_json_lines(file: Path, max_bytes: int | None = None) -> Iterator[Any]:
-    """The values of JSON lines; blank lines do not count.
-
-    Args:
-        file: possibly compressed.
-        max_bytes: read only the whole lines within this many bytes; None reads all.
-
-    Raises:
-        UserError: a line is not JSON.
-    """
+def _json_lines(file: Path, max_bytes: int | None) -> Iterator[tuple[str, Any]]:
+    """The values of JSON lines with their places; blank lines do not count."""
     for number, line in enumerate(read_lines(file, max_bytes), 1):
         if line.strip():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{file}: line {number} is not JSON ({error.msg})") from error
+            where = f"{file}: line {number}"
+            yield where, parse_json(line, where)
+
+
+def _json_rows(file: Path, max_bytes: int | None) -> Iterator[tuple[str, Any]]:
+    """The values of JSON lines or of a list, with their places; the contents decide."""
+    with open_bytes(file) as stream:
+        beginning = stream.read(BEGINNING).removeprefix(_BOM.encode()).lstrip()
+    if not beginning.startswith(b"["):
+        yield from _json_lines(file, max_bytes)
+        return
+    found = read_json(file)
+    for number, row in enumerate(found if isinstance(found, list) else [found], 1):
+        yield f"{file}: record {number}", row
+
+
+def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    rows = read_rows(file)
+    _, names = next(rows, (0, []))
+    for number, row in rows:
+        yield f"{file}: line {number}", dict(zip(names, row, strict=False))
+
+
+def _parquet_rows(file: Path, field: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a Parquet file with their places; without other columns if it has the field."""
+    import pyarrow.parquet
+
+    number = 0
+    with (
+        parsing(file, "Parquet"),
+        pyarrow.parquet.ParquetFile(file, page_checksum_verification=True) as table,
+    ):
+        columns = [field] if field in table.schema_arrow.names else None
+        for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{file}: row {number}", row
 
 
 def field_texts(file: Path, field: str, max_bytes: int | None = None) -> Iterator[str]:
-    """One text field of a file of JSON lines or of Parquet.
+    """One text field of a file of JSON (lines or a list), CSV, TSV or Parquet.
 
     Args:
-        file: its suffix decides the format; JSON lines may be compressed.
-        field: name of the field.
-        max_bytes: as of `read_json_lines`.
+        file: its suffix decides the format.
+        field: name of the field; of a table, a name in its first line.
+        max_bytes: as of `read_lines`, for JSON lines.
 
     Raises:
-        UserError: a line that is not JSON, a file that is not Parquet, a row without text in the
-            field.
+        UserError: a file of another format, or a row without text in the field; the message names
+            the row.
     """
-    rows = (
-        _parquet_rows(file, field)
-        if format_of(file) == ".parquet"
-        else read_json_lines(file, max_bytes)
-    )
-    for row in rows:
-        text = row.get(field) if isinstance(row, dict) else None
-        if not isinstance(text, str):
-            names = ", ".join(row) if isinstance(row, dict) else ""
-            raise UserError(
-                f"{file} has no text in data.field={field}; its fields are {names or 'none'}"
-            )
-        # JSON can name halves of UTF-16 pairs, which are no text.
-        yield text.encode(errors="replace").decode()
+    kind = format_of(file)
+    if kind == PARQUET:
+        rows: Iterator[tuple[str, Any]] = _parquet_rows(file, field)
+    else:
+        rows = _table_rows(file) if kind in TABLES else _json_rows(file, max_bytes)
+    for where, row in rows:
+        yield text_in(row, field, where, "data.field=")
 
 
-def _parquet_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file; without other columns if it has the field."""
-    import pyarrow
-    import pyarrow.parquet
+def text_in(row: object, field: str, where: str, key: str = "") -> str:
+    """The text in a field of a row.
 
-    try:
-        table = pyarrow.parquet.ParquetFile(file)
-    except pyarrow.ArrowInvalid as error:
-        raise UserError(f"{file} is not Parquet ({one_line(error)})") from error
-    with table:
-        columns = [field] if field in table.schema_arrow.names else None
-        for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
-            yield from batch.to_pylist()
+    Args:
+        row: of a file or a data set.
+        field: name of the field.
+        where: file and row, for the message.
+        key: that has the name of the field, for the message.
+
+    Raises:
+        UserError: it has none.
+    """
+    text = row.get(field) if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        names = one_line(", ".join(map(str, row)))[:200] if isinstance(row, dict) else ""
+        raise UserError(f"{where} has no text in {key}{field}; its fields are {names or 'none'}")
+    # JSON can name halves of UTF-16 pairs, which are no text.
+    return text.encode(errors="replace").decode()
 
 
 def read_arrays(file: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
@@ -274,14 +401,22 @@ def read_arrays(file: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
     Raises:
         UserError: it holds something else.
     """
-    try:
-        with file.open("rb") as opened, zipfile.ZipFile(opened):
-            opened.seek(0)
-            with np.load(opened, allow_pickle=False) as stored:
-                found = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{file} holds no arrays of numbers: {one_line(error)[:200]}") from error
+    with parsing(file, "an archive of arrays of numbers"), open_bytes(file) as opened:
+        with zipfile.ZipFile(opened) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _LARGEST:
+                raise UserError(f"{file} holds more than {_LARGEST >> 30} GiB")
+        opened.seek(0)
+        with np.load(opened, allow_pickle=False) as stored:
+            found = {name: stored[name] for name in stored.files}
     missing = [name for name in needed if name not in found]
     if missing or not all(isinstance(array, np.ndarray) for array in found.values()):
         raise UserError(f"{file} lacks the arrays {', '.join(missing) or 'of numbers'}")
     return found
+
+
+def save_arrays(file: Path, **arrays: Any) -> None:
+    """Write arrays by name to an `.npz`, which is whole or absent also after a crash."""
+    with replacing(file) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
+        stream.flush()
+        os.fsync(stream.fileno())

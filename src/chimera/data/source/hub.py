@@ -16,14 +16,15 @@ import re
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from chimera.data.source import cache
-from chimera.data.source.cache import fingerprint_of, write_whole
-from chimera.data.source.files import SPLIT_WORDS, Repeatable
+from chimera.data.source.cache import fingerprint_of, read_note, write_whole
+from chimera.data.source.files import SPLIT_WORDS, Repeatable, text_in
 from chimera.data.source.splits import Split
 from chimera.errors import UserError, one_line
 
@@ -80,12 +81,13 @@ def load_rows(
                 f" {', '.join(data.column_names)}"
             )
         if split in SPLIT_WORDS:
-            rows[SPLIT_WORDS[split]] = Repeatable(_column, data, field)
+            rows[SPLIT_WORDS[split]] = Repeatable(_column, data, field, f"{name} ({split})")
     return rows
 
 
-def _column(data: Iterable[dict[str, str]], field: str) -> Iterator[str]:
-    return (row[field] for row in data)
+def _column(data: Iterable[object], field: str, where: str) -> Iterator[str]:
+    for number, row in enumerate(data):
+        yield text_in(row, field, f"{where}: row {number}", "data.field=")
 
 
 def load_splits(name: str, config: str | None, instead: str) -> dict[str, Any]:
@@ -115,8 +117,12 @@ def errors(name: str, config: str | None, instead: str) -> Iterator[None]:
     """
     try:
         yield
+    except UserError:  # which is a ValueError
+        raise
     except OSError as error:  # a ConnectionError, or the error of `datasets` for an unknown name
-        if "gated" in str(error):
+        from huggingface_hub.errors import GatedRepoError
+
+        if isinstance(error.__cause__ or error, GatedRepoError):
             raise UserError(
                 f"{name} is given only to users who accepted its terms; accept them on"
                 f" huggingface.co/datasets/{name} and set HF_TOKEN"
@@ -212,6 +218,16 @@ def is_streamed(root: Path, name: str, config: str | None, field: str, max_bytes
     return cache.has(root, _KIND, fingerprint_of(_KIND, 1, name, config, field, max_bytes))
 
 
+@dataclass
+class _Done:
+    """Numbers of the whole files, rows and bytes, and the position of `datasets` behind them."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    position: Any = None
+
+
 def _write_stream(
     folder: Path, name: str, config: str | None, field: str, max_bytes: int
 ) -> dict[str, Any]:
@@ -223,16 +239,14 @@ def _write_stream(
     if data.column_names and field in data.column_names:
         data = data.select_columns([field])
     state = folder / _STATE
-    #: Numbers of the whole files, rows and bytes, and the position of `datasets` behind them.
-    done: dict[str, Any] = {"files": 0, "rows": 0, "bytes": 0, "position": None}
-    if state.exists():
-        done = json.loads(state.read_text())
-        data.load_state_dict(done["position"])
-    texts = (_text_of(row, name, field) for row in data)
-    while done["bytes"] < max_bytes:
-        file = folder / f"{done['files']:05d}.jsonl.zst"
+    done: _Done = read_note(state, _Done) or _Done()
+    if done.files:
+        data.load_state_dict(done.position)
+    texts = (text_in(row, field, name, "data.field=") for row in data)
+    while done.bytes < max_bytes:
+        file = folder / f"{done.files:05d}.jsonl.zst"
         temporary = file.with_suffix(".writing")
-        most = min(_FILE_BYTES, max_bytes - done["bytes"])
+        most = min(_FILE_BYTES, max_bytes - done.bytes)
         size = count = 0
         with pyarrow.CompressedOutputStream(str(temporary), "zstd") as stream:
             while size < most and (text := next(texts, None)) is not None:
@@ -243,19 +257,10 @@ def _write_stream(
             temporary.unlink()
             break
         os.replace(temporary, file)
-        done["files"] += 1
-        done["rows"] += count
-        done["bytes"] += size
-        done["position"] = data.state_dict()
-        write_whole(state, json.dumps(done))
+        done.files += 1
+        done.rows += count
+        done.bytes += size
+        done.position = data.state_dict()
+        write_whole(state, json.dumps(asdict(done)))
     state.unlink(missing_ok=True)
-    return {key: done[key] for key in ("files", "rows", "bytes")}
-
-
-def _text_of(row: dict[str, Any], name: str, field: str) -> str:
-    text = row.get(field)
-    if not isinstance(text, str):
-        raise UserError(
-            f"{name} has no text in data.field={field}; its columns are {', '.join(row)}"
-        )
-    return text
+    return {"files": done.files, "rows": done.rows, "bytes": done.bytes}

@@ -62,7 +62,7 @@ def divide_sources(
         Facts for `DividedText`.
 
     Raises:
-        UserError: no text, or too little to divide.
+        UserError: no text, a split of the sources without text, or too little to divide.
     """
     work = [(folder / f"{s}-{i:06d}.notes", p) for s in sources for i, p in enumerate(sources[s])]
     _write_all([(file, part) for file, part in work if not file.exists()], processes)
@@ -90,7 +90,8 @@ def divide_sources(
     for split in present:
         into = shares if split == divided else {split: 1.0}
         assigned = _assign(notes[split], into, dropped.get(split))
-        assigned.tofile(folder / f"{split}.assigned")
+        with (folder / f"{split}.assigned").open("wb") as stream:
+            stream.write(assigned.tobytes())  # not `tofile`, which may lose an error at its end
         for start, chunk in notes[split].chunks():
             inside = assigned[start : start + len(chunk)]
             facts["bytes"] += int(chunk["bytes"][inside != DROPPED].sum())
@@ -218,6 +219,14 @@ def _assign(
     return assigned
 
 
+def is_whole(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Whether a folder has the split of each document that was counted."""
+    return all(
+        (folder / f"{split}.assigned").stat().st_size == sum(counts)
+        for split, counts in facts["parts"].items()
+    )
+
+
 @dataclass(frozen=True)
 class DividedText:
     """Documents with their splits, read from the sources each time.
@@ -243,8 +252,8 @@ class DividedText:
         """
         for split, counts in self.facts["parts"].items():
             start = 0
+            file = self.folder / f"{split}.assigned"
             for count, part in zip(counts, self._parts(split), strict=True):
-                file = self.folder / f"{split}.assigned"
                 assigned = np.fromfile(file, np.uint8, count=count, offset=start)
                 kept = int((assigned != DROPPED).sum())
                 if first < kept:
@@ -391,7 +400,13 @@ def _cut(text: str, parts: int) -> list[str]:
         if len(pieces[-1]) >= size:
             pieces.append("")
         pieces[-1] += unit + glue
-    return [piece.strip() for piece in pieces if piece.strip()]
+    return [piece for piece in map(trimmed, pieces) if piece]
+
+
+def trimmed(text: str) -> str:
+    """Text without blank lines around it and blanks at its end; its indentation stays."""
+    indentation = len(text) - len(text.lstrip())
+    return text[text.rfind("\n", 0, indentation) + 1 :].rstrip()
 
 
 def shares_of(present: Collection[Split]) -> dict[Split, float]:

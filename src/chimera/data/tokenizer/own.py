@@ -7,7 +7,6 @@ encodes. If a decoder's tokenizer puts no separator between them, its end token 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from typing import Any
 
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
+from chimera.data.source.files import read_json
 from chimera.data.tokenizer.base import (
     DESCRIPTION,
     SpecialIds,
@@ -90,7 +90,12 @@ class Own(TokenizerSettings):
         """Whether Chimera saved the tokenizer."""
         folder = self._folder()
         file = folder / DESCRIPTION if folder else None
-        return file is not None and file.is_file() and "kind" in json.loads(file.read_text())
+        if file is None or not file.is_file():
+            return False
+        described = read_json(file)
+        if not isinstance(described, dict):
+            raise UserError(f"{file} describes no tokenizer")
+        return "kind" in described
 
 
 def require_transformers(setting: str) -> None:
