@@ -17,7 +17,7 @@ import yaml
 from chimera.callback.log.steps import FIELDS
 from chimera.cli.compare import main
 from chimera.config.compose import compose, plain
-from chimera.report.comparison import _step_log, collect, compare, differing, directories, thinned
+from chimera.report.comparison import Run, collect, compare, differing, directories
 
 
 def run(
@@ -185,11 +185,11 @@ def test_pauses_and_torn_rows_are_left_out(tmp_path: Path) -> None:
     rows = [f"2026-01-01T{t // 3600:02}:{t // 60 % 60:02}:{t % 60:02}+00:00" for t in times]
     lines = [f"{at},0,{n},{n},{5 - n},0,0,0,1,0,0" for n, at in enumerate(rows, 1)]
     log.write_text("\n".join([",".join(FIELDS), *lines, "2026-01-01T02:0"]))
-    points = thinned(_step_log(log))
+    points = Run(tmp_path, "DONE", {}).log
     assert points[:, 0].tolist() == [1, 2, 3, 4, 5]
     assert points[2][2] == 2
     assert points[-1][2] < 60
-    assert not len(thinned(_step_log(tmp_path / "missing.csv")))
+    assert not len(Run(tmp_path / "missing", "DONE", {}).log)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ stranger's: it is read as data, and a run that cannot be read hides no other.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity_settings
 from chimera.rundir.records import LIST, Record, records
-from chimera.rundir.safe_io import read_text
+from chimera.rundir.steps import read as read_steps
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")
@@ -109,7 +108,11 @@ class Run:
     @cached_property
     def log(self) -> Array:
         """Step, mean loss since the last point, seconds without pauses [n 3] of the training."""
-        return thinned(_step_log(self.path / "steps.csv"))
+        try:
+            rows = read_steps(self.path / "steps.csv")
+        except UserError:
+            return np.empty((0, 3))
+        return thinned(rows[["global_step", "loss", "seconds"]].to_numpy())
 
     def curve(self, axis: str) -> Array:
         """Place on one of `AXES` and loss [n 2]; no points if tokens or FLOPs are not known."""
@@ -336,25 +339,11 @@ def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any])
     )
 
 
-def _step_log(file: Path) -> Array:
-    """Step, loss and time [n 3] of a step log; NaN for what cannot be read, no row of no log."""
-    columns = ["global_step", "loss", "timestamp"]
-    how: Any = {"dtype": str, "on_bad_lines": "skip"}
-    try:
-        text = read_text(file, errors="replace")
-        log = pd.read_csv(io.StringIO(text), usecols=columns, **how)[columns]
-    except (OSError, ValueError):
-        return np.empty((0, 3))
-    times = pd.to_datetime(log.pop("timestamp"), format="ISO8601", utc=True, errors="coerce")
-    log["time"] = (times - times.min()).dt.total_seconds()
-    return log.apply(pd.to_numeric, errors="coerce").to_numpy(float)
-
-
 def thinned(log: Array, points: int = POINTS) -> Array:
     """Step, mean loss since the last point, seconds since the first step [n 3] of a step log.
 
-    Pauses between two processes of a run are left out of the seconds. A row without a step or a
-    time is left out, and a loss that is not finite.
+    Pauses between two processes of a run are left out of the seconds, and losses that are not
+    finite.
 
     Args:
         log: step, loss and time of each row [n 3].

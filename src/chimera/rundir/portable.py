@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
 from chimera.rundir.identity import identity
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Nodes and keys of a configuration that belong to the process that trained.
 LEFT_OUT = ("logger", "launcher", "run_dir", "overwrite", "extend", "ckpt_path", "workers")
@@ -96,24 +99,16 @@ def portable_result(result: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def thinned(
-    rows: Sequence[Mapping[str, str]], seconds: Sequence[float], points: int = POINTS
-) -> dict[str, list[float | None]]:
+def thinned(log: pandas.DataFrame, points: int = POINTS) -> dict[str, list[float | None]]:
     """Columns of a step log at so many steps; losses and accuracies are means since the last one.
 
     Args:
-        rows: of steps.csv.
-        seconds: since the first row, of each row.
+        log: as `steps.read` reads it.
         points: at most.
     """
-    import pandas
-
-    size = max(1, math.ceil(len(rows) / points))
-    names = [name for name in COLUMNS if rows and name in rows[0]]
-    table = pandas.DataFrame({name: [row.get(name) for row in rows] for name in names})
-    table = table.apply(pandas.to_numeric, errors="coerce").replace([math.inf, -math.inf], math.nan)
-    table["seconds"] = seconds
-    stretches = table.groupby(table.index // size)
+    names = [name for name in COLUMNS if name in log]
+    table = log[[*names, "seconds"]].replace([math.inf, -math.inf], math.nan)
+    stretches = table.groupby(table.index // max(1, math.ceil(len(table) / points)))
     kept = stretches.tail(1)
     for name in set(AVERAGED) & set(names):
         kept = kept.assign(**{name: stretches[name].mean().to_numpy()})

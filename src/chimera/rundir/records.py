@@ -39,7 +39,7 @@ from chimera.rundir.portable import (
     thinned,
 )
 from chimera.rundir.safe_io import check_fields, make_folder, parse_json, read_json, write_atomic
-from chimera.rundir.steps import read, seconds_of
+from chimera.rundir.steps import read
 
 if TYPE_CHECKING:
     import pandas
@@ -264,16 +264,16 @@ def of_run(run: Path) -> Record:
     config = directory.config()
     words = run / "overrides.txt"
     lines = words.read_text(encoding="utf-8").split("\n")[:-1] if words.is_file() else []
-    rows = read(directory.steps)
+    log = read(directory.steps)
     return Record(
         identity(config),
         config["name"],
-        str(rows[-1].get("timestamp", ""))[:19] if rows else "",
+        log["timestamp"].iloc[-1][:19] if len(log) else "",
         portable_config(config, run),
         portable_overrides(lines),
         portable_result(directory.record()) | {"identity": identity(config)},
         portable_environment(read_json(run / "environment.json")),
-        thinned(rows, seconds_of(rows)),
+        thinned(log),
         folder_of(config),
     )
 

@@ -3,64 +3,54 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chimera.errors import UserError, one_line
 from chimera.rundir.safe_io import read_text
 
-#: Columns without which a file is no step log.
-NEEDED = ("timestamp", "global_step", "loss")
+if TYPE_CHECKING:
+    import pandas
+
+#: Columns that are read, and those without which a file is no step log.
+COLUMNS = ("timestamp", "global_step", "loss", "accuracy", "learning_rate", "grad_norm")
+NEEDED = COLUMNS[:3]
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a step log that have a step and a time, each as text by column.
+def read(path: Path) -> pandas.DataFrame:
+    """Read a step log: numbers by column, NaN where there is none, seconds since the first row.
 
-    A damaged row is left out, and there are none without a file.
-
-    Raises:
-        UserError: it is no step log.
-    """
-    return [row for row in _rows(path, NEEDED) if row["global_step"].isdigit() and _is_time(row)]
-
-
-def _rows(path: Path, needed: Sequence[str]) -> list[dict[str, str]]:
-    """All whole rows of a CSV file.
+    A row without a step or a time is left out, as is a last line torn by a kill. There are no rows
+    without a file.
 
     Raises:
-        UserError: it cannot be read, or lacks a column that is needed.
+        UserError: it cannot be read, or is no step log.
     """
+    import pandas
+
+    how: Any = {"dtype": str, "quoting": csv.QUOTE_NONE, "on_bad_lines": "skip"}
     try:
-        lines = read_text(path, errors="replace").split("\n")
-        reader = csv.DictReader(lines)
-        lacking = set(needed) - set(reader.fieldnames or needed)
-        if lacking:
-            raise UserError(f"{path} is no step log: it has no column {min(lacking)}")
-        return [row for row in reader if None not in row and None not in row.values()]
+        text = read_text(path, errors="replace")
+        whole = text[: text.rfind("\n") + 1] or text or ",".join(NEEDED)
+        log = pandas.read_csv(
+            io.StringIO(whole), usecols=COLUMNS.__contains__, index_col=False, **how
+        )
     except FileNotFoundError:
-        return []
-    except (OSError, csv.Error) as error:
+        log = pandas.DataFrame(columns=NEEDED, dtype=str)
+    except (OSError, ValueError) as error:  # those of pandas' parser, too
         raise UserError(f"{path} cannot be read: {one_line(error)[:200]}") from error
-
-
-def _is_time(row: Mapping[str, str]) -> bool:
-    try:
-        datetime.fromisoformat(row["timestamp"])
-    except ValueError:
-        return False
-    return True
-
-
-def number(text: str) -> float:
-    """A number of a step log; NaN for what is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    if lacking := [name for name in NEEDED if name not in log]:
+        raise UserError(f"{path} is no step log: it has no column {lacking[0]}")
+    times = pandas.to_datetime(log["timestamp"], format="ISO8601", utc=True, errors="coerce")
+    numbers = log.drop(columns="timestamp").apply(pandas.to_numeric, errors="coerce").astype(float)
+    rows = times.notna() & numbers["global_step"].between(0, 2**53)
+    seconds = (times[rows] - times[rows].head(1).max()).dt.total_seconds()
+    kept = numbers[rows].assign(timestamp=log["timestamp"], seconds=seconds)
+    return kept.reset_index(drop=True)
 
 
 def header(path: Path) -> list[str]:
@@ -86,19 +76,11 @@ def losses(log: Path | Mapping[str, Sequence[float | None]]) -> tuple[list[float
         log: steps.csv, which may be missing, or the columns of a record, which has some steps.
     """
     if isinstance(log, Path):
-        rows = _rows(log, ("global_step", "loss"))
-        pairs = ((number(row["global_step"]), row["loss"]) for row in rows)
-        kept = [(step, number(loss)) for step, loss in pairs if loss and not math.isnan(step)]
-    else:
-        columns = zip(log.get("global_step", ()), log.get("loss", ()), strict=True)
-        kept = [(float(step), loss) for step, loss in columns if step and loss is not None]
-    return [step for step, _ in kept], [loss for _, loss in kept]
-
-
-def seconds_of(rows: Sequence[Mapping[str, str]]) -> list[float]:
-    """Seconds from the first row of a step log to each row."""
-    times = [datetime.fromisoformat(row["timestamp"]) for row in rows]
-    return [(time - times[0]).total_seconds() for time in times]
+        kept = read(log)[["global_step", "loss"]].dropna()
+        return kept["global_step"].tolist(), kept["loss"].tolist()
+    columns = zip(log.get("global_step", ()), log.get("loss", ()), strict=True)
+    pairs = [(float(step), loss) for step, loss in columns if step and loss is not None]
+    return [step for step, _ in pairs], [loss for _, loss in pairs]
 
 
 def smooth(values: list[float], reach: int | None = None) -> list[float]:
@@ -163,22 +145,19 @@ def epochs(
         validations: steps and losses.
         scores: steps and values of the metric that chooses the best checkpoint.
     """
-    rows = read(log)
-    by_step = {int(row["global_step"]): row for row in rows}
+    rows = read(log).drop_duplicates("global_step", keep="last").set_index("global_step")
     score = dict(scores)
     summaries: dict[str, dict[str, float]] = {}
     last = 0
-    start = datetime.fromisoformat(rows[0]["timestamp"]) if rows else datetime.min
-    for place, (step, loss) in enumerate(validations, 1):
-        losses = [number(by_step[s]["loss"]) for s in range(last + 1, step + 1) if s in by_step]
-        summaries[str(place)] = {"step": step, "loss": loss}
+    for number, (step, loss) in enumerate(validations, 1):
+        losses = rows["loss"].reindex(range(last + 1, step + 1)).dropna().tolist()
+        summaries[str(number)] = {"step": step, "loss": loss}
         if step in score:
-            summaries[str(place)]["score"] = score[step]
-        if losses and step in by_step:
-            time = datetime.fromisoformat(by_step[step]["timestamp"])
-            summaries[str(place)] |= {
+            summaries[str(number)]["score"] = score[step]
+        if losses and step in rows.index:
+            summaries[str(number)] |= {
                 "train_loss": sum(losses) / len(losses),
-                "seconds": (time - start).total_seconds(),
+                "seconds": float(rows["seconds"][step]),
             }
         last = step
     return summaries

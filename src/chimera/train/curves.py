@@ -9,7 +9,7 @@ from typing import Any
 from chimera.report import style
 from chimera.rundir.directory import RunDir
 from chimera.rundir.safe_io import replacing
-from chimera.rundir.steps import number, read, smooth, validated
+from chimera.rundir.steps import read, smooth, validated
 
 log = logging.getLogger("chimera")
 
@@ -29,9 +29,8 @@ def curves(directory: RunDir, record: Mapping[str, Any], unit: str) -> None:
         log.warning("%s is not drawn: %s", directory.curves.name, error)
         return
 
-    rows = read(directory.steps)
-    x = [int(r["global_step"]) for r in rows]
-    loss = [number(r["loss"]) for r in rows]
+    log_of_steps = read(directory.steps).reindex(columns=["global_step", "loss", "learning_rate"])
+    x, loss, rates = log_of_steps.to_numpy().T.tolist()
     smoothed = smooth(loss)
     figure = Figure(figsize=(8.5, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -47,7 +46,7 @@ def curves(directory: RunDir, record: Mapping[str, Any], unit: str) -> None:
     top.set_ylabel(f"loss ({unit})")
     figure.suptitle(record["name"], fontsize=11)
     style.legend(figure, top)
-    bottom.plot(x, [number(r.get("learning_rate", "")) for r in rows], color=style.COLOURS[6])
+    bottom.plot(x, rates, color=style.COLOURS[6])
     bottom.set_ylabel("learning rate")
     bottom.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     bottom.set_xlabel("optimiser steps")
