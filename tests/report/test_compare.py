@@ -6,6 +6,7 @@ import copy
 import csv
 import json
 import math
+import os
 import re
 import time
 from pathlib import Path
@@ -160,6 +161,29 @@ def test_strangers_text_is_text(tmp_path: Path) -> None:
     assert "\x1b" not in page
     cells = [row["optim.lr"] for row in csv.DictReader((out / "compare.csv").open())]
     assert "'=cmd|'/c calc'!A0" in cells
+
+
+def test_keys_pipes_and_links_of_strangers_are_text_and_are_not_followed(
+    three: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd, linked, piped = three
+    config = yaml.safe_load((odd / "config.yaml").read_text())
+    (odd / "config.yaml").write_text(yaml.safe_dump(config | {"\x1b[31mred": 1, 7: "\x1b"}))
+    (linked / "run.json").unlink()
+    (linked / "run.json").symlink_to(tmp_path / "secret.json")
+    (tmp_path / "secret.json").write_text('{"metrics": {"val/perplexity": 1.0}}')
+    (linked.parent / "device").mkdir()
+    (linked.parent / "device/config.yaml").write_text("a: 1")
+    (linked.parent / "device/status.json").write_text("{}")
+    (linked.parent / "device/steps.csv").symlink_to("/dev/zero")
+    (piped / "steps.csv").unlink()
+    os.mkfifo(piped / "steps.csv")
+    assert main([str(odd.parent), f"out={tmp_path}/out"]) == 0
+    said = capsys.readouterr().out
+    assert "?[31mred" in said
+    assert said.count("is a link out of its directory") == 2
+    written = [(tmp_path / f"out/compare.{kind}").read_text() for kind in ("csv", "html", "svg")]
+    assert not any("\x1b" in text for text in [said, *written])
 
 
 def test_a_damaged_run_hides_no_other(three: list[Path], tmp_path: Path) -> None:

@@ -157,6 +157,23 @@ def test_what_cannot_be_kept_is_named(folder: Path, changes: dict[str, Any], wor
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("steps.csv", "a,b\n1,2\n", "is no step log"),
+        ("run.json", '{"metrics": {"val/loss": "low"}}', "has no metrics"),
+        ("config.yaml", "seed: 1\nchoices: {}\n", "are not those of a run"),
+    ],
+)
+def test_a_run_with_strange_files_is_refused(
+    file: str, content: str, says: str, folder: Path
+) -> None:
+    run = a_run(folder)
+    (run / file).write_text(content)
+    with pytest.raises(UserError, match=says):
+        of_run(run)
+
+
 def test_only_finished_runs_and_no_second_numbers(folder: Path) -> None:
     run = a_run(Path("runs"))
     (run / "status.json").write_text('{"state": "FAILED"}')

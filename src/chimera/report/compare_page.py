@@ -215,7 +215,8 @@ def _links(comparison: Comparison, folder: Path) -> dict[str, Path]:
 def _csv(comparison: Comparison) -> str:
     """Contents of compare.csv: a line per group, in full precision."""
     metrics = dict.fromkeys(table.metric for table in comparison.tables)
-    columns = ["table", *comparison.keys, *metrics, "std", "n", "runs", *FACTS, "directories"]
+    ends = ("std", "n", "runs", *FACTS, "directories")
+    columns = list(dict.fromkeys(["table", *comparison.keys, *metrics, *ends]))
     lines: list[dict[str, Any]] = []
     for table in comparison.tables:
         for group in table.groups:

@@ -28,6 +28,7 @@ from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity_settings
 from chimera.rundir.records import LIST, Record, records
+from chimera.rundir.safe_io import check_links
 from chimera.rundir.steps import read as read_steps
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
@@ -288,7 +289,14 @@ def collect(found: Iterable[Path | Record]) -> tuple[list[Run], dict[Path, str]]
             runs.append(read(each) if isinstance(each, Path) else of_record(each))
         except UserError as error:
             broken[path_of(each)] = one_line(error)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            OSError,
+        ) as error:
             broken[path_of(each)] = one_line(f"its files are not those of a run: {error!r}")
     return runs, broken
 
@@ -297,10 +305,11 @@ def read(path: Path) -> Run:
     """Read a run.
 
     Raises:
-        UserError: a file of it cannot be read, or nests too deep.
-        KeyError, TypeError, ValueError, AttributeError, OverflowError: a file holds something else.
+        UserError: a file of it cannot be read, is a link out of it, or nests too deep.
+        KeyError, TypeError, ValueError, AttributeError, OSError: a file holds something else.
     """
     directory = RunDir(path)
+    check_links(path)
     state = one_line(directory.status().get("state"))[:40]
     state = "STOPPED" if state == "RUNNING" and not directory.is_running() else state
     return _run(path, state, directory.config(), directory.record())
@@ -320,10 +329,10 @@ def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any])
     data = config["data"]
     trainer = config["trainer"]
     length = data.get("seq_len") or config["model"].get("max_len")
-    batch = data.get("batch_size")
+    factors = (length, data.get("batch_size"), trainer.get("accumulate_grad_batches") or 1)
     tokens = None
-    if isinstance(length, int) and isinstance(batch, int):
-        tokens = float(length * batch * (trainer.get("accumulate_grad_batches") or 1))
+    if all(isinstance(factor, int) for factor in factors):
+        tokens = _number(math.prod(factors))
     facts = flatten(record)
     return Run(
         path=path,
@@ -368,7 +377,7 @@ def _settings(config: dict[str, Any]) -> dict[str, str]:
     """Flat settings on which the numbers of a run depend, as text, and its choices by group."""
     choices = {k: v for k, v in config["choices"].items() if k not in NOT_SHOWN}
     settings = flatten(identity_settings(config))
-    return {key: _shown(value) for key, value in {**settings, **choices}.items()}
+    return {one_line(key)[:100]: _shown(value) for key, value in {**settings, **choices}.items()}
 
 
 def _shown(value: object) -> str:

@@ -145,7 +145,7 @@ def start_commands(results: TableResults) -> list[str]:
     for digits in sorted(started):
         file = next((run / "overrides.txt" for run in runs_of(digits)), None)
         if file is not None and file.is_file():
-            found.append(file.read_text("utf-8").splitlines())
+            found.append(file.read_text("utf-8").split("\n")[:-1])
         elif (record := kept.get(digits)) is not None:  # the run is gone
             found.append(record.overrides)
     return [_command("train", *words) for words in found]

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chimera.rundir.safe_io import replacing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -60,7 +62,8 @@ def save(figure: Figure, file: Path, forms: Sequence[str] = ("png", "svg", "pdf"
     undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with matplotlib.rc_context(fonts):
         for form in forms:
-            figure.savefig(file.with_suffix(f".{form}"), dpi=DPI, metadata=undated[form])
+            with replacing(file.with_suffix(f".{form}")) as new:
+                figure.savefig(new, format=form, dpi=DPI, metadata=undated[form])
 
 
 def escaped(text: str) -> str:

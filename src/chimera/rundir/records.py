@@ -38,7 +38,14 @@ from chimera.rundir.portable import (
     portable_result,
     thinned,
 )
-from chimera.rundir.safe_io import check_fields, make_folder, parse_json, read_json, write_atomic
+from chimera.rundir.safe_io import (
+    check_fields,
+    make_folder,
+    parse_json,
+    read_json,
+    read_text,
+    write_atomic,
+)
 from chimera.rundir.steps import read
 
 if TYPE_CHECKING:
@@ -263,19 +270,26 @@ def of_run(run: Path) -> Record:
         raise UserError(f"{run} is {state}; records are kept of finished runs")
     config = directory.config()
     words = run / "overrides.txt"
-    lines = words.read_text(encoding="utf-8").split("\n")[:-1] if words.is_file() else []
+    lines = read_text(words, errors="replace").split("\n")[:-1] if words.is_file() else []
     log = read(directory.steps)
-    return Record(
-        identity(config),
-        config["name"],
-        log["timestamp"].iloc[-1][:19] if len(log) else "",
-        portable_config(config, run),
-        portable_overrides(lines),
-        portable_result(directory.record()) | {"identity": identity(config)},
-        portable_environment(read_json(run / "environment.json")),
-        thinned(log),
-        folder_of(config),
-    )
+    try:
+        digits = identity(config)
+        values = {
+            "identity": digits,
+            "name": config["name"],
+            "date": log["timestamp"].iloc[-1][:19] if len(log) else "",
+            "config": portable_config(config, run),
+            "overrides": portable_overrides(lines),
+            "result": portable_result(directory.record()) | {"identity": digits},
+            "environment": portable_environment(read_json(run / "environment.json")),
+            "steps": thinned(log),
+        }
+        folder = folder_of(config)
+    except UserError:  # which is a ValueError
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{run}: its files are not those of a run: {error!r}") from error
+    return _checked(values, digits, folder, run)
 
 
 def folder_of(config: Mapping[str, Any]) -> Path:
@@ -367,12 +381,12 @@ def _line(record: Record) -> str:
 def _listed(file: Path) -> list[str]:
     """Identities in a list; empty where there is no file."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {one_line(error)}") from error
-    return [line.partition("\t")[0] for line in text.splitlines()[1:]]
+    return [line.partition("\t")[0] for line in text.split("\n")[1:] if line]
 
 
 def _lines(file: Path) -> dict[str, bytes]:
@@ -381,7 +395,7 @@ def _lines(file: Path) -> dict[str, bytes]:
     Raises:
         UserError: it cannot be read.
     """
-    return _unpacked(file, file.stat().st_mtime_ns) if file.exists() else {}
+    return _unpacked(file, file.stat().st_mtime_ns) if file.is_file() else {}
 
 
 @lru_cache(maxsize=64)
@@ -414,7 +428,21 @@ def _record(folder: Path, digits: str) -> Record:
     if (line := _lines(file).get(digits)) is None:
         raise UserError(f"{file} lacks the run {digits}, which {LIST} lists; restore both files")
     where = f"{file}: the record {digits}"
-    values = parse_json(line, where)
+    return _checked(parse_json(line, where), digits, folder, where)
+
+
+def _checked(values: dict[str, Any], digits: str, folder: Path, where: object) -> Record:
+    """The record with these fields.
+
+    Args:
+        values: by field.
+        digits: identity that it should have.
+        folder: of the record.
+        where: the fields are from, for the message.
+
+    Raises:
+        UserError: it would not count.
+    """
     check_fields(values, FIELDS, where)
     metrics = values["result"].get("metrics")
     if not isinstance(metrics, dict) or not all(_is_number(value) for value in metrics.values()):

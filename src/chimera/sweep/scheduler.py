@@ -105,7 +105,9 @@ class Scheduler:
             job.finish()
         elif self.stops:
             saved = job.status().get("state") == "STOPPED"
-            job.become(State.STOPPED, "saved" if saved else "its last checkpoint is kept")
+            kept = any(job.directory.checkpoints.glob("*.ckpt"))
+            unsaved = "its last checkpoint is kept" if kept else "it has no checkpoint yet"
+            job.become(State.STOPPED, "saved" if saved else unsaved)
         elif code == 2 and (job.directory.is_running() or job.directory.is_locked()):
             job.become(State.ELSEWHERE)
         else:

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from chimera.adapter.sora import Gate
 from chimera.config.arguments import read
 from chimera.report.formatting import show_grid
+from chimera.rundir.safe_io import replacing
 from chimera.tables import run
 
 Array = NDArray[np.float64]
@@ -177,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
         largest = {update: np.abs(path).max(axis=1) for update, path in paths.items()}
         steps = zip(range(still.steps + 1), *largest.values(), strict=True)
         for name, lines in (("lasso", [head, *found]), ("gates", [("step", *UPDATES), *steps])):
-            with (to / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            with replacing(to / f"{name}.csv") as new, new.open("w", newline="") as file:
                 csv.writer(file).writerows(lines)
         draw(largest, to / "gates.png")
 
