@@ -54,7 +54,8 @@ def main() -> dict[str, Any]:
                 file = Path(folder) / f"{kind}.gguf"
                 made = convert(model, max_len=512)
                 data = {name: stored(name, tensor, kind) for name, tensor in made.tensors.items()}
-                write(file, made, vocabulary(tokenizer), data, kind=kind, name="x", about="x")
+                words = vocabulary(tokenizer, [tokenizer.sep_id])
+                write(file, made, words, data, kind=kind, name="x", about="x")
                 rivals[f"llama.cpp {kind}"] = theirs(file)
                 sizes[kind] = file.stat().st_size
             seconds = turns(rivals, rounds=ROUNDS, warmup=1)

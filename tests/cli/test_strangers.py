@@ -88,7 +88,7 @@ OTHERS = [
     ("eval run=no_tokenizer", ["no_tokenizer/tokenizer holds no saved tokenizer"]),
     ("eval run=bad_record", ["bad_record/run.json cannot be read"]),
     ("eval run=run length=100000000", ["max_len=16", "100000000"]),
-    ("generate run=run prompts=latin.txt", ["prompts=latin.txt", "not UTF-8", "iconv"]),
+    ("generate run=run prompts=latin.txt", ["latin.txt", "not UTF-8", "iconv"]),
     ("generate run=run prompts=empty.txt", ["holds no prompt"]),
     ("generate run=run prompt=x max_new=99", ["max_new=99 after a prompt", "max_len=16", "lower"]),
     ("generate run=run prompt=x seed=99999999999", ["seed=99999999999", "at most 4294967295"]),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from chimera.data.tokenizer.base import Tokenizer, load
+from chimera.data.tokenizer.base import Template, Tokenizer, load
 from chimera.data.tokenizer.byte_bpe import ByteBPE
 from chimera.data.tokenizer.sentence_piece import SentencePiece
 from chimera.data.tokenizer.word import counted
@@ -54,6 +54,19 @@ def test_loads_from_its_folder_alone(tokenizer: Tokenizer, tmp_path: Path) -> No
     )
     for a, b in zip(tokenizer.encode(TEXTS), again.encode(TEXTS), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_decoders_text_begins_as_in_its_training() -> None:
+    tokenizer = SentencePiece(vocab_size=300, num_threads=1).build(sentences(50))
+    end, start = tokenizer.sep_id, tokenizer.cls_id
+    cases = {  # by the template's start and end: after packed documents, and of instructions
+        ((start,), (end,)): ((end,), (start,)),
+        ((start,), ()): ((start,), (start,)),
+        ((), ()): ((end,), ()),
+    }
+    for (first, last), wanted in cases.items():
+        tokenizer.template = Template(first, (end,), last)
+        assert (tokenizer.opening(packed=True), tokenizer.opening(packed=False)) == wanted
 
 
 def test_loading_from_elsewhere_is_refused(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def folder(
         "adapter": "none",
         "tied": tied,
     }
-    about |= files.write(to, about, asdict(shape), own, causal=causal)
-    assert tokenizer.write(own, to, decodes=causal, max_len=shape.max_len) is None
+    opening = own.opening(packed=True) if causal else None
+    about |= files.write(to, about, asdict(shape), own, causal=causal, opening=opening)
+    assert tokenizer.write(own, to, opening=opening, max_len=shape.max_len) is None
     (to / "config.json").write_text(json.dumps(about))
     return model

@@ -21,6 +21,7 @@ from chimera.adapter.shared.low_rank import adapted
 from chimera.cli.export import main as export
 from chimera.cli.train import main as train
 from chimera.export import load
+from chimera.generate import text as generating
 from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
 from chimera.model.decode import pad_left
@@ -111,6 +112,36 @@ def test_the_logits_are_the_runs(name: str, runs: Path, tmp_path: Path) -> None:
     assert all(f"| {metric} |" in card for metric in record["metrics"])
 
 
+@pytest.mark.filterwarnings("ignore:.*embeddings are no longer tied")
+def test_a_trained_table_leaves_the_tied_head_as_peft_leaves_it(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the embedding is trained; merged and saved, the head keeps the matrix that it had."""
+    from peft import LoraConfig, get_peft_model
+
+    assert export([f"run={runs}/rope", f"to={tmp_path}/out"]) == 0
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    how = LoraConfig(target_modules="all-linear", r=2, modules_to_save=["embedding"])
+    tuned = get_peft_model(model, how)
+    ids = torch.arange(4, 12)[None]
+    tuned(ids, labels=ids).loss.backward()
+    torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], 5.0).step()
+    wanted = tuned.eval()(ids).logits
+    merged = tuned.merge_and_unload()
+    torch.testing.assert_close(merged(ids).logits, wanted, atol=1e-5, rtol=1e-5)
+    merged.save_pretrained(tmp_path / "saved")
+    AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
+    again = AutoModelForMaskedLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
+    for found in (again, load(tmp_path / "saved").model):
+        assert torch.equal(found(ids).logits, merged(ids).logits)
+    text = ["data=text", f"data.path={runs}/text.txt", f"run_dir={tmp_path}/x", *QUIET]
+    capsys.readouterr()
+    text += [f"data.cache_dir={runs}/cache", f"tokenizer.path={tmp_path}/saved"]
+    assert train([f"init_from={tmp_path}/saved", *text]) == 2
+    assert "add model.tie_head=false" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("how", "tolerance"), [("merge", 1e-5), ("keep", 0.0)])
 def test_a_graft_stays_in_the_model(how: str, tolerance: float, runs: Path, tmp_path: Path) -> None:
     assert export([f"run={runs}/grafted", f"to={tmp_path}/out", f"adapter={how}"]) == 0
@@ -120,6 +151,26 @@ def test_a_graft_stays_in_the_model(how: str, tolerance: float, runs: Path, tmp_
     for model in (found.model, theirs):
         got = answer(model, found.tokenizer.vocab_size)
         torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["body_causal", "grafted"])
+def test_a_text_begins_here_as_there(
+    name: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pretrained decoder's text begins by its template."""
+    assert export([f"run={runs}/{name}", f"to={tmp_path}/out"]) == 0
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    asked: list[list[int]] = []
+
+    def told(model: Any, prompts: list[list[int]], *_: Any, **how: Any) -> Any:
+        asked.extend(prompts)
+        return iter(())
+
+    monkeypatch.setattr(generating, "decode", told)
+    shown: list[str] = []
+    generating.write(Generation(run=str(runs / name), prompt="the cat"), shown.append)
+    assert asked == [theirs("the cat")["input_ids"]]
+    assert asked[0][0] == theirs.bos_token_id == load(tmp_path / "out").tokenizer.template.start[0]
 
 
 @pytest.mark.parametrize("name", ["body", "body_masked", "body_causal"])

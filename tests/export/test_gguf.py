@@ -61,7 +61,7 @@ def model_of(settings: dict[str, Any], **choices: str) -> Any:
 def file_of(model: Any, to: Path, kind: Type = "f32") -> Path:
     made = convert(model, max_len=32)
     data = {name: stored(name, tensor, kind) for name, tensor in made.tensors.items()}
-    words = vocabulary(pieces())
+    words = vocabulary(pieces(), [pieces().sep_id])
     del words["precompiled_charsmap"]  # the reader takes seconds for its 240,000 bytes
     write(to, made, words, data, kind=kind, name="test", about="of a test")
     return to

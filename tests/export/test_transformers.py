@@ -84,7 +84,8 @@ def test_embeddings_are_got_set_and_resized(tied: bool, tmp_path: Path) -> None:
     folder(tmp_path / "out", settings={"tie_head": tied})
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
     table = model.get_input_embeddings()
-    assert (model.get_output_embeddings() is None) is tied
+    assert (model.get_output_embeddings().weight is table.weight) is tied
+    assert model.config.tie_word_embeddings is tied
     size = len(table.weight)
     ids = zoo.tokens(1, 5)
     with torch.no_grad():

@@ -83,10 +83,11 @@ def test_ids_of_any_kind_give_our_text() -> None:
 def test_transformers_loads_it_with_special_tokens_by_role(tmp_path: Path) -> None:
     ours = built()
     middle = ours.encode(["the cat"])[0].tolist()
-    for decodes in (False, True):
-        assert tokenizer.write(ours, tmp_path, decodes=decodes, max_len=64) is None
+    for opening in (None, [], [ours.cls_id], [ours.sep_id]):
+        decodes = opening is not None
+        assert tokenizer.write(ours, tmp_path, opening=opening, max_len=64) is None
         theirs = AutoTokenizer.from_pretrained(tmp_path)
-        start, end = ([ours.sep_id], []) if decodes else ([ours.cls_id], [ours.sep_id])
+        start, end = ([ours.cls_id], [ours.sep_id]) if opening is None else (opening, [])
         assert theirs("the cat")["input_ids"] == [*start, *middle, *end]
         assert theirs("the cat", add_special_tokens=False)["input_ids"] == middle
         ids = theirs("the [MASK] cat", add_special_tokens=False)["input_ids"]
@@ -94,6 +95,7 @@ def test_transformers_loads_it_with_special_tokens_by_role(tmp_path: Path) -> No
         assert [i for i in ids if i != ours.mask_id] == middle
         assert (theirs.pad_token_id, theirs.mask_token_id) == (ours.pad_id, ours.mask_id)
         assert theirs.eos_token_id == (ours.sep_id if decodes else None)
+        assert theirs.bos_token_id == ([*start, ours.sep_id][0] if decodes else None)
         assert theirs.padding_side == ("left" if decodes else "right")
         assert theirs.model_max_length == 64
         assert len(theirs) == ours.vocab_size

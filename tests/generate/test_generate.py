@@ -13,6 +13,7 @@ from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.generate.decode import choose, decode, generators, probabilities
 from chimera.generate.settings import Generation
+from chimera.generate.text import _print
 from chimera.model.decode import pad_left
 from chimera.model.language import LanguageModel
 from tests.kit import close
@@ -146,6 +147,15 @@ def test_tokens_are_drawn_in_proportion() -> None:
     assert (share - want).abs().max() < 0.02
 
 
+def test_a_terminal_gets_no_control_characters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _print("\x1b[31m")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _print("a\x1b[31m\tb\r\n")
+    assert capsys.readouterr().out == "\x1b[31ma\ufffd[31m\tb\ufffd\n"
+
+
 def test_arguments_are_parsed(tmp_path: Path) -> None:
     how = read(
         Generation,
@@ -155,8 +165,9 @@ def test_arguments_are_parsed(tmp_path: Path) -> None:
     assert how == Generation("x", "12 = a", max_new=5, top_p=0.5, greedy=True, seed=7)
     assert read(Generation, ["run=x", "prompt=12"], "").prompt == "12"
     file = tmp_path / "p.txt"
-    file.write_text("one\n\ntwo\n")
-    assert read(Generation, ["run=x", f"prompts={file}"], "").texts() == ["one", "two"]
+    file.write_bytes("\ufeffone\u2028more\n\r\ntwo\r\n".encode())
+    texts = read(Generation, ["run=x", f"prompts={file}"], "").texts()
+    assert texts == ["one\u2028more", "two"]
 
 
 @pytest.mark.parametrize(

@@ -206,10 +206,10 @@ def test_answers_are_in_the_order_of_the_questions() -> None:
         (Question("x", "which one", ("1", "2", "3", "4"), "B"), None),
         (Question("x", "who " + "is it " * 9, ("1", "2", "3", "4"), "C"), None),
     ]
-    found = answer(Told(), tokenizer, asked, length=500, batch=1)
+    found = answer(Told(), tokenizer, asked, start=(), length=500, batch=1)
     assert found.texts == ["B", "A"]
     assert [one["em"] for one in found.scores] == [1.0, 0.0]
-    assert answer(Told(), tokenizer, asked[:1], length=40).shortened == 1
+    assert answer(Told(), tokenizer, asked[:1], start=(), length=40).shortened == 1
 
 
 def test_questions_are_made_from_records() -> None:

@@ -114,6 +114,7 @@ def evaluate(
         raise UserError(f"run={directory.path} is no causal model; it cannot answer")
     run = restore(directory, "newest", trust=trust)
     tokenizer = run.tokenizer
+    opening = tokenizer.opening(packed=run.task.plain_text)
     models = {"trained": run.task.model}
     if config["choices"]["adapter"] != "none":
         start = location(config)
@@ -121,7 +122,7 @@ def evaluate(
         models["base"] = base.model
     results = {}
     for name, model in models.items():
-        answers = answer(model.eval(), tokenizer, questions, **sizes)
+        answers = answer(model.eval(), tokenizer, questions, start=opening, **sizes)
         results[name] = {
             "metrics": {
                 metric: {"mean": mean, "std": deviation}

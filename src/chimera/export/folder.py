@@ -12,6 +12,7 @@ export.json         hashes of the files
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,11 @@ def export(
         if adapter != "alone":
             model = packed(model) if pack else model
             _write_weights(made, about, model)
-            missing = _write_code(made, about, model, restored.tokenizer)
+            opening = restored.tokenizer.opening(packed=restored.task.plain_text)
+            missing = _write_code(made, about, model, restored.tokenizer, opening)
             write_json(made / "config.json", about)
-        write_atomic(made / "README.md", card(about, record, sizes, missing))
+        beside = (made / "adapter").exists()
+        write_atomic(made / "README.md", card(about, record, sizes, missing, beside=beside))
     return about
 
 
@@ -142,7 +145,9 @@ def _write_weights(to: Path, about: dict[str, Any], model: nn.Module) -> None:
     save_body(model, to)
 
 
-def _write_code(to: Path, about: dict[str, Any], model: Any, tokenizer: Tokenizer) -> str | None:
+def _write_code(
+    to: Path, about: dict[str, Any], model: Any, tokenizer: Tokenizer, opening: Sequence[int]
+) -> str | None:
     """Write code, tokenizer and their keys of config.json; returns why there is no fast tokenizer.
 
     Args:
@@ -150,6 +155,7 @@ def _write_code(to: Path, about: dict[str, Any], model: Any, tokenizer: Tokenize
         about: contents of config.json, added to.
         model: as it was written.
         tokenizer: of the model.
+        opening: ids before a text, if the model is a decoder.
     """
     config = about["chimera"]
     settings = instantiate(config["model"])
@@ -160,13 +166,10 @@ def _write_code(to: Path, about: dict[str, Any], model: Any, tokenizer: Tokenize
         names = without_adapters(model).keys()
         about |= hf.write_body(to, about, set(names), tokenizer, causal=causal)
     else:
-        about |= hf.write(to, about, asdict(settings), tokenizer, causal=causal)
+        about |= hf.write(to, about, asdict(settings), tokenizer, causal=causal, opening=opening)
+    decodes = causal and not about["outputs"]
     return hf_tokenizer.write(
-        tokenizer,
-        to,
-        decodes=causal and not about["outputs"],
-        of_body=of_body,
-        max_len=settings.max_len,
+        tokenizer, to, opening=opening if decodes else None, max_len=settings.max_len
     )
 
 

@@ -22,7 +22,12 @@ PIPELINES = {
 
 
 def card(
-    about: dict[str, Any], record: dict[str, Any], sizes: Bytes, missing: str | None = None
+    about: dict[str, Any],
+    record: dict[str, Any],
+    sizes: Bytes,
+    missing: str | None = None,
+    *,
+    beside: bool = False,
 ) -> str:
     """README.md of an exported folder.
 
@@ -31,6 +36,7 @@ def card(
         record: contents of the run's run.json.
         sizes: of the trained model.
         missing: why there is no tokenizer for transformers.
+        beside: whether an adapter is kept beside the weights.
     """
     made = next(iter(about.get("architectures", [])), "")
     pipeline, first_call = next((PIPELINES[end] for end in PIPELINES if end in made), (None, None))
@@ -62,6 +68,6 @@ def card(
         first_call=first_call,
         choices={g: c for g, c in chosen if c != "none" and g not in LEFT_OUT},
         metrics={k: f"{v:,.4g}" if isinstance(v, float) else v for k, v in metrics.items()},
-        beside="kept beside" in about["adapter"] or "kept separate" in about["adapter"],
+        beside=beside,
     )
     return f"{filled}\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from chimera.config.signatures import attribute
+from chimera.data.source.files import read_lines
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
 
@@ -60,13 +61,7 @@ class Generation:
             raise UserError(
                 f"prompts={self.prompts} is not there; it takes a file, a prompt a line"
             )
-        try:
-            lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"prompts={self.prompts}: byte {error.start} is not UTF-8; convert the file first,"
-                " e.g. iconv -f latin1 -t utf-8"
-            ) from error
+        lines = [line.rstrip("\r\n") for line in read_lines(file) if line.strip()]
         if not lines:
             raise UserError(f"prompts={self.prompts} holds no prompt; it takes one a line")
         return lines

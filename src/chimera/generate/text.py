@@ -27,14 +27,15 @@ def write(settings: Generation, out: Callable[[str], object] | None = None) -> i
     Raises:
         UserError: no checkpoint.
     """
-    out = out or sys.stdout.write
+    out = out or _print
     texts = settings.texts()
     run = restore(RunDir(Path(settings.run)), settings.checkpoint, trust=settings.trust)
     gpu = torch.cuda.is_available() and run.settings.accelerator != "cpu"
     model = cast(LanguageModel, run.task.model.to("cuda" if gpu else "cpu").eval())
     tokenizer = run.tokenizer
-    # A document begins after another one's end.
-    prompts = [[tokenizer.sep_id, *map(int, ids)] for ids in tokenizer.encode(texts)]
+    opening = tokenizer.opening(packed=run.task.plain_text)
+    encoded = tokenizer.encode(texts)
+    prompts = [[*opening, *map(int, ids)] or [tokenizer.sep_id] for ids in encoded]
     for start in range(0, len(prompts), settings.batch):
         batch = prompts[start : start + settings.batch]
         tokens = decode(
@@ -69,6 +70,13 @@ def _stream(
         sys.stdout.flush()
         shown = text
     out("\n")
+
+
+def _print(text: str) -> None:
+    """Write to standard output; a terminal gets no control characters but line breaks and tabs."""
+    if sys.stdout.isatty():
+        text = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    sys.stdout.write(text)
 
 
 def _whole(text: str) -> str:

@@ -7,6 +7,7 @@ targets: at 15 % masked positions, logits cost 15 % of logits at all positions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from chimera.contract import Norm
+from chimera.ops.straight import straight
+
+
+class TableLayer(nn.Linear):
+    """The table of an embedding [v d] as a layer, with the same parameter and quantisation."""
+
+    def __init__(self, embedding: Any) -> None:
+        rows, width = embedding.weight.shape
+        super().__init__(width, rows, bias=False, device="meta")
+        self.weight = embedding.weight
+        self.rule = getattr(embedding, "rule", None)
+
+    def forward(
+        self, x: Float[Tensor, "... d"], bias: Float[Tensor, " v"] | None = None
+    ) -> Float[Tensor, "... v"]:
+        quantised = self.rule and straight(self.weight, self.rule.quantised(self.weight))
+        return F.linear(x, self.weight if quantised is None else quantised, bias)
 
 
 class Head(nn.Module):
@@ -50,6 +68,21 @@ class Head(nn.Module):
         self.norm = norm(dim) if transform else None
         self.output = None if table else linear(dim, vocab_size, bias=False, role="head")
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+        self._of_table = False
+
+    def add_layer(self, embedding: nn.Module, *, tied: bool) -> None:
+        """Give a tied head a layer, which other libraries look for, train, wrap and untie.
+
+        Args:
+            embedding: of the table.
+            tied: whether the layer's weight is still the table, or starts as a copy.
+        """
+        layer = TableLayer(embedding)
+        if not tied:
+            layer.weight = nn.Parameter(layer.weight.detach().clone())
+        self.output = layer
+        self.table = None
+        self._of_table = True
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... v"]:
         if self.transform is not None and self.norm is not None:
@@ -59,5 +92,7 @@ class Head(nn.Module):
         if self.output is None and self.table is not None:
             return F.linear(x, self.table(), self.bias)
         assert self.output is not None
+        if self._of_table:
+            return self.output(x, self.bias)
         logits = self.output(x)
         return logits if self.bias is None else logits + self.bias

@@ -21,6 +21,9 @@ from chimera.rundir.checkpoint_io import model_tensors
 from chimera.rundir.safe_io import write_json
 from chimera.rundir.tensors import load_tensors
 
+#: Matrix of a head that is not tied to the embeddings.
+UNTIED = "head.output.weight"
+
 
 def read(file: Path) -> dict[str, Tensor]:
     """Read the model's tensors by name, from a checkpoint or a safetensors file."""
@@ -44,8 +47,12 @@ def restore(model: nn.Module, file: Path, *, tied: Mapping[str, str] | None = No
     for name, saved in (tied or {}).items():
         if saved not in tensors:
             raise UserError(f"{file} has no weights for {saved}, which {name} is tied to")
-        tensors[name] = tensors[saved]
+        if not tensors.setdefault(name, tensors[saved]).equal(tensors[saved]):
+            raise UserError(f"{file} has other weights for {name} than for {saved}, its twin")
     names = model.state_dict().keys()
+    if UNTIED in tensors.keys() - names:  # of an export, by peft
+        cast(Any, model).head.add_layer(cast(Any, model).backbone.embedding, tied=False)
+        names = model.state_dict().keys()
     hint = "the file belongs to a model with other components or another size"
     for name in tensors:
         if name not in names:
@@ -84,6 +91,11 @@ def start_from(model: nn.Module, init_from: str | None) -> None:
     folder = run.weights.is_dir()  # a checkpoint of transformers
     tensors = converted(model, run.weights) if folder else read(run.weights)
     part = model
+    if UNTIED in tensors and getattr(getattr(model, "head", None), "table", None) is not None:
+        raise UserError(
+            f"init_from={init_from} has a matrix of its own in its head, which is no more the"
+            " table of embeddings; add model.tie_head=false"
+        )
     if not model.state_dict().keys() <= tensors.keys():  # another head
         tensors = _of_backbone(tensors, model)
         part = cast(nn.Module, model.backbone)

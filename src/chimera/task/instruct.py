@@ -147,7 +147,10 @@ class Instruct(CausalLM):
         if not self._questions:
             return {}
         training = self.model.training
-        answers = answer(self.model.eval(), self._tokenizer, self._questions, length=self._length)
+        start = self._tokenizer.opening(packed=False)
+        answers = answer(
+            self.model.eval(), self._tokenizer, self._questions, start=start, length=self._length
+        )
         self.model.train(training)
         metrics: dict[str, float] = {}
         for metric, (mean, deviation) in summary(answers.scores).items():

@@ -199,6 +199,7 @@ def answer(
     tokenizer: Tokenizer,
     questions: Sequence[Asked],
     *,
+    start: Sequence[int],
     length: int,
     new: int = 8,
     batch: int = 8,
@@ -209,11 +210,11 @@ def answer(
         model: a causal language model of Chimera or of `chimera.model.hf`, in evaluation mode.
         tokenizer: of the model.
         questions: each with a solved example question, or None.
+        start: ids before a prompt, see `Tokenizer.opening`.
         length: largest number of tokens of a prompt.
         new: number of tokens of an answer.
         batch: prompts per batch.
     """
-    start = list(tokenizer.template.start)
     encoded = tokenizer.encode([prompt(question, example) for question, example in questions])
     whole = [list(map(int, ids)) for ids in encoded]
     prompts = [[*start, *ids[-(length - len(start)) :]] for ids in whole]

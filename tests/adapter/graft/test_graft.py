@@ -240,6 +240,17 @@ def test_what_cannot_be_is_said(change: dict[str, Any], message: str) -> None:
         liza(**{"model": causal_model(), "inner": no_adapter, **change})
 
 
+def test_an_attention_without_a_layer_number_is_refused() -> None:
+    """GPT-Neo's; with one place in the cache for all layers, decoding is another function."""
+    from transformers import GPTNeoConfig, GPTNeoForCausalLM
+
+    shape = GPTNeoConfig(
+        vocab_size=61, hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global"], 2]]
+    )
+    with pytest.raises(UserError, match="no layer number"):
+        grafted(GPTNeoForCausalLM(shape))
+
+
 def test_twice_is_refused_and_so_are_masks_made_beforehand() -> None:
     model = grafted(causal_model())
     with pytest.raises(UserError, match="has LiZAttention already"):

@@ -43,7 +43,12 @@ def attach(
     projections = []
     for name, layout in layouts.items():
         attention = model.get_submodule(name)
-        causal = bool(getattr(attention, "is_causal", True))
+        if not isinstance(getattr(attention, "layer_idx", None), int):
+            raise UserError(
+                f"adapter=liza does not support {type(attention).__name__} of {name}: it has no"
+                " layer number (layer_idx), by which a cache holds its memory"
+            )
+        causal = bool(getattr(attention, "is_causal", True))  # the model is, as a whole
         try:
             memory = GraftedMemory(
                 layout,

@@ -90,7 +90,7 @@ class GraftedMemory(nn.Module):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Hook before the base attention: hook its projections, limit its mask to `max_cache`."""
         past = argument(attention, args, kwargs, "past_key_values", "past_key_value")
-        index = getattr(attention, "layer_idx", 0)
+        index: Any = attention.layer_idx
         layer = None if past is None else stateful_layer(past, index, self.max_cache)
         self._call = call = Call(layer)
         for name in self.layout.inputs:

@@ -11,7 +11,6 @@ The model keeps its class and the names of its weights.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -28,7 +27,7 @@ from chimera.config.schema import check_value
 from chimera.config.trusted_config import check_fetching
 from chimera.errors import UserError, one_line
 from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
-from chimera.rundir.safe_io import read_json
+from chimera.rundir.safe_io import read_json, write_json
 from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
 
 SETTINGS = "liza.json"
@@ -125,11 +124,11 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"base": None if whole else model.name_or_path, "dtype": _dtype(model)}
     settings |= _options(model)
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     if whole:
         model.config.save_pretrained(folder)
         with usual_mode(folder / WHOLE):
             save_model(model, str(folder / WHOLE))
+        write_json(folder / SETTINGS, settings)
         return
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     new = {
@@ -138,6 +137,7 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
         if name in trained or ".liza." in name or ".update." in name
     }
     save_tensors(new, folder / NEW)
+    write_json(folder / SETTINGS, settings)
 
 
 def load(folder: str | Path, base: str | Path | None = None) -> Any:

@@ -64,7 +64,7 @@ class InstructDataModule(DataModule):
     def _samples(self, split: Split) -> Loadable:
         tokenizer = self.prepared.tokenizer
         examples = [
-            example(i, record, tokenizer, self.corpus.seq_len, tokenizer.template.start)
+            example(i, record, tokenizer, self.corpus.seq_len, tokenizer.opening(packed=False))
             for i, record in enumerate(self.records[split])
         ]
         return InOrder(examples), partial(collate, pad_id=tokenizer.pad_id)

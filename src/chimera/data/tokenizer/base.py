@@ -92,6 +92,19 @@ class Tokenizer(ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """Text of a sequence of ids, without special tokens."""
 
+    def opening(self, *, packed: bool) -> tuple[int, ...]:
+        """Ids before a decoder's text, as it was trained; there may be none.
+
+        Packed documents follow the end of one another. Instructions begin as the template says, and
+        so does any text where the template ends none: it is a pretrained decoder's.
+
+        Args:
+            packed: whether the decoder was trained on packed documents.
+        """
+        if packed and (self.template.end or not self.template.start):
+            return (self.sep_id,)
+        return self.template.start
+
     @abstractmethod
     def _write(self, folder: Path) -> None: ...
 

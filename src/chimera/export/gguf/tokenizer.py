@@ -11,6 +11,7 @@ ones: so they are found. Another character that is no piece becomes [UNK] there,
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from chimera.data.tokenizer.base import Tokenizer
@@ -25,12 +26,18 @@ ASCII = frozenset(bytes([code]) for code in range(0x21, 0x7F))
 KNOWN = "llama.cpp reads SentencePiece unigram models and byte-level BPE as GPT-2's"
 
 
-def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The keys `tokenizer.ggml.…` of a file; a text begins with the token that ends documents.
+def vocabulary(tokenizer: Tokenizer, opening: Sequence[int]) -> dict[str, Any]:
+    """The keys `tokenizer.ggml.…` of a file.
+
+    Args:
+        tokenizer: of the model.
+        opening: ids before a text, see `Tokenizer.opening`.
 
     Raises:
         UserError: llama.cpp does not know such a tokenizer.
     """
+    if len(opening) > 1:
+        raise UserError(f"a text begins with {len(opening)} special tokens; GGUF knows one")
     if isinstance(tokenizer, SentencePieceTokenizer):
         keys = _unigram(tokenizer)
     elif isinstance(tokenizer, FastTokenizer):
@@ -39,11 +46,11 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
         raise UserError(f"{type(tokenizer).__name__} has no form in GGUF; {KNOWN}")
     special = tokenizer.special
     return keys | {
-        "bos_token_id": special.sep,
+        "bos_token_id": (*opening, special.sep)[0],
         "eos_token_id": special.sep,
         "unknown_token_id": special.unk,
         "padding_token_id": special.pad,
-        "add_bos_token": True,
+        "add_bos_token": bool(opening),
         "add_eos_token": False,
     }
 

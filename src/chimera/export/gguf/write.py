@@ -69,7 +69,7 @@ def export(run: RunDir, to: Path, *, kind: Type = "f16", trust: bool = False) ->
         made = convert(model, max_len=config["model"]["max_len"])
     except NotInGGUF as error:
         raise UserError(named(error, config["choices"])) from error
-    words = vocabulary(restored.tokenizer)
+    words = vocabulary(restored.tokenizer, restored.tokenizer.opening(packed=task.plain_text))
     data = {name: stored(name, tensor, kind) for name, tensor in made.tensors.items()}
     if kind in TERNARY and not any(of == kind for _, of in data.values()):
         raise UserError(f"type={kind} is for ternary weights, and this model has none; use q8_0")

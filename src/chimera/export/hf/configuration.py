@@ -47,7 +47,7 @@ class ChimeraConfig(PretrainedConfig):
     max_position_embeddings: int | None = None
     is_decoder: bool | None = None
     use_cache: bool = True
-    tie_word_embeddings: bool = False  # a tied head reads the table; there is no second tensor
+    tie_word_embeddings: bool = False
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None

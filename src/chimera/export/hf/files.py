@@ -31,6 +31,7 @@ def write(
     tokenizer: Tokenizer,
     *,
     causal: bool,
+    opening: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Write code that needs nothing of this package; returns keys of config.json.
 
@@ -40,12 +41,14 @@ def write(
         shape: settings of `model=`, every one of them.
         tokenizer: of the model.
         causal: whether the model is a decoder.
+        opening: ids before a decoder's text; none or None: its end.
     """
     config = about["chimera"]
     flat.write(folder, {group: config[group] for group in ZOO if group != "adapter"})
     heads = [_language(causal), "SequenceClassification"]
     keys = _keys("Chimera", heads, about, tokenizer, causal=causal) | {
         "shape": shape,
+        "tie_word_embeddings": shape["tie_head"],
         "auxiliary": {k: v for k, v in (config["task"].get("weights") or {}).items() if v},
         "hidden_size": shape["dim"],
         "num_hidden_layers": shape["depth"] * shape["loops"],
@@ -56,7 +59,7 @@ def write(
         end = tokenizer.special.sep
         generation = {
             "pad_token_id": keys["pad_token_id"],
-            "bos_token_id": end,
+            "bos_token_id": (*(opening or ()), end)[0],
             "eos_token_id": end,
         }
         text = json.dumps(generation, indent=2) + "\n"

@@ -27,6 +27,7 @@ from chimera.export.hf.configuration import ChimeraConfig
 from chimera.export.hf.heads import Classifies, WithHead
 from chimera.export.hf.parts import named
 from chimera.model.backbone import State, Trunk
+from chimera.model.head import TableLayer
 from chimera.model.hidden_states import hidden_states
 from chimera.model.init import initialise
 from chimera.model.language import LanguageModel
@@ -241,6 +242,8 @@ class ChimeraPreTrainedModel(PreTrainedModel):
         head = getattr(self, "head", None)
         if head is not None and head.table is not None:
             head.table = value.table
+        elif head is not None and self.config.tie_word_embeddings:
+            self.tie_weights()
 
 
 class ChimeraModel(ChimeraPreTrainedModel, Trunk):
@@ -354,6 +357,9 @@ class _LanguageModel(_WithHead):
         model = build(config)
         self.backbone = ChimeraModel(config, model.backbone)
         self.head = model.head
+        embedding = model.backbone.embedding
+        if self.head.table is not None and isinstance(embedding, nn.Embedding):
+            self.head.add_layer(embedding, tied=config.tie_word_embeddings)
         self.post_init()
 
     def logits(self, out: Any, mask: Tensor | None, kept: Any) -> Tensor:
@@ -361,13 +367,18 @@ class _LanguageModel(_WithHead):
         return scores
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The head's matrix; None where it is the embedding's table."""
+        """The head's matrix; None where it is an embedding's packed table."""
         return self.head.output
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the head's matrix, which is then not the embedding's table."""
-        self.head.output = new_embeddings
-        self.head.table = None
+        """Replace the head's matrix."""
+        old = self.head.output
+        if isinstance(old, TableLayer) and type(new_embeddings) is nn.Linear:
+            old.weight = new_embeddings.weight
+            old.out_features = new_embeddings.out_features
+        else:
+            self.head.output = new_embeddings
+            self.head.table = None
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Change the number of tokens; new ones have a bias of 0."""

@@ -14,6 +14,7 @@ The library finds special tokens in a text by their names; our tokenizer never d
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ def write(
     tokenizer: Tokenizer,
     folder: Path,
     *,
-    decodes: bool = False,
-    of_body: bool = False,
+    opening: Sequence[int] | None = None,
     max_len: int,
 ) -> str | None:
     """Write `tokenizer.json` and `tokenizer_config.json`.
@@ -48,15 +48,14 @@ def write(
     Args:
         tokenizer: of the model.
         folder: exists.
-        decodes: a text begins with the end of the document before it and has no end, as
-            `generate.py` has it, and what is decoded may go on from another text; else special
-            tokens are those of the tokenizer's template.
-        of_body: the tokenizer came with the body, and keeps its template.
+        opening: of a decoder, ids before a text, which then has no end, as in `generate.py`; what
+            is decoded may go on from another text. None: special tokens are the template's.
         max_len: tokens per sequence in training.
 
     Returns:
         Why there are no such files; None if they were written.
     """
+    decodes = opening is not None
     fast = _fast(tokenizer, continues=decodes)
     if isinstance(fast, str):
         return fast
@@ -64,14 +63,10 @@ def write(
 
     special = tokenizer.special
     template = tokenizer.template
-    around = (*template.start, *template.middle, *template.end)
+    first, last = (template.start, template.end) if opening is None else (opening, ())
+    around = (*first, *template.middle, *last)
     names = {i: fast.id_to_token(i) for i in (*tokenizer.special_ids, *around)}
-    start, middle, end = (
-        [names[i] for i in part] for part in (template.start, template.middle, template.end)
-    )
-    if decodes and not of_body:
-        start = [names[special.sep]]
-        end = []
+    start, middle, end = ([names[i] for i in part] for part in (first, template.middle, last))
     fast.encode_special_tokens = False
     fast.post_processor = TemplateProcessing(
         single=[*start, "$A", *end],
@@ -81,7 +76,7 @@ def write(
     fast.save(str(folder / "tokenizer.json"))
     roles = {"pad": special.pad, "unk": special.unk, "cls": special.cls, "sep": special.sep}
     if decodes:
-        roles |= {"bos": special.sep, "eos": special.sep}
+        roles |= {"bos": (*first, special.sep)[0], "eos": special.sep}
     about: dict[str, Any] = {f"{role}_token": names[i] for role, i in roles.items()}
     if special.mask is not None:
         about["mask_token"] = names[special.mask]
