@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chimera.data.source import hub
 from chimera.errors import UserError
 from chimera.task.mmlu import METRICS, normalise, prompt, read, score, summary
 from tests.outside import DATA
@@ -80,9 +81,23 @@ def test_what_is_wrong_is_said(folder: Path) -> None:
         read(str(folder), "test", ["fine_arts"], None)
     with pytest.raises(UserError, match="holds no val/"):
         read(str(folder), "val", None, None)
-    (folder / "test/fine_art_test.csv").write_text("q,a,b,c,d,E\n")
-    with pytest.raises(UserError, match="row 1 is not a question"):
-        read(str(folder), "test", None, None)
+    for row in ("q,a,b,c,d,E", "q,a,b,c,d,", "q,a,b,c,d,BC", "q,a,b,c,A", "A"):
+        (folder / "test/fine_art_test.csv").write_text(f"q,a,b,c,d,B\n{row}\n")
+        with pytest.raises(UserError, match=r"fine_art_test\.csv: row 2 is not a question"):
+            read(str(folder), "test", None, None)
+
+
+def test_an_answer_from_the_hub_is_a_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"subject": "art", "question": " Who? ", "choices": ["a", "b", "c", "d"]}
+    for answer in (3, -1, 4, None):
+        rows = [{**row, "answer": 0}, {**row, "answer": answer}]
+        loaded = {"test": rows, "dev": rows[:1]}
+        monkeypatch.setattr(hub, "load_splits", lambda *_, loaded=loaded: loaded)
+        if answer == 3:
+            assert [q.gold for q, _ in read(None, "test", None, None)] == ["A", "D"]
+            continue
+        with pytest.raises(UserError, match="cais/mmlu: row 2 of test is not a question"):
+            read(None, "test", None, None)
 
 
 def test_whole_files(folder: Path) -> None:

@@ -17,7 +17,6 @@ This file imports torch only to answer: mistakes in a command line are told at o
 
 from __future__ import annotations
 
-import csv
 import re
 import string
 from collections.abc import Iterable, Sequence
@@ -30,10 +29,11 @@ import numpy as np
 
 from chimera.data.corpus.instruct import Record
 from chimera.data.source import hub
+from chimera.data.source.files import read_rows
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError, nearest
 
-LETTERS = "ABCD"
+LETTERS = ("A", "B", "C", "D")
 HUB = "cais/mmlu"
 METRICS = ("em", "pem", "qem", "pqem", "qem_articles_kept", "pqem_articles_kept")
 _INSTEAD = "data=<a folder with dev/ and test/ of MMLU's CSV files>"
@@ -102,25 +102,41 @@ def read(
 
 def _of_folder(folder: Path, part: str) -> list[Question]:
     found = []
-    for file in sorted((folder / part).glob(f"*_{part}.csv")):
-        subject = file.name.removesuffix(f"_{part}.csv")
-        with file.open(encoding="utf-8", newline="") as opened:
-            for number, row in enumerate(csv.reader(opened), 1):
-                if len(row) != 6 or row[5].strip() not in LETTERS:
-                    raise UserError(
-                        f"{file}: row {number} is not a question, four choices and one of"
-                        f" {LETTERS}; correct it"
-                    )
-                found.append(Question(subject, row[0].strip(), tuple(row[1:5]), row[5].strip()))
+    end = f"_{part}.csv"
+    for file in sorted((folder / part).glob("*")):
+        if file.name.lower().endswith(end):
+            for number, (_, row) in enumerate(read_rows(file), 1):
+                where = f"{file}: row {number}"
+                subject = file.name[: -len(end)]
+                found.append(_question(where, subject, row[0], row[1:-1], row[-1].strip()))
     return found
 
 
 def _of_hub(part: str) -> list[Question]:
     rows = hub.load_splits(HUB, "all", _INSTEAD)[{"val": "validation"}.get(part, part)]
+    letters = dict(enumerate(LETTERS))
     return [
-        Question(r["subject"], r["question"].strip(), tuple(r["choices"]), LETTERS[r["answer"]])
-        for r in rows
+        _question(
+            f"{HUB}: row {number} of {part}",
+            row["subject"],
+            row["question"],
+            row["choices"],
+            letters.get(row["answer"]),
+        )
+        for number, row in enumerate(rows, 1)
     ]
+
+
+def _question(where: str, subject: str, text: str, choices: Sequence[str], gold: Any) -> Question:
+    """The question of a row.
+
+    Raises:
+        UserError: it has not four choices, or another answer than their letters.
+    """
+    if len(choices) != len(LETTERS) or gold not in LETTERS:
+        letters = ", ".join(LETTERS)
+        raise UserError(f"{where} is not a question, four choices and one of {letters}; correct it")
+    return Question(subject, text.strip(), tuple(choices), gold)
 
 
 def from_records(records: Sequence[Record]) -> list[Asked]:
