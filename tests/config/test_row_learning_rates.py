@@ -76,7 +76,10 @@ def test_the_best_mean_over_all_seeds_wins_and_the_lowest_rate_at_a_tie() -> Non
 
 def test_an_unreadable_file_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / f"{TABLE}{SUFFIX}").write_text("scale,row,rate\nsmoke,qdyt,fast\n")
-    with folders(monkeypatch, folder), pytest.raises(UserError, match="is no table of scale, row"):
+    with (
+        folders(monkeypatch, folder),
+        pytest.raises(UserError, match="line 2, rate: input should be"),
+    ):
         compose([f"+{TABLE}=qdyt", "scale=smoke"])
 
 

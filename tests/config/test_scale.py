@@ -97,8 +97,8 @@ def test_a_preset_of_ones_own_says_what_a_scale_means_for_it(
         assert plain(compose(["preset=mine"]))["model"]["depth"] == 6
         file.write_text(f"{base}    bonds: {{model.depth: 3}}\n")
         forget()
-        with pytest.raises(UserError, match=r"scale\.bonds is no key .* did you mean 'bounds'"):
-            check(plain(compose(["preset=mine", "scale=small"])))
+        with pytest.raises(UserError, match=r"mine: at\.small\.bonds .* did you mean 'bounds'"):
+            compose(["preset=mine", "scale=small"])
 
 
 def test_medium_keeps_the_share_of_the_warm_up_of_alpha() -> None:

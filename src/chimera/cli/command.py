@@ -7,6 +7,7 @@ Bad input gives one line and exit code 2. A reader that closes the pipe of the o
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from chimera import world
-from chimera.errors import FULL, LostProcessError, NotFiniteError, UserError, nearest, one_line
+from chimera.errors import LostProcessError, NotFiniteError, UserError, nearest, one_line
 from chimera.program import command_name
 
 #: Loggers that complain when transformers imports torchao (optim=adamw8bit) on a machine without
 #: the GPU that torchao has kernels for. Nothing that Chimera does needs these.
 NOISY = ("torchao", "torch.utils._pytree")
+#: Errors of the system that are about files, even where it names none: full disk, quota, too many.
+OF_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 HELP = {"-h", "--help"}
 
 Options = TypeVar("Options")
@@ -70,16 +73,22 @@ def exit_code(run: Callable[[], Any]) -> int:
         try:
             return int(run() or 0)
         except UserError as error:
-            _say(one_line(error))
+            _say(_shortened(one_line(error)))
             return 2
         except (NotFiniteError, LostProcessError) as error:  # the guard has printed its report
             _say(str(error))
             return 1
         except OSError as error:
-            if error.errno not in FULL:
-                raise
-            print(f"error: no space left on the device: {error}", file=sys.stderr)
+            if error.errno not in OF_FILES and error.filename is None:
+                raise  # of a network, or of a pipe between processes
+            file = f"{error.filename}: " * (error.filename is not None)
+            _say(_shortened(one_line(f"{file}{error.strerror}")))
             return 2
+
+
+def _shortened(line: str) -> str:
+    """A message without its middle, if it quotes thousands of characters."""
+    return line if len(line) <= 2000 else f"{line[:1000]} … {line[-500:]}"
 
 
 def _say(text: str) -> None:

@@ -8,10 +8,10 @@ of them follow from the list of files, so each distinct set of choices is compos
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf, flag_override
 
@@ -19,7 +19,9 @@ from chimera import dotted
 from chimera.config import signatures
 from chimera.config.groups import groups, is_part
 from chimera.config.hydra_calls import listed_files, one_line
-from chimera.errors import unknown
+from chimera.config.schema import check_value
+from chimera.config.settings import Scale
+from chimera.errors import UserError, nearest, unknown
 
 #: Key of a part's YAML that chooses other parts.
 COMPANIONS = "with"
@@ -27,6 +29,11 @@ COMPANIONS = "with"
 AT = "at"
 #: Keys of a file that speak of choices; the composition leaves them out.
 _OF_CHOICES = (COMPANIONS, AT, "needs")
+#: What a scale may say, and the type of an entry; null takes a scale's own entry away.
+_KINDS = {
+    kind: get_args(hint)[1] | None
+    for kind, hint in get_type_hints(Scale, include_extras=True).items()
+}
 #: Marks a key that the command line does not set.
 UNSET: Any = object()
 
@@ -52,7 +59,7 @@ class Selection:
                 return dotted.get(node, inside)
         return default
 
-    def keys(self) -> Iterator[str]:
+    def part_keys(self) -> Iterator[str]:
         """All dotted keys of the chosen parts.
 
         Keys of experiments and presets are left out: these files may only set keys that a part has,
@@ -79,7 +86,58 @@ def is_top_level(group: str) -> bool:
 @cache
 def select(overrides: tuple[str, ...]) -> Selection:
     """Resolve group overrides to options and files."""
-    return Selection(*listed_files(overrides))
+    options, files = listed_files(overrides)
+    for group, _, node in files:
+        _check_implied(f"{group}={options.get(group)}", group, node)
+    return Selection(options, files)
+
+
+def _check_implied(where: str, group: str, node: Mapping[str, Any]) -> None:
+    """Check what a file says of other choices and of scales.
+
+    Args:
+        where: the choice of the file, for the message.
+        group: of the file.
+        node: its contents.
+
+    Raises:
+        UserError: an unknown scale, choice or kind of setting, or a value of another type.
+    """
+    check_value(f"{where}: {COMPANIONS}", node.get(COMPANIONS), dict[str, str] | None)
+    _check_options(f"{where}: {COMPANIONS}.", node.get(COMPANIONS) or {})
+    places = {f"{where}: ": {k: v for k, v in node.items() if k != "_target_"}}
+    if group != "scale":
+        check_value(f"{where}: {AT}", node.get(AT), dict[str, Any] | None)
+        _check_names(f"{where}: {AT}.", node.get(AT) or {}, groups()["scale"])
+        places = {f"{where}: {AT}.{scale}.": own for scale, own in (node.get(AT) or {}).items()}
+    for place, own in places.items():
+        check_value(place.rstrip(": ."), own, dict[str, Any] | None)
+        _check_names(place, own or {}, _KINDS)
+        for kind, entries in (own or {}).items():
+            check_value(f"{place}{kind}", entries, dict[str, Any] | None)
+            for key, value in (entries or {}).items():
+                check_value(f"{place}{kind}.{key}", value, _KINDS[kind])
+        _check_options(f"{place}choices.", (own or {}).get("choices") or {})
+
+
+def _check_names(where: str, given: Iterable[str], names: Iterable[str]) -> None:
+    for name in given:
+        if name not in names:
+            near = nearest(name, names)
+            raise UserError(f"{where}{name} is no key here{near} (it takes {', '.join(names)})")
+
+
+def _check_options(where: str, options: Mapping[str, str | None]) -> None:
+    _check_names(where, options, [group for group in groups() if is_part(group)])
+    for group, option in options.items():
+        if option is not None and option not in groups()[group]:
+            raise unknown(f"{where}{group}", option, groups()[group])
+
+
+@cache
+def keys_of(group: str) -> frozenset[str]:
+    """Dotted keys of all parts that any option of a group has."""
+    return frozenset(key for o in groups()[group] for key in select((f"{group}={o}",)).part_keys())
 
 
 def configuration(overrides: tuple[str, ...]) -> DictConfig:
@@ -182,4 +240,5 @@ def _scale(chosen: Selection) -> tuple[dict[str, Any], dict[str, dict[str, Any]]
     for _, _, node in chosen.files:
         for kind, entries in ((node.get(AT) or {}).get(chosen.options["scale"]) or {}).items():
             own[kind] = own.get(kind, {}) | entries if entries is not None else {}
-    return next(node for group, _, node in chosen.files if group == "scale"), own
+    of_file = next((node for group, _, node in chosen.files if group == "scale"), {})
+    return {kind: of_file.get(kind) or {} for kind in _KINDS} | of_file, own

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import InterpolationResolutionError
 
+from chimera import dotted
 from chimera.config import init_from, precision, row_learning_rates, tables
 from chimera.config.choices import (
     configuration,
@@ -42,8 +42,10 @@ from chimera.config.choices import (
     select,
 )
 from chimera.config.groups import groups
+from chimera.config.hydra_calls import one_line
 from chimera.config.overrides import CommandLine, read, refuse_unknown, set_values
 from chimera.config.scale import apply_debug, apply_scale, drop_unused_preset_keys
+from chimera.config.schema import call_later, check_value
 from chimera.config.start_model import row_overrides, start_model, teacher_overrides
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
@@ -52,6 +54,7 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import NUMERICS, identity
 
 
+@one_line()
 def compose(overrides: Sequence[str]) -> DictConfig:
     """Compose the configuration of one run.
 
@@ -66,10 +69,14 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     start, source, choices = _all_choices(line)
     cfg = configuration(choices)
     chosen = select(choices)
-    known_keys = set(chosen.keys())
+    known_keys = set(chosen.part_keys())
     set_values(cfg, line, known_keys)
     drop_unused_preset_keys(cfg, chosen, known_keys)
     refuse_unknown(cfg, known_keys)
+    with open_dict(cfg):
+        call_later(cfg)
+    for key in ("ckpt_path", "task.teacher"):
+        check_value(key, dotted.get(cfg, key), str | None)
     _name_choices(cfg, chosen.options)
     apply_scale(cfg, scale_of(chosen), set(line.settings))
     row_learning_rates.apply(cfg, set(line.settings))
@@ -87,12 +94,10 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
     """Convert the configuration to plain containers with all interpolations resolved.
 
     Raises:
-        UserError: an interpolation that cannot be resolved.
+        UserError: an interpolation that cannot be resolved, or `???`, which asks for a value.
     """
-    try:
+    with one_line():
         config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    except InterpolationResolutionError as error:
-        raise UserError(" ".join(str(error).split())) from error
     assert isinstance(config, dict)
     return {str(key): value for key, value in config.items()}
 

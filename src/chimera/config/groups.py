@@ -20,8 +20,9 @@ from typing import Any
 
 import yaml
 
-from chimera.errors import UserError
+from chimera.errors import UserError, one_line
 from chimera.paths import CONF, EXPERIMENTS
+from chimera.rundir.safe_io import LOADER, read_text
 
 #: Groups of the components that make up a model.
 ZOO = ("mixer", "norm", "quant", "ffn", "position", "adapter")
@@ -140,7 +141,7 @@ def is_part(group: str) -> bool:
 @cache
 def defaults() -> dict[str, str]:
     """Default option of each group, as listed in `conf/config.yaml`."""
-    listed = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    listed = contents(CONF / "config.yaml")["defaults"]
     return {
         group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()
     }
@@ -153,6 +154,19 @@ def find(path: str) -> Path:
 
 def node(group: str, name: str) -> dict[str, Any]:
     """Contents of one option's YAML file (`_target_`, keys, defaults), before composition."""
-    text = find(f"{group}/{name}").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
+    return contents(find(f"{group}/{name}"))
+
+
+def contents(file: Path) -> dict[str, Any]:
+    """The mapping in a file of configuration.
+
+    Raises:
+        UserError: it cannot be read, or holds something else.
+    """
+    try:
+        loaded = yaml.load(read_text(file), LOADER) or {}
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{file} cannot be read: {one_line(error)}") from error
+    if not isinstance(loaded, dict):
+        raise UserError(f"{file} holds no mapping of keys to values")
     return loaded

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import yaml
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
@@ -18,7 +19,7 @@ from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException, InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from chimera.config.groups import roots
 from chimera.errors import UserError
@@ -27,12 +28,15 @@ from chimera.paths import CONF
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf into a `UserError` of one line."""
+    """Turn errors of Hydra, OmegaConf and YAML into a `UserError` of one line."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException) as error:
+    except MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key} has no value; write {error.full_key}=…") from error
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
         cause = error.__cause__ if isinstance(error, ConfigCompositionException) else error
-        raise UserError(" ".join(str(cause or error).split())) from error
+        said = str(cause or error).partition("Config search path:")[0]
+        raise UserError(" ".join(said.split())) from error
 
 
 @cache
@@ -67,6 +71,8 @@ def listed_files(
         loaded = default.config_path and _files().load_config(default.config_path)
         if loaded:
             contents: Any = OmegaConf.to_container(loaded.config)
+            if not isinstance(contents, dict):
+                raise UserError(f"{default.config_path}.yaml holds no mapping of keys to values")
             group = str(default.config_path).rpartition("/")[0]
             files.append((group, default.package or "", contents))
     return options, tuple(files)

@@ -19,7 +19,7 @@ from chimera import dotted
 from chimera.config.groups import ZOO, groups, is_part
 from chimera.config.hydra_calls import one_line
 from chimera.config.migration_hints import advice, check_hydra, option_advice
-from chimera.config.schema import RESERVED, arguments
+from chimera.config.schema import RESERVED, arguments, check_targets
 from chimera.errors import UserError, nearest, unknown
 from chimera.program import command_name
 
@@ -29,6 +29,8 @@ MAPPINGS = ("optim.rates", "optim.decays")
 SEVERAL = "logger"
 #: Keys that an empty value would leave out without a word.
 EMPTY = ("run_dir", "init_from", "ckpt_path")
+#: Most brackets of an override: Hydra's parser falls over deep ones, after minutes.
+NESTED = 300
 #: Prefix of what is set for the row that a run starts from (`start_model.py`).
 NEEDS = "needs."
 #: Any component of the model has a key below these; the model's check refuses others.
@@ -134,9 +136,11 @@ def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override
 
 @lru_cache(maxsize=10_000)  # the jobs of a sweep share most of their overrides
 def _parse(text: str) -> Override:
+    if sum(map(text.count, "[{(")) > NESTED:
+        raise UserError(f"cannot read the override '{text}'; it has over {NESTED} brackets")
     try:
         return OverridesParser.create().parse_overrides([text])[0]
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # a ValueError of a number of thousands of digits
         key, equals, value = text.partition("=")
         of = [group for group in ZOO if text in groups()[group]]
         like = f", as in {of[0]}={text}" if of else ""
@@ -277,9 +281,10 @@ def _check_entry(override: Override, now: object) -> None:
 
 
 def refuse_unknown(cfg: DictConfig, known_keys: Set[str]) -> None:
-    """Refuse a key that an experiment or preset sets and no chosen part has."""
-    keys = {key for key, _ in dotted.walk(OmegaConf.to_container(cfg))}
-    for key in sorted(keys - known_keys):
+    """Refuse a node without a class, and a key that a file sets and no chosen part has."""
+    values = dict(dotted.walk(OmegaConf.to_container(cfg)))
+    check_targets(values)
+    for key in sorted(values.keys() - known_keys):
         if not key.startswith(("table.", "mixer.members", "callbacks.", *OPEN)):
             raise UserError(
                 f"an experiment or preset sets {key}, which no chosen part has"

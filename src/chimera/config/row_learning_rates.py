@@ -7,20 +7,17 @@ experiments/<paper>/<table>.rates.csv   a line for each scale, row, tried rate a
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
 from omegaconf import DictConfig
-from pydantic import TypeAdapter, ValidationError
 
-from chimera.config.groups import roots
-from chimera.config.tables import load
-from chimera.errors import UserError
+from chimera.config.groups import groups, roots
+from chimera.config.tables import load, read_csv
+from chimera.errors import unknown
 
 #: End of the file's name, and its columns.
 SUFFIX = ".rates.csv"
@@ -43,7 +40,7 @@ class Tried:
     row: str
     rate: float
     seed: int
-    value: float | None
+    value: float | None = None
     steps: int | None = None
 
 
@@ -72,23 +69,14 @@ def tried(table: str) -> list[Tried]:
     lines: list[Tried] = []
     for root in roots():
         if (file := root / f"{table}{SUFFIX}").is_file():
-            found = _read(file)
+            found = read_csv(file, Tried)
+            for line in found:
+                for column, names in (("row", groups()[table]), ("scale", groups()["scale"])):
+                    if getattr(line, column) not in names:
+                        raise unknown(f"{file}: {column}", getattr(line, column), names)
             replaced = {(line.scale, line.row) for line in found}
             lines = [line for line in lines if (line.scale, line.row) not in replaced] + found
     return lines
-
-
-def _read(file: Path) -> list[Tried]:
-    with file.open(encoding="utf-8", newline="") as opened:
-        lines = [
-            {key: value or None for key, value in line.items()} for line in csv.DictReader(opened)
-        ]
-    try:
-        return TypeAdapter(list[Tried]).validate_python(lines)
-    except ValidationError as error:
-        (line, *column), said = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        where = f"line {int(line) + 2}, {'.'.join(map(str, column))}"
-        raise UserError(f"{file} is no table of {', '.join(COLUMNS)}: {where}: {said}") from error
 
 
 def best(lines: Sequence[Tried], better: Literal["lower", "higher"]) -> dict[str, float]:

@@ -12,8 +12,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera import dotted
-from chimera.config.choices import Selection, select
+from chimera.config.choices import Selection, keys_of, select
+from chimera.config.groups import groups
+from chimera.config.overrides import hint
 from chimera.config.schema import arguments, check_value
+from chimera.errors import UserError
 from chimera.rundir.identity import NOT_IDENTITY
 
 #: Key of a run's record that holds `past_bounds`.
@@ -58,6 +61,8 @@ def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str
     # A number of epochs replaces the number of steps that a preset or the default sets.
     if cfg.trainer.max_epochs and "trainer.max_steps" not in command_keys:
         cfg.trainer.max_steps = None
+    for key in {**scale["values"], **scale["bounds"], **scale["shares"]}:
+        _check_key(cfg, key)
     with open_dict(cfg):
         cfg.scale = dict(scale)
     for key, factor in _free(cfg.scale.shares, command_keys):
@@ -70,6 +75,25 @@ def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str
     for key, bound in _free(cfg.scale.bounds, command_keys):
         if dotted.has(cfg, key) and _is_past(key, dotted.get(cfg, key), bound):
             dotted.put(cfg, key, bound)
+
+
+def _check_key(cfg: DictConfig, key: str) -> None:
+    """Refuse a key of a scale that holds a mapping, or that no option of its group has.
+
+    Raises:
+        UserError: naming the key.
+    """
+    where = f"scale={cfg.choices.scale}, or a preset or row at this scale,"
+    if dotted.has(cfg, key):
+        if OmegaConf.is_dict(dotted.get(cfg, key)):
+            raise UserError(f"{where} sets {key}, which is a mapping; set an entry, {key}.<name>")
+        return
+    group = key.partition(".")[0]
+    if key == "needs" or key in select((f"preset={cfg.choices.preset}",)).part_keys():
+        return
+    known = keys_of(group) if group in groups() else frozenset(map(str, cfg))
+    if key not in known:
+        raise UserError(f"{where} sets {key}, which is no key{hint(key, known)}")
 
 
 def _free(entries: DictConfig, command_keys: Set[str]) -> list[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from chimera.config import init_from, tables
 from chimera.config.choices import UNSET, Selection, scale_of, select
 from chimera.config.groups import groups, is_part
 from chimera.config.overrides import NEEDS, CommandLine, read
+from chimera.config.schema import check_value
 from chimera.errors import UserError
 from chimera.program import command_name
 from chimera.rundir.directory import RunDir, directory_of_teacher
@@ -55,6 +56,9 @@ def start_model(chosen: Selection, line: CommandLine) -> str | None:
     needed = _needed(chosen, line.choices)
     given = line.settings.get("init_from", UNSET)
     found = given if given is not UNSET else needed and f"{tables.ROW}{needed}"
+    if found is None and given is UNSET:
+        found = chosen.value("init_from")
+    check_value("init_from", found, str | None)
     if needed == NONE:
         if given not in (UNSET, None):
             rows = [option for group, option in chosen.options.items() if "/" in group]

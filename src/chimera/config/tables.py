@@ -13,20 +13,23 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from io import StringIO
 from pathlib import Path
 from textwrap import wrap
-from typing import Literal
+from typing import Any, Literal, TypeVar, get_type_hints
 
-import yaml
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from chimera.config.groups import find, is_part, roots
-from chimera.errors import UserError, unknown
+from chimera.config.groups import contents, find, groups, is_part, roots
+from chimera.config.schema import check_value
+from chimera.errors import UserError, nearest, one_line, unknown
+from chimera.rundir.safe_io import read_text
 
 #: Prefix of a reference to a row of a table.
 ROW = "row:"
-
+FINITE = ConfigDict(allow_inf_nan=False)
+Line = TypeVar("Line")
 
 #: A value of a row that is read from the environment.
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
@@ -47,9 +50,9 @@ class Published:
     row: str
     column: str
     value: float
-    unit: str
     source: str
-    note: str
+    unit: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,19 +153,47 @@ def load(name: str) -> Table:
         raise unknown("table", name, tables())
     paper, _, table = name.partition("/")
     file = find(name)
-    node = yaml.safe_load(file.read_text(encoding="utf-8"))["table"]
-    published = _published(file.with_suffix(".csv"))
+    names = groups().get(name, [])
+    node = _settings(file, names)
+    published = read_csv(file.with_suffix(".csv"), Published)
+    for line in published:
+        if line.row not in names:
+            raise unknown(f"{file.with_suffix('.csv')}: row", line.row, names)
     order = list(dict.fromkeys(p.row for p in published))
     if node["reference"] not in order:
         order.insert(0, node["reference"])
-    names = sorted(
-        (path.stem for path in file.with_suffix("").glob("*.yaml")),
-        key=lambda row: (order.index(row) if row in order else len(order), row),
-    )
+    names = sorted(names, key=lambda row: order.index(row) if row in order else len(order))
+    rows = tuple(Row(row, title_of(file.with_suffix("") / f"{row}.yaml")) for row in names)
+    return Table(paper, table, **node, rows=rows, published=tuple(published))
+
+
+def _settings(file: Path, names: Sequence[str]) -> dict[str, Any]:
+    """The arguments of a table in its file, checked as those of a class are.
+
+    Args:
+        file: of the table.
+        names: of its rows.
+    """
+    node = contents(file).get("table")
+    if not isinstance(node, dict):
+        raise UserError(f"{file} holds no mapping table:")
+    hints = get_type_hints(Table) | {"also": list[str], "rows": int}
+    allowed = [key for key in hints if key not in ("paper", "name", "published", "whole")]
+    for key, value in node.items():
+        if key not in allowed:
+            raise UserError(
+                f"{file}: table.{key} is no key of a table{nearest(str(key), allowed)}"
+                f" (it has {', '.join(allowed)})"
+            )
+        check_value(f"{file}: table.{key}", value, hints[key])
+    for key in allowed[:6]:  # the others have defaults
+        if key not in node:
+            raise UserError(f"{file}: table.{key} is missing")
+    if node["reference"] not in names:
+        raise unknown(f"{file}: table.reference", node["reference"], names)
     if (count := node.pop("rows", len(names))) != len(names):
         raise UserError(f"{file} says rows: {count}, and {file.with_suffix('')} has {len(names)}")
-    rows = tuple(Row(row, title_of(file.with_suffix("") / f"{row}.yaml")) for row in names)
-    return Table(paper, table, **node, rows=rows, published=published)
+    return node | {"also": tuple(node.get("also", ()))}
 
 
 def variables(table: Table) -> list[str]:
@@ -241,8 +272,32 @@ def title_of(file: Path) -> str:
     return file.stem
 
 
-def _published(file: Path) -> tuple[Published, ...]:
+def read_csv(file: Path, kind: type[Line]) -> list[Line]:
+    """The lines of a CSV file, each an instance of a dataclass; empty without the file.
+
+    Args:
+        file: its columns are fields of the class; an empty cell leaves a field at its default.
+        kind: the class.
+
+    Raises:
+        UserError: naming the line, and the column.
+    """
     if not file.exists():
-        return ()
-    with file.open(encoding="utf-8", newline="") as opened:
-        return TypeAdapter(tuple[Published, ...]).validate_python(list(csv.DictReader(opened)))
+        return []
+    columns = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    found = list[dict[str, str]]()
+    try:
+        lines = csv.DictReader(StringIO(read_text(file)), restkey="one too many")
+        for line in [dict.fromkeys(lines.fieldnames or (), ""), *lines]:
+            if wrong := [key for key in line if key not in columns]:
+                near = nearest(wrong[0], columns)
+                raise UserError(f"{file}: {wrong[0]} is no column{near} ({', '.join(columns)})")
+            found.append({key: cell for key, cell in line.items() if cell})
+        del found[0]  # of the names of columns
+        return TypeAdapter(list[kind], config=FINITE).validate_python(found)  # type: ignore[valid-type]
+    except ValidationError as error:
+        (number, *column), said = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        where = f"line {int(number) + 2}, {'.'.join(map(str, column))}"
+        raise UserError(f"{file}: {where}: {said[0].lower()}{said[1:]}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{file} cannot be read: {one_line(error)}") from error

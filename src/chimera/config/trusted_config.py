@@ -15,11 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
-
 from chimera import dotted
-from chimera.config.groups import ZOO, roots
-from chimera.config.schema import check_node, check_value
+from chimera.config.groups import ZOO, contents, roots
+from chimera.config.schema import call_later, check_node, check_value
 from chimera.config.settings import Run
 from chimera.errors import UserError, one_line
 from chimera.rundir.directory import RunDir
@@ -94,6 +92,7 @@ def checked(config: Mapping[str, Any], where: str, *, training: bool = False) ->
         if not isinstance(option, str) or not OPTION.fullmatch(option):
             raise UserError(f"{where}: its choices.{group}={shown(option)} is no option's name")
     check_targets(found, where)
+    call_later(found, f"{where}: ")
     hints = get_type_hints(Run, include_extras=True)
     try:
         for key in ("seed", "precision"):
@@ -212,12 +211,12 @@ def declared() -> dict[str, set[str]]:
     found = defaultdict[str, set[str]](set)
     for root in roots():
         for file in sorted(root.rglob("*.yaml")):
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8", errors="replace")
             if "_target_" not in text:
                 continue
             package = PACKAGE.match(text)  # schedule/ fills optim.schedule, a preset _global_
             place = package[1] if package else file.relative_to(root).parts[0]
-            for key, value in dotted.walk(yaml.safe_load(text), f"{place}.", lists=True):
+            for key, value in dotted.walk(contents(file), f"{place}.", lists=True):
                 group, _, name = key.removeprefix("_global_.").partition(".")
                 if f".{name}".endswith("._target_"):
                     found[group].add(value)

@@ -36,7 +36,7 @@ TEMPORARY = re.compile(r"\..+\.(\d+)-\d+(?:-(\d+))?\.tmp")
 #: This host in such a name: the checksum of its name, which is short.
 HOST = str(zlib.crc32(socket.gethostname().encode()))
 #: The C library is eight times as fast; PyYAML may have been built without it.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
@@ -59,7 +59,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     try:
         text = read_text(file)
         _check_events(file, text)
-        loaded = yaml.load(text, _LOADER)
+        loaded = yaml.load(text, LOADER)
     except UserError:  # which is a ValueError
         raise
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -125,7 +125,7 @@ def _check_events(file: Path, text: str) -> None:
         UserError: the file nests too deep, or is a list.
     """
     depth = 0
-    for event in yaml.parse(text, _LOADER):
+    for event in yaml.parse(text, LOADER):
         if not depth and isinstance(event, yaml.SequenceStartEvent):
             raise UserError(f"{file} holds no mapping of keys to values")
         if isinstance(event, yaml.AliasEvent):
