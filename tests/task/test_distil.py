@@ -12,6 +12,7 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.start_model import teacher_overrides
 from chimera.contract_tests import zoo
+from chimera.errors import UserError
 from chimera.model.hidden_states import hidden_states
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
@@ -133,6 +134,10 @@ def test_a_student_starts_from_its_trained_teacher(
         float((weights[f"model.{n}"] - p.detach()).abs().max()) for n, p in fresh.named_parameters()
     )
     assert 0 < moved < 0.05
+
+    (teacher.path / "run.json").write_text('{"tokenizer": 3}')
+    with pytest.raises(UserError, match=r"run\.json has no tokenizer"):
+        Teacher(teacher, fresh, 7)
 
 
 def zoo_of(directory: RunDir) -> Any:

@@ -24,6 +24,7 @@ from chimera.model.hidden_states import hidden_states
 from chimera.model.language import LanguageModel
 from chimera.model.restore import restore
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import check_fields
 
 
 class Teacher:
@@ -44,7 +45,8 @@ class Teacher:
         self.name = str(directory.path)
         config = recorded(directory)
         record = directory.record()
-        teacher_vocab = record.get("tokenizer", {}).get("vocab_size")
+        check_fields(record, {"tokenizer": dict}, directory.path / "run.json")
+        teacher_vocab = record["tokenizer"].get("vocab_size")
         if teacher_vocab != vocab_size:
             raise UserError(
                 f"task.teacher={self.name} has a vocabulary of {teacher_vocab}, this run one of"
