@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Literal
 
 import torch
 import yaml
 from torch import Tensor
 
+from chimera.config.groups import pattern_depth
 from chimera.contract_tests import zoo
-from chimera.paths import CONF
 
 DECODED = 3  # tokens, one by one, after the padded prompt
 VOCAB = 64
@@ -90,21 +89,8 @@ def cases(only: Iterable[str] = (), **where: Any) -> Iterator[Case]:
         for name in zoo.names(group):
             for causal in (True, False) if group == "mixer" else (True,):
                 if not only or name in only:
-                    layers = {"depth": depth(name)} if group == "mixer" else {}
+                    layers = {"depth": pattern_depth(name)} if group == "mixer" else {}
                     yield Case(group, name, causal, **layers | where)
     for name in SETTINGS:
         if not only or name in only:
             yield Case("model", name, True, **where)
-
-
-def depth(name: str) -> int:
-    """Layers until each member of a pattern has come, at least two."""
-    return max(2, *(members(name).index(member) + 1 for member in members(name)))
-
-
-@cache
-def members(name: str) -> list[str]:
-    """Mixers of a pattern's layers; a mixer that is no pattern, alone. Composes nothing."""
-    node = yaml.safe_load((CONF / "mixer" / f"{name}.yaml").read_text(encoding="utf-8"))
-    cycle: list[str] = node.get("cycle") or [name]
-    return cycle

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from chimera.config.groups import pattern_depth
 from chimera.errors import UserError
-from tests.contract.cases import Case, Padding, cases, depth
+from tests.contract.cases import Case, Padding, cases
 from tests.contract.precision import DRAWS, measure
 
 HALVES = ("fp16", "bf16")
@@ -63,7 +64,7 @@ def test_what_leaves_fp16(mixer: str, length: int) -> None:
 @pytest.mark.parametrize("padding", ["left", "right"])
 @pytest.mark.parametrize("case", QUICK, ids=name)
 def test_128_tokens_two_layers(case: Case, padding: Padding) -> None:
-    layers = depth(case.name) if case.group == "mixer" else 2
+    layers = pattern_depth(case.name) if case.group == "mixer" else 2
     check(replace(case, padding=padding, depth=layers), *HALVES, draws=(DRAWS, 4 * DRAWS))
 
 

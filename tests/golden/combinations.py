@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from chimera.config.groups import ZOO
+from chimera.config.groups import ZOO, pattern_depth
 from chimera.contract_tests.zoo import names
-from tests.contract.cases import depth
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 20
@@ -135,7 +134,7 @@ def others(made: Iterable[Combination]) -> Iterator[Combination]:
         for name in names(group):
             if f"{group}={name}" in words | {"adapter=none", "adapter=head_only"}:
                 continue
-            layers = f"model.depth={depth(name)} quant=none" if group == "mixer" else ""
+            layers = f"model.depth={pattern_depth(name)} quant=none" if group == "mixer" else ""
             build = causal if group == "mixer" else own
             yield build(f"{group}-{name}", f"{group}={name} {layers}")
 

@@ -133,6 +133,12 @@ def groups() -> dict[str, list[str]]:
     return {group: sorted(names) for group, names in options.items()}
 
 
+def pattern_depth(mixer: str) -> int:
+    """Layers until each member of a pattern has come, at least two."""
+    cycle = node("mixer", mixer).get("cycle") or [mixer]
+    return max(2, *(cycle.index(member) + 1 for member in cycle))
+
+
 def is_part(group: str) -> bool:
     """Whether a group is a folder of `conf/`; other groups are papers and their tables."""
     return (CONF / group).is_dir()

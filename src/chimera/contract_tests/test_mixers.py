@@ -16,7 +16,7 @@ MIXERS = zoo.names("mixer")
 
 
 def build(mixer: str, *, causal: bool, loops: int = 1) -> LanguageModel:
-    settings = replace(zoo.TINY, loops=loops)
+    settings = replace(zoo.tiny(mixer), loops=loops)
     model = zoo.model(settings, causal=causal, mixer=mixer)
     # With initial values 0 or 1, errors in the use of a parameter would not show.
     with torch.no_grad():

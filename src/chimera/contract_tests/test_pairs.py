@@ -28,7 +28,7 @@ def pairs() -> list[Any]:
 @pytest.mark.parametrize(("a", "one", "b", "other"), pairs())
 def test_pair_trains_a_step_or_is_refused(a: str, one: str, b: str, other: str) -> None:
     try:
-        model = zoo.build(zoo.TINY, {a: one, b: other})
+        model = zoo.build(zoo.tiny(one if a == "mixer" else "attention"), {a: one, b: other})
     except UserError as refusal:
         line = str(refusal)
         assert "\n" not in line

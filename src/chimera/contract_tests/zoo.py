@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 from torch import Tensor
 
 from chimera.config.compose import compose, plain
-from chimera.config.groups import ZOO, groups
+from chimera.config.groups import ZOO, groups, pattern_depth
 from chimera.config.settings import Model
 from chimera.model.assemble import Choices, build_model, choose
 from chimera.model.language import LanguageModel
@@ -61,6 +62,11 @@ def choices(**chosen: str) -> Choices:
     return choose(config(**chosen))
 
 
+def tiny(mixer: str) -> Model:
+    """A small shape in which each member of a pattern has a layer."""
+    return replace(TINY, depth=pattern_depth(mixer))
+
+
 def model(
     settings: Model = TINY, *, causal: bool = False, vocab_size: int = 64, **chosen: str
 ) -> LanguageModel:
@@ -83,5 +89,6 @@ def tokens(batch: int = 2, length: int = 16, vocab_size: int = 64) -> Tensor:
 
 
 __all__ = [
-    "PLAIN", "TINY", "ZOO", "build", "choices", "config", "distinct", "model", "names", "tokens",
+    "PLAIN", "TINY", "ZOO", "build", "choices", "config", "distinct", "model", "names", "tiny",
+    "tokens",
 ]  # fmt: skip

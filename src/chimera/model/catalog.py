@@ -7,6 +7,7 @@ docs/zoo.md, and the names into README.md.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -67,7 +68,7 @@ def _row(group: str, name: str) -> Row:
     if group != "mixer":
         return Row(name, what, source)
     if not inspect.isclass(target):  # a function that returns one of its members
-        return Row(name, what, source, *("as its members",) * 5)
+        return Row(name, what, _cited(what) or "as its members", *("as its members",) * 5)
     mixer = cast(type[Mixer], target)
     return Row(
         name,
@@ -98,6 +99,15 @@ def _comment(text: str) -> str:
 
 def _first_line(target: Any) -> str:
     return (inspect.getdoc(target) or "").splitlines()[0].rstrip(".")
+
+
+def _cited(comment: str) -> str:
+    """Source in a pattern's comment: `SPEC`'s id at its start, or the last brackets."""
+    at_start, in_brackets = (
+        re.match(r"(\S+ [\w. ]*\d):", comment),
+        re.findall(r"\(([^()]*)\)", comment),
+    )
+    return at_start[1] if at_start else in_brackets[-1] if in_brackets else ""
 
 
 def _in_brackets(doc: str) -> str:

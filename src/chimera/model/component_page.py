@@ -12,13 +12,14 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from hydra.utils import get_object
 
 from chimera.config.compose import compose, plain
-from chimera.config.groups import ZOO, defaults, find, groups, is_part, node
+from chimera.config.groups import ZOO, defaults, find, groups, is_part, node, pattern_depth
 from chimera.config.schema import RESERVED, arguments, describe
 from chimera.config.settings import Model
 from chimera.contract import CAUSAL, Mixer
@@ -202,8 +203,9 @@ def _partners(group: str, name: str) -> dict[str, str]:
 def _builds(chosen: dict[str, str]) -> bool:
     options = {part: defaults()[part] for part in ZOO} | chosen
     config = {group: _config(group, option) for group, option in options.items()}
+    shape = replace(SHAPE, depth=pattern_depth(options["mixer"]))
     try:
-        check_model(SHAPE, choose({**config, "choices": options}), causal=True)
+        check_model(shape, choose({**config, "choices": options}), causal=True)
     except UserError:
         return False
     return True
