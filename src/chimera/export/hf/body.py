@@ -48,7 +48,7 @@ class ChimeraBodyModel(PreTrainedModel):
 
     def __init__(self, config: ChimeraConfig) -> None:
         super().__init__(config)
-        settings = dict(config.body or {})
+        settings = {**(config.body or {}), "tie_word_embeddings": config.tie_word_embeddings}
         body: Any = AutoConfig.for_model(settings.pop("model_type"), **settings)
         if config.outputs:
             self.backbone = _Inner(AutoModel.from_config(body))
