@@ -121,6 +121,14 @@ def test_only_finished_runs_of_one_task_data_and_budget_are_averaged(
     assert len(compare(collect([causal])[0]).tables) == 1
 
 
+def test_the_better_side_is_that_of_the_table_or_of_whole_words(three: list[Path]) -> None:
+    runs, _ = collect(three)
+    for each in runs:
+        each.metrics.update({"val/glossary_accuracy": 0.5, "val/bits_per_byte": 1.0})
+    for name, better in (("val/glossary_accuracy", "higher"), ("val/bits_per_byte", "lower")):
+        assert compare(runs, metric=name).tables[0].better == better
+
+
 def test_the_command_writes_a_page_that_loads_nothing(
     three: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ stranger's: it is read as data, and a run that cannot be read hides no other.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +24,7 @@ from chimera.config import tables
 from chimera.dotted import flatten
 from chimera.errors import UserError, nearest, one_line
 from chimera.report import formatting
-from chimera.report.stats import Spread, spread
+from chimera.report.stats import Spread, finite, spread
 from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity_settings
@@ -72,7 +73,7 @@ PAUSE = 50.0
 #: Metrics by which runs are ordered if the command line names none.
 USUAL = ("val/perplexity", "val/loss", "val/accuracy", "test/perplexity", "test/loss")
 #: Words in the names of metrics of which lower values are better.
-LOWER = ("loss", "perplexity", "error", "latency", "seconds")
+LOWER = {"loss", "perplexity", "error", "latency", "seconds", "bits"}
 #: What is shown for a key that a run doesn't have.
 ABSENT = "–"
 Array = NDArray[np.float64]
@@ -332,7 +333,7 @@ def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any])
     factors = (length, data.get("batch_size"), trainer.get("accumulate_grad_batches") or 1)
     tokens = None
     if all(isinstance(factor, int) for factor in factors):
-        tokens = _number(math.prod(factors))
+        tokens = finite(math.prod(factors))
     facts = flatten(record)
     return Run(
         path=path,
@@ -343,7 +344,7 @@ def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any])
         seed=str(config.get("seed")),
         table=str(table.get("name")) if isinstance(table, dict) else "",
         tokens=tokens,
-        flops=_number((record.get("flops") or {}).get("training")),
+        flops=finite((record.get("flops") or {}).get("training")),
         text=text_of(record),
     )
 
@@ -388,18 +389,8 @@ def _shown(value: object) -> str:
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:
     """The finite numbers of a mapping."""
-    found = {one_line(key)[:100]: _number(value) for key, value in values.items()}
+    found = {one_line(key)[:100]: finite(value) for key, value in values.items()}
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _number(value: object) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # an integer of hundreds of digits
-        return None
 
 
 def compare(
@@ -466,10 +457,8 @@ def _table(
 ) -> Table:  # fmt: skip
     """Group runs that may be compared, all of them finished or none, and order the groups."""
     finished = runs[0].state == "DONE"
-    of_table = None
-    if metric is None:
-        metric, of_table = _metric(runs)
-    better = better or of_table or ("lower" if any(w in metric for w in LOWER) else "higher")
+    metric = metric or _metric(runs)
+    better = better or _better(metric, runs)
     keys = tuple(by or differing([run.settings for run in runs]))
     if not finished and len({run.seed for run in runs}) > 1:
         keys = (*keys, "seed")
@@ -525,15 +514,23 @@ def _check_metric(metric: str, runs: Sequence[Run]) -> None:
         )
 
 
-def _metric(runs: Sequence[Run]) -> tuple[str, str | None]:
-    """The metric by which runs are ordered, and its better side if their table says so."""
-    had = [name for run in runs for name in run.metrics]
+def _metric(runs: Sequence[Run]) -> str:
+    """The metric by which runs are ordered: that of their table, or the first usual one."""
     names = {run.table for run in runs}
     if len(names) == 1 and (name := names.pop()) in tables.tables():
-        table = tables.load(name)
-        return table.metric, table.better
+        return tables.load(name).metric
+    had = [name for run in runs for name in run.metrics]
     usual = max(USUAL, key=had.count)
-    return (usual if usual in had or not had else had[0]), None
+    return usual if usual in had or not had else had[0]
+
+
+def _better(metric: str, runs: Sequence[Run]) -> str:
+    """The better side of a metric: as the runs' tables say, or by the words of its name."""
+    known = {run.table for run in runs} & {*tables.tables()}
+    sides = {table.better for table in map(tables.load, known) if table.metric == metric}
+    if len(sides) == 1:
+        return sides.pop()
+    return "lower" if LOWER & {*re.split(r"[^a-z]+", metric.lower())} else "higher"
 
 
 def _checked(by: Sequence[str], runs: Sequence[Run]) -> list[str]:

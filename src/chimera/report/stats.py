@@ -60,6 +60,16 @@ class Difference(Spread):
         return p is not None and p < LEVEL
 
 
+def finite(value: object) -> float | None:
+    """A finite number of a file, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
 def spread(values: Sequence[float]) -> Spread | None:
     """Mean and spread of `values`; None if `values` is empty."""
     if not values:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +16,9 @@ from chimera.config.groups import groups
 from chimera.config.start_model import applicable
 from chimera.config.tables import Published, Row, RowRun, Table, jobs, load
 from chimera.dotted import flatten
-from chimera.errors import UserError
+from chimera.errors import UserError, one_line
 from chimera.report import formatting
-from chimera.report.stats import Difference, Spread, corrected, paired, resolvable, spread
+from chimera.report.stats import Difference, Spread, corrected, finite, paired, resolvable, spread
 from chimera.rundir.corpus_hash import apart, text_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
@@ -99,8 +98,12 @@ def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[RowRu
 
 
 def metric(record: dict[str, Any], key: str) -> float | None:
-    """A metric of a run, or another number of its record; None if absent or not finite."""
-    return _finite(record.get("metrics", {}).get(key, flatten(record).get(key)))
+    """A metric of a run, such as val/loss, or another number of its record, such as steps.
+
+    None if it is absent or not finite.
+    """
+    numbers = record.get("metrics") if "/" in key else flatten(record)
+    return finite(numbers.get(key)) if isinstance(numbers, dict) else None
 
 
 def _cell(
@@ -133,22 +136,19 @@ def _cell(
 def _state(directory: RunDir) -> tuple[str, str]:
     """State of a run, and its reason or progress, from status.json."""
     status = directory.status()
-    progress = f"step {status['step']} of {status['max_steps']}" if status.get("max_steps") else ""
+    known = {"step", "max_steps"} <= status.keys() and status["max_steps"]
+    progress = f"step {status['step']} of {status['max_steps']}" if known else ""
     match status.get("state"):
         case None:
             return "missing", ""
         case "DONE":
             return "done", ""
         case "FAILED":
-            return "failed", str(status.get("why", "no reason was recorded"))
+            return "failed", one_line(status.get("why", "no reason was recorded"))
         case "STOPPED":
-            return "stopped", str(status.get("why", progress))
+            return "stopped", one_line(status.get("why", progress))
         case _:
             return ("running" if directory.is_running() else "cut off"), progress
-
-
-def _finite(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 #: Facts of a row (means over its runs), and their dotted keys in run.json.
