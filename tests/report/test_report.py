@@ -173,6 +173,30 @@ def test_a_number_that_is_not_finite_is_no_result(runs: Path) -> None:
     assert "no finite val/perplexity" in run.why
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("run.json", "{", "cannot be read"),
+        ("run.json", '{"metrics": {"val/perplexity": 1.0}, "data": []}', "has no data"),
+        ("run.json", '{"metrics": [1]}', "has no metrics"),
+        ("status.json", "[]", "no mapping"),
+        ("status.json", '{"state": "STOPPED", "max_steps": 12}', ""),
+        ("steps.csv", "a,b\n1,2\n", ""),
+    ],
+)
+def test_a_damaged_run_hides_no_other(
+    file: str, content: str, why: str, runs: Path, tmp_path: Path
+) -> None:
+    make(TABLE, {("qdyt", 0): 4.0, ("layernorm", 0): 5.0})
+    before = {cell.row: cell.directory for cell in read_results(TABLE, OVERRIDES, [0]).cells}
+    (before["qdyt"] / file).write_text(content)
+    results = write(TABLE, OVERRIDES, [0], tmp_path / "out")
+    (bad,) = [cell for cell in results.cells if cell.row == "qdyt"]
+    assert why in bad.why
+    assert bad.state == ("done" if file == "steps.csv" else "stopped" if not why else "failed")
+    assert [line.values for line in results.lines if line.name == "layernorm"] == [{0: 5.0}]
+
+
 def test_several_commits_are_all_listed(runs: Path, tmp_path: Path) -> None:
     make(TABLE, {("qdyt", 0): 9.0})
     other = {**ENVIRONMENT, "git": {"commit": "b" * 40, "changed": True}, "cpus": 8}

@@ -22,7 +22,7 @@ from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.paths import CHECKOUT, EXPERIMENTS
 from chimera.rundir import records
-from chimera.rundir.directory import RunDir
+from chimera.rundir.directory import STATUS, RunDir
 from chimera.rundir.identity import identity
 from chimera.rundir.portable import POINTS, portable
 from chimera.rundir.records import LIST, RUNS, Record, Records, add, frame, of_run, unfinished
@@ -37,7 +37,7 @@ def a_run(folder: Path, words: list[str] | None = None, **changes: Any) -> Path:
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     (run / "overrides.txt").write_text("".join(f"{word}\n" for word in words or WORDS))
-    (run / "status.json").write_text(json.dumps({"state": "DONE", "host": "here", "pid": 1}))
+    (run / "status.json").write_text(json.dumps(dict.fromkeys(STATUS, 1) | {"state": "DONE"}))
     about = {"processor": "Test", "git": {"commit": "a" * 40}, "packages": {"torch": "2", "x": "1"}}
     (run / "environment.json").write_text(json.dumps(about))
     record = {

@@ -24,9 +24,16 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
 from chimera.rundir.identity import NUMERICS
 from chimera.rundir.records import Record, Records
-from chimera.rundir.safe_io import read_json
+from chimera.rundir.safe_io import check_fields, read_json
 from chimera.rundir.steps import losses
 
+#: Key of run.json with the metrics by each rule of evaluation that was not chosen.
+OTHER_RULES = "other_rules"
+#: Types of what a report reads of run.json, if it is there.
+SHAPES: dict[str, type] = {
+    **dict.fromkeys(("metrics", "data", "skipped", "epochs", OTHER_RULES), dict),
+    "validations": list,
+}
 #: Resolved configurations by row and seed.
 Configs = Mapping[tuple[str, int], dict[str, Any]]
 
@@ -65,8 +72,14 @@ class Cell:
         return computed_on(self.environment, self.config)
 
     def losses(self) -> tuple[list[float], list[float]]:
-        """Steps and training losses of the run; a record has those of some steps."""
-        return losses(self.steps or self.directory / "steps.csv")
+        """Steps and training losses of the run; a record has those of some steps.
+
+        There are none where its step log cannot be read.
+        """
+        try:
+            return losses(self.steps or self.directory / "steps.csv")
+        except UserError:
+            return [], []
 
 
 def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs) -> list[Cell]:
@@ -86,7 +99,7 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
     for job in _planned(table, overrides, seeds):
         config = configs.get((job.row, job.seed)) or plain(compose(list(job.overrides)))
         directory = RunDir.of(config)
-        all_cells.append(_cell(table, job, config, directory, records.find(config, directory)))
+        all_cells.append(_cell(table, job, config, directory, records))
     records.tell()
     return all_cells
 
@@ -107,18 +120,27 @@ def metric(record: dict[str, Any], key: str) -> float | None:
 
 
 def _cell(
-    table: Table, job: RowRun, config: dict[str, Any], directory: RunDir, kept: Record | None
+    table: Table, job: RowRun, config: dict[str, Any], directory: RunDir, records: Records
 ) -> Cell:
-    result = kept.result if kept else directory.record()
-    value = metric(result, table.metric)
-    state, why = ("done", "") if kept else _state(directory)
-    if state == "done" and value is None:
-        state = "failed"
-        why = f"run.json has no finite {table.metric}"
-    if state != "done":
-        value = None
+    result: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
+    value = None
+    kept: Record | None = None
+    try:
+        kept = records.find(config, directory)
+        state, why = ("done", "") if kept else _state(directory)
+        environment = kept.environment if kept else read_json(directory.path / "environment.json")
+        if state == "done":
+            result = kept.result if kept else directory.record()
+            check_fields(
+                {name: kind() for name, kind in SHAPES.items()} | result, SHAPES, "run.json"
+            )
+            if (value := metric(result, table.metric)) is None:
+                raise UserError(f"run.json has no finite {table.metric}")
+    except UserError as error:
         result = {}
-    environment = kept.environment if kept else read_json(directory.path / "environment.json")
+        state = "failed"
+        why = one_line(error)
     return Cell(
         row=job.row,
         seed=job.seed,
@@ -162,8 +184,6 @@ FACTS = {
     "tokens_per_second": "tokens_per_second",
     "seconds": "wall_seconds",
 }
-#: Key of run.json with the metrics by each rule of evaluation that was not chosen.
-OTHER_RULES = "other_rules"
 #: Start of the override that chooses a scale.
 SCALE = "scale="
 
