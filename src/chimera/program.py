@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,12 @@ VERSION = "0.1.0"
 DISTRIBUTION = "chimera-lm"
 #: Variable with the name of the sweep that a job is of, and the keys that it varies: `name:a,b`.
 SWEEP = "CHIMERA_SWEEP"
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Signals that ask to save and stop; nohup takes out that of a closed terminal."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 def command_name(command: str) -> str:

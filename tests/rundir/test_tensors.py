@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
 
@@ -33,8 +34,9 @@ def test_a_file_that_is_written_again_keeps_its_mode(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_no_empty_file_and_keeps_an_old_one(tmp_path: Path) -> None:
     new, old = tmp_path / "new", tmp_path / "old"
     old.write_text("kept")
+    full = SafetensorError('I/O error: Os { code: 28, kind: StorageFull, message: "No space" }')
     for path in (new, old):
-        with pytest.raises(OSError, match="full"), usual_mode(path):
-            raise OSError("full")
-    assert not new.exists()
+        with pytest.raises(OSError, match="No space left"), usual_mode(path):
+            raise full
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert old.read_text() == "kept"

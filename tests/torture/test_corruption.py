@@ -10,12 +10,15 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
-from chimera.rundir.checkpoints import sidecar_path
+from chimera.rundir.checkpoint_io import load, write
+from chimera.rundir.checkpoints import announce, read_sidecar, sidecar_path
 from tests.torture import job
 
 NEWEST = ("rolling-12.ckpt", "epoch-2.ckpt")
@@ -90,3 +93,31 @@ def test_a_damaged_run_goes_on_from_the_checkpoint_before(name: str, folder: Pat
             other.hardlink_to(first)
         damage(folder / "damaged/checkpoints")
     assert "rejected" in job.resumed(command, job.whole(folder), says="best-10.ckpt at step 10")
+
+
+#: What else a checkpoint with a valid checksum may hold, by the key that is changed.
+ODD = {
+    "state_dict": {"model.body.norm.weight": torch.ones(3)},
+    "loops": {"fit_loop": 3},
+    "optimizer_states": [{"state": {0: "x"}, "param_groups": []}],
+    "lr_schedulers": [7],
+    "callbacks": {"Steps": {"tokens": "many"}},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ODD)
+def test_a_checkpoint_of_something_else_is_refused_in_one_line(key: str, folder: Path) -> None:
+    command = job.new(folder, "odd")
+    if not (folder / "broken").exists():
+        job.train(job.new(folder, "broken"), "faults.kill_at('micro-batch', 22)")
+    shutil.copytree(folder / "broken", folder / "odd", symlinks=True)
+    for name in NEWEST:
+        file = folder / "odd/checkpoints" / name
+        changed = {**load(file), key: ODD[key]}
+        file.unlink()
+        announce(file, replace(read_sidecar(file), sha256=[write(changed, file)]))
+    code, said = job.train(command)
+    assert (code, "Traceback" in said) == (2, False), said
+    (line,) = [each for each in said.splitlines() if each.startswith("error: ")]
+    assert ".ckpt" in line

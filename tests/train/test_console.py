@@ -12,6 +12,7 @@ import rich
 
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
+from chimera.errors import UserError
 from chimera.optim.groups import groups
 from chimera.train.console import (
     report,
@@ -97,3 +98,13 @@ def test_an_adapter_beside_random_weights_is_warned_of(printed: io.StringIO) -> 
     assert not printed.getvalue()
     show_frozen({**config, "init_from": None})
     assert "adapter=lora freezes the model's random weights" in printed.getvalue()
+
+
+@pytest.mark.parametrize("key", ["metrics", "skipped", "wall_seconds"])
+def test_a_record_that_lacks_a_fact_is_refused_in_one_line(key: str, tmp_path: Path) -> None:
+    whole = {"metrics": {"val/loss": 1.0}, "skipped": {"not_finite": 0, "scaler": 0}}
+    whole |= {"tokens_per_second": None, "peak_memory_gb": 1.0, "wall_seconds": 2}
+    report(whole, tmp_path)
+    for broken in ({**whole, key: "x"}, {k: v for k, v in whole.items() if k != key}):
+        with pytest.raises(UserError, match=f"run.json has no {key}; restore the file"):
+            report(broken, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 import yaml
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
@@ -14,6 +15,7 @@ from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
 from chimera.train.check import check
 from chimera.train.loggers import hyperparameters, open_loggers
+from tests.train.wandb_file import of, read_back
 
 FACTS = {"parameters": {"total": 10}, "bytes": {"total": {"packed": 4}}}
 
@@ -22,13 +24,13 @@ def config(*overrides: str) -> dict[str, Any]:
     return plain(compose(["scale=smoke", *overrides]))
 
 
-def opened(chosen: dict[str, Any], folder: Path) -> Any:
-    return open_loggers(chosen["logger"], hyperparameters(chosen, FACTS), folder)
+def opened(chosen: dict[str, Any], folder: Path, step: int = 0) -> Any:
+    return open_loggers(chosen["logger"], hyperparameters(chosen, FACTS), folder, step)
 
 
 def start(directory: RunDir, **change: Any) -> tuple[str, str, str]:
     """Id, group and job type of a W&B run that is opened and closed at once."""
-    with opened(config() | change, directory.path) as (logger,):
+    with opened(config() | change, directory.path) as (logger, _):
         assert isinstance(logger, WandbLogger)
         run = logger.experiment
         return run.id, run.group, run.job_type
@@ -44,6 +46,41 @@ def test_goes_on_under_its_id_and_starts_over_under_another(tmp_path: Path) -> N
     assert start(RunDir(tmp_path / "other"))[0] != first
 
 
+def test_a_run_that_goes_on_is_one_run_to_wandb_and_csv(tmp_path: Path) -> None:
+    chosen = config("logger=[wandb,csv]")
+    for resumed, steps in ((0, range(1, 7)), (4, range(5, 9)), (8, range(9, 10))):
+        with opened(chosen, tmp_path, resumed) as loggers:
+            for step in steps:
+                for logger in loggers:
+                    logger.log_metrics({"train/loss": step + resumed / 10}, step)
+                    logger.log_metrics({"val/loss": step}, step)
+        with (tmp_path / "points.jsonl").open("a") as file:
+            file.write('{"step": 9, "po')  # torn by a kill
+    expected = [1.0, 2.0, 3.0, 4.0, 5.4, 6.4, 7.4, 8.4, 9.8]
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    points = [point["item"] for point in of(read_back(file), "history")]
+    for name in ("_step", "trainer/global_step", "val/loss"):
+        assert [point[name] for point in points] == list(range(1, 10))
+    assert [point["train/loss"] for point in points] == expected
+    rows = pandas.read_csv(tmp_path / "metrics/metrics.csv")
+    assert rows["train/loss"].dropna().tolist() == expected
+    assert rows["step"].tolist() == [step for step in range(1, 10) for _ in range(2)]
+    assert len([*tmp_path.glob("wandb/earlier/offline-run-*/*.wandb")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("logger.project=a/b", "Invalid project name 'a/b'"),
+        (f"tags=[{'x' * 65}]", "is 65 characters. Tags must be between 1 and 64"),
+    ],
+)
+def test_what_wandb_refuses_is_one_line_before_the_run(word: str, line: str) -> None:
+    with pytest.raises(UserError, match=f"W&B refuses project or tags: .*{line}") as refusal:
+        check(config(word, "data=text", "data.path=README.md"))
+    assert "\n" not in str(refusal.value)
+
+
 def test_a_row_is_grouped_under_its_table(tmp_path: Path) -> None:
     row = {"name": "paper/table", "row": "qdyt"}
     assert start(RunDir(tmp_path), table=row)[1:] == ("paper/table", "qdyt")
@@ -53,7 +90,7 @@ def test_several_loggers_are_chosen_by_a_list(tmp_path: Path) -> None:
     several = config("logger=[wandb,csv]", "logger.wandb.project=mine")
     assert several["choices"]["logger"] == "csv,wandb"
     with opened(several, tmp_path) as loggers:
-        assert [type(logger).__name__ for logger in loggers] == ["WandbRun", "CSVLogger"]
+        assert [type(logger).__name__ for logger in loggers] == ["WandbRun", "CSVLogger", "Points"]
         assert loggers[0].name == "mine"
 
 
@@ -86,7 +123,7 @@ def test_none_is_none(tmp_path: Path) -> None:
 
 
 def test_a_logger_of_lightning_by_its_own_arguments_knows_the_configuration(tmp_path: Path) -> None:
-    with opened(config("logger=csv"), tmp_path) as (logger,):
+    with opened(config("logger=csv"), tmp_path) as (logger, _):
         assert isinstance(logger, CSVLogger)
         logger.log_metrics({"train/loss": 1.0}, step=1)
     assert "train/loss" in (tmp_path / "metrics" / "metrics.csv").read_text()
@@ -98,7 +135,7 @@ def test_several_at_once(tmp_path: Path) -> None:
     both = config("logger=csv")
     both["logger"] = {"one": both["logger"], "other": {**both["logger"], "version": "again"}}
     with opened(both, tmp_path) as loggers:
-        assert [logger.version for logger in loggers] == ["metrics", "again"]
+        assert [logger.version for logger in loggers] == ["metrics", "again", None]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from chimera.paths import ROOT
 from chimera.train.memory import (
     OWN,
     advice,
+    allow_open_files,
     keep_freed_memory,
     lack_of_memory,
     readable_memory_errors,
@@ -138,3 +139,15 @@ def test_what_the_user_set_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(name, "glibc.malloc.trim_threshold=1")
     monkeypatch.setattr("ctypes.CDLL", refuse)
     assert not keep_freed_memory()
+
+
+def test_few_open_files_are_refused_before_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"value": (40, 40)}
+    monkeypatch.setattr("resource.getrlimit", lambda _: limits["value"])
+    monkeypatch.setattr("resource.setrlimit", lambda _, to: limits.update(value=to))
+    with pytest.raises(UserError, match="needs up to 128 open files, and `ulimit -n` is 40"):
+        allow_open_files(2)
+    limits["value"] = (40, 4096)
+    allow_open_files(2)
+    allow_open_files(0)
+    assert limits["value"] == (128, 4096)

@@ -105,12 +105,15 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         signal.SIGTERM,
         pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, marks=pytest.mark.slow),  # test_torture has one of the fast
     ],
 )
 def test_an_interrupted_run_resumes_with_the_same_numbers(
     number: signal.Signals, text: Path, whole: Path, tmp_path: Path
 ) -> None:
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("nohup")
     broken = tmp_path / "broken"
     process = forks.start(*train(text, broken, *LONGER))
     steps = broken / "steps.csv"

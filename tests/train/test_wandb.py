@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import forks
+from tests.train.wandb_file import of, read_back
 
 pytestmark = pytest.mark.slow  # its run takes seconds; tests/callback have each part
 
@@ -23,19 +21,17 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     text.write_text("\n".join(f"The cat number {i} sees house {i % 7}.\n" for i in range(400)))
     words = ["+bitnet_qdyt/norms=qdyt", "ffn=moe", "scale=smoke", "seed=3", "model.dim=32"]
     words += ["data=text", f"data.path={text}", f"data.cache_dir={root / 'cache'}"]
-    words += ["trainer.max_steps=4", "model.depth=1", "tokenizer=sentencepiece"]
+    words += [
+        "trainer.max_steps=4",
+        "trainer.val_check_interval=2",
+        "model.depth=1",
+        "tokenizer=sentencepiece",
+    ]
     words += ["callbacks.pictures.shortest=0"]
     ran = forks.run("train.py", *words, env={"CHIMERA_RUNS": str(root / "runs")})
     assert ran.returncode == 0, ran.stderr
     (file,) = (root / "runs").glob("*/wandb/offline-run-*/*.wandb")
-    viewer = str(Path(sys.executable).with_name("wandb"))
-    words = [viewer, "leet", "inspect", "--json", str(file)]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in shown.stdout.splitlines()]
-
-
-def of(records: list[dict[str, Any]], kind: str) -> list[Any]:
-    return [record[kind] for record in records if record["type"] == kind]
+    return read_back(file)
 
 
 def test_a_job_says_what_it_is_a_row_of(records: list[dict[str, Any]]) -> None:
@@ -78,6 +74,8 @@ def test_charts_of_gradients_rates_experts_and_skipped_steps(
         assert any("load" in k for k in point if k.startswith("stats/"))
         assert point["guard/skipped"] == point["guard/scaler_skipped"] == 0
         assert "epoch" not in point  # train/epoch has it
+    validated = [point["trainer/global_step"] for point in points if "val/loss" in point]
+    assert validated == [2, 4]
 
 
 def test_parts_and_samples_are_there(records: list[dict[str, Any]]) -> None:

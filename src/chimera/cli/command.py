@@ -136,7 +136,9 @@ class Outlasting:
     def _kept(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):  # a closed pipe, a closed terminal
+                raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.stream.fileno())  # what is still buffered goes there, too
             os.close(nowhere)

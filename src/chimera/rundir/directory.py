@@ -7,6 +7,7 @@ status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (with the 
 run.json          metrics, choices, parameters by component, speed, memory, time
 run-<steps>.json  the same of the shorter run, if the run was extended
 steps.csv         one row per optimiser step (TITAN Table 5)
+points.jsonl      the points of the loggers
 validations.json  the validations so far
 curves.png        loss and learning rate
 tokenizer/        the tokenizer: with test.npz and a checkpoint, all that an evaluation needs
@@ -319,8 +320,9 @@ class RunDir:
                 f"{self.path} is being trained by process {status.get('pid')} on"
                 f" {status.get('host')}; wait for it or name another run_dir"
             )
-        remove_temporary(self.path, locked=True)
-        remove_temporary(self.checkpoints, locked=True)
+        for folder in (self.path, self.checkpoints, self.tokenizer):
+            if folder.is_dir():
+                remove_temporary(folder, locked=True)
 
     def start(
         self, config: dict[str, Any], overrides: list[str], about: Mapping[str, str] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from chimera.errors import UserError
+from chimera.rundir.safe_io import replacing
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -30,24 +33,28 @@ def save_tensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
     """Write tensors that share no memory, in a file of the usual mode."""
-    with usual_mode(path):
-        save_file(dict(tensors), path, metadata)
+    with usual_mode(path) as new:
+        save_file(dict(tensors), new, metadata)
 
 
 @contextmanager
-def usual_mode(path: Path) -> Iterator[None]:
-    """Give the file written inside the mode of any other: as the umask says, or as it was.
+def usual_mode(path: Path) -> Iterator[Path]:
+    """Yield a name to write a safetensors file to; it replaces `path` with the mode of any file.
 
-    safetensors writes beside the file and renames, so that its owner alone could read it, in a
-    folder that a team shares.
+    The mode is as the umask says, or as it was: safetensors would let the owner alone read a file
+    in a folder that a team shares.
+
+    Raises:
+        OSError: the system's, which safetensors puts into words, such as that of a full disk.
     """
-    new = not path.exists()
-    path.touch()
-    mode = path.stat().st_mode
-    try:
-        yield
-    except BaseException:
-        if new:
-            path.unlink(missing_ok=True)
-        raise
-    path.chmod(mode)
+    with replacing(path) as new:
+        new.touch()
+        mode = (path if path.exists() else new).stat().st_mode
+        try:
+            yield new
+        except SafetensorError as error:
+            if found := re.search(r"Os \{ code: (\d+)", str(error)):
+                number = int(found[1])
+                raise OSError(number, os.strerror(number), str(path)) from error
+            raise
+        new.chmod(mode)

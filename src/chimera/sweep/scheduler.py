@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from chimera.errors import UserError
+from chimera.program import stop_signals
 from chimera.sweep.display import Display
 from chimera.sweep.job import FINISHED, Job, State
 from chimera.sweep.local import Handle, Launcher
@@ -166,13 +167,12 @@ class Scheduler:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """On the first Ctrl-C or SIGTERM ask the jobs to save; on the second end them."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._stop) for number in numbers]
+        """On the first Ctrl-C, SIGTERM or SIGHUP ask the jobs to save; on the second end them."""
+        before = {number: signal.signal(number, self._stop) for number in stop_signals()}
         try:
             yield
         finally:
-            for number, handler in zip(numbers, before, strict=True):
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

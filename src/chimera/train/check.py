@@ -22,12 +22,15 @@ from chimera.config.schema import RESERVED, check_node, check_value, nodes
 from chimera.errors import UserError, nearest, one_line
 from chimera.train import launch
 from chimera.train.callbacks import nodes as ordered
+from chimera.train.memory import allow_open_files
 
 Result = TypeVar("Result")
 #: Groups with a settings class each. Its values are checked by its own `check`, too, if it has one.
 SETTINGS = ("trainer", "optim", "model", "scale", "launcher", "data", "tokenizer")
 #: Signatures of this package are read without importing it: torch and Lightning take seconds.
 OURS = "chimera."
+#: The logger that has names of its own checked by its library, which is imported before a run.
+WANDB = "chimera.train.loggers.WandbRun"
 #: Packages without which Lightning's loggers fail when they are built, after the run's start.
 LOGGER_PACKAGES = {
     "lightning.pytorch.loggers.TensorBoardLogger": "tensorboard",
@@ -98,6 +101,8 @@ def check_settings(config: dict[str, Any], once: Once | None = None, *, train: b
     if not signatures.attribute(config["task"]["_target_"], "plain_text", True):
         once("corpus", (config["task"], config["data"]), lambda: _check_corpus(config))
     launch.check(config)
+    if train:
+        allow_open_files(config["data"].get("num_workers") or 0)
     if world.is_first():  # which may be at work in it before another process comes here
         open_run(config)
 
@@ -126,6 +131,9 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
     for where, node in _of_lightning(config):
         if not _ours(node):
             once(where, node, partial(_check_foreign, where, node))
+        elif node["_target_"] == WANDB and world.is_first():
+            names = {**config["choices"], "task": config["task"]["name"], "tags": config["tags"]}
+            once("tags", (node, names), partial(resolve_name(WANDB).check, node, names))
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")

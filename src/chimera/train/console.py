@@ -17,6 +17,7 @@ from torch import nn
 from chimera import world
 from chimera.optim.groups import Group, groups
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import check_fields
 from chimera.train.model_summary import (
     parameters_by_component,
     ternary_by_component,
@@ -126,11 +127,31 @@ class ConsoleSummary(Callback):
         show_frozen(config)
 
 
+#: Types of the facts that a run's end shows.
+REPORTED: dict[str, Any] = {
+    "metrics": dict,
+    "skipped": dict,
+    "tokens_per_second": (int, float, type(None)),
+    "peak_memory_gb": (int, float),
+    "wall_seconds": (int, float),
+}
+
+
 def report(record: dict[str, Any], folder: Path) -> None:
-    """Print the results of a finished run in a few lines."""
+    """Print the results of a finished run in a few lines.
+
+    Raises:
+        UserError: the record, of a file that somebody may have changed, lacks one of them.
+    """
+    check_fields(record, REPORTED, folder / "run.json")
+    check_fields(record["skipped"], dict.fromkeys(record["skipped"], int), folder / "run.json")
+    check_fields(
+        record["metrics"], dict.fromkeys(record["metrics"], (int, float)), folder / "run.json"
+    )
     skipped = record["skipped"]
     left_out = (
-        f", {skipped['not_finite']} steps left out as not finite, {skipped['scaler']} by the scaler"
+        f", {skipped.get('not_finite', 0)} steps left out as not finite,"
+        f" {skipped.get('scaler', 0)} by the scaler"
         if any(skipped.values())
         else ""
     )
@@ -148,13 +169,13 @@ def _utilisation(record: dict[str, Any]) -> str:
     """The rate of a run in FLOP/s and its share of that of matrix products; empty if unknown."""
     if not (mfu := record.get("mfu")):  # runs of older versions have none
         return ""
-    rate = record["gemm_rate"]
+    rate = record.get("gemm_rate") or math.nan
     return f", {mfu * rate / 1e9:,.1f} GFLOP/s (MFU {mfu:.1%} of {rate / 1e9:,.0f})"
 
 
 def headline(metrics: dict[str, float]) -> str:
     """Perplexities beside that of word frequencies; all metrics where there are none."""
-    if "val/unigram_perplexity" not in metrics:
+    if not {"val/unigram_perplexity", "val/perplexity", "test/perplexity"} <= set(metrics):
         return "\n".join(
             ", ".join(f"{k} {v:.4f}" for k, v in metrics.items() if k.startswith(stage))
             for stage in ("val/", "test/")
@@ -166,5 +187,6 @@ def headline(metrics: dict[str, float]) -> str:
     return (
         f"validation perplexity {ours:.1f}, of a unigram model on the same tokens {unigram:.1f}:"
         f" {max(unigram, ours) / min(unigram, ours):.2f} times {compared}\n"
-        f"test perplexity {metrics['test/perplexity']:.1f}, accuracy {metrics['test/accuracy']:.1%}"
+        f"test perplexity {metrics['test/perplexity']:.1f},"
+        f" accuracy {metrics.get('test/accuracy', math.nan):.1%}"
     )

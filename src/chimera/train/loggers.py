@@ -2,33 +2,42 @@
 
 A node is a Lightning logger, `{}` is none, and a mapping of nodes is several. A logger that takes
 `save_dir` is given the run's directory, and every logger the run's configuration and facts through
-`log_hyperparams`.
+`log_hyperparams`. All log under the number of optimiser steps taken.
+
+Every point is also in points.jsonl, at once. A run that goes on gives W&B and metrics.csv the
+points up to its step again: each is one complete run, whatever killed the process before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
+import json
 import os
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
-from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from chimera import world
 from chimera.config.hydra_calls import make
 from chimera.config.schema import nodes
 from chimera.dotted import flatten
+from chimera.errors import UserError, one_line
 from chimera.program import SWEEP
 from chimera.rundir.safe_io import write_atomic
 
 
 @contextlib.contextmanager
-def open_loggers(node: Any, known: dict[str, Any], folder: Path) -> Iterator[list[Logger]]:
+def open_loggers(
+    node: Any, known: dict[str, Any], folder: Path, step: int = 0
+) -> Iterator[list[Logger]]:
     """The chosen loggers, which know the configuration and the facts of the run; closed at the end.
 
     Of several processes the first one has them.
@@ -37,15 +46,21 @@ def open_loggers(node: Any, known: dict[str, Any], folder: Path) -> Iterator[lis
         node: of the group `logger`.
         known: `hyperparameters` of the run.
         folder: of the run.
+        step: optimiser steps already taken.
     """
     if not world.is_first():
         yield []
         return
     loggers = [_make(each, folder) for _, each in nodes("logger", node)]
+    points = Points(folder / POINTS)
     try:
-        for logger in loggers:
-            logger.log_hyperparams(known)
-        yield loggers
+        kept = points.resume(step)
+        with warnings.catch_warnings(action="ignore"):  # metrics.csv is made again
+            for logger in loggers:
+                logger.log_hyperparams(known)
+                for point in kept if isinstance(logger, WandbRun | CSVLogger) else ():
+                    logger.log_metrics(point["point"], point["step"])
+        yield [*loggers, points] if loggers else []
     except BaseException:
         _close(loggers, failed=True)
         raise
@@ -87,6 +102,47 @@ def hyperparameters(config: dict[str, Any], facts: dict[str, Any]) -> dict[str, 
     return known
 
 
+#: Points of all loggers, one JSON object a line: `{"step": n, "point": {name: number}}`.
+POINTS = "points.jsonl"
+
+
+class Points(Logger):
+    """Keeps every point on disk at once.
+
+    Args:
+        file: of the run.
+    """
+
+    name = version = None
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def resume(self, step: int) -> list[dict[str, Any]]:
+        """The points up to a step; the others, and a line torn by a kill, are cut off."""
+        kept = []
+        if step and self.file.is_file():
+            for line in self.file.read_bytes().split(b"\n")[:-1]:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    point = json.loads(line)
+                    if point["step"] <= step and isinstance(point["point"], dict):
+                        kept.append(point)
+        if kept or self.file.exists():
+            write_atomic(self.file, "".join(f"{json.dumps(point)}\n" for point in kept))
+        return kept
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        """Keep nothing: config.yaml and run.json have them."""
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        """Append a point."""
+        line = json.dumps({"step": step or 0, "point": metrics}, default=float) + "\n"
+        with self.file.open("ab", buffering=0) as file:
+            if file.write(line.encode()) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
+
+
 #: Name of the optimiser step in Lightning's logger.
 STEP = "trainer/global_step"
 
@@ -94,8 +150,8 @@ STEP = "trainer/global_step"
 class WandbRun(WandbLogger):
     """One W&B run per run directory, grouped by table and row.
 
-    A run that goes on after a stop stays the same W&B run; one that is started over becomes a new
-    one.
+    A run that goes on after a stop stays the same W&B run, and offline its newest folder has all of
+    it; the folders before are in `wandb/earlier`. One that is started over becomes a new W&B run.
 
     Args:
         save_dir: the run's directory.
@@ -107,6 +163,26 @@ class WandbRun(WandbLogger):
         super().__init__(project=project, save_dir=save_dir, offline=not online)
         self.folder = Path(save_dir)
         self.online = online
+        self._step = 0
+
+    @staticmethod
+    def check(node: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+        """Ask W&B whether it takes the project and the tags.
+
+        Args:
+            node: of the group `logger`.
+            params: `tags` and the chosen `task`, `mixer` and `scale`.
+
+        Raises:
+            UserError: one line of W&B's.
+        """
+        import wandb
+
+        try:
+            wandb.Settings(project=node["project"], run_tags=tuple(_tags(params)))
+        except (wandb.errors.Error, ValueError) as error:
+            why = one_line(error).partition(" [type=")[0].partition("Value error, ")
+            raise UserError(f"W&B refuses project or tags: {why[2] or why[0]}") from error
 
     @rank_zero_only
     def log_hyperparams(self, params: Any = None, *_: Any, **__: Any) -> None:
@@ -114,19 +190,19 @@ class WandbRun(WandbLogger):
         import wandb
 
         task = params["task.name"]
+        identifier = self._identifier(fresh=params["overwrite"])
         sweep, keys = os.environ.get(SWEEP, "").partition(":")[::2]
         varied = " ".join(f"{key}={params.get(key)}" for key in keys.split(",") if key)
-        chosen = (task, params["mixer"], f"scale={params['scale']}")
         self._experiment = wandb.init(
             project=self._project,
             name=self.folder.name,
-            id=self._identifier(fresh=params["overwrite"]),
+            id=identifier,
             resume="allow" if self.online else None,
             dir=self.folder,
             mode="online" if self.online else "offline",
             group=params["table"] or sweep or task,
             job_type=params["row"] or varied or task,
-            tags=[*dict.fromkeys([*chosen, *(params.get("tags") or [])])],
+            tags=_tags({**params, "task": task}),
             config=params,
             settings=wandb.Settings(silent=True),
         )
@@ -136,32 +212,49 @@ class WandbRun(WandbLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Log a point; Lightning's `epoch` is `train/epoch`."""
-        super().log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step)
+        point = {k: v for k, v in metrics.items() if k != "epoch"}
+        self._log(point if step is None else {**point, STEP: step}, step or 0)
 
     def show_table(self, key: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """See `chimera.train.run_files`."""
         import wandb
 
         table = wandb.Table(columns=list(columns), data=[list(row) for row in rows])
-        self.experiment.log({key: table})
+        self._log({key: table})
 
-    def show_picture(self, key: str, file: Path) -> None:
+    def show_picture(self, key: str, file: Path, step: int) -> None:
         """See `chimera.callback.log.pictures`."""
         import wandb
 
-        self.experiment.log({key: wandb.Image(str(file))})
+        self._log({key: wandb.Image(str(file))}, step)
 
     def summarise(self, facts: Mapping[str, Any]) -> None:
         """Numbers at the end, for W&B's table of runs."""
         self.experiment.summary.update(dict(facts))
 
+    def _log(self, point: dict[str, Any], step: int = 0) -> None:
+        """Add to the row of a step; W&B would drop what comes after the row of a later one."""
+        self._step = max(self._step, step)
+        self.experiment.log(point, step=self._step)
+
     def _identifier(self, *, fresh: bool) -> str:
-        """The W&B id of this run directory."""
+        """The W&B id of this run directory; folders that the next one replaces are moved away."""
         file = self.folder / "wandb" / "id"
         if fresh or not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(file, secrets.token_hex(4))
-        return file.read_text(encoding="utf-8")
+        identifier = file.read_text(encoding="utf-8")
+        for before in file.parent.glob(f"offline-run-*-{identifier}"):
+            earlier = file.parent / "earlier"
+            earlier.mkdir(exist_ok=True)
+            before.rename(earlier / before.name)
+        return identifier
+
+
+def _tags(params: Mapping[str, Any]) -> list[str]:
+    """Tags of a W&B run: its task, mixer and scale, and those of `tags=`."""
+    chosen = (params["task"], params["mixer"], f"scale={params['scale']}")
+    return [*dict.fromkeys([*chosen, *(params.get("tags") or [])])]
 
 
 def _make(node: Any, folder: Path) -> Logger:

@@ -1,4 +1,4 @@
-"""Memory of a run: errors of too little in one line, and the C library keeps what a step frees."""
+"""Memory and open files of a run: too little is one line; the C library keeps freed memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,9 @@ TRIM_THRESHOLD = -1
 MMAP_THRESHOLD = -3
 KEPT = 1 << 30
 LARGEST = 32 << 20
+#: Open files of a run, and of each worker of its loader: batches on their way, and its pipes.
+OPEN_FILES = 96
+OPEN_FILES_OF_WORKER = 16
 #: Variables by which a user sets the same; they are left as they are.
 OWN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
 
@@ -46,6 +50,26 @@ def lack_of_memory(error: BaseException | None) -> str:
             return text or "Python could not allocate memory"
         error = error.__cause__ or error.__context__
     return ""
+
+
+def allow_open_files(workers: int) -> None:
+    """Raise the limit of open files to what the workers of a loader need, as far as it goes.
+
+    A worker that cannot open another file loses its batch, and the run would wait for it.
+
+    Raises:
+        UserError: the limit cannot be so high.
+    """
+    needed = OPEN_FILES + workers * OPEN_FILES_OF_WORKER
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if not workers or soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(
+            f"data.num_workers={workers} needs up to {needed} open files, and `ulimit -n` is"
+            f" {hard}; raise that limit, or use data.num_workers=0"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @contextlib.contextmanager

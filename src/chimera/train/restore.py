@@ -15,8 +15,9 @@ from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
-from chimera.rundir.checkpoint_io import load
+from chimera.rundir.checkpoint_io import DAMAGE, load
 from chimera.rundir.directory import RunDir
+from chimera.rundir.safe_io import check_fields
 from chimera.task.base import Task
 from chimera.train.build import build_task
 from chimera.train.console import quiet, say
@@ -80,9 +81,10 @@ def restore(
         saved = load(path)
         try:
             task.load_state_dict(saved["state_dict"])
-        except RuntimeError as error:  # torch lists every tensor, a line each
+        except DAMAGE as error:  # torch lists every tensor, a line each
             why = " ".join(str(error).split())[:200]
             raise UserError(f"{path} does not fit the run's config.yaml: {why}") from error
+        check_fields(saved, {"global_step": int}, path)
         step = saved["global_step"]
     return Restored(directory, config, settings, tokenizer, task, step)
 

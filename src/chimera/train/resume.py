@@ -16,6 +16,7 @@ from chimera.rundir.checkpoint_io import load
 from chimera.rundir.corpus_hash import TOKENS, check_text
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import EXTENDED
+from chimera.rundir.safe_io import check_fields
 from chimera.task.base import Task
 from chimera.train.console import say
 from chimera.train.ranks import Ranks
@@ -102,6 +103,7 @@ def starting_point(
             f"ckpt_path={path} has no {', '.join(missing)}, so training cannot go on from it;"
             " init_from=<file> starts from its weights"
         )
+    check_fields(saved, {"global_step": int}, path)
     here = task.state_dict()
     there = saved["state_dict"]
     wrong = [k for k, v in here.items() if getattr(there.get(k), "shape", None) != v.shape]

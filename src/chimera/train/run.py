@@ -91,7 +91,7 @@ def _train(
     with run_status(ranks, directory, callbacks, step, lengths.max_steps):
         facts = facts_before(config, data, task, lengths.limit_val_batches)
         known = hyperparameters(config, facts)
-        with open_loggers(config["logger"], known, directory.path) as loggers:
+        with open_loggers(config["logger"], known, directory.path, step) as loggers:
             trainer = build_trainer(config["precision"], lengths, directory, loggers, callbacks)
             fit(trainer, task, data, lengths, checkpoint)
             facts["metrics"] = final_metrics(trainer, task, data, lengths.limit_val_batches, ranks)

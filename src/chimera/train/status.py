@@ -67,14 +67,14 @@ def run_status(
     try:
         with readable_lost_processes(ranks.timeout):
             yield
-    except Interrupted as stopped:
-        end("STOPPED", why=str(stopped))
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        end("STOPPED", why=str(stopped) or "stopped by Ctrl-C")
         raise
     except BaseException as error:
         with contextlib.suppress(OSError):  # the disk may be what failed
             end("FAILED", why=f"{type(error).__name__}: {error}")
-        if isinstance(error, OSError) and error.errno in FULL:
-            raise _disk_full(directory) from error
+        if why := _of_the_disk(directory, error):
+            raise UserError(why) from error
         raise
     end("DONE")
 
@@ -91,10 +91,18 @@ def _speak_for_the_first(ranks: Ranks, directory: RunDir) -> Iterator[None]:
         raise
 
 
-def _disk_full(directory: RunDir) -> UserError:
+def _of_the_disk(directory: RunDir, error: BaseException) -> str:
+    """What happened to the run's directory; empty if the error has another reason."""
+    if not directory.path.is_dir():
+        return (
+            f"{directory.path} was renamed or removed while the run trained there; the same command"
+            " goes on from the checkpoints when they are back under this name"
+        )
+    if not (isinstance(error, OSError) and error.errno in FULL):
+        return ""
     kept = files.newest(directory.checkpoints)
     good = f"{kept.path} (step {kept.step}) is intact" if kept.path else "none was saved"
-    return UserError(
+    return (
         f"no space left for {directory.path}; last checkpoint: {good};"
         " free some space and start the same command again"
     )

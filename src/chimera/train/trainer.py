@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from chimera.callback.state.validation import NEVER
 from chimera.config.settings import Trainer as Settings
 from chimera.config.settings import TrainerInSteps, in_steps, number
 from chimera.data.batch.module import DataModule
-from chimera.errors import Interrupted
+from chimera.errors import Interrupted, UserError, one_line
 from chimera.model.compiled import compile_model
-from chimera.rundir.checkpoint_io import CheckedIO
+from chimera.rundir.checkpoint_io import DAMAGE, CheckedIO
 from chimera.rundir.directory import RunDir
 from chimera.task.base import Task
 from chimera.train.precision import device_of_fp16
@@ -168,11 +169,22 @@ def fit(
         checkpoint: to go on from; None begins.
 
     Raises:
-        Interrupted: after Ctrl-C, SIGTERM or `trainer.max_time`, when all is saved.
+        Interrupted: after Ctrl-C, SIGTERM, SIGHUP or `trainer.max_time`, when all is saved.
+        UserError: the checkpoint holds something else than this run's state.
     """
     if settings.compile:
         compile_model(task.model)
-    trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    try:
+        trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    except DAMAGE as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if not any(frame.filename.endswith("checkpoint_connector.py") for frame in frames):
+            raise
+        raise UserError(
+            f"{checkpoint} holds something else than the state of this run"
+            f" ({type(error).__name__}: {one_line(error)[:120]}); remove it and the run goes on"
+            " from the one before, or start over with overwrite=true"
+        ) from error
     late = any(limit.reached for limit in with_method(trainer, "reached"))
     if trainer.global_step < settings.max_steps and (late or find(trainer, GracefulStop).stopping):
         why = f" by trainer.max_time={settings.max_time}, which has to be larger" if late else ""

@@ -126,8 +126,8 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
     settings |= _options(model)
     if whole:
         model.config.save_pretrained(folder)
-        with usual_mode(folder / WHOLE):
-            save_model(model, str(folder / WHOLE))
+        with usual_mode(folder / WHOLE) as written:
+            save_model(model, str(written))
         write_json(folder / SETTINGS, settings)
         return
     trained = {name for name, p in model.named_parameters() if p.requires_grad}

@@ -10,7 +10,6 @@ but not SoRA: only Chimera loads an unpruned SoRA. A pruned SoRA
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +22,7 @@ from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitut
 from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
 from chimera.ops.shards import whole
-from chimera.rundir.safe_io import read_json
+from chimera.rundir.safe_io import read_json, write_json
 from chimera.rundir.tensors import load_tensors, save_tensors
 
 CONFIG = "adapter_config.json"
@@ -60,7 +59,7 @@ def save(model: nn.Module, folder: str | Path, *, write: bool = True) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(tensors, folder / TENSORS)
     config = _config(layers) | {"modules_to_save": sorted(extra) or None}
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / CONFIG, config)
 
 
 def load(model: nn.Module, folder: str | Path) -> nn.Module:

@@ -1,6 +1,7 @@
 """Pictures of a model at validation: activations.png, weights.png, maps.png, gates.png.
 
-They are in the run's directory, and with every logger that has a method `show_picture(key, file)`.
+They are in the run's directory, and with every logger that has a method
+`show_picture(key, file, step)`.
 Hooks are on the modules for the batch that is drawn only, so training is not slower.
 """
 
@@ -91,7 +92,7 @@ class Pictures(Callback):
                 figure.savefig(new, dpi=110, format="png", metadata={"Software": None})
             for logger in trainer.loggers:
                 if show := getattr(logger, "show_picture", None):
-                    show(f"pictures/{name}", file)
+                    show(f"pictures/{name}", file, step)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: Any, exception: BaseException) -> None:
         if self._captured is not None:

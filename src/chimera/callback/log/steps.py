@@ -104,9 +104,12 @@ class Steps(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._listeners = with_method(trainer, "on_step")
+        log_at_global_step(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._clock = time.perf_counter()
+        # A checkpoint is saved before Lightning counts its last step.
+        trainer.fit_loop.epoch_loop._batches_that_stepped = trainer.global_step
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._paused = time.perf_counter()
@@ -183,6 +186,21 @@ class Steps(Callback):
         weighted = [value * count for value in means.values()]
         *sums, counts, tokens = reduce.totals([*weighted, count, self._tokens])
         return dict(zip(means, (value / (counts or 1) for value in sums), strict=True)), int(tokens)
+
+
+def log_at_global_step(trainer: pl.Trainer) -> None:
+    """Let all that is logged through Lightning have the number of optimiser steps taken.
+
+    Lightning counts a step after its validation: it would log that one step early.
+    """
+    connector = trainer._logger_connector
+
+    def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
+        point = metrics and {"epoch": float(trainer.current_epoch), **metrics}
+        of_class(connector, point, trainer.global_step if step is None else step)
+
+    of_class = type(connector).log_metrics
+    connector.log_metrics = log_metrics  # type: ignore[method-assign]
 
 
 def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:

@@ -1,4 +1,4 @@
-"""Stop a run after its current step on Ctrl-C or SIGTERM, saved, to be resumed later."""
+"""Stop a run after its current step on Ctrl-C, SIGTERM or SIGHUP, saved, to be resumed later."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from chimera.callback.log.steps import Step, Steps
 from chimera.callback.lookup import find
 from chimera.ops import reduce
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from chimera.program import stop_signals
 
 
 class GracefulStop(Callback):
@@ -26,7 +25,7 @@ class GracefulStop(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # Not earlier: Lightning sets a SIGTERM handler of its own, which ends with exit code 0.
-        self._before = {number: signal.signal(number, self._catch) for number in SIGNALS}
+        self._before = {number: signal.signal(number, self._catch) for number in stop_signals()}
         self._trainer = trainer
 
     def on_step(self, step: Step) -> None:

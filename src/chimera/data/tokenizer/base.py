@@ -7,6 +7,9 @@ saves itself to a folder; `load` needs only that folder.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -113,9 +116,18 @@ class Tokenizer(ABC):
     def _read(cls, folder: Path, special: SpecialIds, sha256: str) -> Self: ...
 
     def save(self, folder: Path) -> None:
-        """Write all files that `load` needs to a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._write(folder)
+        """Write all files that `load` needs to a folder; each is whole, also after a crash."""
+        made = folder / f".new.{os.getpid()}-{threading.get_native_id()}.tmp"
+        made.mkdir(parents=True)
+        try:
+            self._write(made)
+            self._describe(made)
+            for file in made.iterdir():
+                os.replace(file, folder / file.name)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def _describe(self, folder: Path) -> None:
         described = {
             "kind": kind_of(type(self)),
             "vocab_size": self.vocab_size,
