@@ -67,6 +67,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "runs can be written": True, "runs": "/runs",
     },
     "logins": {"W&B": True, "Hugging Face": True},
+    "caches": {"damaged": []},
     "ternary kernel": {"compiler": "/usr/bin/c++"},
 }  # fmt: skip
 
@@ -74,6 +75,7 @@ GOOD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("subject", "fact", "value", "says"),
     [
+        ("caches", "damaged", ["/cache/tokens/0"], "the cache has damaged entries"),
         ("GPU", "devices", [], "its build is for the CPU"),
         ("GPU", "Triton errs", "3.6.0 on H200", "gates wrongly (3.6.0 on H200)"),
         ("processor", "threads", 2, "torch uses 2 of 8 cores"),

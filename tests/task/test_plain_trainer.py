@@ -15,7 +15,7 @@ from chimera.data.batch.module import DataModule
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
 from tests.kit import QUIET
-from tests.task.kit import TASKS, Made
+from tests.task.kit import TASKS, Made, mlm
 
 Make = Callable[..., Made]
 
@@ -45,6 +45,22 @@ def test_a_plain_trainer_trains_validates_and_tests(make: Make, tmp_path: Path) 
     extra = {**task.baselines(data, None), **task.extra_metrics(trainer, data)}
     assert extra
     assert all(isinstance(value, float) for value in extra.values())
+
+
+def test_a_batch_with_nothing_to_predict_has_no_loss_and_no_weight(tmp_path: Path) -> None:
+    """Of a text whose words are all unknown, say."""
+    task, data = mlm(tmp_path, 2)
+    batch = next(iter(data.train_dataloader()))
+    empty = {**batch, "index": batch["index"][:0], "targets": batch["targets"][:0]}
+    output = task.training_step(empty, 0)
+    output["loss"].backward()
+    assert (float(output["loss"]), float(output["count"]), float(output["accuracy"])) == (0, 0, 0)
+    assert all(bool(p.grad.isfinite().all()) for p in task.parameters() if p.grad is not None)
+    task.update_metrics(batch, "val")
+    expected = task.compute_metrics("val")
+    for each in (batch, empty):
+        task.update_metrics(each, "val")
+    assert task.compute_metrics("val") == expected
 
 
 class Recorder(pl.Callback):

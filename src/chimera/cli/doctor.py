@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chimera.cli.command import command
+from chimera.data.source.cache import damaged
 from chimera.paths import CHECKOUT, cache_root, runs_root
 from chimera.program import DISTRIBUTION, VERSION
 
@@ -115,6 +116,8 @@ def advice(found: dict[str, dict[str, Any]]) -> list[str]:
     room = found["memory and disk"]
     features = set(cpu["features"])
     notes = list[str]()
+    if found["caches"]["damaged"]:
+        notes.append("the cache has damaged entries: delete them; the next run builds them again")
     if gpu["driver"] and not gpu["devices"]:
         notes.append("there is an NVIDIA driver, but torch sees no GPU: its build is for the CPU")
     if not gpu["devices"]:
@@ -244,13 +247,14 @@ def _free_memory() -> float | None:
 
 
 def _caches() -> dict[str, Any]:
-    """Sizes of the caches by their kinds, of the runs, and of Hugging Face's."""
+    """Sizes of the caches by their kinds, of the runs, and of Hugging Face's; damaged entries."""
     cache = cache_root()
     runs = runs_root()
     kinds = [p for p in sorted(cache.iterdir()) if p.is_dir()] if cache.is_dir() else []
     hub = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     found: dict[str, Any] = {"folder": str(cache)}
     found |= {kind.name: _bytes(kind) for kind in kinds}
+    found["damaged"] = list(map(str, damaged(cache)))
     number = (
         sum((path / "config.yaml").is_file() for path in runs.iterdir()) if runs.is_dir() else 0
     )

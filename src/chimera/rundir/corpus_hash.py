@@ -22,8 +22,8 @@ TOKENS = "tokens_sha256"
 #: Settings of data and tokenizer without a say in the tokens.
 FREE = ("batch_size", "num_workers", "processes", "cache_dir", "num_threads")
 ADVICE = (
-    "data=pydocs takes its text from the installed Python and packages (data.documents=<file> gives"
-    " every machine one text)"
+    "a file or a data set changed, or, with data=pydocs, the installed Python and packages"
+    " (data.documents=<file> gives every machine one text)"
 )
 
 
@@ -88,6 +88,5 @@ def check_text(run: Path, tokens: str | None) -> None:
     if before and tokens and before != tokens:
         raise UserError(
             f"{run} began on other text (tokens {one_line(before)[:8]}, here {tokens[:8]}):"
-            f" {ADVICE}; resume it with the Python and packages that began it, or start over with"
-            " overwrite=true"
+            f" {ADVICE}; resume it on the text that it began on, or start over with overwrite=true"
         )
