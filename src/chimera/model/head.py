@@ -68,7 +68,6 @@ class Head(nn.Module):
         self.norm = norm(dim) if transform else None
         self.output = None if table else linear(dim, vocab_size, bias=False, role="head")
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
-        self._of_table = False
 
     def add_layer(self, embedding: nn.Module, *, tied: bool) -> None:
         """Give a tied head a layer, which other libraries look for, train, wrap and untie.
@@ -82,7 +81,6 @@ class Head(nn.Module):
             layer.weight = nn.Parameter(layer.weight.detach().clone())
         self.output = layer
         self.table = None
-        self._of_table = True
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... v"]:
         if self.transform is not None and self.norm is not None:
@@ -92,7 +90,7 @@ class Head(nn.Module):
         if self.output is None and self.table is not None:
             return F.linear(x, self.table(), self.bias)
         assert self.output is not None
-        if self._of_table:
+        if isinstance(self.output, TableLayer):  # which peft has not wrapped
             return self.output(x, self.bias)
         logits = self.output(x)
         return logits if self.bias is None else logits + self.bias
