@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from chimera.config.groups import ZOO
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.export.hf import flat
-from chimera.rundir.safe_io import read_json
+from chimera.rundir.safe_io import read_json, write_json
 
 FILE = "modeling_chimera"
 HEADS = ("MaskedLM", "CausalLM", "SequenceClassification")
@@ -62,8 +61,7 @@ def write(
             "bos_token_id": (*(opening or ()), end)[0],
             "eos_token_id": end,
         }
-        text = json.dumps(generation, indent=2) + "\n"
-        (folder / "generation_config.json").write_text(text, encoding="utf-8")
+        write_json(folder / "generation_config.json", generation)
         keys |= generation
     return keys
 

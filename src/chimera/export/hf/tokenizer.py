@@ -13,7 +13,6 @@ The library finds special tokens in a text by their names; our tokenizer never d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePieceTokenizer
+from chimera.rundir.safe_io import write_json
 
 #: Why there is no fast tokenizer.
 REFUSED = "its SentencePiece model is of another kind than unigram, or has pieces of a user"
@@ -87,8 +87,7 @@ def write(
         "padding_side": "left" if decodes else "right",
         "clean_up_tokenization_spaces": False,
     }
-    text = json.dumps(about, indent=2) + "\n"
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", about)
     return None
 
 
