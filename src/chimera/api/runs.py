@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from chimera.generate.settings import Generation
 from chimera.paths import runs_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.records import Record, unfinished
+from chimera.rundir.safe_io import read_text
 
 if TYPE_CHECKING:
     import pandas
@@ -61,7 +63,7 @@ class Run:
         """A row per optimiser step: loss, rates, norms, tokens per second."""
         import pandas
 
-        return pandas.read_csv(RunDir(self.path).steps)
+        return pandas.read_csv(io.StringIO(read_text(RunDir(self.path).steps)))
 
     def generate(self, prompt: str = "", **options: Any) -> str:
         """Continue a text with a run of `task=causal_lm`; returns prompt and continuation.

@@ -78,6 +78,9 @@ def exit_code(run: Callable[[], Any]) -> int:
         except (NotFiniteError, LostProcessError) as error:  # the guard has printed its report
             _say(str(error))
             return 1
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            return 130
         except OSError as error:
             if error.errno not in OF_FILES and error.filename is None:
                 raise  # of a network, or of a pipe between processes

@@ -93,7 +93,7 @@ def _speak_for_the_first(ranks: Ranks, directory: RunDir) -> Iterator[None]:
 
 def _of_the_disk(directory: RunDir, error: BaseException) -> str:
     """What happened to the run's directory; empty if the error has another reason."""
-    if not directory.path.is_dir():
+    if not (directory.path / "config.yaml").is_file():
         return (
             f"{directory.path} was renamed or removed while the run trained there; the same command"
             " goes on from the checkpoints when they are back under this name"
