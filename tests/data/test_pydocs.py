@@ -48,6 +48,18 @@ def test_documents_are_modules_without_repeated_paragraphs(library: Path) -> Non
     assert found["m01.py"].count("\n") == 3
 
 
+@pytest.mark.parametrize("most", [1, 700, 2500])
+def test_few_documents_are_those_of_all(library: Path, monkeypatch, most: int) -> None:
+    """Also where one repeats a paragraph of a file that is not read as a whole."""
+    monkeypatch.setattr(pydocs, "_AT_ONCE", 2)
+    every = pydocs.harvest()
+    few = pydocs.harvest(most)
+    assert len(few) < len(every) == 25
+    assert few.items() <= every.items()
+    assert list(few) == sorted(sorted(every, key=pydocs._digest)[: len(few)])
+    assert sum(map(len, few.values())) > most
+
+
 def test_splits_are_disjoint_whole_and_repeatable(library: Path, tmp_path: Path) -> None:
     corpus = PyDocs(cache_dir=str(tmp_path / "cache"))
     corpus.check()
@@ -61,7 +73,7 @@ def test_splits_are_disjoint_whole_and_repeatable(library: Path, tmp_path: Path)
 def test_harvest_is_cached(library: Path, tmp_path: Path, monkeypatch) -> None:
     corpus = PyDocs(cache_dir=str(tmp_path))
     first = splits_of(corpus)
-    monkeypatch.setattr(pydocs, "harvest", lambda: pytest.fail("harvested twice"))
+    monkeypatch.setattr(pydocs, "harvest", lambda most: pytest.fail("harvested twice"))
     assert splits_of(corpus) == first
 
 
