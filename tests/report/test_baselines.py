@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chimera.config.tables import load
-from chimera.report import markdown, notes
+from chimera.report import markdown
 from chimera.report.baselines import CONSTANT, OVERLAP, baselines, below
 from chimera.report.table_results import TableResults, read_results
 from chimera.report.write import comma_separated
@@ -81,8 +81,8 @@ def test_counts_are_not_tested() -> None:
     assert load("saidl/lambda").counts
     found = summary("saidl/lambda", {"lr_lambda_001": [8.0, 7.9], "lr_lambda_02": [5.8, 5.7]})
     assert found.resolvable is None
-    assert "The metric is a count, so differences are not tested." in notes.statistics(found)
-    assert "counts are not tested" in markdown.order(found)
+    assert "The metric is a count, so differences are not tested." in markdown.report(found)
+    assert "counts are not tested" in markdown.report(found)
     head, body = markdown.rows(found)
     assert "difference" in head
     assert not {"p", "95% interval"} & set(head)

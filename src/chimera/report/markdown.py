@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from chimera.report import figures, formatting, metric_grid, notes, provenance
 from chimera.report.baselines import baselines
 from chimera.report.formatting import Markdown, block, cell, code, markdown
 from chimera.report.stats import LEVEL, Difference
-from chimera.report.table_results import Cell, Line, Pair, TableResults
+from chimera.report.table_results import Cell, Line, TableResults
 
 #: Most columns of published numbers in the main table; more go into a table of their own.
 MAX_PUBLISHED_COLUMNS = 4
@@ -20,48 +21,44 @@ MAX_PUBLISHED_COLUMNS = 4
 
 def report(results: TableResults) -> str:
     """Contents of report.md; the same runs give the same text."""
-    parts = [
-        f"# {markdown(results.table.title)}",
-        _about(results),
-        _sentence(title_of(CONF / "scale" / f"{results.scale}.yaml")),
-        notes.past_scale(results),
-        notes.left_out(results),
-        notes.rates(results),
-        _sentence(results.table.note),
-        table(results),
-        f"{notes.statistics(results)} «size» counts ternary weights packed five to a byte"
-        f" with their scales, and other weights as stored in training."
-        f"{notes.flops(results)}",
-        notes.processors(results),
-        notes.beaten(results),
-        "![published and ours](report.png)",
-        "![loss of every row](curves.png)",
-        "![loss against FLOPs and time](budget.png)" if figures.costs_known(results) else "",
-        "## Order of rows",
-        order(results),
-        *_missing(results),
-        *_measured(results),
-        *_printed(results),
-        "## Settings",
-        grid(["setting", "here", "at scale=paper"], provenance.shared_settings(results)),
-        *map(_sentence, notes.trained_on(results)),
-        *_differing(results),
-        "## Runs",
-        "\n".join(f"- {markdown(text)}" for text in _origin(results)),
-        grid(["row", "seed", "state", results.table.metric, "commit", "directory"], _runs(results)),
-        "## Reproduce",
-        block("\n".join(provenance.commands(results)), "bash"),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _about(results: TableResults) -> str:
-    seeds = ", ".join(map(str, results.seeds))
-    table = results.table
-    return (
-        f"{_sentence(table.source)} Scale {code(results.scale)}, seeds {seeds}."
-        f" Metric {markdown(table.metric)}, {table.better} is better.{notes.seeds(results)}"
+    text = _rendered(
+        "report.md.jinja",
+        results=results,
+        notes=notes,
+        provenance=provenance,
+        grid=grid,
+        scale=title_of(CONF / "scale" / f"{results.scale}.yaml"),
+        finished=sorted({line.ours.n if line.ours else 0 for line in results.lines}),
+        tested=any(line.difference and line.difference.std is not None for line in results.lines),
+        interval=f"{1 - LEVEL:.0%}",
+        main_table=table(results),
+        costs_known=figures.costs_known(results),
+        measured="\n\n".join(_measured(results)),
+        printed="\n\n".join(_printed(results)),
+        differing=_differing(results),
+        runs=_runs(results),
+        commands=block("\n".join(provenance.commands(results)), "bash"),
+        order=order(results),
     )
+    return f"{text}\n"
+
+
+def order(results: TableResults) -> str:
+    """Compare the order of rows with the paper's, pair by pair, in Markdown."""
+    return _rendered("order.md.jinja", results=results, level=f"{LEVEL:g}")
+
+
+def _rendered(template: str, **values: Any) -> str:
+    """A template of this package, with one empty line between two paragraphs."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import
+
+    environment = Environment(
+        loader=PackageLoader("chimera", "report"), undefined=StrictUndefined, trim_blocks=True
+    )
+    named = {"code": code, "markdown": markdown, "sentence": _sentence, "verdict": _verdict}
+    environment.filters |= named | {"spread": formatting.spread}
+    text = environment.get_template(template).render(**values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
 def table(results: TableResults) -> str:
@@ -142,60 +139,11 @@ def grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
-def order(results: TableResults) -> str:
-    """Compare the order of rows with the paper's, pair by pair, in Markdown."""
-    if sum(line.published is not None for line in results.lines) < 2:
-        return "The paper prints fewer than two values of this metric, so it ranks no rows."
-    if not results.pairs:
-        return "No two rows that the paper ranks have a common finished seed yet."
-    against = [pair for pair in results.pairs if not pair.agrees]
-    agree = [pair for pair in results.pairs if pair.agrees]
-    firm = sum(pair.difference.significant for pair in agree)
-    tested = f"{firm} significantly, p < {LEVEL:g} after Holm's correction for these pairs"
-    text = (
-        f"The paper ranks {len(results.pairs)} pairs of the rows that are done here. Our order"
-        f" agrees on {len(agree)} ({'counts are not tested' if results.table.counts else tested})"
-        f" and disagrees on {len(against)}."
-    )
-    return "\n\n".join([text, "\n".join(map(_against, against))]).rstrip()
-
-
-def _against(pair: Pair) -> str:
-    first = pair.first
-    second = pair.second
-    difference = pair.difference
-    assert first.published
-    assert second.published
-    assert first.ours
-    assert second.ours
-    result = "both have the same value"
-    if difference.mean:
-        worse = formatting.spread(difference).removeprefix("-")
-        seeds = f"{difference.n} common seed{'s' * (difference.n != 1)}"
-        result = f"{code(first.name)} is worse by {worse} over {seeds}"
+def _verdict(difference: Difference) -> str:
+    """Whether a difference is significant, and its p."""
     if p := formatting.p_equals(difference):
-        verdict = f"{'' if difference.significant else 'not '}significant, {p}"
-    else:
-        verdict = "one seed, no test" if difference.std is None else "a count, no test"
-    return (
-        f"- The paper has {code(first.name)} ({first.published.value:g}) ahead of"
-        f" {code(second.name)} ({second.published.value:g}); here {result}"
-        f" ({formatting.spread(first.ours)} against {formatting.spread(second.ours)}): {verdict}."
-    )
-
-
-def _missing(results: TableResults) -> list[str]:
-    """Section of the runs that are not done, with the reasons."""
-    undone = [run for run in results.cells if run.state != "done"]
-    if not undone:
-        return []
-    lines = [
-        f"- {code(run.row)}, seed {run.seed}: {run.state}"
-        + (f": {markdown(run.why)}" if run.why else "")
-        for run in undone
-    ]
-    text = f"{len(undone)} of {len(results.cells)} runs have no result:"
-    return ["## Missing runs", text, "\n".join(lines)]
+        return f"{'' if difference.significant else 'not '}significant, {p}"
+    return "one seed, no test" if difference.std is None else "a count, no test"
 
 
 def _measured(results: TableResults) -> list[str]:
@@ -251,17 +199,10 @@ def _codes(names: Sequence[str] | dict[str, None]) -> str:
     return ", ".join(map(code, names))
 
 
-def _differing(results: TableResults) -> list[str]:
+def _differing(results: TableResults) -> str:
     keys, by_row = provenance.differing_settings(results)
-    if not keys:
-        return []
     body = [[code(key), *(values[i] for values in by_row.values())] for i, key in enumerate(keys)]
-    return ["Settings that differ by row:", grid(["setting", *by_row], body)]
-
-
-def _origin(results: TableResults) -> list[str]:
-    version = f"numerics {results.numerics}: runs of another number are not comparable"
-    return [*provenance.code_and_machines(results), version]
+    return f"Settings that differ by row:\n\n{grid(['setting', *by_row], body)}" if keys else ""
 
 
 def _runs(results: TableResults) -> list[list[str]]:

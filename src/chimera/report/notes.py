@@ -9,24 +9,8 @@ from chimera.config.row_learning_rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds, shown
 from chimera.report.baselines import baselines, below
 from chimera.report.formatting import code, markdown, number, spread
-from chimera.report.stats import LEVEL, smallest_significant
+from chimera.report.stats import smallest_significant
 from chimera.report.table_results import TableResults
-
-
-def statistics(results: TableResults) -> str:
-    """What the columns are, how the rows are tested, and what the table can distinguish."""
-    text = (
-        "«ours» is the mean ± sample standard deviation over seeds. «difference» is the mean"
-        f" difference to {code(results.table.reference)}, seed by seed"
-    )
-    if results.table.counts:
-        return f"{text}. The metric is a count, so differences are not tested."
-    if all(line.difference is None or line.difference.std is None for line in results.lines):
-        return f"{text}. With one seed, differences are not tested and prove nothing."
-    return (
-        f"{text}, with its {1 - LEVEL:.0%} interval. p is from a two-sided paired t-test, corrected"
-        f" by Holm's method for the number of rows. {resolved(results)}"
-    ).strip()
 
 
 def resolved(results: TableResults) -> str:
@@ -46,35 +30,9 @@ def resolved(results: TableResults) -> str:
         ends = (f"{number(limit, 2)} for {code(name)}" for limit, name in (own[0], own[-1]))
         by_row = f" (pooled over rows; {' to '.join(ends)})"
     return (
-        f"With {seeds} seeds, differences below about {number(smallest, 2)}{by_row} cannot"
+        f" With {seeds} seeds, differences below about {number(smallest, 2)}{by_row} cannot"
         " be distinguished from noise."
     )
-
-
-def seeds(results: TableResults) -> str:
-    """How many finished seeds the rows have, if some have fewer than were asked for."""
-    numbers = sorted({line.ours.n if line.ours else 0 for line in results.lines})
-    if not numbers or numbers == [len(results.seeds)]:
-        return ""
-    ends = " to ".join(str(n) for n in dict.fromkeys((numbers[0], numbers[-1])))
-    return f" Rows have {ends} finished seed{'s' * (numbers[-1] != 1)}."
-
-
-def left_out(results: TableResults) -> str:
-    """The rows of the table that were not chosen."""
-    table = results.table
-    if not table.whole:
-        return ""
-    said = (
-        f"This report has {len(table.rows)} of the table's {len(table.whole.rows)} rows (`rows=`);"
-        f" p is corrected for these. Not shown: {_codes(table.left_out)}."
-    )
-    if table.reference != table.whole.reference:
-        said += (
-            f" The reference here is {code(table.reference)}; the table's,"
-            f" {code(table.whole.reference)}, is not shown."
-        )
-    return said
 
 
 def beaten(results: TableResults) -> str:
@@ -83,16 +41,6 @@ def beaten(results: TableResults) -> str:
         f"Not better than «{markdown(b.title)}» ({spread(b.value)}): {_codes(rows)}."
         for b in baselines(results)
         if (rows := below(b, results))
-    )
-
-
-def flops(results: TableResults) -> str:
-    """What the columns of FLOPs are; empty if no run has counted them."""
-    if all(line.facts["flops"] is None for line in results.lines):
-        return ""
-    return (
-        " «FLOPs/token» counts the matrix products of a training step. «MFU» compares their rate"
-        " with that of one large matrix product on the same machine."
     )
 
 
