@@ -164,5 +164,6 @@ def test_a_second_stop_kills_the_jobs(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     began = time.monotonic()
-    assert run([job(tmp_path, "a", ignoring)], display=Silent(ask))["a"].state is State.STOPPED
+    stopped = run([job(tmp_path, "a", ignoring)], display=Silent(ask))["a"]
+    assert (stopped.state, stopped.why) == (State.STOPPED, "it has no checkpoint yet")
     assert time.monotonic() - began < 15
