@@ -25,6 +25,10 @@ CHECKOUT = _checkout()
 ROOT = CHECKOUT or Path.cwd()
 #: Folders of the configuration groups and of the papers' tables: of the checkout, or shipped.
 CONF, EXPERIMENTS = ((CHECKOUT or PACKAGE) / name for name in ("conf", "experiments"))
+#: Variable of the environment that holds the folders of configuration that the user named.
+VARIABLE = "CHIMERA_CONFIG_PATH"
+#: Key of these folders in a run's environment.json.
+FOLDERS = "config_dirs"
 
 
 def named(folder: str) -> Path:
@@ -60,3 +64,8 @@ def records_roots() -> list[Path]:
     """Folders with records of runs: that of `CHIMERA_RECORDS`, else two below `home`."""
     named = os.environ.get("CHIMERA_RECORDS")
     return [Path(named)] if named else [home() / "experiments", home() / "records"]
+
+
+def config_folders() -> list[Path]:
+    """The folders of configuration that the user named, in their order."""
+    return [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]

@@ -84,7 +84,7 @@ OTHERS = [
     ("eval run=run/checkpoints/last.ckpt", ["last.ckpt is a file", "run=run"]),
     ("eval run=other", ["other holds no config.yaml"]),
     ("eval run=binary_yaml", ["binary_yaml/config.yaml cannot be read"]),
-    ("eval run=bad_test_data", ["bad_test_data/test.npz holds no arrays"]),
+    ("eval run=bad_test_data", ["bad_test_data/test.npz is not readable"]),
     ("eval run=no_tokenizer", ["no_tokenizer/tokenizer holds no saved tokenizer"]),
     ("eval run=bad_record", ["bad_record/run.json cannot be read"]),
     ("eval run=run length=100000000", ["max_len=16", "100000000"]),
@@ -97,7 +97,7 @@ OTHERS = [
     ("export run=run to=model.onnx", ["to=model.onnx: .onnx is not written", "safetensors"]),
     ("compare run by=lr", ["by=lr: no run has this key; did you mean 'optim.lr'"]),
     ("export run=run to=text.txt", ["to=text.txt: ", "is a file"]),
-    ("export run=run to=project", ["to=project contains files that are not part of an export"]),
+    ("export run=run to=project", ["to=project contains README.md, which no export wrote"]),
     ("export run=run to=/proc/x", ["to=/proc/x cannot be made"]),
     ("export run=run to=", ["to= is missing"]),
     ("report saidl/attention seed=a", ["seed=a", "an integer"]),
@@ -168,5 +168,5 @@ def test_other_commands(words: str, says: list[str], refused: Callable[..., None
 def test_a_folder_of_another_project_is_not_deleted(
     place: Path, refused: Callable[..., None]
 ) -> None:
-    refused(["export", "run=run", "to=project"], ["contains files that are not part of an export"])
+    refused(["export", "run=run", "to=project"], ["contains README.md, which no export wrote"])
     assert (place / "project/README.md").read_bytes() == b"mine"

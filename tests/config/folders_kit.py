@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from chimera.config.groups import VARIABLE, add, forget
+from chimera.config.groups import add, forget
+from chimera.paths import VARIABLE
 
 
 @contextmanager

@@ -12,9 +12,11 @@ from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.tables import load, tables
+from chimera.config.trusted_config import recorded
 from chimera.contract_tests.__main__ import main as contract
 from chimera.errors import UserError
 from chimera.paths import CONF, ROOT
+from chimera.rundir.directory import RunDir
 from tests import forks
 from tests.config.folders_kit import folders
 
@@ -31,7 +33,7 @@ FILES = {
     .read_text(encoding="utf-8")
     .replace("chimera.data.corpus.text.Text", "mine.Shout"),
     "conf/logger/sink.yaml": "_target_: mine.Sink\nto: ???\n",
-    "conf/mixer/running_mean.yaml": "_target_: mine.RunningMean\n_partial_: true\ngain: 1.0\n",
+    "conf/mixer/running_mean.yaml": "_target_: mine.RunningMean\ngain: 1.0\n",
     "conf/norm/half.yaml": "_target_: mine.Half\n_partial_: true\nby: 0.5\n",
     "conf/preset/mine.yaml": PRESET,
     "conf/mypaper/means.yaml": TABLE,
@@ -76,6 +78,8 @@ def test_the_parts_of_the_page_train_from_another_folder(
         assert train([*own, *words, f"run_dir={stranger}/run"]) == 0
     record = json.loads((stranger / "run/run.json").read_text())
     assert (record["choices"]["mixer"], record["choices"]["norm"]) == ("running_mean", "half")
+    with pytest.raises(UserError, match=f"trained with --config-dir={stranger}/conf"):
+        recorded(RunDir(stranger / "run"))
     logged = (stranger / "sink.txt").read_text()
     assert "train/loss" in logged
     assert "stats/weight_norm" in logged

@@ -88,7 +88,8 @@ def select(overrides: tuple[str, ...]) -> Selection:
     """Resolve group overrides to options and files."""
     options, files = listed_files(overrides)
     for group, _, node in files:
-        _check_implied(f"{group}={options.get(group)}", group, node)
+        if group == "scale" or AT in node or COMPANIONS in node:
+            _check_implied(f"{group}={options.get(group)}", group, node)
     return Selection(options, files)
 
 
@@ -128,8 +129,9 @@ def _check_names(where: str, given: Iterable[str], names: Iterable[str]) -> None
 
 
 def _check_options(where: str, options: Mapping[str, str | None]) -> None:
-    _check_names(where, options, [group for group in groups() if is_part(group)])
     for group, option in options.items():
+        if group not in groups():
+            _check_names(where, [group], [name for name in groups() if is_part(name)])
         if option is not None and option not in groups()[group]:
             raise unknown(f"{where}{group}", option, groups()[group])
 

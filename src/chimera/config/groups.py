@@ -21,13 +21,12 @@ from typing import Any
 import yaml
 
 from chimera.errors import UserError, one_line
-from chimera.paths import CONF, EXPERIMENTS
+from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders
 from chimera.rundir.safe_io import LOADER, read_text
 
 #: Groups of the components that make up a model.
 ZOO = ("mixer", "norm", "quant", "ffn", "position", "adapter")
 PLUGINS = "chimera.plugins"
-VARIABLE = "CHIMERA_CONFIG_PATH"
 
 
 def read_folders(arguments: Sequence[str]) -> list[str]:
@@ -68,18 +67,16 @@ def add(folder: str) -> None:
     for path in map(Path, paths):
         if not path.is_dir():
             raise UserError(f"--config-dir={folder} is no folder; name one that holds mixer/, …")
-        os.environ[VARIABLE] = os.pathsep.join(map(str, dict.fromkeys([*_added(), path.resolve()])))
+        os.environ[VARIABLE] = os.pathsep.join(
+            map(str, dict.fromkeys([*config_folders(), path.resolve()]))
+        )
     forget()
-
-
-def _added() -> list[Path]:
-    return [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
 
 
 @cache
 def roots() -> tuple[Path, ...]:
     """All folders in the order of precedence: of two files with the same name the first counts."""
-    for folder in _added():
+    for folder in config_folders():
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
     plugins = [
@@ -88,7 +85,7 @@ def roots() -> tuple[Path, ...]:
         for package in _package(point.value.partition(":")[0])
         for name in ("conf", "experiments")
     ]
-    folders = [CONF, EXPERIMENTS, *_added(), *plugins]
+    folders = [CONF, EXPERIMENTS, *config_folders(), *plugins]
     return tuple(dict.fromkeys(folder for folder in folders if folder.is_dir()))
 
 

@@ -9,6 +9,7 @@ read from another folder, takes `trust=true` on the command line.
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
@@ -20,6 +21,7 @@ from chimera.config.groups import ZOO, contents, roots
 from chimera.config.schema import call_later, check_node, check_value
 from chimera.config.settings import Run
 from chimera.errors import UserError, one_line
+from chimera.paths import FOLDERS
 from chimera.rundir.directory import RunDir
 from chimera.rundir.safe_io import check_links, read_json
 from chimera.types import NAME, NonNegativeInt, PositiveInt
@@ -52,6 +54,10 @@ EXPORTED: dict[str, Any] = {
 }
 
 
+class UndeclaredError(UserError):
+    """A configuration names a class that no file declares."""
+
+
 def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
     """The configuration of a run's directory, checked; nodes that are not built are left out.
 
@@ -67,7 +73,14 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
         run = above.parent if above.name == "checkpoints" else above
         raise UserError(f"run={directory.path} is a file; name the run's directory, run={run}")
     check_links(directory.path, "checkpoints", "tokenizer")
-    return checked(directory.config(), f"run={directory.path}", training=training)
+    try:
+        return checked(directory.config(), f"run={directory.path}", training=training)
+    except UndeclaredError as error:
+        folders = read_json(directory.path / "environment.json").get(FOLDERS)
+        if not isinstance(folders, list) or not folders:
+            raise
+        words = shown(" ".join(f"--config-dir={shlex.quote(str(folder))}" for folder in folders))
+        raise UserError(f"{error}; this run was trained with {words}") from error
 
 
 def checked(config: Mapping[str, Any], where: str, *, training: bool = False) -> dict[str, Any]:
@@ -137,9 +150,10 @@ def check_targets(config: Mapping[str, Any], where: str) -> None:
             known = declared().get(group, ())
             of_torch = key == "optim.optimizer._target_" and OPTIMISERS.fullmatch(str(value))
             if not (isinstance(value, str) and (value in known or of_torch)):
-                raise UserError(
+                raise UndeclaredError(
                     f"{where}: {key}={shown(value)} is not declared; only a class that a file of"
-                    f" conf/, experiments/, --config-dir or a plugin names for {group} is built"
+                    f" conf/, experiments/ or a plugin names for {group} is built, or one of your"
+                    " own folder: add --config-dir=<folder>"
                 )
         elif STEERING.fullmatch(name) and (name not in USED or not isinstance(value, bool)):
             raise UserError(f"{where}: {key}={shown(value)} is no setting of a recorded run")

@@ -75,7 +75,7 @@ class Generation:
         from chimera.config.trusted_config import recorded
         from chimera.rundir.directory import RunDir
 
-        config = recorded(RunDir(Path(self.run)))
+        config = recorded(RunDir(Path(self.run).expanduser()))
         if not attribute(config["task"]["_target_"], "causal"):
             name = config["task"]["name"]
             raise UserError(f"run={self.run} was trained by task={name}; text is task=causal_lm's")

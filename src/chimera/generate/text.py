@@ -10,11 +10,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from chimera.config.trusted_config import recorded
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
 from chimera.model.language import LanguageModel
 from chimera.rundir.directory import RunDir
+from chimera.train.check import checked_model
 from chimera.train.restore import restore
 
 #: A tokenizer decodes the bytes of an unfinished character to this.
@@ -29,7 +31,11 @@ def write(settings: Generation, out: Callable[[str], object] | None = None) -> i
     """
     out = out or _print
     texts = settings.texts()
-    run = restore(RunDir(Path(settings.run)), settings.checkpoint, trust=settings.trust)
+    directory = RunDir(Path(settings.run).expanduser())
+    config = recorded(directory)
+    if not config["model"].get("name"):  # of Chimera's own parts: refused before weights are read
+        cast(LanguageModel, checked_model(config)).init_state(1)
+    run = restore(directory, settings.checkpoint, trust=settings.trust)
     gpu = torch.cuda.is_available() and run.settings.accelerator != "cpu"
     model = cast(LanguageModel, run.task.model.to("cuda" if gpu else "cpu").eval())
     tokenizer = run.tokenizer

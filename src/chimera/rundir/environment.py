@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.paths import CHECKOUT
+from chimera.paths import CHECKOUT, FOLDERS, config_folders
 from chimera.program import VERSION
 
 #: Where Linux tells of the cores.
@@ -30,6 +30,7 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "chimera": VERSION,
+        FOLDERS: [str(folder) for folder in config_folders()],
         "git": git_state(),
         "packages": {
             d.metadata["Name"]: d.version

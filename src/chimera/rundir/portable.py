@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
+from chimera.paths import FOLDERS
 from chimera.rundir.identity import identity
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def portable_environment(about: Mapping[str, Any]) -> dict[str, Any]:
     """The machine, with the versions of those packages only that compute."""
     versions = about.get("packages") or {}
     kept = {name: versions[name] for name in PACKAGES if name in versions}
-    machine = {key: value for key, value in about.items() if key != "packages"}
+    machine = {key: value for key, value in about.items() if key not in ("packages", FOLDERS)}
     return {**portable_values(machine), "packages": kept}
 
 

@@ -145,7 +145,7 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
     if config["precision"] == "fp16":
         device_of_fp16(config["trainer"]["accelerator"])
     parts = {group: config[group] for group in ("model", "task", "choices", *ZOO)}
-    model = once("model", parts, lambda: _checked_model(parts))
+    model = once("model", parts, lambda: checked_model(parts))
     if config["data"].get("boundaries") == "attention":
         once("boundaries", parts, lambda: check_documents(model, config["choices"]["mixer"]))
     check_lengths(config, model)
@@ -185,7 +185,7 @@ def _checked_optim(node: dict[str, Any]) -> Any:
     return optim
 
 
-def _checked_model(parts: dict[str, Any]) -> Any:
+def checked_model(parts: dict[str, Any]) -> Any:
     """The model that the parts make, on the meta device."""
     from chimera.config.init_from import causal_of
     from chimera.model.assemble import check_model, choose
