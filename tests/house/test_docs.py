@@ -224,7 +224,7 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
     elif page == "own-parts" or any("running_mean" in word for word in words):
         return  # tests/config/test_strangers.py has the files of the page
     elif any(word.startswith("search.") for word in words):
-        monkeypatch.setattr(search.SearchEngine, "run", lambda _: [])
+        monkeypatch.setattr(search.SearchScheduler, "run", lambda _: [])
         monkeypatch.setattr(search, "show", lambda *_: None)
         monkeypatch.setattr(search, "compare", lambda *_, **__: None)
         assert main([command, *words]) == 0

@@ -67,8 +67,9 @@ def test_quantised_decoding_equals_the_parallel_form(a: str, one: str, b: str, o
     if "ties" in config["quant"]:
         config["quant"]["ties"] = "away"
     torch.manual_seed(0)
+    settings = zoo.tiny(config["choices"]["mixer"])
     try:
-        model = build_model(zoo.TINY, choose(config), vocab_size=64, causal=True).double().eval()
+        model = build_model(settings, choose(config), vocab_size=64, causal=True).double().eval()
     except UserError:
         return
     if any(type(m).init_state is Mixer.init_state for m in model.modules() if isinstance(m, Mixer)):
