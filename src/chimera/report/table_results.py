@@ -16,7 +16,7 @@ from chimera.config.groups import groups
 from chimera.config.start_model import applicable
 from chimera.config.tables import Published, Row, RowRun, Table, jobs, load
 from chimera.dotted import flatten
-from chimera.errors import UserError, one_line
+from chimera.errors import UserError, nearest, one_line
 from chimera.report import formatting
 from chimera.report.stats import Difference, Spread, corrected, finite, paired, resolvable, spread
 from chimera.rundir.corpus_hash import apart, text_of
@@ -136,7 +136,9 @@ def _cell(
                 {name: kind() for name, kind in SHAPES.items()} | result, SHAPES, "run.json"
             )
             if (value := metric(result, table.metric)) is None:
-                raise UserError(f"run.json has no finite {table.metric}")
+                there = result.get("metrics", {})
+                near = "" if table.metric in there else nearest(table.metric, there)
+                raise UserError(f"run.json has no finite {table.metric}{near}")
     except UserError as error:
         result = {}
         state = "failed"
