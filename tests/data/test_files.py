@@ -213,6 +213,13 @@ def test_missing_paths_are_told_at_once(keys, said, tmp_path, monkeypatch) -> No
         Text(**keys).check()
 
 
+def test_a_split_without_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(lines(60))
+    (tmp_path / "valid.txt").write_text("\n \n")
+    with pytest.raises(UserError, match="has a valid split without text"):
+        splits_of(Text(path=str(tmp_path)))
+
+
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no file that is read \(.txt, .*.jsonl, .*.parquet"):
         Text(path=str(tmp_path)).check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -215,6 +216,10 @@ def test_saved_parts_are_loaded_again(tmp_path: Path) -> None:
     back = load_parts(tmp_path / "t.npz")
     assert list(back) == ["test", "ax"]
     assert all(np.array_equal(held.row(i), back["ax"].row(i)) for i in range(20))
+    for wrong in ({"ends": held.ends[::-1]}, {"labels": held.labels[:3]}, {"ids": held.ids[:-1]}):
+        save_parts({"test": replace(held, **wrong)}, tmp_path / "t.npz")  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=r"t.npz: test is damaged"):
+            load_parts(tmp_path / "t.npz")
 
 
 def test_prepared_examples_come_from_the_cache(tmp_path: Path, monkeypatch) -> None:

@@ -94,6 +94,11 @@ def test_batches_and_the_saved_test_split(tmp_path: Path) -> None:
     save_examples(found, tmp_path / "test.npz")
     for a, b in zip(load_examples(tmp_path / "test.npz"), found, strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    stored = dict(np.load(tmp_path / "test.npz"))
+    for wrong in ({"lengths": stored["lengths"][:1]}, {"counts": -stored["counts"]}):
+        np.savez(tmp_path / "wrong.npz", **{**stored, **wrong})
+        with pytest.raises(UserError, match=r"wrong.npz is damaged"):
+            load_examples(tmp_path / "wrong.npz")
     module = InstructDataModule(Instruct(batch_size=2), None)  # type: ignore[arg-type]
     module.load_test(tmp_path / "test.npz")
     batches = list(module.test_dataloader())

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from chimera.data.batch.collate import Example
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.source.cache import sha256_of
-from chimera.data.source.files import read_arrays, save_arrays
+from chimera.data.source.files import parsing, read_arrays, save_arrays
 from chimera.errors import UserError
 
 #: Most tokens of a test set that is copied into a run.
@@ -43,11 +43,15 @@ def load_examples(file: Path) -> list[Example]:
     """
     stored = read_arrays(file, "ids", "lengths", "counts", "positions", "targets")
     bounds = {"ids": "lengths", "positions": "counts", "targets": "counts"}
-    columns = [
-        np.split(stored[name].astype(np.int64), np.cumsum(stored[sizes])[:-1])
-        for name, sizes in bounds.items()
-    ]
-    return [Example(i, *parts) for i, parts in enumerate(zip(*columns, strict=True))]
+    with parsing(file, "a test set"):
+        for name, sizes in bounds.items():
+            if stored[sizes].min() < 0 or stored[sizes].sum() != len(stored[name]):
+                raise UserError(f"{file} is damaged: {name} and {sizes} do not fit")
+        columns = [
+            np.split(stored[name].astype(np.int64), np.cumsum(stored[sizes])[:-1])
+            for name, sizes in bounds.items()
+        ]
+        return [Example(i, *parts) for i, parts in enumerate(zip(*columns, strict=True))]
 
 
 def is_large(tokens: Any) -> bool:
@@ -95,7 +99,8 @@ def referred(file: Path, *facts: str) -> tuple[PackedTokens, dict[str, npt.NDArr
 
 def separator_of(file: Path) -> int:
     """The separator of documents that a module of packed tokens wrote with its test set."""
-    return int(read_arrays(file, "sep")["sep"])
+    with parsing(file, "a test set"):
+        return int(read_arrays(file, "sep")["sep"])
 
 
 def places(file: Path) -> set[Path]:

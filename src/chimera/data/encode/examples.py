@@ -24,7 +24,7 @@ from chimera.data.encode.packing import dtype
 from chimera.data.encode.prepare import Prepared, prepare_tokenizer
 from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
-from chimera.data.source.files import read_arrays, save_arrays
+from chimera.data.source.files import parsing, read_arrays, save_arrays
 from chimera.data.tokenizer.base import Ids, Template, Tokenizer, TokenizerSettings
 from chimera.errors import UserError
 
@@ -205,6 +205,12 @@ def load_parts(file: Path) -> dict[str, Encoded]:
     for part, arrays in parts.items():
         if set(arrays) != names:
             raise UserError(f"{file}: {part or 'it'} holds {', '.join(arrays)}, no examples")
+        with parsing(f"{file}: {part}", "a part of a test set"):
+            ends = arrays["ends"]
+            lengths = {arrays[name].shape for name in names - {"ids"}}
+            whole = len(lengths) == ends.ndim == 1 and (np.diff(ends, prepend=0) >= 0).all()
+            if not whole or ends[-1:].sum() != arrays["ids"].size:
+                raise UserError(f"{file}: {part} is damaged: the lengths of its arrays do not fit")
     return {part: Encoded(**arrays) for part, arrays in parts.items()}
 
 

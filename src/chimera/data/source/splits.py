@@ -68,6 +68,11 @@ def divide_sources(
     _write_all([(file, part) for file, part in work if not file.exists()], processes)
     notes = {s: Notes.of(folder, f"{s}-*.notes") for s in _SPLITS if s in sources}
     present = [split for split, note in notes.items() if len(note)]
+    empty = [split for split in notes if split not in present]
+    if empty and present:
+        raise UserError(
+            f"{where} has a {empty[0]} split without text; give it text or leave it out"
+        )
     divided, shares = shares_to_divide(present, where) or (None, {})
     cut = divided if divided and len(notes[divided]) < FEWEST else None
     if cut:
