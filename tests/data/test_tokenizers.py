@@ -10,6 +10,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from chimera.data.tokenizer.base import Template, Tokenizer, load
 from chimera.data.tokenizer.byte_bpe import ByteBPE
 from chimera.data.tokenizer.sentence_piece import SentencePiece
+from chimera.data.tokenizer.symbols import Symbols
 from chimera.data.tokenizer.word import counted
 from chimera.data.tokenizer.wordpiece import WordPiece
 from chimera.errors import UserError
@@ -203,3 +204,17 @@ def test_rare_words_are_forgotten_before_they_fill_memory() -> None:
     counts = counted(texts, most=10)
     assert counts["often"] == 100
     assert len(counts) <= 10
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff" * 99, None])
+def test_a_damaged_tokenizer_is_one_line(tmp_path: Path, damage: bytes | None) -> None:
+    small_piece().build(sentences(200)).save(tmp_path / "piece")
+    Symbols(size=9).build(()).save(tmp_path / "symbols")
+    for folder in (tmp_path / "piece", tmp_path / "symbols"):
+        for file in list(folder.iterdir()):
+            before = file.read_bytes()
+            file.write_bytes(before[:-20] if damage is None else damage)
+            with pytest.raises(UserError, match=str(folder)):
+                load(folder)
+            file.write_bytes(before)
+        load(folder)

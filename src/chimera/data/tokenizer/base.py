@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera.data.source import hub
+from chimera.data.source.files import parsing
 from chimera.errors import UserError
 
 Ids = npt.NDArray[np.int64]
@@ -154,10 +155,11 @@ def load(folder: Path) -> Tokenizer:
     tokenizer_class = class_of(described.kind)
     if tokenizer_class is None:
         raise UserError(f"{file}: {described.kind[:80]!r} is no tokenizer of chimera")
-    try:
-        tokenizer = tokenizer_class._read(folder, described.special_ids, described.sha256)
-    except OSError as error:
-        raise UserError(f"{folder} lacks a file of its tokenizer: {error}") from error
+    with parsing(folder, "a whole tokenizer"):
+        try:
+            tokenizer = tokenizer_class._read(folder, described.special_ids, described.sha256)
+        except OSError as error:
+            raise UserError(f"{folder} lacks a file of its tokenizer: {error}") from error
     tokenizer.template = described.template
     return tokenizer
 
