@@ -18,11 +18,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from chimera.model.card import card
-
 from chimera.config import tables as experiments
 from chimera.config.groups import ZOO, find, groups
 from chimera.model.catalog import rows as catalogue
+from chimera.model.component_page import component_page
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, NOTEBOOKS = ROOT / "docs", ROOT / "notebooks" / "evidence"
@@ -150,7 +149,7 @@ def cards() -> dict[str, str]:
         for name in groups()[group]:
             line = about.get(name, "").replace("|", "\\|")
             index.append(f"| [`{group}={name}`]({group}-{name}.md) | {line} |")
-            text = f"# {group}={name}\n\n````text\n{card(group, name, 92)}\n````\n"
+            text = f"# {group}={name}\n\n````text\n{component_page(group, name, 92)}\n````\n"
             pages[f"cards/{group}-{name}.md"] = text
     return {**pages, "cards/index.md": "\n".join(index) + "\n"}
 

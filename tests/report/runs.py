@@ -58,15 +58,17 @@ def make(
 
 
 def record(metric: str, value: float) -> dict[str, Any]:
+    """A run.json; what has no slash is a number of the record, as of a run's."""
+    here = {metric: value}
     return {
-        "metrics": {metric: value, "val/unigram_perplexity": 622.2},
+        "metrics": (here if "/" in metric else {}) | {"val/unigram_perplexity": 622.2},
         "parameters": {"total": 1_234_567},
         "bytes": {"total": {"parameters": 1_234_567, "packed": 400_000, "fp16": 2_469_134}},
         "tokens_per_second": 12345.6,
         "wall_seconds": 194.0,
         "validations": [[6, 7.5], [12, 7.0]],
         "data": {"splits": {"train": {"documents": 10, "bytes": 1000, "tokens": 300}}},
-    }
+    } | ({} if "/" in metric else here)
 
 
 def steps(file: Path, start: float) -> None:
@@ -75,7 +77,8 @@ def steps(file: Path, start: float) -> None:
         writer.writeheader()
         for step in range(1, 13):
             loss = start - 0.1 * step
-            writer.writerow(dict.fromkeys(FIELDS, 0) | {"global_step": step, "loss": loss})
+            row = {"timestamp": f"2026-01-01T00:00:{step:02}Z", "global_step": step, "loss": loss}
+            writer.writerow(dict.fromkeys(FIELDS, 0) | row)
 
 
 def write(file: Path, value: object) -> None:

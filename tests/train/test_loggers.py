@@ -68,6 +68,13 @@ def test_a_run_that_goes_on_is_one_run_to_wandb_and_csv(tmp_path: Path) -> None:
     assert len([*tmp_path.glob("wandb/earlier/offline-run-*/*.wandb")]) == 2
 
 
+def written(folder: Path) -> Path:
+    """A text to train on."""
+    file = folder / "text.txt"
+    file.write_text("A text.\n")
+    return file
+
+
 @pytest.mark.parametrize(
     ("word", "line"),
     [
@@ -75,9 +82,12 @@ def test_a_run_that_goes_on_is_one_run_to_wandb_and_csv(tmp_path: Path) -> None:
         (f"tags=[{'x' * 65}]", "is 65 characters. Tags must be between 1 and 64"),
     ],
 )
-def test_what_wandb_refuses_is_one_line_before_the_run(word: str, line: str) -> None:
+def test_what_wandb_refuses_is_one_line_before_the_run(
+    word: str, line: str, tmp_path: Path
+) -> None:
+    text = written(tmp_path)
     with pytest.raises(UserError, match=f"W&B refuses project or tags: .*{line}") as refusal:
-        check(config(word, "data=text", "data.path=README.md"))
+        check(config(word, "data=text", f"data.path={text}"))
     assert "\n" not in str(refusal.value)
 
 
@@ -110,11 +120,12 @@ def test_a_list_with_a_mistake_is_refused(words: str, line: str) -> None:
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
 def test_a_logger_whose_package_is_missing_says_so(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    text = written(tmp_path)
     monkeypatch.setattr("chimera.train.check.find_spec", lambda _: None)
     with pytest.raises(UserError, match=f"needs {name}, which is not here; pip install {name}"):
-        check(config(f"logger={name}", "data=text", "data.path=README.md"))
+        check(config(f"logger={name}", "data=text", f"data.path={text}"))
 
 
 def test_none_is_none(tmp_path: Path) -> None:

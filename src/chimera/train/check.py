@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pkgutil import resolve_name
@@ -133,7 +133,7 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
             once(where, node, partial(_check_foreign, where, node))
         elif node["_target_"] == WANDB and world.is_first():
             names = {**config["choices"], "task": config["task"]["name"], "tags": config["tags"]}
-            once("tags", (node, names), partial(resolve_name(WANDB).check, node, names))
+            once("tags", (node, names), partial(_check_wandb, node, names))
     gpu = torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu"
     if config["trainer"]["accelerator"] == "gpu" and not gpu:
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU here; use auto or cpu")
@@ -240,6 +240,23 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
                 f"{where}.{key} is no argument of {target}{nearest(key, taken)}"
                 f" (it has {', '.join(taken) or 'none'})"
             )
+
+
+def wandb_tags(params: Mapping[str, Any]) -> list[str]:
+    """Tags of a W&B run: its task, mixer and scale, and those of `tags=`."""
+    chosen = (params["task"], params["mixer"], f"scale={params['scale']}")
+    return [*dict.fromkeys([*chosen, *(params.get("tags") or [])])]
+
+
+def _check_wandb(node: Mapping[str, Any], params: Mapping[str, Any]) -> None:
+    """Ask W&B whether it takes the project and the tags."""
+    import wandb
+
+    try:
+        wandb.Settings(project=node["project"], run_tags=tuple(wandb_tags(params)))
+    except (wandb.errors.Error, ValueError) as error:
+        why = one_line(error).partition(" [type=")[0].partition("Value error, ")
+        raise UserError(f"W&B refuses project or tags: {why[2] or why[0]}") from error
 
 
 def _check_corpus(config: dict[str, Any]) -> None:

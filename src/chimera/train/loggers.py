@@ -29,9 +29,9 @@ from chimera import world
 from chimera.config.hydra_calls import make
 from chimera.config.schema import nodes
 from chimera.dotted import flatten
-from chimera.errors import UserError, one_line
 from chimera.program import SWEEP
 from chimera.rundir.safe_io import write_atomic
+from chimera.train.check import wandb_tags
 
 
 @contextlib.contextmanager
@@ -165,25 +165,6 @@ class WandbRun(WandbLogger):
         self.online = online
         self._step = 0
 
-    @staticmethod
-    def check(node: Mapping[str, Any], params: Mapping[str, Any]) -> None:
-        """Ask W&B whether it takes the project and the tags.
-
-        Args:
-            node: of the group `logger`.
-            params: `tags` and the chosen `task`, `mixer` and `scale`.
-
-        Raises:
-            UserError: one line of W&B's.
-        """
-        import wandb
-
-        try:
-            wandb.Settings(project=node["project"], run_tags=tuple(_tags(params)))
-        except (wandb.errors.Error, ValueError) as error:
-            why = one_line(error).partition(" [type=")[0].partition("Value error, ")
-            raise UserError(f"W&B refuses project or tags: {why[2] or why[0]}") from error
-
     @rank_zero_only
     def log_hyperparams(self, params: Any = None, *_: Any, **__: Any) -> None:
         """Start the W&B run with this configuration."""
@@ -202,7 +183,7 @@ class WandbRun(WandbLogger):
             mode="online" if self.online else "offline",
             group=params["table"] or sweep or task,
             job_type=params["row"] or varied or task,
-            tags=_tags({**params, "task": task}),
+            tags=wandb_tags({**params, "task": task}),
             config=params,
             settings=wandb.Settings(silent=True),
         )
@@ -249,12 +230,6 @@ class WandbRun(WandbLogger):
             earlier.mkdir(exist_ok=True)
             before.rename(earlier / before.name)
         return identifier
-
-
-def _tags(params: Mapping[str, Any]) -> list[str]:
-    """Tags of a W&B run: its task, mixer and scale, and those of `tags=`."""
-    chosen = (params["task"], params["mixer"], f"scale={params['scale']}")
-    return [*dict.fromkeys([*chosen, *(params.get("tags") or [])])]
 
 
 def _make(node: Any, folder: Path) -> Logger:

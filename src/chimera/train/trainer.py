@@ -176,6 +176,8 @@ def fit(
         compile_model(task.model)
     try:
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    except UserError:
+        raise
     except DAMAGE as error:
         frames = traceback.extract_tb(error.__traceback__)
         if not any(frame.filename.endswith("checkpoint_connector.py") for frame in frames):
