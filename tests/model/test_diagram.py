@@ -11,7 +11,7 @@ from chimera.config.groups import ZOO
 from chimera.contract_tests import zoo
 from chimera.model.diagram import mermaid
 from chimera.paths import ROOT
-from chimera.train.check import _checked_model
+from chimera.train.check import checked_model
 
 
 def diagram(settings: object = zoo.TINY, **chosen: str) -> str:
@@ -57,6 +57,6 @@ def test_every_box_is_defined_and_closed(name: str) -> None:
 def test_the_documents_are_in_date(file: str, line: list[str]) -> None:
     config = plain(compose(line))
     parts = {group: config[group] for group in ("model", "task", "choices", *ZOO)}
-    shown = mermaid(_checked_model(parts), config["choices"]).rstrip()
+    shown = mermaid(checked_model(parts), config["choices"]).rstrip()
     mark = f"<!-- diagram: python train.py show {' '.join(line)} format=mermaid -->"
     assert f"{mark}\n```mermaid\n{shown}\n```" in (ROOT / file).read_text(encoding="utf-8")

@@ -79,7 +79,7 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
         folders = read_json(directory.path / "environment.json").get(FOLDERS)
         if not isinstance(folders, list) or not folders:
             raise
-        words = shown(" ".join(f"--config-dir={shlex.quote(str(folder))}" for folder in folders))
+        words = one_line(" ".join(f"--config-dir={shlex.quote(str(folder))}" for folder in folders))
         raise UserError(f"{error}; this run was trained with {words}") from error
 
 
