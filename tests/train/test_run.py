@@ -113,7 +113,7 @@ def test_an_interrupted_run_resumes_with_the_same_numbers(
     number: signal.Signals, text: Path, whole: Path, tmp_path: Path
 ) -> None:
     if signal.getsignal(number) == signal.SIG_IGN:
-        pytest.skip("nohup")
+        pytest.skip("under nohup the signal is ignored, in the run too")
     broken = tmp_path / "broken"
     process = forks.start(*train(text, broken, *LONGER))
     steps = broken / "steps.csv"

@@ -1,8 +1,10 @@
-"""What an export writes to: a new or empty folder, a new file, or an earlier export as it was.
+"""Check what an export may replace, and replace it in one step.
 
-A folder is written beside its place and holds the hashes of its files (`export.json`); a GGUF file
-holds its own. Only what still has these hashes is replaced, when the new export is complete.
-Killed at any moment, the earlier export is whole (for an instant beside its place), or the new one.
+An export goes to a new or empty place, or takes the place of an earlier export that nobody has
+changed. To know this, a folder lists the hashes of its files (`export.json`), and a GGUF file holds
+its own hash. The new export is written beside the place and renamed when it is complete. A process
+that is killed leaves the earlier export or the new one, whole; between two renames the earlier one
+is called `.<name>.earlier`, and the next export puts it back.
 """
 
 from __future__ import annotations
