@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from textwrap import wrap
@@ -186,9 +186,9 @@ def _settings(file: Path, names: Sequence[str]) -> dict[str, Any]:
                 f" (it has {', '.join(allowed)})"
             )
         check_value(f"{file}: table.{key}", value, hints[key])
-    for key in allowed[:6]:  # the others have defaults
-        if key not in node:
-            raise UserError(f"{file}: table.{key} is missing")
+    for field in fields(Table):
+        if field.name in allowed and field.name not in (*node, "rows") and field.default is MISSING:
+            raise UserError(f"{file}: table.{field.name} is missing")
     if node["reference"] not in names:
         raise unknown(f"{file}: table.reference", node["reference"], names)
     if (count := node.pop("rows", len(names))) != len(names):
