@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from chimera.callback.log.steps import StepLog
+from chimera.callback.log.steps import STEP, StepLog
 from chimera.rundir import checkpoint_io as io
 from chimera.rundir import checkpoints as files
 from chimera.task.base import Task
@@ -78,7 +78,7 @@ def kill_at(moment: str, number: int) -> None:
     """
 
     def torn(log: StepLog, row: Any) -> None:
-        if str(list(row)[3]) == str(number):
+        if str(row[STEP]) == str(number):
             log._file.write(b"2026-01-01T00:00:00+00:00,0,1,")
             die()
 
@@ -144,7 +144,7 @@ def poison(
     """A numerical fault in batches of certain samples, so that a replay has the fault too.
 
     Args:
-        kind: place of the fault: loss, gradient, weight or input.
+        kind: place of the fault: loss, gradient or weight.
         value: nan or inf.
         micro_batch: the n-th one; its samples are found then. Without samples too, every one.
         samples: indices of the samples; other epochs group them differently.
@@ -163,8 +163,6 @@ def poison(
         if kind == "weight":
             with torch.no_grad():
                 table.view(-1)[3] = number
-        if kind == "input":  # a batch in which nothing is masked
-            batch["index"], batch["targets"] = batch["index"][:0], batch["targets"][:0]
         loss, *rest = original(task, batch)
         if kind == "gradient":  # the forward pass stays finite
             table.register_hook(lambda g: torch.full_like(g, number))

@@ -172,16 +172,6 @@ def _verdict(facts: dict[str, Any], losses: list[float]) -> tuple[str, str]:
     """The kind of the first quantity that is not finite, and a line that names it."""
     if bad := facts["weights_not_finite"]:
         return "weight", f"{_first(bad)} is not finite in the model's weights"
-    floats = [
-        f"{key} of micro-batch {n}"
-        for n, batch in enumerate(facts["batch"])
-        for key, statistics in batch.items()
-        if statistics["not_finite"]
-    ]
-    if floats:
-        return "input", f"{floats[0]} is not finite in the batch"
-    if any(batch.get("targets", {}).get("shape") == [0] for batch in facts["batch"]):
-        return "input", "a micro-batch has nothing to predict: its loss is not finite"
     for number, loss in enumerate(losses):
         if not math.isfinite(loss):
             return "loss", f"loss of micro-batch {number} is {loss}"
