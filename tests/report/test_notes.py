@@ -178,7 +178,7 @@ def test_the_run_that_rows_start_from_is_named_once(tmp_path: Path) -> None:
 
     body = tmp_path / "runs/body-12345678"
     body.mkdir(parents=True)
-    (body / "overrides.txt").write_text("scale=small\ndata.sources=[{path: a b}]\nname=body\n")
+    (body / "overrides.txt").write_text("scale=small\n'data.sources=[{path: a b}]'\nname=body\n")
     start = {"init_from": "runs/body-12345678", "init_run": "12345678"}
     (only,) = commands(start, start, {"init_run": None}, {})
     assert only.endswith("train.py scale=small 'data.sources=[{path: a b}]' name=body")

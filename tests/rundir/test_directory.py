@@ -49,6 +49,15 @@ def test_run_dir_chooses_the_directory(tmp_path: Path) -> None:
     assert RunDir.of(config(f"run_dir={tmp_path}")).path == tmp_path
 
 
+def test_the_command_line_is_read_as_it_was_written(tmp_path: Path) -> None:
+    words = ["seed=1", "data.path='a folder/x.txt'", "tags=['a\n b']", 'name="é"']
+    RunDir(tmp_path).start(config(), words)
+    assert RunDir(tmp_path).overrides() == words
+    (tmp_path / "overrides.txt").write_text("name='a")
+    with pytest.raises(UserError, match=r"overrides\.txt cannot be read"):
+        RunDir(tmp_path).overrides()
+
+
 def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="not part of a run"):

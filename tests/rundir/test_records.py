@@ -130,7 +130,7 @@ def test_nothing_of_this_machine_is_in_it(folder: Path, tmp_path: Path) -> None:
     run = a_run(Path("runs"), data=data, run_dir="/home/me/x", logger={"api_key": "s3cret"})
     (run / "overrides.txt").write_text(
         "mixer=retnet\nrun_dir=/home/me/x\nlogger.api_key=s3cret\n+callbacks.a.file=/home/me/f\n"
-        "data.cache_dir=/home/me/my cache\n"
+        "'data.cache_dir=/home/me/my cache'\n"
     )
     record = kept(run)
     text = json.dumps(lines(folder))

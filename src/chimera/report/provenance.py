@@ -13,7 +13,7 @@ from chimera.config.tables import ROW, Table
 from chimera.dotted import flatten, get
 from chimera.program import command_name
 from chimera.report.table_results import TableResults
-from chimera.rundir.directory import runs_of
+from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import NOT_IDENTITY
 from chimera.rundir.portable import portable
 from chimera.rundir.records import Records
@@ -143,9 +143,9 @@ def start_commands(results: TableResults) -> list[str]:
     kept = Records()
     found = list[list[str]]()
     for digits in sorted(started):
-        file = next((run / "overrides.txt" for run in runs_of(digits)), None)
-        if file is not None and file.is_file():
-            found.append(file.read_text("utf-8").split("\n")[:-1])
+        run = next(iter(runs_of(digits)), None)
+        if run is not None and (overrides := RunDir(run).overrides()):
+            found.append(overrides)
         elif (record := kept.get(digits)) is not None:  # the run is gone
             found.append(record.overrides)
     return [_command("train", *words) for words in found]

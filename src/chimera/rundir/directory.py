@@ -1,7 +1,7 @@
 """Directory of a run: all files that are needed to understand, repeat and evaluate it.
 
 config.yaml       resolved configuration, after the scale's bounds
-overrides.txt     the command line, one override per line
+overrides.txt     the command line, one override per line, quoted as for a shell
 environment.json  git commit, package versions, machine
 status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (with the reason)
 run.json          metrics, choices, parameters by component, speed, memory, time
@@ -29,6 +29,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shlex
 import socket
 import subprocess
 import time
@@ -39,7 +40,7 @@ from typing import Any
 
 import yaml
 
-from chimera.errors import UserError
+from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import EXTENDED, differences, identity
@@ -50,6 +51,7 @@ from chimera.rundir.safe_io import (
     check_place,
     make_folder,
     read_json,
+    read_text,
     read_yaml,
     remove_temporary,
     write_atomic,
@@ -342,7 +344,7 @@ class RunDir:
         max_steps = config["trainer"]["max_steps"]
         self.write_status("RUNNING", started=_now(), step=0, max_steps=max_steps)
         write_atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
-        write_atomic(self.path / "overrides.txt", "".join(f"{o}\n" for o in overrides))
+        write_atomic(self.path / "overrides.txt", "".join(f"{shlex.quote(o)}\n" for o in overrides))
         write_json(self.path / "environment.json", environment() | dict(about or {}))
 
     def config(self) -> dict[str, Any]:
@@ -355,6 +357,20 @@ class RunDir:
         if not file.exists():
             raise UserError(f"run={self.path} holds no config.yaml; name the directory of a run")
         return read_yaml(file)
+
+    def overrides(self) -> list[str]:
+        """The command line of the run; empty without its file.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        file = self.path / "overrides.txt"
+        try:
+            return shlex.split(read_text(file))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {one_line(error)}") from error
 
     def write_record(self, facts: Mapping[str, Any]) -> None:
         """Write run.json."""

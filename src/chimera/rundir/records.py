@@ -269,8 +269,6 @@ def of_run(run: Path) -> Record:
     if state != "DONE":
         raise UserError(f"{run} is {state}; records are kept of finished runs")
     config = directory.config()
-    words = run / "overrides.txt"
-    lines = read_text(words, errors="replace").split("\n")[:-1] if words.is_file() else []
     log = read(directory.steps)
     try:
         digits = identity(config)
@@ -279,7 +277,7 @@ def of_run(run: Path) -> Record:
             "name": config["name"],
             "date": log["timestamp"].iloc[-1][:19] if len(log) else "",
             "config": portable_config(config, run),
-            "overrides": portable_overrides(lines),
+            "overrides": portable_overrides(directory.overrides()),
             "result": portable_result(directory.record()) | {"identity": digits},
             "environment": portable_environment(read_json(run / "environment.json")),
             "steps": thinned(log),
