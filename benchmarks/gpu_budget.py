@@ -37,8 +37,7 @@ from chimera.ffn import moe
 from chimera.model.assemble import unfilled
 from chimera.ops import routing, scan
 from chimera.ops.flops import _OURS, _kind
-from chimera.optim.groups import groups
-from chimera.optim.optimizer import build
+from chimera.optim.optimizer import build, groups
 from chimera.train.build import build_task
 
 #: Seconds of the host for a kernel, and of the card to begin and end one.

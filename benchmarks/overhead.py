@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from chimera.config.compose import compose, plain
-from chimera.optim.groups import groups
-from chimera.optim.optimizer import build
+from chimera.optim.optimizer import build, groups
 from chimera.train.build import build_data, build_task
 from chimera.train.run import run
 

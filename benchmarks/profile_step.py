@@ -4,7 +4,7 @@ The main job (16 × 128 random tokens, forward, backward and update) by precisio
 `quant.compute`, under torch's profiler. Each operation counts with the time that is its own,
 without that of operations that it calls. «Distance» is the FLOPs of the products over their time,
 as a share of the rate at which this machine multiplies large matrices
-(`chimera.train.peak_flops`).
+(`chimera.train.record`).
 OMP_NUM_THREADS sets the threads (2).
 """
 
@@ -22,11 +22,10 @@ from benchmarks.timing import multiplies_bf16, set_threads, show, turns
 from chimera.config.compose import compose, plain
 from chimera.model.compiled import compile_model
 from chimera.ops.flops import Count
-from chimera.optim.groups import groups
-from chimera.optim.optimizer import build
+from chimera.optim.optimizer import build, groups
 from chimera.train.build import build_task
 from chimera.train.memory import keep_freed_memory
-from chimera.train.peak_flops import rate_of
+from chimera.train.record import rate_of
 
 VOCAB, BATCH, LENGTH, STEPS = 4096, 16, 128, 5
 MAIN = ["mixer=retnet", "norm=qdyt"]

@@ -12,7 +12,7 @@ A job is a preset and a kind:
 Bare steps have the vocabulary padded to a multiple of 64, and hashed dropout as in a run; for
 Hugging Face's BERT the first two kinds are bare too. MFU counts the FLOPs of matrix products in
 forward and backward (`chimera.ops.flops`) against the data sheet's rate
-(`chimera.train.peak_flops`).
+(`chimera.train.record`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from chimera.callback.state import randomness
 from chimera.config.compose import compose, plain
 from chimera.model.compiled import compile_model
 from chimera.ops.flops import Count
-from chimera.optim.groups import groups
-from chimera.optim.optimizer import build
+from chimera.optim.optimizer import build, groups
 from chimera.task.flops import count
 from chimera.train.build import build_task
-from chimera.train.peak_flops import rate_of
+from chimera.train.record import rate_of
 
 MASKED = 0.15
 SMALL = ["model.dim=64", "model.depth=2", "model.max_len=32", "model.heads=4"]

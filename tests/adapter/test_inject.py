@@ -22,7 +22,7 @@ from chimera.adapter.vera import vera
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.optim.groups import components, groups
+from chimera.optim.optimizer import components, groups
 from chimera.quant.shared.packing import packed
 from tests.adapter.kit import bert, stir, updates
 from tests.kit import close

@@ -28,7 +28,7 @@ from chimera.adapter.vera import vera
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.optim.groups import groups
+from chimera.optim.optimizer import groups
 from tests.adapter.kit import TARGETS, batches, bert, logits, of_peft, stir, updates
 from tests.kit import close, uniform
 

@@ -11,8 +11,7 @@ from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.model.assemble import build_model, choose
 from chimera.norm.dyt import DyT
-from chimera.optim.groups import components, groups, undecayed
-from chimera.optim.optimizer import build
+from chimera.optim.optimizer import build, components, groups, undecayed
 
 SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "model.max_len=8", "position=none"]
 

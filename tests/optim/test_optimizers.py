@@ -16,9 +16,8 @@ from chimera.config.groups import groups as options
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.optim.groups import Group, groups
 from chimera.optim.muon import MuonAdamW
-from chimera.optim.optimizer import build, check
+from chimera.optim.optimizer import Group, build, check, groups
 from chimera.optim.schedule import warmup_cosine
 from chimera.train.check import check_parts
 from tests import forks

@@ -17,7 +17,7 @@ from chimera.config.tables import load
 from chimera.report import markdown, notes, provenance
 from chimera.report.table_results import read_results
 from chimera.report.write import write
-from chimera.rundir.portable import portable
+from chimera.rundir.records import portable
 from tests.report.runs import ENVIRONMENT, make
 
 TABLE, OVERRIDES = "bitnet_qdyt/norms", ["scale=smoke"]

@@ -12,7 +12,8 @@ from chimera.errors import UserError
 from chimera.report.comparison import collect, compare
 from chimera.report.markdown import report
 from chimera.report.table_results import read_results
-from chimera.rundir.corpus_hash import (
+from chimera.rundir.directory import RunDir
+from chimera.rundir.identity import (
     SETTINGS,
     TOKENS,
     Text,
@@ -21,7 +22,6 @@ from chimera.rundir.corpus_hash import (
     settings_hash,
     text_of,
 )
-from chimera.rundir.directory import RunDir
 from tests.rundir.test_records import a_run
 
 TABLE = "bitnet_qdyt/norms"

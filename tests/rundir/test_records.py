@@ -24,8 +24,18 @@ from chimera.paths import CHECKOUT, EXPERIMENTS
 from chimera.rundir import records
 from chimera.rundir.directory import STATUS, RunDir
 from chimera.rundir.identity import identity
-from chimera.rundir.portable import POINTS, portable
-from chimera.rundir.records import LIST, RUNS, Record, Records, add, frame, of_run, unfinished
+from chimera.rundir.records import (
+    LIST,
+    POINTS,
+    RUNS,
+    Record,
+    Records,
+    add,
+    frame,
+    of_run,
+    portable,
+    unfinished,
+)
 
 WORDS = ["scale=smoke", "mixer=retnet"]
 

@@ -16,8 +16,7 @@ from chimera.errors import UserError
 from chimera.report.figures import at_common_steps
 from chimera.report.write import write
 from chimera.rundir.identity import identity
-from chimera.rundir.portable import POINTS
-from chimera.rundir.records import RUNS, add, of_run
+from chimera.rundir.records import POINTS, RUNS, add, of_run
 from chimera.rundir.steps import losses
 from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from chimera.sweep.job import State

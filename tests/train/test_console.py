@@ -13,7 +13,7 @@ import rich
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.optim.groups import groups
+from chimera.optim.optimizer import groups
 from chimera.train.console import (
     report,
     show_draws,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from chimera.train import console, peak_flops, record
+from chimera.train import console, record
 from tests.train import tiny
 
 CPU = torch.device("cpu")
@@ -21,20 +21,20 @@ def test_half_precision_that_a_cpu_emulates_is_no_yardstick(
 ) -> None:
     """Part of such a run multiplies float32, so a share of the slow rate would exceed 1."""
     speeds = {torch.float16: 2e9, torch.bfloat16: 4e11, torch.float32: 1e11}
-    monkeypatch.setattr(peak_flops, "measure", lambda device, dtype: speeds[dtype])
-    assert [peak_flops.rate_of(CPU, p) for p in ("fp16", "bf16", "fp32")] == [1e11, 4e11, 1e11]
+    monkeypatch.setattr(record, "measure", lambda device, dtype: speeds[dtype])
+    assert [record.rate_of(CPU, p) for p in ("fp16", "bf16", "fp32")] == [1e11, 4e11, 1e11]
 
 
 def test_a_measurement_is_a_positive_rate() -> None:
-    found = peak_flops.measure(CPU, torch.float32, 0.0)
+    found = record.measure(CPU, torch.float32, 0.0)
     assert math.isfinite(found)
     assert found > 0
 
 
 def test_a_gpu_of_the_table_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 PCIe")
-    assert peak_flops.rate_of(torch.device("cuda"), "bf16") == 7.56e14
-    assert peak_flops.rate_of(torch.device("cuda"), "fp32") == 5.1e13
+    assert record.rate_of(torch.device("cuda"), "bf16") == 7.56e14
+    assert record.rate_of(torch.device("cuda"), "fp32") == 5.1e13
 
 
 def test_utilisation_is_flops_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from chimera.errors import UserError
-from chimera.train import precision
+from chimera.train import trainer as trainers
 from chimera.train.trainer import precision_arguments
 from tests.kit import QUIET
 
@@ -48,6 +48,6 @@ def test_fp16_on_a_cpu_is_fp16_with_a_scaler() -> None:
 
 @pytest.mark.parametrize("computed", [torch.bfloat16, torch.float32])
 def test_another_dtype_is_refused(computed: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "autocast_dtype", lambda device: computed)
+    monkeypatch.setattr(trainers, "autocast_dtype", lambda device: computed)
     with pytest.raises(UserError, match=rf"precision=fp16 computes {str(computed)[6:]} on cpu"):
         precision_arguments("fp16", "cpu")

@@ -20,7 +20,7 @@ from chimera.config import choices
 from chimera.config.groups import defaults, groups, node
 from chimera.config.schema import check_node
 from chimera.errors import UserError
-from chimera.rundir.checkpoint_hf import names, read_config
+from chimera.rundir.tensors import names, read_config
 
 PREFIX = "hf:"
 #: Groups that are asked; the quantiser is that of the command line.

@@ -30,11 +30,11 @@ from chimera.data.source import hub
 from chimera.errors import UserError, one_line, unknown
 from chimera.paths import runs_root
 from chimera.program import command_name
-from chimera.rundir.checkpoint_hf import digest
 from chimera.rundir.directory import RunDir, directory_of_row
 from chimera.rundir.identity import identity
 from chimera.rundir.records import Record, Records
 from chimera.rundir.safe_io import read_json
+from chimera.rundir.tensors import digest
 
 #: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")

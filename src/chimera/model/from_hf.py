@@ -17,7 +17,7 @@ from chimera.config.from_hf import checkpoint_config
 from chimera.contract_hf import OfTransformers
 from chimera.errors import UserError
 from chimera.model.block import Block
-from chimera.rundir.checkpoint_hf import tensors as read_tensors
+from chimera.rundir.tensors import tensors as read_tensors
 
 #: Names of the frame, of which a checkpoint has one each.
 EMBEDDING = ("model.embed_tokens.weight", "backbone.embeddings.weight", "backbone.embedding.weight")

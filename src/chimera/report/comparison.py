@@ -25,9 +25,8 @@ from chimera.dotted import flatten
 from chimera.errors import UserError, nearest, one_line
 from chimera.report import formatting
 from chimera.report.stats import Spread, finite, spread
-from chimera.rundir.corpus_hash import Text, apart, text_of
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import identity_settings
+from chimera.rundir.identity import Text, apart, identity_settings, text_of
 from chimera.rundir.records import LIST, Record, records
 from chimera.rundir.safe_io import check_links
 from chimera.rundir.steps import read as read_steps

@@ -15,8 +15,7 @@ from chimera.program import command_name
 from chimera.report.table_results import TableResults
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import NOT_IDENTITY
-from chimera.rundir.portable import portable
-from chimera.rundir.records import Records
+from chimera.rundir.records import Records, portable
 
 #: Settings that every report shows, in this order.
 SHOWN = (

@@ -19,10 +19,9 @@ from chimera.dotted import flatten
 from chimera.errors import UserError, nearest, one_line
 from chimera.report import formatting
 from chimera.report.stats import Difference, Spread, corrected, finite, paired, resolvable, spread
-from chimera.rundir.corpus_hash import apart, text_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
-from chimera.rundir.identity import NUMERICS
+from chimera.rundir.identity import NUMERICS, apart, text_of
 from chimera.rundir.records import Record, Records
 from chimera.rundir.safe_io import check_fields, read_json
 from chimera.rundir.steps import losses

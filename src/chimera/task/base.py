@@ -18,8 +18,7 @@ from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import NotFiniteError
 from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local, whole
-from chimera.optim.groups import groups
-from chimera.optim.optimizer import build
+from chimera.optim.optimizer import build, groups
 
 Stage = Literal["val", "test"]
 

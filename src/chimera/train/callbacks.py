@@ -91,7 +91,7 @@ def make_callbacks(config: Mapping[str, Any]) -> list[Any]:
 
     An extended run has one more.
     """
-    from chimera.callback.state.extension import RatesOfSchedule
+    from chimera.train.restore import RatesOfSchedule
 
     first, *others = [_make(node) for _, node in nodes(config)]
     return [first, *([RatesOfSchedule()] if EXTENDED in config else []), *others]

@@ -121,7 +121,7 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
 
     from chimera.model.documents import check_documents
     from chimera.optim.optimizer import check_components
-    from chimera.train.precision import device_of_fp16
+    from chimera.train.trainer import device_of_fp16
 
     once = once or Once()
     for group in (*ZOO, "task"):

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import nn
 
 from chimera import world
-from chimera.optim.groups import Group, groups
+from chimera.optim.optimizer import Group, groups
 from chimera.rundir.directory import RunDir
 from chimera.rundir.safe_io import check_fields
 from chimera.train.model_summary import (

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from chimera.contract import Packable
 from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
-from chimera.optim.groups import components, groups
-from chimera.optim.optimizer import build
+from chimera.optim.optimizer import build, components, groups
 from chimera.quant.shared.packing import byte_report
 from chimera.rundir.safe_io import read_json
 from chimera.task.base import Task

@@ -111,13 +111,10 @@ def replay(file: Path, *, trust: bool = False) -> int:
     Returns:
         Exit code: 0 if the same kind of quantity is not finite again, else 1.
     """
-    from chimera.callback.state import nan_report
-    from chimera.callback.state.checkpoint import Checkpoints
-    from chimera.callback.state.guard import NanGuard
+    from chimera.callback.state.checkpoint import Checkpoints, StepSnapshot
+    from chimera.callback.state.guard import NanGuard, read_batches, shortened
+    from chimera.callback.state.loop_control import Until, ValidationSchedule
     from chimera.callback.state.randomness import StatelessRandomness
-    from chimera.callback.state.step_snapshot import StepSnapshot
-    from chimera.callback.state.stop import Until
-    from chimera.callback.state.validation import ValidationSchedule
     from chimera.config.settings import in_steps
     from chimera.rundir.checkpoint_io import load
     from chimera.train.callbacks import make_part_callbacks
@@ -136,7 +133,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
     task = run.task
     settings = in_steps(run.settings, facts["batches_an_epoch"])
     task.total_steps = settings.max_steps
-    batches = nan_report.read_batches(file)
+    batches = read_batches(file)
     with tempfile.TemporaryDirectory() as scratch:
         again = RunDir(Path(scratch))
         again.checkpoints.mkdir()
@@ -161,7 +158,7 @@ def replay(file: Path, *, trust: bool = False) -> int:
         else:
             say(f"not reproduced: step {facts['step']} is finite this time")
             return 1
-    say("\n  ".join(nan_report.shortened({**now, "state": facts["state"]}, file)))
+    say("\n  ".join(shortened({**now, "state": facts["state"]}, file)))
     differing = [key for key in SAME if now[key] != facts[key]]
     if now["kind"] != facts["kind"]:
         say(f"not reproduced: then {facts['what']}, now {now['what']}")

@@ -16,7 +16,6 @@ from chimera.rundir.directory import RunDir, open_run
 from chimera.train.build import build_data, build_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say
-from chimera.train.curves import curves
 from chimera.train.loggers import hyperparameters, open_loggers, summarise
 from chimera.train.memory import advice, keep_freed_memory, readable_memory_errors
 from chimera.train.ranks import Ranks, process_group
@@ -27,7 +26,8 @@ from chimera.train.record import (
     final_metrics,
     utilisation,
 )
-from chimera.train.resume import lock_and_resume
+from chimera.train.restore import lock_and_resume
+from chimera.train.run_files import curves
 from chimera.train.status import run_status
 from chimera.train.trainer import build_trainer, fit, trainer_settings, training_steps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from lightning.pytorch.profilers import (
 )
 
 from chimera import world
-from chimera.callback.lookup import find, with_method
-from chimera.callback.state.stop import GracefulStop
-from chimera.callback.state.validation import NEVER
+from chimera.callback import find, with_method
+from chimera.callback.state.loop_control import NEVER, GracefulStop
 from chimera.config.settings import Trainer as Settings
 from chimera.config.settings import TrainerInSteps, in_steps, number
 from chimera.data.batch.module import DataModule
@@ -30,7 +30,6 @@ from chimera.model.compiled import compile_model
 from chimera.rundir.checkpoint_io import DAMAGE, CheckedIO
 from chimera.rundir.directory import RunDir
 from chimera.task.base import Task
-from chimera.train.precision import device_of_fp16
 
 #: Arguments that Lightning gets as they are; null leaves them to Lightning.
 PASSED_THROUGH = (
@@ -192,3 +191,34 @@ def fit(
         why = f" by trainer.max_time={settings.max_time}, which has to be larger" if late else ""
         where = trainer.default_root_dir
         raise Interrupted(f"stopped at step {trainer.global_step}{why}, saved in {where}")
+
+
+def device_of_fp16(accelerator: str) -> str:
+    """`cuda` or `cpu`, for autocast and the gradient scaler.
+
+    Args:
+        accelerator: auto, cpu or gpu.
+
+    Raises:
+        UserError: autocast does not compute fp16 there.
+    """
+    device = "cuda" if torch.cuda.is_available() and accelerator != "cpu" else "cpu"
+    if device == "cpu" and accelerator != "cpu" and torch.backends.mps.is_available():
+        device = "mps"
+    computed = autocast_dtype(device)
+    if computed != torch.float16 or device == "mps":
+        name = str(computed).removeprefix("torch.")
+        raise UserError(
+            f"precision=fp16 computes {name} on {device} and has no gradient scaler there;"
+            " use precision=bf16 or fp32, or trainer.accelerator=cpu or gpu"
+        )
+    return device
+
+
+def autocast_dtype(device: str) -> torch.dtype:
+    """Dtype of a matrix product under fp16 autocast on a device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autocast(device, torch.float16):
+            one = torch.ones(1, 1, device=device)
+            return (one @ one).dtype

@@ -11,8 +11,8 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from chimera.callback import with_method
 from chimera.callback.log.steps import Step
-from chimera.callback.lookup import with_method
 from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local
 from chimera.types import PositiveInt

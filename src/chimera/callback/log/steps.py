@@ -22,7 +22,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from chimera.callback.lookup import with_method
+from chimera.callback import with_method
 from chimera.ops import reduce
 from chimera.rundir.directory import RunDir
 from chimera.rundir.steps import header, move_aside
