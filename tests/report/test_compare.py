@@ -121,6 +121,27 @@ def test_only_finished_runs_of_one_task_data_and_budget_are_averaged(
     assert len(compare(collect([causal])[0]).tables) == 1
 
 
+def test_runs_that_differ_in_more_than_the_seed_are_not_called_seeds(
+    three: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = three[0].parent
+    run(root / "half", ["mixer=gqa", "precision=bf16"], 11.0)
+    assert main([str(root), "by=mixer", f"out={tmp_path}/out"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 seeds" in said
+    assert "2 runs that differ in precision" in said
+    assert "average runs that differ in precision: their ± is not that of seeds alone" in said
+    page = (tmp_path / "out/compare.html").read_text()
+    assert page.count("2 runs that differ in precision") == 2  # in the table and in the legend
+    rows = {row["mixer"]: row for row in csv.DictReader((tmp_path / "out/compare.csv").open())}
+    assert {name: row["differ in"] for name, row in rows.items()} == {
+        "gqa": "precision", "retnet": "",
+    }  # fmt: skip
+    apart = compare(collect([*three, root / "half"])[0])
+    assert [group.differ for group in apart.groups] == [[], [], []]
+    assert not apart.notes
+
+
 def test_the_better_side_is_that_of_the_table_or_of_whole_words(three: list[Path]) -> None:
     runs, _ = collect(three)
     for each in runs:

@@ -60,10 +60,10 @@ def test_reports_and_comparisons_say_so(tmp_path: Path, monkeypatch: pytest.Monk
         made.append(on(run, str(number) * 64))
     sentence = "Runs with the same settings were trained on different text"
     assert sentence in report(read_results(TABLE, ["scale=smoke"], [0]))
-    assert compare(collect(made)[0]).other_text.startswith(sentence)
+    assert compare(collect(made)[0]).notes[-1].startswith(sentence)
     on(made[1], "0" * 64)
     assert sentence not in report(read_results(TABLE, ["scale=smoke"], [0]))
-    assert compare(collect(made)[0]).other_text == ""
+    assert not compare(collect(made)[0]).notes
 
 
 def test_a_run_goes_on_with_its_text_only(tmp_path: Path) -> None:

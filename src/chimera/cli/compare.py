@@ -18,7 +18,8 @@ class Options:
 
     Args:
         by: keys to compare by, such as mixer or optim.lr; runs that differ in other keys are
-            averaged. By default all keys in which the runs differ, but the seed.
+            averaged, and their row says so. By default all keys in which the runs differ, but the
+            seed.
         metric: key of run.json's metrics; by default that of the runs' table, or the perplexity.
         better: lower or higher; by default as the metric's name says.
         out: folder for the files; by default below reports/compare/, or compare/ beside the runs.

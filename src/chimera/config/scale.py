@@ -15,7 +15,7 @@ from chimera import dotted
 from chimera.config.choices import Selection, keys_of, select
 from chimera.config.groups import groups
 from chimera.config.overrides import hint
-from chimera.config.schema import arguments, check_value
+from chimera.config.schema import arguments, check_value, shown
 from chimera.errors import UserError
 from chimera.rundir.identity import NOT_IDENTITY
 
@@ -159,11 +159,6 @@ def past_lines(config: Mapping[str, Any]) -> list[str]:
         " its record and reports say so"
         for key, at in past_bounds(config).items()
     ]
-
-
-def shown(value: object) -> str:
-    """A value as it is written on a command line."""
-    return "null" if value is None else str(value)
 
 
 def _is_past(key: str, value: object, bound: float) -> bool:

@@ -60,7 +60,7 @@ def check_targets(values: Mapping[str, Any]) -> None:
     for key, value in (dict.fromkeys(f"{group}._target_" for group in NODES) | found).items():
         if not isinstance(value, str):
             raise UserError(
-                f"{key}={_shown(value)} names no class; it takes a dotted path, as in package.Class"
+                f"{key}={shown(value)} names no class; it takes a dotted path, as in package.Class"
             )
 
 
@@ -78,13 +78,13 @@ def call_later(config: Any, where: str = "") -> None:
         given = config[group].get("_partial_", True)
         if given is not True:
             raise UserError(
-                f"{where}{group}._partial_={_shown(given)} is not allowed; the model calls a"
+                f"{where}{group}._partial_={shown(given)} is not allowed; the model calls a"
                 f" {group} itself, so leave it out"
             )
         config[group]["_partial_"] = True
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value as YAML has it."""
     return json.dumps(value) if isinstance(value, bool | None) else str(value)
 
@@ -143,7 +143,7 @@ def check_value(where: str, value: Any, hint: Any) -> None:
             raise UserError(f"{where}={value} is not allowed; it takes a finite number") from error
         close = nearest(str(value), map(str, get_args(hint))) if get_origin(hint) is Literal else ""
         raise UserError(
-            f"{where}={_shown(value)} is not allowed; it takes {describe(hint)}{close}"
+            f"{where}={shown(value)} is not allowed; it takes {describe(hint)}{close}"
         ) from error
 
 

@@ -29,7 +29,6 @@ from chimera.report.comparison import (
     FACTS,
     Comparison,
     Group,
-    Table,
     collect,
     compare,
     path_of,
@@ -103,15 +102,14 @@ def overlay(comparison: Comparison) -> Figure:
     """A panel for each axis, with a line per group, the best ones; a shade spans its seeds."""
     from matplotlib.ticker import EngFormatter  # slow to import
 
-    every = ((t, g) for t in comparison.tables for g in t.groups if len(g.band("steps")))
-    groups = list(islice(every, DRAWN))
+    groups = list(islice((g for g in comparison.groups if len(g.band("steps"))), DRAWN))
     figure = style.empty(11, 7.2 + 0.22 * len(groups))
     panels = figure.subplots(2, 2, sharey=True).flat
     for panel, (axis, label) in zip(panels, AXES.items(), strict=True):
-        for number, (table, group) in enumerate(groups):
+        for number, group in enumerate(groups):
             if len(found := group.band(axis)):
                 x, mean, low, high = found.T
-                style.band(panel, x, mean, low, high, number, _label(table, group))
+                style.band(panel, x, mean, low, high, number, _label(group))
         panel.set_xlabel(label)
         if axis != "seconds":  # a thousandth of a second would be called 1m
             panel.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -132,13 +130,12 @@ def overlay(comparison: Comparison) -> Figure:
     return figure
 
 
-def _label(table: Table, group: Group) -> str:
+def _label(group: Group) -> str:
     """Legend of a group: its table, what tells it from the others there, its result, its seeds."""
     end = f": {formatting.spread(group.result)}" if group.result else ""
-    name = f"{table.title}: {group.label}" if table.title else group.label
+    name = f"{group.table}: {group.label}" if group.table else group.label
     name = name if len(name) <= 100 else f"{name[:99]}…"
-    runs = group.states + " run" * table.finished + "s" * (len(group.runs) > 1)
-    return f"{name}{end} ({runs})"
+    return f"{name}{end} ({group.count})"
 
 
 def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
@@ -179,8 +176,7 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
 def _series(comparison: Comparison) -> list[dict[str, Any]]:
     """What the script draws: the curves of the first groups on each axis, in five digits."""
     series: list[dict[str, Any]] = []
-    every = ((table, group) for table in comparison.tables for group in table.groups)
-    for number, (table, group) in enumerate(islice(every, CURVES)):
+    for number, group in enumerate(comparison.groups[:CURVES]):
         curves = {
             axis: [[float(f"{value:.5g}") for value in point] for point in group.band(axis)]
             for axis in AXES
@@ -191,7 +187,7 @@ def _series(comparison: Comparison) -> list[dict[str, Any]]:
             series.append(
                 {
                     "group": number,
-                    "label": _label(table, group),
+                    "label": _label(group),
                     "colour": look["color"],
                     "dash": "" if dashes == "-" else " ".join(f"{2 * n:g}" for n in dashes[1]),
                     "shown": len(series) < DRAWN,
@@ -215,19 +211,20 @@ def _links(comparison: Comparison, folder: Path) -> dict[str, Path]:
 def _csv(comparison: Comparison) -> str:
     """Contents of compare.csv: a line per group, in full precision."""
     metrics = dict.fromkeys(table.metric for table in comparison.tables)
-    ends = ("std", "n", "runs", *FACTS, "directories")
+    ends = ("std", "n", "runs", "differ in", *FACTS, "directories")
     columns = list(dict.fromkeys(["table", *comparison.keys, *metrics, *ends]))
     lines: list[dict[str, Any]] = []
-    for table in comparison.tables:
-        for group in table.groups:
-            settings = group.runs[0].settings  # keys of other tables are equal in all its runs
-            line: dict[str, Any] = {key: settings.get(key, ABSENT) for key in comparison.keys}
-            if r := group.result:
-                line |= {table.metric: r.mean, "std": r.std}
-            line |= {"table": table.title, "n": r.n if r else 0, "runs": group.states}
-            line |= {name: group.facts.get(name) for name in FACTS}
-            line["directories"] = ";".join(str(run.path) for run in group.runs)
-            lines.append(line)
+    for group in comparison.groups:
+        settings = group.runs[0].settings  # keys of other tables are equal in all its runs
+        line: dict[str, Any] = {key: settings.get(key, ABSENT) for key in comparison.keys}
+        if r := group.result:
+            line |= {group.metric: r.mean, "std": r.std}
+        state = group.runs[0].state
+        runs = len(group.runs) if state == "DONE" else state.lower()
+        line |= {"table": group.table, "n": r.n if r else 0, "runs": runs, **group.facts}
+        line["differ in"] = " ".join(group.differ)
+        line["directories"] = ";".join(str(run.path) for run in group.runs)
+        lines.append(line)
     frame = pd.DataFrame(lines, columns=columns)
     return frame.map(_plain).rename(columns=_plain).to_csv(index=False, lineterminator="\n")
 
@@ -246,13 +243,11 @@ def show(comparison: Comparison, folder: Path) -> None:
     """Print the best groups, and where the page is."""
     rest = len(comparison.groups)
     room = SHOWN
-    if comparison.why_apart:
-        print(comparison.why_apart)
     for table in comparison.tables:
         body = []
         for group in table.groups[:room]:
             cells = [*group.values.values()] or ["all"]
-            cells += [formatting.spread(group.result) if group.result else "", group.states]
+            cells += [formatting.spread(group.result) if group.result else "", group.count]
             for name in ("tokens_per_second", "peak_memory_gb"):
                 cells.append(FACTS[name][2](group.facts[name]) if name in group.facts else "")
             body.append(cells)
@@ -263,8 +258,7 @@ def show(comparison: Comparison, folder: Path) -> None:
             formatting.show_grid(table.order, table.keys or ("runs",), numbers, body)
     if rest > 0:
         print(f"and {rest} more in compare.csv")
-    if comparison.other_text:
-        print(comparison.other_text)
+    print(*comparison.notes, sep="\n", end="\n" * bool(comparison.notes))
     for name, why in list(comparison.broken.items())[:SHOWN]:
         print(f"not read: {name}: {why}")
     print(folder / "compare.html")

@@ -1,8 +1,9 @@
 """Read any runs and group them by the settings in which they differ, the best group first.
 
-Runs that differ in their seed only are one group. Only finished runs of one task, on the same data,
-for as many steps of as many tokens, are averaged or ranked together: there is a table for each such
-set, and one that lists the runs that are not finished. Everything in a run's directory may be a
+Runs that differ in their seed only are one group. With `by=` a group may have runs that differ in
+more; it then says in what. Only finished runs of one task, on the same data, for as many steps of
+as many tokens, are averaged or ranked together: there is a table for each such set, and one that
+lists the runs that are not finished. Everything in a run's directory may be a
 stranger's: it is read as data, and a run that cannot be read hides no other.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from chimera.config import tables
+from chimera.config.schema import shown
 from chimera.dotted import flatten
 from chimera.errors import UserError, nearest, one_line
 from chimera.report import formatting
@@ -73,6 +75,10 @@ PAUSE = 50.0
 USUAL = ("val/perplexity", "val/loss", "val/accuracy", "test/perplexity", "test/loss")
 #: Words in the names of metrics of which lower values are better.
 LOWER = {"loss", "perplexity", "error", "latency", "seconds", "bits"}
+#: Columns of a step log that are read.
+LOG = ("global_step", "loss", "seconds")
+#: What reading a run of a stranger may raise.
+ODD = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
 #: What is shown for a key that a run doesn't have.
 ABSENT = "–"
 Array = NDArray[np.float64]
@@ -93,6 +99,7 @@ class Run:
         tokens: of an optimiser step without padding; None if that is not known.
         flops: of a token in training; None likewise.
         text: hashes of its training text; None in records of older versions.
+        steps: columns of the step log of a record; None: it is in the directory.
     """
 
     path: Path
@@ -105,15 +112,16 @@ class Run:
     tokens: float | None = None
     flops: float | None = None
     text: Text | None = None
+    steps: dict[str, list[Any]] | None = None
 
     @cached_property
     def log(self) -> Array:
         """Step, mean loss since the last point, seconds without pauses [n 3] of the training."""
         try:
-            rows = read_steps(self.path / "steps.csv")
+            log = read_steps(self.path / "steps.csv") if self.steps is None else self.steps
         except UserError:
             return np.empty((0, 3))
-        return thinned(rows[["global_step", "loss", "seconds"]].to_numpy())
+        return thinned(pd.DataFrame(log, columns=LOG, dtype=float))
 
     def curve(self, axis: str) -> Array:
         """Place on one of `AXES` and loss [n 2]; no points if tokens or FLOPs are not known."""
@@ -123,33 +131,55 @@ class Run:
         places = {"steps": steps, "tokens": tokens, "seconds": seconds, "FLOPs": flops}[axis]
         return np.stack([places, losses], 1)[np.isfinite(places)]
 
+    @property
+    def shared(self) -> dict[str, str]:
+        """What it has to share with the runs that it is averaged or ranked with."""
+        if self.state != "DONE":
+            return {}
+        groups = {key: key.partition(".")[0] for key in self.settings if key not in FREE}
+        kept = [key for key, group in groups.items() if key in SHARED or group in SHARED_GROUPS]
+        tokens = ABSENT if self.tokens is None else f"{self.tokens:,.0f}"
+        return {key: self.settings[key] for key in kept} | {TOKENS: tokens}
+
 
 @dataclass(frozen=True)
 class Group:
     """Finished runs that agree in the compared keys, or one run that is not finished.
 
     Args:
+        table: title of its table.
+        metric: by which its table is ordered.
         values: of the compared keys, as text.
         runs: of it, by seed.
         result: the metric of its runs; None without one.
         facts: mean of each fact of its runs.
     """
 
+    table: str
+    metric: str
     values: dict[str, str]
     runs: tuple[Run, ...]
     result: Spread | None
-    facts: dict[str, float]
+    facts: Mapping[Any, float]
 
     @property
     def label(self) -> str:
         """The values, with the names of their keys."""
         return " ".join(f"{key}={value}" for key, value in self.values.items()) or "all runs"
 
+    @cached_property
+    def differ(self) -> list[str]:
+        """Keys other than the seed in which its runs differ: its spread is not that of seeds."""
+        return differing([run.settings for run in self.runs])
+
     @property
-    def states(self) -> str:
-        """How many runs it has, all finished; or the state of its one run that is not."""
-        state = self.runs[0].state
-        return str(len(self.runs)) if state == "DONE" else state.lower()
+    def count(self) -> str:
+        """Its finished runs, called seeds only if they are; or the state of its unfinished one."""
+        if self.runs[0].state != "DONE":
+            return self.runs[0].state.lower()
+        if not self.differ:
+            return formatting.seeds(len(self.runs))
+        return f"{len(self.runs)} runs that differ in {', '.join(self.differ)}"
 
     def band(self, axis: str) -> Array:
         """Place, mean, least and largest loss [n 4] over its runs, as far as all of them go."""
@@ -170,7 +200,7 @@ class Table:
     """Groups of comparable runs, the best first; or runs that are not finished, each a group.
 
     Args:
-        shared: settings that its runs share and those of other tables do not, as text.
+        title: what tells it from other tables; empty if it is the only one.
         metric: by which the groups are ordered.
         better: lower or higher.
         keys: in which the groups differ.
@@ -178,7 +208,7 @@ class Table:
         finished: whether its runs are.
     """
 
-    shared: dict[str, str]
+    title: str
     metric: str
     better: str
     keys: tuple[str, ...]
@@ -186,19 +216,11 @@ class Table:
     finished: bool
 
     @property
-    def title(self) -> str:
-        """What tells it from other tables; empty if it is the only one."""
-        named = ", ".join(f"{key}={value}" for key, value in self.shared.items())
-        return named if self.finished else "not finished"
-
-    @property
     def order(self) -> str:
         """Its runs and their order, in words."""
         count = sum(len(group.runs) for group in self.groups)
-        runs = f"{count} run{'s' * (count != 1)}"
-        if not self.finished:
-            return f"{runs}, {self.title}"
-        return f"{runs}, {self.better} {self.metric} first" + f": {self.title}" * bool(self.title)
+        order = [f"{self.better} {self.metric} first"] * self.finished
+        return f"{count} run{'s' * (count != 1)}, {': '.join(filter(None, [*order, self.title]))}"
 
 
 @dataclass(frozen=True)
@@ -208,13 +230,13 @@ class Comparison:
     Args:
         keys: in which the runs differ, or by which they were grouped.
         tables: those with most runs first; last the one of runs that are not finished.
-        apart: settings by which the tables differ.
+        notes: sentences on what may not be compared.
         broken: what is wrong with directories that could not be read, by name.
     """
 
     keys: tuple[str, ...]
     tables: tuple[Table, ...]
-    apart: tuple[str, ...]
+    notes: tuple[str, ...]
     broken: dict[str, str]
 
     @property
@@ -226,23 +248,6 @@ class Comparison:
     def runs(self) -> list[Run]:
         """All runs, in the order of their groups."""
         return [run for group in self.groups for run in group.runs]
-
-    @property
-    def why_apart(self) -> str:
-        """A sentence if there are several tables; else empty."""
-        if len(self.tables) < 2:
-            return ""
-        whys = [f"differ in {', '.join(self.apart)}"] if self.apart else []
-        whys += ["are not finished"] * (not self.tables[-1].finished)
-        return (
-            f"{len(self.tables)} tables: runs that {' or '.join(whys)} are not averaged or ranked"
-            " with the others."
-        )
-
-    @property
-    def other_text(self) -> str:
-        """A sentence if runs of the same settings have different training text; else empty."""
-        return apart(run.text for run in self.runs)
 
 
 def directories(places: Sequence[Path]) -> list[Path | Record]:
@@ -257,12 +262,14 @@ def directories(places: Sequence[Path]) -> list[Path | Record]:
             beside = place.parent.iterdir() if place.parent.is_dir() else ()
             close = nearest(place.name, [path.name for path in beside])
             raise UserError(f"{place} is no folder; name runs, or a folder that holds them{close}")
-        inside = [path for path in [place, *sorted(place.iterdir())] if is_run(path)]
-        kept = records(place) if (place / LIST).is_file() else []
-        if not inside and not kept:
+        inside: list[Path | Record] = [path for path in sorted(place.iterdir()) if is_run(path)]
+        if is_run(place):
+            inside = [place]
+        if (place / LIST).is_file():
+            inside += records(place)
+        if not inside:
             raise UserError(f"{place} holds no run; name runs, or a folder that holds them")
-        found |= {path: path for path in ([place] if place in inside else inside)}
-        found |= {record.path: record for record in kept}
+        found |= {path_of(run): run for run in inside}
     return list(found.values())
 
 
@@ -286,110 +293,92 @@ def collect(found: Iterable[Path | Record]) -> tuple[list[Run], dict[Path, str]]
     broken = dict[Path, str]()
     for each in found:
         try:
-            runs.append(read(each) if isinstance(each, Path) else of_record(each))
-        except UserError as error:
-            broken[path_of(each)] = one_line(error)
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            ArithmeticError,
-            OSError,
-        ) as error:
-            broken[path_of(each)] = one_line(f"its files are not those of a run: {error!r}")
+            runs.append(_read(each))
+        except ODD as error:
+            told = isinstance(error, UserError)
+            said = error if told else f"its files are not those of a run: {error!r}"
+            broken[path_of(each)] = one_line(said)
     return runs, broken
 
 
-def read(path: Path) -> Run:
-    """Read a run.
+def _read(source: Path | Record) -> Run:
+    """The run of a directory or of a record.
 
     Raises:
         UserError: a file of it cannot be read, is a link out of it, or nests too deep.
         KeyError, TypeError, ValueError, AttributeError, OSError: a file holds something else.
     """
-    directory = RunDir(path)
-    check_links(path)
+    if isinstance(source, Record):
+        return _run(source.path, "DONE", source.config, source.result, source.steps)
+    directory = RunDir(source)
+    check_links(source)
     state = one_line(directory.status().get("state"))[:40]
     state = "STOPPED" if state == "RUNNING" and not directory.is_running() else state
-    return _run(path, state, directory.config(), directory.record())
+    return _run(source, state, directory.config(), directory.record())
 
 
-def of_record(record: Record) -> Run:
-    """The run of a record, with its curve."""
-    run = _run(record.path, "DONE", record.config, record.result)
-    columns = [record.steps.get(key, []) for key in ("global_step", "loss", "seconds")]
-    rows = np.array(list(zip(*columns, strict=True)), float).reshape(-1, 3)
-    run.__dict__["log"] = thinned(rows)  # where `cached_property` looks first
-    return run
-
-
-def _run(path: Path, state: str, config: dict[str, Any], record: dict[str, Any]) -> Run:
+def _run(
+    path: Path,
+    state: str,
+    config: dict[str, Any],
+    record: dict[str, Any],
+    steps: dict[str, list[Any]] | None = None,
+) -> Run:
+    choices = {k: v for k, v in config["choices"].items() if k not in NOT_SHOWN}
+    settings = {**flatten(identity_settings(config)), **choices}
     table = config.get("table")
-    data = config["data"]
-    trainer = config["trainer"]
-    length = data.get("seq_len") or config["model"].get("max_len")
-    factors = (length, data.get("batch_size"), trainer.get("accumulate_grad_batches") or 1)
-    tokens = None
-    if all(isinstance(factor, int) for factor in factors):
-        tokens = finite(math.prod(factors))
     facts = flatten(record)
     return Run(
         path=path,
         state=state,
-        settings=_settings(config),
+        settings={_key(key): one_line(shown(value))[:200] for key, value in settings.items()},
         metrics=_numbers(record.get("metrics") or {}),
         facts=_numbers({name: facts.get(key) for name, (key, *_) in FACTS.items()}),
         seed=str(config.get("seed")),
         table=str(table.get("name")) if isinstance(table, dict) else "",
-        tokens=tokens,
+        tokens=finite(tokens_per_step(config)),
         flops=finite((record.get("flops") or {}).get("training")),
         text=text_of(record),
+        steps=steps,
     )
 
 
-def thinned(log: Array, points: int = POINTS) -> Array:
+def tokens_per_step(config: dict[str, Any]) -> int | None:
+    """Tokens of an optimiser step without padding; None if the configuration does not say."""
+    data = config["data"]
+    length = data.get("seq_len") or config["model"].get("max_len")
+    repeats = config["trainer"].get("accumulate_grad_batches") or 1
+    factors = (length, data.get("batch_size"), repeats)
+    return math.prod(factors) if all(isinstance(factor, int) for factor in factors) else None
+
+
+def _key(text: object) -> str:
+    return one_line(text)[:100]
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of a mapping."""
+    found = {_key(key): finite(value) for key, value in values.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def thinned(log: pd.DataFrame, points: int = POINTS) -> Array:
     """Step, mean loss since the last point, seconds since the first step [n 3] of a step log.
 
     Pauses between two processes of a run are left out of the seconds, and losses that are not
     finite.
 
     Args:
-        log: step, loss and time of each row [n 3].
+        log: with the columns `LOG`.
         points: about so many are kept.
     """
-    steps, losses, times = log[np.isfinite(log[:, [0, 2]]).all(1)].T
-    if not len(steps):
-        return np.empty((0, 3))
-    gaps = np.diff(times, prepend=times[0]).clip(min=0.0)
-    seconds = gaps.clip(max=PAUSE * np.median(gaps[1:] if len(gaps) > 1 else gaps) + 1.0).cumsum()
-    size = math.ceil(len(steps) / points)
-    starts = np.arange(0, len(steps), size)
-    ends = (starts + size - 1).clip(max=len(steps) - 1)
-    finite = np.isfinite(losses)
-    counts = np.add.reduceat(finite.astype(int), starts)
-    sums = np.add.reduceat(np.where(finite, losses, 0.0), starts)
-    kept = counts > 0
-    return np.stack([steps[ends], sums / counts.clip(min=1), seconds[ends]], 1)[kept]
-
-
-def _settings(config: dict[str, Any]) -> dict[str, str]:
-    """Flat settings on which the numbers of a run depend, as text, and its choices by group."""
-    choices = {k: v for k, v in config["choices"].items() if k not in NOT_SHOWN}
-    settings = flatten(identity_settings(config))
-    return {one_line(key)[:100]: _shown(value) for key, value in {**settings, **choices}.items()}
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value).lower().replace("none", "null")
-    return one_line(value)[:200]
-
-
-def _numbers(values: dict[str, Any]) -> dict[str, float]:
-    """The finite numbers of a mapping."""
-    found = {one_line(key)[:100]: finite(value) for key, value in values.items()}
-    return {key: value for key, value in found.items() if value is not None}
+    log = log.replace([math.inf, -math.inf], math.nan).dropna(subset=["global_step", "seconds"])
+    gaps = log["seconds"].diff().clip(lower=0.0)
+    longest = PAUSE * gaps.median() + 1.0
+    log = log.assign(seconds=gaps.fillna(0.0).clip(upper=longest).cumsum())
+    parts = log.groupby(np.arange(len(log)) // max(1, math.ceil(len(log) / points)))
+    kept = parts.agg({"global_step": "last", "loss": "mean", "seconds": "last"})
+    return kept.dropna().to_numpy(np.float64)
 
 
 def compare(
@@ -412,48 +401,64 @@ def compare(
     Raises:
         UserError: a key or metric that no run has.
     """
-    by = _checked(by, runs)
-    if metric is not None:
-        _check_metric(metric, runs)
-    sets = _comparable([run for run in runs if run.state == "DONE"])
-    sets.sort(key=lambda one: -len(one[1]))
-    differ = differing([shared for shared, _ in sets])
-    found = [
-        _table({key: shared.get(key, ABSENT) for key in differ}, members, by, metric, better)
-        for shared, members in sets
-    ]
-    if others := [run for run in runs if run.state != "DONE"]:
-        found.append(_table({}, others, by, metric, better))
-    keys = tuple(by or differing([run.settings for run in runs]))
-    return Comparison(keys, tuple(found), tuple(differ), broken or {})
+    by = tuple(dict.fromkeys(by))
+    _check(by, metric, runs)
+    sets = sorted(_comparable(runs), key=lambda one: (not one[0], -len(one[1])))
+    apart_in = differing([shared for shared, _ in sets if shared])
+    found = []
+    for shared, members in sets:
+        title = ", ".join(f"{key}={shared.get(key, ABSENT)}" for key in apart_in)
+        found.append(_table(title if shared else "not finished", members, by, metric, better))
+    keys = by or tuple(differing([run.settings for run in runs]))
+    notes = (_why_apart(found, apart_in), _why_no_seeds(found), apart(run.text for run in runs))
+    return Comparison(keys, tuple(found), tuple(filter(None, notes)), broken or {})
 
 
 def _comparable(runs: Sequence[Run]) -> list[tuple[dict[str, str], list[Run]]]:
-    """Sets of runs that agree in task, data, steps, tokens and text, with what they agree in."""
+    """Sets of runs that agree in task, data, steps, tokens and text, with what they agree in.
+
+    What unfinished runs agree in is empty.
+    """
     found: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
-        shared = {key: value for key, value in run.settings.items() if _is_shared(key)}
-        shared[TOKENS] = ABSENT if run.tokens is None else f"{run.tokens:,.0f}"
-        found.setdefault(tuple(sorted(shared.items())), []).append(run)
+        found.setdefault(tuple(sorted(run.shared.items())), []).append(run)
     sets = []
-    for key, members in found.items():
+    for shared, members in found.items():
         by_text: dict[str, list[Run]] = {}
-        differs = bool(apart(run.text for run in members))
+        differs = shared and apart(run.text for run in members)
         for run in members:
             text = run.text.tokens[:8] if differs and run.text else ABSENT
             by_text.setdefault(text, []).append(run)
-        sets += [(dict(key) | {TEXT: text}, each) for text, each in by_text.items()]
+        sets += [(dict(shared) | ({TEXT: t} if shared else {}), m) for t, m in by_text.items()]
     return sets
 
 
-def _is_shared(key: str) -> bool:
-    return key not in FREE and (key in SHARED or key.partition(".")[0] in SHARED_GROUPS)
+def _why_apart(found: Sequence[Table], apart_in: Sequence[str]) -> str:
+    """A sentence if there are several tables; else empty."""
+    if len(found) < 2:
+        return ""
+    whys = [f"differ in {', '.join(apart_in)}"] if apart_in else []
+    whys += ["are not finished"] * (not found[-1].finished)
+    return (
+        f"{len(found)} tables: runs that {' or '.join(whys)} are not averaged or ranked"
+        " with the others."
+    )
+
+
+def _why_no_seeds(found: Sequence[Table]) -> str:
+    """A sentence if runs are averaged that differ in more than the seed; else empty."""
+    keys = dict.fromkeys(key for table in found for group in table.groups for key in group.differ)
+    if not keys:
+        return ""
+    return (
+        f"Some lines average runs that differ in {', '.join(keys)}: their ± is not that of seeds"
+        " alone. Name these keys in by= to tell the runs apart."
+    )
 
 
 def _table(
-    shared: dict[str, str], runs: Sequence[Run], by: Sequence[str], metric: str | None,
-    better: str | None,
-) -> Table:  # fmt: skip
+    title: str, runs: Sequence[Run], by: Sequence[str], metric: str | None, better: str | None
+) -> Table:
     """Group runs that may be compared, all of them finished or none, and order the groups."""
     finished = runs[0].state == "DONE"
     metric = metric or _metric(runs)
@@ -462,17 +467,26 @@ def _table(
     if not finished and len({run.seed for run in runs}) > 1:
         keys = (*keys, "seed")
     together: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        values = tuple(run.settings.get(key, ABSENT) for key in keys)
-        alone = () if finished else (str(run.path),)
+    for run in sorted(runs, key=lambda run: (len(run.seed), run.seed, run.path.name)):
+        values = [run.settings.get(key, ABSENT) for key in keys]
+        alone = [] if finished else [str(run.path)]
         together.setdefault((*values, *alone), []).append(run)
-    groups = [
-        _group(dict(zip(keys, values, strict=False)), found, metric)
-        for values, found in together.items()
-    ]
     sign = 1.0 if better == "lower" else -1.0
-    groups.sort(key=lambda g: (sign * g.result.mean if g.result else math.inf, g.label))
-    return Table(shared, metric, better, keys, tuple(groups), finished)
+    groups = sorted(
+        (
+            _group(title, metric, dict(zip(keys, values, strict=False)), found)
+            for values, found in together.items()
+        ),
+        key=lambda g: (sign * g.result.mean if g.result else math.inf, g.label),
+    )
+    return Table(title, metric, better, keys, tuple(groups), finished)
+
+
+def _group(title: str, metric: str, values: dict[str, str], runs: Sequence[Run]) -> Group:
+    done = [run for run in runs if run.state == "DONE"]
+    facts = pd.DataFrame([run.facts for run in done], dtype=float).mean().to_dict()
+    result = spread([run.metrics[metric] for run in done if metric in run.metrics])
+    return Group(title, metric, values, tuple(runs), result, facts)
 
 
 def differing(of_runs: Sequence[dict[str, str]]) -> list[str]:
@@ -491,26 +505,6 @@ def differing(of_runs: Sequence[dict[str, str]]) -> list[str]:
         return bool(found.groupby(group)[key].nunique().max() > 1)
 
     return sorted(filter(counts, found), key=lambda key: "." in key)
-
-
-def _group(values: dict[str, str], runs: Sequence[Run], metric: str) -> Group:
-    done = [run for run in runs if run.state == "DONE"]
-    facts = {name: spread([r.facts[name] for r in done if name in r.facts]) for name in FACTS}
-    return Group(
-        values,
-        tuple(sorted(runs, key=lambda run: (len(run.seed), run.seed, run.path.name))),
-        spread([run.metrics[metric] for run in done if metric in run.metrics]),
-        {name: fact.mean for name, fact in facts.items() if fact},
-    )
-
-
-def _check_metric(metric: str, runs: Sequence[Run]) -> None:
-    had = {name for run in runs for name in run.metrics}
-    if metric not in had:
-        raise UserError(
-            f"metric={metric}: no run has it; they have"
-            f" {', '.join(sorted(had)) or 'no metrics yet'}{nearest(metric, had)}"
-        )
 
 
 def _metric(runs: Sequence[Run]) -> str:
@@ -532,11 +526,17 @@ def _better(metric: str, runs: Sequence[Run]) -> str:
     return "lower" if LOWER & {*re.split(r"[^a-z]+", metric.lower())} else "higher"
 
 
-def _checked(by: Sequence[str], runs: Sequence[Run]) -> list[str]:
+def _check(by: Sequence[str], metric: str | None, runs: Sequence[Run]) -> None:
+    """Raise if no run has a key or the metric."""
     known = {key for run in runs for key in run.settings}
     for key in by:
         if key not in known:
             same = sorted(name for name in known if name.rpartition(".")[2] == key)
             near = f"; did you mean '{same[0]}'?" if same else nearest(key, known)
             raise UserError(f"by={key}: no run has this key{near}")
-    return list(dict.fromkeys(by))
+    had = {name for run in runs for name in run.metrics}
+    if metric is not None and metric not in had:
+        raise UserError(
+            f"metric={metric}: no run has it; they have"
+            f" {', '.join(sorted(had)) or 'no metrics yet'}{nearest(metric, had)}"
+        )

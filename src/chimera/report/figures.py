@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.config import signatures
 from chimera.report import formatting, style
 from chimera.report.baselines import baselines
+from chimera.report.comparison import tokens_per_step
 from chimera.report.metric_grid import Family, families
 from chimera.report.style import empty, escaped
 from chimera.report.table_results import Cell, Line, TableResults, metric
@@ -193,22 +194,15 @@ def costs_known(results: TableResults) -> bool:
 
 def costs(cell: Cell) -> dict[str, float]:
     """FLOPs and seconds of a step of a finished run, as far as they are recorded."""
-    if cell.state != "done" or not (cell.config.get("data") or {}).get("batch_size"):
-        return {}
-    tokens = tokens_per_step(cell.config)
-    found = {}
+    tokens = tokens_per_step(cell.config) if cell.state == "done" else None
+    found = dict[str, float]()
+    if tokens is None:
+        return found
     if flops := metric(cell.record, "flops.training"):
         found[FLOPS] = flops * tokens
     if speed := metric(cell.record, "tokens_per_second"):
         found[SECONDS] = tokens / speed
     return found
-
-
-def tokens_per_step(config: dict[str, Any]) -> float:
-    """Tokens of an optimiser step without padding."""
-    data = config["data"]
-    length = data.get("seq_len") or config["model"]["max_len"]
-    return float(data["batch_size"] * length * config["trainer"]["accumulate_grad_batches"])
 
 
 def at_common_steps(logs: Sequence[Log]) -> tuple[list[float], list[list[float]]]:

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from chimera.config.row_learning_rates import SUFFIX, Tried, best, lines_at
-from chimera.config.scale import past_bounds, shown
+from chimera.config.scale import past_bounds
+from chimera.config.schema import shown
 from chimera.report.baselines import baselines, below
 from chimera.report.formatting import code, markdown, number, spread
 from chimera.report.stats import smallest_significant
