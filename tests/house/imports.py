@@ -12,6 +12,7 @@ from chimera.paths import PACKAGE
 #: The rooms of each floor, the lowest first. An import goes to a lower floor or stays in its room.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("dotted", "paths", "errors", "types", "site", "world", "program"),
+    ("safe_io",),
     ("contract", "contract_gguf", "contract_hf", "data", "rundir"),
     ("ops", "config"),
     ("mixer", "norm", "quant", "ffn", "position", "adapter", "optim"),
@@ -22,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli", "api", "contract_tests"),
     ("__main__",),
 )
-FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
 def modules(root: Path = PACKAGE) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import CheckedIO, finite, load
 from chimera.rundir.checkpoints import InvalidCheckpoint, ResumePoint, Sidecar, newest, sidecar_path
-from chimera.rundir.safe_io import write_atomic
+from chimera.safe_io import write_atomic
 
 
 def save(folder: Path, name: str, step: int, **more: object) -> Path:

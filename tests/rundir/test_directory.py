@@ -20,7 +20,7 @@ from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir, open_run
 from chimera.rundir.environment import environment, git_state, listed, processor
 from chimera.rundir.identity import identity
-from chimera.rundir.safe_io import HOST, write_atomic, write_json
+from chimera.safe_io import HOST, write_atomic, write_json
 from tests import forks
 
 

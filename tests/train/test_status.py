@@ -13,7 +13,7 @@ import pytest
 from chimera.callback.log.steps import Steps
 from chimera.errors import UserError
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import write_json
+from chimera.safe_io import write_json
 from chimera.train.status import run_status
 
 

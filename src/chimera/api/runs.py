@@ -17,7 +17,7 @@ from chimera.generate.settings import Generation
 from chimera.paths import runs_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.records import Record, unfinished
-from chimera.rundir.safe_io import read_text
+from chimera.safe_io import read_text
 
 if TYPE_CHECKING:
     import pandas

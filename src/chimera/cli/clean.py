@@ -41,7 +41,7 @@ def main(options: Options, words: list[str]) -> int:
     from rich.filesize import decimal as size
 
     from chimera.rundir.cleanup import plan, remove
-    from chimera.rundir.safe_io import remove_temporary
+    from chimera.safe_io import remove_temporary
 
     runs = _runs(words)
     for folder in {run.parent for run in runs} if options.yes else ():

@@ -21,7 +21,7 @@ from chimera.config.row_learning_rates import COLUMNS, SUFFIX, Tried, best, trie
 from chimera.config.tables import Table, load, tables
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
-from chimera.rundir.safe_io import write_atomic
+from chimera.safe_io import write_atomic
 from chimera.types import NonNegativeInt, PositiveFloat
 
 WORDS = "<paper>/<table> [group=choice …] [key=value …]"

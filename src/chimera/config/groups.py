@@ -22,7 +22,7 @@ import yaml
 
 from chimera.errors import UserError, one_line
 from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders
-from chimera.rundir.safe_io import LOADER, read_text
+from chimera.safe_io import LOADER, read_text
 
 #: Groups of the components that make up a model.
 ZOO = ("mixer", "norm", "quant", "ffn", "position", "adapter")

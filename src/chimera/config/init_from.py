@@ -33,8 +33,8 @@ from chimera.program import command_name
 from chimera.rundir.directory import RunDir, directory_of_row
 from chimera.rundir.identity import identity
 from chimera.rundir.records import Record, Records
-from chimera.rundir.safe_io import read_json
 from chimera.rundir.tensors import digest
+from chimera.safe_io import read_json
 
 #: Groups whose nodes are copied from the source.
 PARTS = ("model", "mixer", "norm", "quant", "ffn", "position")

@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from chimera.config.groups import contents, find, groups, is_part, roots
 from chimera.config.schema import check_value
 from chimera.errors import UserError, nearest, one_line, unknown
-from chimera.rundir.safe_io import read_text
+from chimera.safe_io import read_text
 
 #: Prefix of a reference to a row of a table.
 ROW = "row:"

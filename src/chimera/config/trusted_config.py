@@ -23,7 +23,7 @@ from chimera.config.settings import Run
 from chimera.errors import UserError, one_line
 from chimera.paths import FOLDERS
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import check_links, read_json
+from chimera.safe_io import check_links, read_json
 from chimera.types import NAME, NonNegativeInt, PositiveInt
 
 #: Top-level nodes that are built when a configuration is read back.

@@ -18,7 +18,7 @@ from chimera.config.init_from import causal_of, location
 from chimera.config.trusted_config import recorded, shown
 from chimera.errors import UserError, one_line
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import write_json
+from chimera.safe_io import write_json
 from chimera.task import mmlu
 from chimera.task.mmlu import METRICS, Asked, answer, summary
 from chimera.types import PositiveInt

@@ -15,7 +15,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from chimera.errors import UserError
 from chimera.model.language import LanguageModel
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import write_json
+from chimera.safe_io import write_json
 from chimera.train.build import build_data
 from chimera.train.restore import restore
 from chimera.train.trainer import precision_arguments

@@ -37,8 +37,8 @@ from chimera.model.classifier import Classifier
 from chimera.model.restore import save_body
 from chimera.quant.shared.packing import byte_report, packed
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import write_atomic, write_json
 from chimera.rundir.tensors import save_tensors
+from chimera.safe_io import write_atomic, write_json
 from chimera.train.restore import restore
 
 #: Builder of the models whose code an exported folder holds.

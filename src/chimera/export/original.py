@@ -23,8 +23,8 @@ from chimera.export.target import check_target, replacing_folder
 from chimera.model.assemble import choose
 from chimera.model.to_hf import original
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import write_json
 from chimera.rundir.tensors import CONFIG, WEIGHTS, read_config, save_tensors, tensors
+from chimera.safe_io import write_json
 from chimera.train.restore import restore
 
 #: Settings of the model on which its function depends and config.json has no word of ours.

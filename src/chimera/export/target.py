@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 
 from chimera.errors import UserError
 from chimera.program import VERSION
-from chimera.rundir.safe_io import make_folder, read_json, remove_temporary, temporary, write_json
 from chimera.rundir.tensors import load_tensors
+from chimera.safe_io import make_folder, read_json, remove_temporary, temporary, write_json
 
 #: The list of a folder's files, and its keys.
 LIST = "export.json"

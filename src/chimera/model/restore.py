@@ -18,8 +18,8 @@ from chimera.config.trusted_config import without_fetching
 from chimera.errors import UserError
 from chimera.model.from_hf import converted
 from chimera.rundir.checkpoint_io import model_tensors
-from chimera.rundir.safe_io import write_json
 from chimera.rundir.tensors import load_tensors
+from chimera.safe_io import write_json
 
 #: Matrix of a head that is not tied to the embeddings.
 UNTIED = "head.output.weight"

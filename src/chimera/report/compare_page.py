@@ -34,7 +34,7 @@ from chimera.report.comparison import (
     path_of,
 )
 from chimera.rundir.records import Record
-from chimera.rundir.safe_io import make_folder, write_atomic
+from chimera.safe_io import make_folder, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,8 +30,8 @@ from chimera.report.stats import Spread, finite, spread
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import Text, apart, identity_settings, text_of
 from chimera.rundir.records import LIST, Record, records
-from chimera.rundir.safe_io import check_links
 from chimera.rundir.steps import read as read_steps
+from chimera.safe_io import check_links
 
 #: Choices without a say in the numbers, or whose effect other keys hold.
 NOT_SHOWN = ("preset", "debug", "scale", "logger", "launcher", "callbacks", "guard", "trainer")

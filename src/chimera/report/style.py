@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chimera.rundir.safe_io import replacing
+from chimera.safe_io import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

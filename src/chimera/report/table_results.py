@@ -23,8 +23,8 @@ from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
 from chimera.rundir.identity import NUMERICS, apart, text_of
 from chimera.rundir.records import Record, Records
-from chimera.rundir.safe_io import check_fields, read_json
 from chimera.rundir.steps import losses
+from chimera.safe_io import check_fields, read_json
 
 #: Key of run.json with the metrics by each rule of evaluation that was not chosen.
 OTHER_RULES = "other_rules"

@@ -16,7 +16,7 @@ from chimera.report.baselines import baselines
 from chimera.report.formatting import latex
 from chimera.report.style import save
 from chimera.report.table_results import FACTS, Configs, Line, TableResults, read_results
-from chimera.rundir.safe_io import make_folder, write_atomic
+from chimera.safe_io import make_folder, write_atomic
 
 HEAD = ("row", "title", "published", "unit", "mean", "std", "n", "seeds", "values", "state")
 DIFFERENCE = ("difference", "difference_std", "difference_n", "p", "p_corrected", "low", "high")

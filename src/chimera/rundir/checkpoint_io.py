@@ -25,7 +25,7 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
-from chimera.rundir.safe_io import replacing
+from chimera.safe_io import replacing
 
 #: Modules of packages whose tensor classes a checkpoint may hold: an optimiser's 8-bit states.
 TENSOR_CLASSES = ("torchao.optim",)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.errors import UserError
-from chimera.rundir.safe_io import check_fields, read_json, replacing, write_atomic
+from chimera.safe_io import check_fields, read_json, replacing, write_atomic
 
 #: Links to the newest and the best checkpoint.
 LINKS = ("last.ckpt", "best.ckpt")

@@ -22,7 +22,7 @@ from typing import Any
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import STATUS, RunDir
-from chimera.rundir.safe_io import TEMPORARY, read_json, temporary
+from chimera.safe_io import TEMPORARY, read_json, temporary
 
 #: Paths of files that a run writes, in its directory; a directory with others is never removed.
 _OURS = re.compile(

@@ -44,7 +44,7 @@ from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.rundir.environment import environment
 from chimera.rundir.identity import EXTENDED, differences, identity
-from chimera.rundir.safe_io import (
+from chimera.safe_io import (
     TEMPORARY,
     age_of,
     check_links,

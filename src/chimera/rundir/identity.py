@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from chimera import dotted
 from chimera.errors import UserError, one_line
-from chimera.rundir.safe_io import read_json
+from chimera.safe_io import read_json
 
 #: Version of what the code computes, a part of every identity. It stays; see above.
 NUMERICS = 2

@@ -34,7 +34,8 @@ from chimera.errors import UserError, one_line
 from chimera.paths import FOLDERS, home, records_roots
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity, is_found_by_identity
-from chimera.rundir.safe_io import (
+from chimera.rundir.steps import read
+from chimera.safe_io import (
     check_fields,
     make_folder,
     parse_json,
@@ -42,7 +43,6 @@ from chimera.rundir.safe_io import (
     read_text,
     write_atomic,
 )
-from chimera.rundir.steps import read
 
 if TYPE_CHECKING:
     import pandas

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimera.errors import UserError, one_line
-from chimera.rundir.safe_io import read_text
+from chimera.safe_io import read_text
 
 if TYPE_CHECKING:
     import pandas

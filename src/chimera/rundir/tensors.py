@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from chimera.errors import UserError
-from chimera.rundir.safe_io import read_json, replacing
+from chimera.safe_io import read_json, replacing
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from chimera.config.start_model import identities
 from chimera.config.tables import metric_of
 from chimera.rundir.directory import RunDir
 from chimera.rundir.records import Record
-from chimera.rundir.safe_io import make_folder
+from chimera.safe_io import make_folder
 from chimera.sweep.local import Handle, Start
 
 #: Metric of a job outside tables.

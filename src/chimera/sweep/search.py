@@ -29,7 +29,7 @@ from chimera.errors import UserError, one_line
 from chimera.paths import runs_root
 from chimera.program import command_name
 from chimera.report.formatting import show_grid
-from chimera.rundir.safe_io import make_folder, read_json, write_json
+from chimera.safe_io import make_folder, read_json, write_json
 from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from chimera.sweep.display import Display
 from chimera.sweep.job import FINISHED, Job, State

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from chimera.adapter.sora import Gate
 from chimera.config.arguments import read
 from chimera.report.formatting import show_grid
-from chimera.rundir.safe_io import replacing
+from chimera.safe_io import replacing
 from chimera.tables import run
 
 Array = NDArray[np.float64]

@@ -27,7 +27,7 @@ from chimera.model.backbone import Block
 from chimera.model.language import LanguageModel
 from chimera.report.formatting import show_grid
 from chimera.report.markdown import grid
-from chimera.rundir.safe_io import write_atomic
+from chimera.safe_io import write_atomic
 from chimera.tables import run
 
 #: Vocabulary sizes of pretrained tokenizers; other tokenizers have a setting `vocab_size`.

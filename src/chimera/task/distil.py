@@ -24,7 +24,7 @@ from chimera.model.hidden_states import hidden_states
 from chimera.model.language import LanguageModel
 from chimera.model.restore import restore
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import check_fields
+from chimera.safe_io import check_fields
 
 
 class Teacher:

@@ -26,7 +26,7 @@ from chimera.data.encode.examples import Encoded, class_counts
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.ops import reduce
-from chimera.rundir.safe_io import write_atomic
+from chimera.safe_io import write_atomic
 from chimera.task import overlap
 from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of

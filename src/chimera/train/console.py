@@ -17,7 +17,7 @@ from torch import nn
 from chimera import world
 from chimera.optim.optimizer import Group, groups
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import check_fields
+from chimera.safe_io import check_fields
 from chimera.train.model_summary import (
     parameters_by_component,
     ternary_by_component,

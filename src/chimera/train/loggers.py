@@ -30,7 +30,7 @@ from chimera.config.hydra_calls import make
 from chimera.config.schema import nodes
 from chimera.dotted import flatten
 from chimera.program import SWEEP
-from chimera.rundir.safe_io import write_atomic
+from chimera.safe_io import write_atomic
 from chimera.train.check import wandb_tags
 
 

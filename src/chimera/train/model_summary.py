@@ -18,7 +18,7 @@ from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
 from chimera.optim.optimizer import build, components, groups
 from chimera.quant.shared.packing import byte_report
-from chimera.rundir.safe_io import read_json
+from chimera.safe_io import read_json
 from chimera.task.base import Task
 from chimera.task.flops import count, on_meta
 from chimera.train.build import build_task

@@ -17,7 +17,7 @@ from chimera.config.trusted_config import recorded, shown
 from chimera.errors import NotFiniteError, UserError
 from chimera.model.compiled import compile_model
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import read_json
+from chimera.safe_io import read_json
 
 #: Facts that a replay needs.
 USED = ("state", "step", "absent", "batches_an_epoch")

@@ -29,7 +29,7 @@ from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import DAMAGE, load
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import EXTENDED, TOKENS, check_text
-from chimera.rundir.safe_io import check_fields
+from chimera.safe_io import check_fields
 from chimera.task.base import Task
 from chimera.train.build import build_task
 from chimera.train.console import quiet, say

@@ -25,8 +25,8 @@ from chimera.model.restore import save_body
 from chimera.report import style
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import RESUMABLE, identity_settings
-from chimera.rundir.safe_io import replacing, write_atomic
 from chimera.rundir.steps import read, smooth, validated
+from chimera.safe_io import replacing, write_atomic
 from chimera.task.base import Task
 from chimera.train.model_summary import parameters_by_component, ternary_by_component
 

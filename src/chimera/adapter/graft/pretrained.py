@@ -27,8 +27,8 @@ from chimera.config.schema import check_value
 from chimera.config.trusted_config import check_fetching
 from chimera.errors import UserError, one_line
 from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
-from chimera.rundir.safe_io import read_json, write_json
 from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
+from chimera.safe_io import read_json, write_json
 
 SETTINGS = "liza.json"
 NEW = "liza.safetensors"

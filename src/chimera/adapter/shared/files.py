@@ -22,8 +22,8 @@ from chimera.adapter.shared.low_rank import Adapted, LowRank, adapted, substitut
 from chimera.config.groups import groups, node
 from chimera.errors import UserError, nearest
 from chimera.ops.shards import whole
-from chimera.rundir.safe_io import read_json, write_json
 from chimera.rundir.tensors import load_tensors, save_tensors
+from chimera.safe_io import read_json, write_json
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"

@@ -23,7 +23,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from chimera.contract import Context, Mixer, Norm, Packable
-from chimera.rundir.safe_io import replacing
+from chimera.safe_io import replacing
 from chimera.types import NonNegativeInt, PositiveInt
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from chimera.ops import reduce
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import finite
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import write_json
+from chimera.safe_io import write_json
 from chimera.types import NonNegativeInt, PositiveInt
 
 

@@ -32,7 +32,7 @@ from chimera.ops import reduce
 from chimera.ops.shards import whole
 from chimera.program import command_name
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import read_json, replacing, write_atomic, write_json
+from chimera.safe_io import read_json, replacing, write_atomic, write_json
 from chimera.types import PositiveInt
 
 log = logging.getLogger("chimera")

@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera.data.corpus.mixture import Recipe
-from chimera.data.source.cache import read_note, write_whole
+from chimera.data.source.cache import read_note
 from chimera.data.source.splits import SHARES, DividedText, Split
 from chimera.data.source.workers import in_order
 from chimera.data.tokenizer.base import Tokenizer
+from chimera.safe_io import write_atomic
 
 #: Part of the cache's key; raise it when the files' format changes.
 VERSION = 3
@@ -222,7 +223,7 @@ class Rows:
         for stream in self.open.values():
             stream.flush()
             os.fsync(stream.fileno())
-        write_whole(self.folder / PROGRESS, json.dumps(self.counts))
+        write_atomic(self.folder / PROGRESS, json.dumps(self.counts))
         self.unsaved = 0
 
     def finish(self) -> dict[Split, dict[str, int]]:

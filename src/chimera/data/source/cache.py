@@ -18,7 +18,6 @@ import logging
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +29,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from chimera.errors import FULL, UserError
+from chimera.safe_io import write_atomic
 
 log = logging.getLogger("chimera")
 
@@ -150,26 +150,6 @@ def has(root: Path, kind: str, key: str) -> bool:
     return _read(root / kind / key[:32]) is not None
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file that is whole or absent, also if the process or the machine stops."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file) as temporary, temporary.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-@contextmanager
-def replacing(file: Path) -> Iterator[Path]:
-    """A temporary name; what is written there replaces `file`, unless an error ends it."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def read_note(file: Path, kind: Any) -> Any:
     """The value of a small JSON file of the cache; None if it is absent, torn or of another type.
 
@@ -232,7 +212,7 @@ def _publish(partial: Path, folder: Path, facts: dict[str, Any]) -> None:
         {name: _stat(file) for name, file in files.items()},
         facts,
     )
-    write_whole(partial / MANIFEST, json.dumps(asdict(manifest), indent=1))
+    write_atomic(partial / MANIFEST, json.dumps(asdict(manifest), indent=1))
     os.replace(partial, folder)
 
 
@@ -338,5 +318,6 @@ def file_fingerprints(files: Sequence[Path], cache: Path) -> list[str]:
             found[path] = (*(stamp if settled else (None, None)), file_fingerprint(file))
     if found != noted and not _reads_only.get():
         with suppress(OSError):
-            write_whole(notes, json.dumps(found))
+            notes.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(notes, json.dumps(found))
     return [found[path][2] for path in paths]

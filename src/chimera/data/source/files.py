@@ -26,9 +26,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from chimera.data.source.cache import replacing
 from chimera.data.source.splits import Split
 from chimera.errors import Interrupted, UserError, one_line
+from chimera.safe_io import replacing
 
 COMPRESSED = (".gz", ".zst")
 TEXT = (".txt", ".text", ".raw", ".tokens")

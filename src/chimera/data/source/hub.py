@@ -23,10 +23,11 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from chimera.data.source import cache
-from chimera.data.source.cache import fingerprint_of, read_note, write_whole
+from chimera.data.source.cache import fingerprint_of, read_note
 from chimera.data.source.files import SPLIT_WORDS, Repeatable, text_in
 from chimera.data.source.splits import Split
 from chimera.errors import UserError, one_line
+from chimera.safe_io import write_atomic
 
 _KIND = "hub"
 _FILE_BYTES = 1 << 26  # of text in each file of a stream
@@ -261,6 +262,6 @@ def _write_stream(
         done.rows += count
         done.bytes += size
         done.position = data.state_dict()
-        write_whole(state, json.dumps(asdict(done)))
+        write_atomic(state, json.dumps(asdict(done)))
     state.unlink(missing_ok=True)
     return {"files": done.files, "rows": done.rows, "bytes": done.bytes}

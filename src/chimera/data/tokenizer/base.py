@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from chimera.data.source import hub
 from chimera.data.source.files import parsing
 from chimera.errors import UserError
+from chimera.safe_io import temporary
 
 Ids = npt.NDArray[np.int64]
 #: Describes the other files in the folder of a saved tokenizer.
@@ -118,7 +118,7 @@ class Tokenizer(ABC):
 
     def save(self, folder: Path) -> None:
         """Write all files that `load` needs to a folder; each is whole, also after a crash."""
-        made = folder / f".new.{os.getpid()}-{threading.get_native_id()}.tmp"
+        made = temporary(folder / "tokenizer")
         made.mkdir(parents=True)
         try:
             self._write(made)

@@ -25,7 +25,7 @@ from chimera.export.gguf.tokenizer import vocabulary
 from chimera.export.target import SEAL, UNSEALED, check_file, seal
 from chimera.program import VERSION
 from chimera.rundir.directory import RunDir
-from chimera.rundir.safe_io import make_folder, replacing
+from chimera.safe_io import make_folder, replacing
 from chimera.train.restore import restore
 
 Type = Literal["f32", "f16", "q8_0", "tq1_0", "tq2_0"]

@@ -9,7 +9,7 @@ from typing import Any
 from chimera.config.groups import ZOO
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.export.hf import flat
-from chimera.rundir.safe_io import read_json, write_json
+from chimera.safe_io import read_json, write_json
 
 FILE = "modeling_chimera"
 HEADS = ("MaskedLM", "CausalLM", "SequenceClassification")

@@ -20,7 +20,7 @@ from typing import Any
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePieceTokenizer
-from chimera.rundir.safe_io import write_json
+from chimera.safe_io import write_json
 
 #: Why there is no fast tokenizer.
 REFUSED = "its SentencePiece model is of another kind than unigram, or has pieces of a user"
