@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -36,6 +36,32 @@ torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+#: Beginnings of lines that tell how a text is read.
+READ = ("data: ", "tokenizer: ", "examples: ")
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that has to end with exit code 2 and one line, which has all these texts.
+
+    With `read=True` lines before it may tell how the text is read that is then refused.
+    """
+
+    def run(
+        command: Callable[[list[str]], int], words: Sequence[str], *says: str, read: bool = False
+    ) -> str:
+        capsys.readouterr()
+        assert command([*words]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        *before, line = lines
+        assert all(read and each.startswith(READ) for each in before), lines
+        assert line.startswith("error: ")
+        assert not [text for text in says if text not in line], line
+        return line
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from chimera.position.none import NoPosition
 from chimera.quant.none import FullPrecision
 
 M = TypeVar("M", bound=nn.Module)
+#: The fixture `refused` of tests/conftest.py.
+Refused = Callable[..., str]
 #: Options of a Lightning trainer that only trains, on the CPU.
 QUIET: dict[str, Any] = dict.fromkeys(
     ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False

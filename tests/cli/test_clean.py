@@ -236,26 +236,3 @@ def test_caches_go_except_what_runs_and_builders_use(root: Path, tmp_path: Path)
     left = {path.name for path in folder.iterdir()} | {p.name for p in (folder / "other").iterdir()}
     assert left == {"tokens", "notes.txt", "other", "d" * 32}
     assert (folder / "tokens" / "mine").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["nowhere"], "nowhere is no folder"),
-        (["yes=perhaps"], "yes=perhaps"),
-        (["stale=0"], "stale=0"),
-        (["stael=3"], "cannot read 'stael=3'"),
-        (["--force"], "cannot read '--force'"),
-    ],
-)
-def test_bad_words_are_one_line(
-    words: list[str], says: str, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make(root / "a")
-    before = state(root)
-    assert main(words) == 2
-    line = capsys.readouterr().err
-    assert line.startswith("error: ")
-    assert says in line
-    assert line.count("\n") == 1
-    assert state(root) == before

@@ -74,21 +74,6 @@ def test_a_prompt_gives_the_same_text_alone_and_in_a_batch(run: Path, tmp_path: 
     assert len(both.stdout.splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["eval.py", "length=0"], "length=0 is not allowed"),
-        (["generate.py", "max_new=-1"], "max_new=-1 is not allowed"),
-        (["generate.py", "prompts=nowhere.txt"], "prompts=nowhere.txt is not there"),
-    ],
-)
-def test_bad_arguments_give_one_line(run: Path, words: list[str], line: str) -> None:
-    done = forks.run(words[0], f"run={run}", *words[1:])
-    assert done.returncode == 2
-    assert line in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

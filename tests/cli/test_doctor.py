@@ -110,11 +110,3 @@ def test_folders_are_measured_without_following_links(tmp_path: Path) -> None:
     (tmp_path / "up").symlink_to(tmp_path)
     assert 1000 <= doctor._bytes(tmp_path) < 2000
     assert doctor._bytes(tmp_path / "missing") == 0
-
-
-@pytest.mark.parametrize("words", [["format=xml"], ["everything"], ["fromat=json"]])
-def test_bad_words_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    line = capsys.readouterr().err
-    assert line.startswith("error: ")
-    assert line.count("\n") == 1

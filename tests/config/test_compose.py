@@ -11,7 +11,6 @@ from chimera.config.compose import compose, plain
 from chimera.config.groups import forget, groups
 from chimera.config.hydra_calls import hydra_on
 from chimera.config.schema import describe
-from chimera.errors import UserError
 from chimera.paths import CONF
 from chimera.types import PositiveInt, ProperFraction
 
@@ -29,10 +28,6 @@ def test_an_option_may_be_in_a_folder_of_its_group() -> None:
     assert cfg["choices"]["data"] == "mad/parity"
     assert cfg["data"]["held_out"] == 7
     assert cfg["tokenizer"]["size"] == cfg["data"]["vocabulary"] == 3
-    with pytest.raises(UserError, match=r"data=mad/party .* did you mean 'mad/parity'\?"):
-        compose(["data=mad/party"])
-    with pytest.raises(UserError, match="data/mad"):
-        compose(["data/mad=parity"])
 
 
 def test_a_bound_is_no_setting_and_bounds_what_is_null() -> None:
@@ -49,8 +44,6 @@ def test_a_cycle_brings_its_members_in() -> None:
     )
     assert cfg["mixer"]["members"]["mqa"]["kv_heads"] == 1
     assert cfg["mixer"]["members"]["gqa"]["heads"] == 2
-    with pytest.raises(UserError, match=r"mixer.members.mlstm"):
-        compose(["mixer=pattern", "mixer.members.mlstm.heads=2"])
 
 
 def test_a_part_brings_others_along_unless_the_command_line_chooses_them() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from chimera.config import precision
 from chimera.config.compose import compose, plain
-from chimera.errors import UserError
 from chimera.rundir import environment
 from chimera.rundir.identity import identity
 
@@ -53,8 +52,3 @@ def test_a_gpu_takes_it_from_8_0_on(
 
 def test_fp32_is_the_default() -> None:
     assert plain(compose([]))["precision"] == "fp32"
-
-
-def test_a_launcher_for_other_machines_is_refused() -> None:
-    with pytest.raises(UserError, match="looks at this machine"):
-        compose(["precision=auto", "launcher=submitit"])

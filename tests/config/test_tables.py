@@ -134,24 +134,6 @@ def test_there_is_a_job_for_each_row_and_seed(
         load("bitnet_qdyt/norm")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["+bitnet_qdyt=norms"], "is a table"),
-        (["+bitnet_qdyt/norms=layernrm"], "did you mean 'layernorm'"),
-        (["bitnet_qdyt/norms=layernorm"], "write +"),
-        (["preset=bert"], "preset=bert is not known"),
-    ],
-)
-def test_an_unknown_row_gives_one_line(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(words) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert says in line
-
-
 def test_a_misspelt_key_in_a_row_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

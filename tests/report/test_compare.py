@@ -245,31 +245,6 @@ def test_pauses_and_torn_rows_are_left_out(tmp_path: Path) -> None:
     assert not len(Run(tmp_path / "missing", "DONE", {}).log)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["by=mixr"], "did you mean 'mixer'"),
-        (["metric=val/perplexty"], "did you mean 'val/perplexity'"),
-        (["nowhere"], "nowhere is no folder"),
-        (["better=best"], "better=best"),
-        (["--by"], "did you mean 'by'"),
-        (["--depth", "3"], "cannot read '--depth'"),
-    ],
-)
-def test_bad_words_are_one_line(
-    words: list[str], says: str, three: list[Path], capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(three[0].parents[1])
-    monkeypatch.setenv("CHIMERA_RUNS", "runs")
-    assert main(words) == 2
-    line = capsys.readouterr().err
-    assert line.startswith("error: ")
-    assert says in line
-    assert line.count("\n") == 1
-    assert not Path("reports").exists()
-
-
 def test_files_of_runs_elsewhere_are_beside_them(three: list[Path]) -> None:
     assert main([str(path) for path in three]) == 0
     (folder,) = (three[0].parent / "compare").iterdir()

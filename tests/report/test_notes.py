@@ -148,15 +148,6 @@ def test_without_the_tables_reference_the_first_one_named_is_compared_with() -> 
     assert with_its_own.reference == table.reference
 
 
-def test_a_row_misspelt_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([TABLE, "scale=smoke", "rows=layernom", f"out={tmp_path / 'out'}"]) == 2
-    said = capsys.readouterr().err
-    assert "rows=layernom is not known; choose one of" in said
-    assert "did you mean 'layernorm'?" in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 def test_commands_set_the_variables_that_rows_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_ENGLISH", "my texts/en.txt")
     monkeypatch.setenv("CHIMERA_SPANISH", "/home/me/es.txt")

@@ -218,17 +218,6 @@ def test_the_command_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert not list(out.glob("*.p*"))
 
 
-@pytest.mark.parametrize("arguments", [[], [TABLE, "seed=a"], [TABLE, "optim.lrr=1"]])
-def test_bad_arguments_give_one_line(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*arguments, "scale=smoke", f"out={tmp_path / 'out'}"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_report_command_does_not_import_torch() -> None:
     code = "import sys, chimera.cli.report, chimera.report.write; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -111,11 +111,6 @@ def test_a_table_stands_for_its_rows_and_a_key_of_its_rows_reaches_every_job() -
     assert plain(compose(batch[0]))["task"]["mmlu_limit"] == 7  # only rows have this key
 
 
-def test_a_glob_without_a_match_is_refused() -> None:
-    with pytest.raises(UserError, match=r"norm=glob\(x\*\) matches nothing"):
-        sweep(["norm=glob(x*)", "scale=smoke"])
-
-
 @pytest.mark.parametrize("row", ["standard", "standard,linear"])
 def test_rows_beside_their_whole_table_are_refused(row: str) -> None:
     rows = f"+saidl/attention_length={row}"

@@ -160,22 +160,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     file.write_bytes(file.read_bytes()[:300])
     assert main(["check"]) == 1
     assert f"{file} cannot be read" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "records takes add or check"),
-        (["ad"], "did you mean 'add'?"),
-        (["add", "nowhere"], "nowhere is no folder"),
-        (["add", "overwrit=true"], "cannot read 'overwrit=true'"),
-        (["check", "runs"], "records check takes no more words"),
-    ],
-)
-def test_bad_lines_are_one_line(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1

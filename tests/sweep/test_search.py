@@ -142,31 +142,6 @@ def test_a_trial_that_is_no_valid_run_is_told_and_the_others_go_on(tmp_path: Pat
     assert "complete" in states
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["optim.lr=interval(1e-2,1e-4)", "search.trials=2"], "is no range: .*low <= high"),
-        (["optim.lr=interval(-1,1)", "search.trials=2"], "optim.lr=-1 is not allowed"),
-        (["optim.lr=tag(log,interval(0,1))", "search.trials=2"], "is no range: .*low > 0"),
-        (["optim.lr=tag(lag,interval(1,2))", "search.trials=2"], "the only one is log"),
-        (["optm.lr=interval(1e-4,1e-2)", "search.trials=2"], "optm.lr is no key"),
-        (["optim.lr=interval(1e-4,1e-2)", "search.trails=2"], "did you mean 'trials'"),
-        (["optim.lr=interval(1e-4,1e-2)", "search.pruner=asa"], "one of none, asha"),
-        (["optim.lr=interval(1e-4,1e-2)"], "add search.trials"),
-        (["optim.lr=1e-3", "search.trials=2"], "no setting has a range"),
-        (["mixer=retnet,retnett", "search.trials=2"], "did you mean 'retnet'"),
-        (["model.depth=range(3,3)", "search.trials=2"], "matches nothing"),
-    ],
-)
-def test_bad_ranges_and_typos_are_one_line_and_write_nothing(
-    overrides: list[str], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        sweep(overrides)
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "runs").exists()
-
-
 def test_without_optuna_the_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match=r"chimera-lm\[search\]"):

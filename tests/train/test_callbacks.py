@@ -69,25 +69,6 @@ def test_a_wrong_order_is_one_line(order: list[str], line: str) -> None:
         check_order(order)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (["callbacks.guard=null"], "callbacks.guard is missing"),
-        (["+callbacks.checkpoint.keep=1"], "callbacks.checkpoint names no class"),
-        (["callbacks.checkpoint.keep=1"], "did you mean"),
-        (
-            ["+callbacks.mine._target_=tests.train.strangers.Counter", "+callbacks.mine.evry=2"],
-            "callbacks.mine.evry is no argument of tests.train.strangers.Counter; did you mean",
-        ),
-        (["+callbacks.mine._target_=tests.nowhere.Counter"], "is not available"),
-    ],
-)
-def test_a_wrong_callback_is_one_line(overrides: list[str], line: str) -> None:
-    with pytest.raises(UserError, match=line) as refusal:
-        check(config(*overrides))
-    assert "\n" not in str(refusal.value)
-
-
 def test_a_callback_of_a_strangers_and_the_keys_of_states(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(["the cat sees a big red dog"] * 300))
     words = ["scale=smoke", "norm=qdyt", "logger=none", "tokenizer=word", "trainer.max_steps=2"]

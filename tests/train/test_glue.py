@@ -135,44 +135,6 @@ def test_init_from_is_part_of_the_identity(place: Path, tmp_path: Path) -> None:
     assert small["trainer"]["max_steps"] == 12
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["task=glue"], "data=pydocs has none; use data=glue, data=es_glue or data=acceptability"),
-        (["init_from=/nowhere"], "is not a model; give a run's directory"),
-        (["init_from={place}/text.txt"], "is a file outside a run's checkpoints/"),
-        (["tokenizer=own"], "tokenizer=own needs a model; give init_from=<a run>"),
-        (["trainer.max_steps=null"], "trainer.max_steps=null needs trainer.max_epochs"),
-        (["model=hf"], "model=hf needs model.name="),
-        (
-            ["model=hf", "model.name=nobody/nothing"],
-            "download it once while connected (hf download",
-        ),
-        (["task=glue", "data=glue", "data.path=/nowhere"], "data.path=/nowhere is no folder"),
-        (["data=glue", "data.task=cole"], "did you mean 'cola'?"),
-        (
-            [
-                "task=glue",
-                "data=glue",
-                "data.path={place}/data",
-                "init_from={place}/pre",
-                "model.dim=64",
-            ],
-            "omit model, its components and tokenizer",
-        ),
-    ],
-)
-def test_bad_settings_give_one_line(
-    words: list[str], says: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    filled = [word.format(place=place) for word in words]
-    assert train([*filled, *QUIET, f"run_dir={tmp_path}/run"]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert says in error[-1]
-    assert error[-1].startswith("error: ")
-    assert not (tmp_path / "run/config.yaml").exists()
-
-
 def test_init_from_an_unfinished_run_is_refused(place: Path, tmp_path: Path) -> None:
     (tmp_path / "half").mkdir()
     (tmp_path / "half/config.yaml").write_text("task: {}\n")

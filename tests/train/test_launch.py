@@ -16,29 +16,9 @@ import pytest
 from torch import distributed
 
 from chimera import world
-from chimera.cli.train import main
 from chimera.errors import LostProcessError, UserError
 from chimera.train import launch
 from chimera.train.ranks import Ranks, _name_master, readable_lost_processes
-
-REFUSED = [
-    (["trainer.devices=3"], ["data.batch_size=16", "multiple of 3"]),
-    (["trainer.num_nodes=2"], ["trainer.num_nodes=2", "srun", "torchrun --nnodes=2"]),
-    (["trainer=fsdp", "trainer.devices=2", "precision=fp16"], ["strategy=fsdp", "precision=bf16"]),
-    (["trainer.strategy=deepspeed"], ["trainer.strategy=deepspeed", "ddp, fsdp"]),
-    (["trainer.timeout=0"], ["trainer.timeout=0", "above 0"]),
-    (["trainer.devices=0"], ["trainer.devices=0", "at least 1"]),
-]
-
-
-@pytest.mark.parametrize(("words", "told"), REFUSED, ids=lambda value: " ".join(value))
-def test_processes_that_cannot_be_are_refused_in_one_line(
-    words: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["data.batch_size=16", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    for text in told:
-        assert text in line
 
 
 def test_the_tasks_of_a_sweeps_launcher_are_the_processes() -> None:

@@ -72,8 +72,6 @@ def test_the_command_prints_each_format(
     assert json.loads(capsys.readouterr().out)["flops"]["length"] == 16
     assert main(["show", *line, "format=mermaid"]) == 0
     assert capsys.readouterr().out.startswith("flowchart TB")
-    assert main(["show", *line, "format=pdf"]) == 2
-    assert "format=pdf is not allowed; it takes one of text" in capsys.readouterr().err
 
 
 def test_the_vocabulary_of_a_body_is_its_own() -> None:
