@@ -16,10 +16,10 @@ from chimera.contract import Position
 from chimera.mixer.attention import Attention
 from chimera.mixer.liza import LiZAttention
 from chimera.ops.liza import LinearBranch
-from chimera.position.none import NoPosition
 from tests.kit import close, ctx, double, parts, ragged, site
 from tests.mixer import forms
-from tests.reference.liza import linear_branch, virtual_tokens
+from tests.mixer.forms import join, rms, split
+from tests.reference.recurrences import linear_branch, virtual_tokens
 
 PHI = {"none": lambda h: h, "gelu": F.gelu, "tanh": torch.tanh}
 TRICKS = [("none", 1), ("derivative", 2), ("derivative", 3), ("rotary", 2), ("both", 2)]
@@ -45,11 +45,6 @@ def branch(**options: Any) -> LinearBranch:
     return LinearBranch(head_dim=4, **options)
 
 
-def mixer(causal: bool = True, position: Any = NoPosition, **options: Any) -> LiZAttention:
-    chosen = parts(position=position)
-    return double(lambda: LiZAttention(site(causal=causal), chosen, **options))
-
-
 class Turned(Position):
     """Position that rotates and biases, to test which branch uses it."""
 
@@ -64,34 +59,36 @@ class Turned(Position):
         return -apart * torch.arange(1, 5, dtype=torch.float64)[:, None, None]
 
 
-def by_equations(m: LiZAttention, x: Tensor) -> Tensor:
-    """Both branches by the paper's equations, and eq. 7 or 8."""
-    q, k, v = (p(x).unflatten(-1, (-1, 8)).transpose(1, 2) for p in (m.q_proj, m.k_proj, m.v_proj))
-    k, v = (y.repeat_interleave(4 // y.shape[1], 1) for y in (k, v))
-    pos = torch.arange(x.shape[1])
-    apart = pos[:, None] - pos
-    hidden = (apart < 0) & m.causal | (apart >= (m.window or len(pos)))
-    turned, keys = m.position.rotate(q, k, pos[None])  # of the softmax branch only
-    scores = (turned @ keys.mT / 8**0.5).masked_fill(hidden, -torch.inf)
-    if "bias" in m.position.provides:
-        scores = scores + m.position.bias(pos[None], pos[None])
-    base = scores.softmax(-1) @ v
-    said = dataclasses.asdict(m.branch)
-    del said["head_dim"]
-    said["phi"] = PHI[said.pop("nonlinearity")]
-    lin, _ = linear_branch(q, k, v, **said)
-    if not m.causal:
-        lin = lin + linear_branch(*(y.flip(2) for y in (q, k, v)), **said)[0].flip(2)
-    lin = lin / (lin.square().mean(-1, keepdim=True) + 1e-6).sqrt() * m.linear.norm.weight
-    base, lin = (1 - m.mag_weight) * base, m.mag_weight * lin
-    y = base + lin + base * lin if m.cross else base + lin
-    return m.o_proj(y.transpose(1, 2).flatten(2))
-
-
 class TestForms(forms.Forms):
-    build, oracle = staticmethod(mixer), staticmethod(by_equations)
+    mixer = LiZAttention
     options: ClassVar = [{"kv_heads": 2, "mag_weight": 0.3, **options} for options in BRANCHES]
     encoders, constant, wide, tokens, tol = True, False, False, (24,), 1e-9
+
+    @staticmethod
+    def oracle(m: LiZAttention, x: Tensor) -> Tensor:
+        """Both branches by the paper's equations, and eq. 7 or 8."""
+        q, k, v = (split(p(x), p.out_features // 8) for p in (m.q_proj, m.k_proj, m.v_proj))
+        k, v = (y.repeat_interleave(4 // y.shape[1], 1) for y in (k, v))
+        pos = torch.arange(x.shape[1])
+        apart = pos[:, None] - pos
+        hidden = (apart < 0) & m.causal | (apart >= (m.window or len(pos)))
+        turned, keys = m.position.rotate(q, k, pos[None])  # of the softmax branch only
+        scores = (turned @ keys.mT / 8**0.5).masked_fill(hidden, -torch.inf)
+        if "bias" in m.position.provides:
+            scores = scores + m.position.bias(pos[None], pos[None])
+        base = scores.softmax(-1) @ v
+        said = dataclasses.asdict(m.branch)
+        del said["head_dim"]
+        said["phi"] = PHI[said.pop("nonlinearity")]
+        lin, _ = linear_branch(q, k, v, **said)
+        if not m.causal:
+            lin = lin + linear_branch(*(y.flip(2) for y in (q, k, v)), **said)[0].flip(2)
+        lin = rms(lin) * m.linear.norm.weight
+        base, lin = (1 - m.mag_weight) * base, m.mag_weight * lin
+        return m.o_proj(join(base + lin + base * lin if m.cross else base + lin))
+
+
+mixer = TestForms.build
 
 
 class TestPositions(TestForms):

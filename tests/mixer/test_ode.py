@@ -18,20 +18,9 @@ from chimera.errors import UserError
 from chimera.mixer import ode
 from chimera.mixer.ode import ODEAttention
 from chimera.ops.rk4 import CLASSIC, THREE_EIGHTHS, Tableau, solve
-from chimera.position.none import NoPosition
-from tests.kit import close, ctx, double, grads, parts, ragged, site
+from tests.kit import close, ctx, grads, ragged
 from tests.mixer import forms
-from tests.reference import ode as reference
-
-
-def build(causal: bool = True, position: Any = NoPosition, **options: Any) -> ODEAttention:
-    """Initial weights times 1.5, so that the flow is not linear."""
-    chosen, given = parts(position=position), {"alpha": 0.5, "omega": 2.0, **options}
-    made = double(lambda: ODEAttention(site(causal=causal), chosen, **given))
-    with torch.no_grad():
-        for p in made.parameters():
-            p.mul_(1.5) if p.ndim == 2 else p.add_(0.1 * torch.randn_like(p))
-    return made
+from tests.reference.attention import algorithm_2, ode_slope
 
 
 def rows(*shape: int) -> Tensor:
@@ -87,24 +76,32 @@ class Turn(Position):
         return -self.pitch[:, None, None] * distance[:, None]
 
 
-def algorithm_2(m: ODEAttention, x: Tensor) -> Tensor:
-    """The increment of each text."""
-    slope = partial(reference.slope, m)
-    return torch.stack([reference.algorithm_2(slope, row, m.steps) - row for row in x])
-
-
-class TestForms(forms.Forms):
-    build, oracle = staticmethod(build), staticmethod(algorithm_2)
-    options: ClassVar = [{"steps": 1}, {"steps": 4, "backprop": "checkpoint"}]
-    encoders, constant, wide, tokens, tol = True, False, False, (7,), 1e-9
-
-
 class TestPieces(forms.Pieces):
     """What the reference has not."""
 
-    build = staticmethod(build)
-    options: ClassVar = [{"kv_heads": 2, "position": Turn}]
+    mixer, given = ODEAttention, {"alpha": 0.5, "omega": 2.0}
+    options: ClassVar[list[Any]] = [{"kv_heads": 2, "position": Turn}]
     encoders, constant, wide, tokens, tol = True, False, False, (17,), 1e-9
+
+    @staticmethod
+    def stir(m: Any) -> None:
+        """Initial weights times 1.5, so that the flow is not linear."""
+        for p in m.parameters():
+            p.mul_(1.5) if p.ndim == 2 else p.add_(0.1 * torch.randn_like(p))
+
+
+class TestForms(TestPieces, forms.Forms):
+    options: ClassVar = [{"steps": 1}, {"steps": 4, "backprop": "checkpoint"}]
+    tokens = (7,)
+
+    @staticmethod
+    def oracle(m: Any, x: Tensor) -> Tensor:
+        """The increment of each text."""
+        slope = partial(ode_slope, m)
+        return torch.stack([algorithm_2(slope, row, m.steps) - row for row in x])
+
+
+build = TestPieces.build
 
 
 def test_regulariser_is_equation_52_per_token() -> None:
@@ -112,10 +109,8 @@ def test_regulariser_is_equation_52_per_token() -> None:
     with torch.no_grad():
         z, found = x[0], []
         for i in range(2):
-            found.append(reference.slope(m, z, i / 2).square().sum(-1).mean())
-            z = reference.algorithm_2(
-                lambda z, t, i=i: reference.slope(m, z, i / 2 + t / 2) / 2, z, 1
-            )
+            found.append(ode_slope(m, z, i / 2).square().sum(-1).mean())
+            z = algorithm_2(lambda z, t, i=i: ode_slope(m, z, i / 2 + t / 2) / 2, z, 1)
         close(m(x[:1], ctx(tokens=5)).aux["ode"], sum(found) / 2)
         # A mean over tokens does not depend on the batch.
         alone = [m(x[i : i + 1], ctx(tokens=5)).aux["ode"] for i in range(3)]

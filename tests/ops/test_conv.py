@@ -10,8 +10,8 @@ from chimera.ops.conv import causal_conv
 from chimera.ops.long_conv import convolve
 from tests import kit
 from tests.kit import close, grads
-from tests.reference.long_conv import long_conv
-from tests.reference.scan import causal_conv as naive
+from tests.reference.recurrences import causal_conv as naive
+from tests.reference.recurrences import long_conv
 
 BATCH, WIDTH = 3, 5
 

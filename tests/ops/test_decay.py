@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from chimera.ops import decay
 from tests.kit import close, grads
 from tests.ops.test_recurrences import leaves, same
-from tests.reference.decay import both_sides, recurrence
+from tests.reference.recurrences import both_sides, recurrence
 
 DECAYS = ("none", "head", "token", "shared")
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from chimera.ops import decay, delta, fused
 from tests.kit import grads
-from tests.reference.decay import recurrence
-from tests.reference.delta import delta as naive_delta
+from tests.reference.recurrences import delta as naive_delta
+from tests.reference.recurrences import recurrence
 
 pytestmark = pytest.mark.skipif(
     find_spec("fla") is None or not torch.cuda.is_available(),

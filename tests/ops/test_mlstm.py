@@ -8,7 +8,7 @@ from torch import Tensor
 
 from chimera.ops.mlstm import Memory, mlstm
 from tests.kit import close, grads
-from tests.reference import xlstm as reference
+from tests.reference import recurrences as reference
 
 H, K, V = 2, 4, 6
 

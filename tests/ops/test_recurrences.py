@@ -19,10 +19,10 @@ from torch import Tensor
 from chimera.ops import channels, delta, dplr, log_linear, mesa, path, ssd
 from chimera.ops.carry import carry
 from tests.kit import close, grads
-from tests.reference import channels as by_channel
-from tests.reference.decay import recurrence
-from tests.reference.delta import delta as delta_rule
-from tests.reference.mesa import mesa as solved
+from tests.reference import recurrences as by_channel
+from tests.reference.recurrences import delta as delta_rule
+from tests.reference.recurrences import mesa as solved
+from tests.reference.recurrences import recurrence
 
 Result = tuple[Tensor, Tensor]
 Inputs = list[Tensor | None]

@@ -9,7 +9,7 @@ from torch import Tensor
 from chimera.ops import scan
 from chimera.ops.scan import selective_scan, step
 from tests import kit
-from tests.reference.scan import selective_scan as naive
+from tests.reference.recurrences import selective_scan as naive
 
 BATCH, WIDTH, STATES = 3, 3, 4
 

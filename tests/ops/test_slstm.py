@@ -8,7 +8,7 @@ from torch import Tensor
 
 from chimera.ops.slstm import Cell, slstm
 from tests.kit import close, grads, ragged
-from tests.reference import xlstm as reference
+from tests.reference import recurrences as reference
 
 N, E = 2, 3
 

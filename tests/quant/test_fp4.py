@@ -14,7 +14,7 @@ from chimera.ops.minifloat import E2M1, E4M3, minifloat, mx_scales, nv_scales, s
 from chimera.quant.mxfp4 import MXFP4
 from chimera.quant.nvfp4 import NVFP4
 from tests.kit import close, grads
-from tests.reference import fp4
+from tests.reference import quantisation as fp4
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
