@@ -18,19 +18,16 @@ from chimera import program
 if TYPE_CHECKING:
     from chimera.adapter import graft as graft
     from chimera.api import layers as layers
-    from chimera.api.models import build as build
-    from chimera.api.models import load as load
-    from chimera.api.runs import datamodule as datamodule
-    from chimera.api.runs import fit as fit
-    from chimera.api.runs import runs as runs
+    from chimera.api.library import build as build
+    from chimera.api.library import datamodule as datamodule
+    from chimera.api.library import fit as fit
+    from chimera.api.library import load as load
+    from chimera.api.library import runs as runs
 
 __version__ = program.VERSION
 
-#: Public functions and the modules that define them.
-_FUNCTIONS = {
-    **dict.fromkeys(("build", "load"), "chimera.api.models"),
-    **dict.fromkeys(("datamodule", "fit", "runs"), "chimera.api.runs"),
-}
+#: Public functions, of `chimera.api.library`.
+_FUNCTIONS = ("build", "load", "datamodule", "fit", "runs")
 #: Public modules by their short names.
 _MODULES = {"layers": "chimera.api.layers", "graft": "chimera.adapter.graft"}
 
@@ -39,7 +36,7 @@ __all__ = [*_FUNCTIONS, *_MODULES]
 
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
-        return getattr(import_module(_FUNCTIONS[name]), name)
+        return getattr(import_module("chimera.api.library"), name)
     if name in _MODULES:
         return import_module(_MODULES[name])
     raise AttributeError(f"module 'chimera' has no attribute '{name}'")

@@ -22,8 +22,8 @@ from chimera.cli.export import main as export
 from chimera.cli.train import main as train
 from chimera.export import load
 from chimera.generate import text as generating
-from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
+from chimera.generate.text import decode
 from chimera.model.decode import pad_left
 from chimera.quant.shared.packing import packed as pack_model
 from chimera.rundir.directory import RunDir

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from chimera.contract_tests import zoo
-from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
+from chimera.generate.text import decode
 from chimera.model.decode import pad_left
 from tests.export.folders import folder
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from chimera.cli.export import main as export
 from chimera.cli.train import main as train
-from chimera.generate.decode import decode
 from chimera.generate.settings import Generation
+from chimera.generate.text import decode
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 

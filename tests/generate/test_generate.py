@@ -11,9 +11,8 @@ from torch import Tensor
 from chimera.config.arguments import read
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.generate.decode import choose, decode, generators, probabilities
 from chimera.generate.settings import Generation
-from chimera.generate.text import _print
+from chimera.generate.text import _print, choose, decode, generators, probabilities
 from chimera.model.decode import pad_left
 from chimera.model.language import LanguageModel
 from tests.kit import close

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.api.runs import runs
+from chimera.api.library import runs
 from chimera.cli import compare
 from chimera.cli.records import main
 from chimera.config.compose import compose, plain

@@ -17,9 +17,10 @@ from chimera.config.tables import load
 from chimera.data.tokenizer.own import from_transformers
 from chimera.errors import UserError
 from chimera.evaluate.mmlu import main as mmlu
+from chimera.model.decode import greedy
 from chimera.model.hf import HuggingFaceModel
 from chimera.paths import CONF, EXPERIMENTS, ROOT
-from chimera.task.mmlu import Question, answer, from_records, greedy
+from chimera.task.mmlu import Question, answer, from_records
 from chimera.train.check import check_settings
 from tests.adapter.graft.kit import causal_model
 from tests.kit import QUIET
@@ -167,10 +168,7 @@ def test_greedy_answers_equal_those_of_generate() -> None:
     model = causal_model()
     ours, prompts = HuggingFaceModel(model, causal=True).eval(), [[5, 9, 7], [8] * 11, [4]]
 
-    class Ids:
-        pad_id, sep_id = 0, 2
-
-    said = greedy(ours, prompts, Ids(), 6)  # type: ignore[arg-type]
+    said = greedy(ours, prompts, max_new=6, pad_id=0, end_id=2)
     for ids, got in zip(prompts, said, strict=True):
         alone = torch.tensor([ids])
         mask = torch.ones_like(alone)

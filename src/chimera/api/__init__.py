@@ -1,8 +1,7 @@
 """The functions of `import chimera as ch`; `docs/library.md` shows them.
 
-layers   ch.layers.mixer, .norm, .ffn, .quant: layers for a training loop of one's own
-models   ch.build, ch.load: whole models
-runs     ch.datamodule, ch.fit, ch.runs: data modules, runs, the table of runs
+layers    ch.layers.mixer, .norm, .ffn, .quant: layers for a training loop of one's own
+library   ch.build, ch.load, ch.datamodule, ch.fit, ch.runs: models, data, runs
 
 Arguments are checked as those of the command line. A mistake is a `chimera.errors.UserError`, which
 is a ValueError of one line. This file imports nothing.

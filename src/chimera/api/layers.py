@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.api.words import composed, settings
+from chimera.api.library import composed, settings
 from chimera.config.groups import groups
 from chimera.config.schema import arguments, check_value
 from chimera.config.settings import Model

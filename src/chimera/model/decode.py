@@ -64,3 +64,19 @@ def decode(
         if bool(ended.all()) or step + 1 == max_new:
             return
         out = model(token[:, None], state=out.state)
+
+
+def greedy(
+    model: Any, prompts: Sequence[Sequence[int]], *, max_new: int, pad_id: int, end_id: int | None
+) -> list[list[int]]:
+    """Most likely continuation of each prompt, up to the end token; arguments as of `decode`."""
+    tokens = decode(
+        model,
+        prompts,
+        lambda logits: logits.argmax(-1),
+        max_new=max_new,
+        pad_id=pad_id,
+        end_id=end_id,
+    )
+    rows = torch.stack(list(tokens), 1).tolist()
+    return [row[: row.index(end_id)] if end_id in row else row for row in rows]

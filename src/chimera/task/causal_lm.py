@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import lightning.pytorch as pl
-import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
 from chimera.config.settings import Optim
 from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.module import DataModule
-from chimera.model.decode import decode
+from chimera.model.decode import greedy
 from chimera.model.language import Prediction
 from chimera.task.base import Stage
 from chimera.task.cost import cost
@@ -84,15 +83,7 @@ class CausalLM(LanguageTask):
         prompts = [row[:first] for row in rows]
         if not prompts or not first:
             return []
-        tokens = decode(
-            self.model,
-            prompts,
-            lambda logits: logits.argmax(-1),
-            max_new=new,
-            pad_id=tokenizer.pad_id,
-            end_id=None,
-        )
-        made = torch.stack(list(tokens), 1).tolist()
+        made = greedy(self.model, prompts, max_new=new, pad_id=tokenizer.pad_id, end_id=None)
         return [
             {
                 "prompt": tokenizer.decode(row[:first]),

@@ -231,6 +231,8 @@ def answer(
         new: number of tokens of an answer.
         batch: prompts per batch.
     """
+    from chimera.model.decode import greedy
+
     encoded = tokenizer.encode([prompt(question, example) for question, example in questions])
     whole = [list(map(int, ids)) for ids in encoded]
     prompts = [[*start, *ids[-(length - len(start)) :]] for ids in whole]
@@ -239,37 +241,9 @@ def answer(
     texts = [""] * len(prompts)
     for first in range(0, len(order), batch):
         rows = order[first : first + batch]
-        said = greedy(model, [prompts[i] for i in rows], tokenizer, new)
+        asked = [prompts[i] for i in rows]
+        said = greedy(model, asked, max_new=new, pad_id=tokenizer.pad_id, end_id=tokenizer.sep_id)
         for row, ids in zip(rows, said, strict=True):
             texts[row] = tokenizer.decode(ids).strip().partition("\n")[0].strip()
     scores = [score(q.gold, text) for (q, _), text in zip(questions, texts, strict=True)]
     return Answers(texts, scores, sum(len(start) + len(ids) > length for ids in whole))
-
-
-def greedy(
-    model: Any, prompts: Sequence[Sequence[int]], tokenizer: Tokenizer, new: int
-) -> list[list[int]]:
-    """Most likely continuation of each prompt, token by token, up to the end token.
-
-    Args:
-        model: as of `answer`.
-        prompts: token ids.
-        tokenizer: of the model.
-        new: number of tokens.
-    """
-    import torch
-
-    from chimera.model.decode import decode
-
-    end = tokenizer.sep_id
-    with torch.inference_mode():
-        tokens = decode(
-            model,
-            prompts,
-            lambda logits: logits.argmax(-1),
-            max_new=new,
-            pad_id=tokenizer.pad_id,
-            end_id=end,
-        )
-        rows = torch.stack(list(tokens), 1).tolist()
-    return [row[: row.index(end)] if end in row else row for row in rows]

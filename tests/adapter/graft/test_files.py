@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from chimera import graft
-from chimera.adapter.graft.pretrained import NEW
+from chimera.adapter.graft import NEW
 from chimera.callback.part.liza import MagSchedule
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError

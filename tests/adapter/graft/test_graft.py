@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from chimera import graft
-from chimera.adapter.graft.cache import stateful_layer
-from chimera.adapter.graft.sites import _layout
+from chimera.adapter.graft.attach import _layout
+from chimera.adapter.graft.memory import stateful_layer
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
 from chimera.errors import UserError

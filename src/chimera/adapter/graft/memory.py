@@ -8,24 +8,227 @@ the model clips in place). A hook replaces the input O_base of the output projec
 α = 0 the values are equal, bit for bit. Each call looks up projections by name, so that an adapter
 may wrap them before or after the graft.
 
+`generate` creates the key-value cache. Each layer of the cache also stores the state of the linear
+branch (SPEC A4; TPTT 3.5.1), so that beam search, repetition and resets change both. The state has
+constant size: a k × k matrix per head and the last few keys and values. With `max_cache`, the keys
+and values of the layer have constant size too. The class of a cache layer is replaced by a subclass
+of it, created at run time. The module imports and replaces nothing of transformers.
+
 x [b t d]; q [b t h·k], k and v [b t g·k]; O [b t h·k].
 """
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from chimera.adapter.graft.cache import stateful_layer
-from chimera.adapter.graft.calls import Call, OutputHook, Padding, argument, local_mask
-from chimera.adapter.graft.sites import Layout
 from chimera.contract import Context
 from chimera.ops import local
 from chimera.ops.liza import LinearBranch, LinearState
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Projections of one attention module.
+
+    Args:
+        inputs: names of the projections for q, k, v, or of the fused one.
+        out: name of the output projection.
+        heads: query heads h.
+        kv_heads: key-value heads g, a divisor of h.
+        head_dim: width k of a head.
+    """
+
+    inputs: tuple[str, ...]
+    out: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all projections."""
+        return (*self.inputs, self.out)
+
+    def split(self, outputs: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """q [b t h·k], k and v [b t g·k] from the outputs of the input projections."""
+        if len(outputs) == 1:
+            g = self.kv_heads * self.head_dim
+            q, k, v = outputs[0].split([self.heads * self.head_dim, g, g], dim=-1)
+        else:
+            q, k, v = outputs
+        return q, k, v
+
+
+class StatefulLayer:
+    """Mixin for classes of cache layers: operations on keys also change the linear state."""
+
+    _layer_type = None  # otherwise transformers registers this class as its default layer
+    is_croppable = False
+    linear: LinearState | None = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)  # type: ignore[misc]
+        self._rows(lambda x: x.index_select(0, beam_idx.to(x.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)  # type: ignore[misc]
+        self._rows(lambda x: x.repeat_interleave(repeats, 0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)  # type: ignore[misc]
+        self._rows(lambda x: x[indices])
+
+    def reset(self) -> None:
+        super().reset()  # type: ignore[misc]
+        self.linear = None
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Reject cropping, because the memory cannot forget single tokens.
+
+        Raises:
+            ValueError: tokens_to_remove > 0, as in assisted generation.
+        """
+        if tokens_to_remove:
+            raise ValueError("LiZAttention's memory cannot be cropped; generate without assistant")
+
+    def _rows(self, change: Any) -> None:
+        if self.linear is not None:
+            self.linear = LinearState(*map(change, self.linear))
+
+
+class BoundedLayer(StatefulLayer):
+    """Mixin that also limits keys and values to the last `max_cache` − 1 tokens.
+
+    transformers' sliding layer does not serve: with a window of one it keeps all tokens.
+    """
+
+    max_cache: int
+    cumulative_length: int
+    keys: Tensor
+    values: Tensor
+    is_initialized: bool
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)  # type: ignore[attr-defined]
+        self.cumulative_length += keys.shape[-2]
+        if self.keys.numel():
+            keys = torch.cat([self.keys, keys], -2)
+            values = torch.cat([self.values, values], -2)
+        start = max(0, keys.shape[-2] - self.max_cache + 1)
+        # Copies, because views would keep the whole prompt in memory.
+        self.keys = keys[..., start:, :].clone()
+        self.values = values[..., start:, :].clone()
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        return self.cumulative_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        kept = min(self.cumulative_length, self.max_cache - 1)
+        return kept + query_length, self.cumulative_length - kept
+
+    def get_max_length(self) -> int:
+        return self.max_cache
+
+
+def stateful_layer(past: Any, index: int, max_cache: int | None) -> StatefulLayer:
+    """Layer `index` of a cache as `StatefulLayer`; the first call replaces the layer."""
+    while len(past.layers) <= index:  # transformers creates layers on demand too
+        past.layers.append(past.layer_class_to_replicate())
+    layer = past.layers[index]
+    if isinstance(layer, StatefulLayer):
+        return layer
+    base: Any = type(layer)
+    layer_class = _subclass(base, bounded=max_cache is not None)
+    replacement = layer_class.__new__(layer_class)
+    replacement.__dict__.update(layer.__dict__)
+    if max_cache is not None:
+        replacement.max_cache = min(max_cache, getattr(layer, "sliding_window", max_cache))
+        replacement.cumulative_length = layer.get_seq_length()
+    past.layers[index] = replacement
+    return replacement
+
+
+@cache
+def _subclass(base: type, *, bounded: bool) -> Any:
+    mixin = BoundedLayer if bounded else StatefulLayer
+    return type(f"{mixin.__name__}{base.__name__}", (mixin, base), {"_layer_type": None})
+
+
+class Padding:
+    """Padding mask of the current call of the decoder, shared by its layers."""
+
+    mask: Bool[Tensor, "b s"] | None = None
+
+    def read_mask(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Store the padding mask; a forward pre-hook of the decoder.
+
+        Raises:
+            ValueError: `attention_mask` is not [batch, tokens], so that padding is unknown.
+        """
+        mask = argument(module, args, kwargs, "attention_mask")
+        if mask is not None and (not torch.is_tensor(mask) or mask.ndim != 2):
+            raise ValueError(
+                "LiZAttention needs attention_mask as [batch, tokens] or none; static caches,"
+                " which expand the mask, are not supported"
+            )
+        self.mask = None if mask is None or bool(mask.all()) else mask.bool()
+
+    def last(self, tokens: int) -> Bool[Tensor, "b t"] | None:
+        """Mask of the last `tokens` tokens, which are those of this call."""
+        return None if self.mask is None else self.mask[:, -tokens:]
+
+
+@dataclass
+class Call:
+    """Cache layer, hooks and projection outputs of one forward pass of the base attention."""
+
+    layer: StatefulLayer | None
+    hooks: list[Any] = field(default_factory=list)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+    def keep(self, name: str, _: nn.Module, args: Any, out: Tensor) -> None:
+        """Store the output of a projection; a forward hook."""
+        self.outputs[name] = out
+
+
+def argument(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *names: str) -> Any:
+    """Argument of a call by one of its names, positional or by keyword; None if it is missing."""
+    for name in names:
+        if name in kwargs:
+            return kwargs[name]
+    positional = inspect.signature(module.forward).bind_partial(*args).arguments if args else {}
+    return next((positional[name] for name in names if name in positional), None)
+
+
+def local_mask(
+    x: Float[Tensor, "b t d"], layer: Any, mask: Tensor | None, max_cache: int
+) -> Tensor | None:
+    """Limit the base's mask [b|1 1 t s], bool or added to scores, to the last `max_cache` keys."""
+    tokens = x.shape[1]
+    seen = 0 if layer is None else layer.get_seq_length()
+    keys, start = (tokens, 0) if layer is None else layer.get_mask_sizes(tokens)
+    if mask is None and keys <= max_cache and tokens == 1:
+        return None
+    distance = torch.arange(seen, seen + tokens, device=x.device)[:, None]
+    distance = distance - torch.arange(start, start + keys, device=x.device)
+    visible = ((distance >= 0) & (distance < max_cache))[None, None]
+    if mask is None:
+        mask = visible
+    elif mask.dtype is torch.bool:
+        mask = mask & visible
+    else:
+        mask = mask.masked_fill(~visible, torch.finfo(mask.dtype).min)
+    return mask
 
 
 class GraftedMemory(nn.Module):
@@ -53,7 +256,7 @@ class GraftedMemory(nn.Module):
         causal: bool,
         mag: Literal["additive", "cross_gate"],
         mag_weight: float,
-        branch: dict[str, Any],
+        **branch: Any,
     ) -> None:
         super().__init__()
         self.layout = layout
@@ -94,8 +297,8 @@ class GraftedMemory(nn.Module):
         layer = None if past is None else stateful_layer(past, index, self.max_cache)
         self._call = call = Call(layer)
         for name in self.layout.inputs:
-            hook = OutputHook(call.outputs, name)
-            call.hooks.append(attention.get_submodule(name).register_forward_hook(hook))
+            projection = attention.get_submodule(name)
+            call.hooks.append(projection.register_forward_hook(partial(call.keep, name)))
         out = attention.get_submodule(self.layout.out)
         call.hooks.append(out.register_forward_pre_hook(self.mix))
         if self.max_cache is not None:

@@ -1,29 +1,46 @@
-"""Data, training and the table of runs: `ch.datamodule`, `ch.fit`, `ch.runs`."""
+"""Models, data, training and the table of runs: `ch.build`, `ch.load`, `ch.fit` and others.
+
+Choices are words of the command line, as `chimera train` takes them; keyword arguments are keys of
+a choice.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
-from chimera.api.words import overrides_of, settings
+import pandas
+import torch
+from hydra.utils import instantiate
+
 from chimera.config.compose import compose, plain
-from chimera.config.schema import check_value
+from chimera.config.groups import ZOO, read_folders
+from chimera.config.init_from import causal_of, location
+from chimera.config.schema import check_node, check_value
+from chimera.config.start_model import wait_for_all
+from chimera.data.batch.module import DataModule
 from chimera.dotted import flatten
 from chimera.errors import UserError, unknown
+from chimera.export import Exported
+from chimera.export import load as load_exported
 from chimera.generate.settings import Generation
+from chimera.generate.text import write
+from chimera.model.assemble import build_model, choose
+from chimera.model.language import LanguageModel
+from chimera.model.restore import start_from
 from chimera.paths import runs_root
 from chimera.rundir.directory import RunDir
 from chimera.rundir.records import Record, unfinished
 from chimera.safe_io import read_text
-
-if TYPE_CHECKING:
-    import pandas
-
-    from chimera.data.batch.module import DataModule
-    from chimera.export import Exported
+from chimera.train.build import build_data
+from chimera.train.check import check, check_settings
+from chimera.train.launch import launch
+from chimera.train.restore import restore
+from chimera.train.run import run as train
+from chimera.types import PositiveInt
 
 #: Facts of run.json that have a column, and their dotted keys.
 FACTS = {
@@ -61,8 +78,6 @@ class Run:
     @property
     def steps(self) -> pandas.DataFrame:
         """A row per optimiser step: loss, rates, norms, tokens per second."""
-        import pandas
-
         return pandas.read_csv(io.StringIO(read_text(RunDir(self.path).steps)))
 
     def generate(self, prompt: str = "", **options: Any) -> str:
@@ -82,17 +97,78 @@ class Run:
             check_value(key, value, hints[key])
         settings = Generation(run=str(self.path), prompt=prompt, **options)
         settings.check()
-        from chimera.generate.text import write
-
         pieces: list[str] = []
         write(settings, pieces.append)
         return "".join(pieces).removesuffix("\n")
 
     def load(self) -> Exported:
         """The model and the tokenizer; see `chimera.load`."""
-        from chimera.api.models import load
-
         return load(self.path)
+
+
+def build(*words: str, vocab_size: int | None = None) -> LanguageModel:
+    """Build a model of choices: `ch.build("mixer=retnet", "quant=bitnet158", "model.dim=256")`.
+
+    It is called as `model(ids, mask=None)`, ids [b t] of int64, and returns `logits` [b t v] and
+    auxiliary losses `aux`. `task=causal_lm` makes a decoder. Weights are drawn from `seed=` (by
+    default 0), so that equal words make equal models; torch's generator is left as it was.
+
+    Args:
+        words: of the command line; what they do not say has the defaults of `chimera train`.
+        vocab_size: entries of the vocabulary; None: those of `tokenizer=`.
+
+    Raises:
+        UserError: an unknown choice or key, a wrong value, parts that do not fit each other.
+    """
+    config = composed(overrides_of(words))
+    check_value("vocab_size", vocab_size, PositiveInt | None)
+    settings = instantiate(config["model"], _convert_="all")
+    settings.check()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config["seed"])
+        choices = choose(config)
+        model = build_model(
+            settings,
+            choices,
+            vocab_size=_vocabulary(config) if vocab_size is None else vocab_size,
+            causal=causal_of(config["task"]),
+            adapt=False,
+        )
+        if config["init_from"]:
+            start_from(model, location(config))
+        adapted: LanguageModel = choices.adapter(model)  # type: ignore[assignment]
+        return adapted
+
+
+def load(path: str | Path, *, trust: bool = False) -> Exported:
+    """Load the model and the tokenizer of a run or of an exported folder.
+
+    Returns:
+        `(model, tokenizer)`. The model is in evaluation mode, without gradients, on the CPU; of a
+        run it has the weights of the checkpoint that the final test was made with.
+
+    Args:
+        path: directory of a run, or a folder that `chimera export` wrote. Its files are data, never
+            programs.
+        trust: load the Hugging Face model that a run's file names, if it has to be.
+
+    Raises:
+        UserError: neither of both, or files that are damaged or more than data.
+    """
+    folder = Path(path).expanduser()
+    if not (folder / "config.yaml").is_file():
+        if not (folder / "config.json").is_file():
+            raise UserError(
+                f"{folder} is neither a run nor an exported model; name a directory that"
+                " has a config.yaml (of chimera train) or a config.json (of chimera export)"
+            )
+        return load_exported(folder)
+    threads = torch.get_num_threads()
+    try:
+        run = restore(RunDir(folder), trust=trust)
+    finally:
+        torch.set_num_threads(threads)  # those of the run are not for the caller
+    return Exported(run.task.model.eval().requires_grad_(False), run.tokenizer)
 
 
 def datamodule(name: str = "pydocs", *words: str, **options: Any) -> DataModule:
@@ -110,9 +186,6 @@ def datamodule(name: str = "pydocs", *words: str, **options: Any) -> DataModule:
     Raises:
         UserError: an unknown choice or key, a wrong value, missing files.
     """
-    from chimera.train.build import build_data
-    from chimera.train.check import check_settings
-
     config = plain(compose([f"data={name}", *overrides_of(words), *settings("data", options)]))
     check_settings(config)
     return build_data(config["data"], config["tokenizer"], config["task"], config["seed"])
@@ -133,10 +206,6 @@ def fit(*words: str) -> Run:
         NotFiniteError: a loss or gradient is not finite; the directory has a report.
         RuntimeError: one of several processes (`trainer.devices=2`) failed.
     """
-    from chimera.config.start_model import wait_for_all
-    from chimera.train.check import check
-    from chimera.train.launch import launch
-
     overrides = overrides_of(words)
     config = plain(compose(overrides))
     check(config)
@@ -145,9 +214,7 @@ def fit(*words: str) -> Run:
     if code:
         raise RuntimeError(f"the processes of the run ended with code {code}; they have said why")
     if code is None:
-        from chimera.train.run import run
-
-        run(config, overrides)
+        train(config, overrides)
     return Run(RunDir.of(config).path)
 
 
@@ -173,8 +240,6 @@ def runs(folder: str | Path | None = None, *, keys: Sequence[str] = ()) -> panda
         raise UserError(f"{root} is no folder; name one that holds the directories of runs")
     by_name: dict[str, Path | Record] = {path.name: path for path in paths}
     by_name |= {record.path.name: record for record in kept}
-    import pandas
-
     frame = pandas.DataFrame(list(_rows([by_name[name] for name in sorted(by_name)], keys)))
     return frame if len(frame) else pandas.DataFrame(columns=["name", "state", "path"])
 
@@ -208,3 +273,77 @@ def _rows(found: Sequence[Path | Record], keys: Sequence[str]) -> Iterator[dict[
         flat = flatten(config)
         row |= {key: flat.get(key) for key in keys}
         yield row
+
+
+def overrides_of(words: Sequence[object]) -> list[str]:
+    """The overrides among words of a command line; folders of configuration are read.
+
+    Args:
+        words: as `chimera train` takes them: `group=choice`, `key=value`, `--config-dir=<folder>`.
+
+    Raises:
+        UserError: a word that is no text, or a flag other than `--config-dir`.
+    """
+    for word in words:
+        if not isinstance(word, str):
+            raise UserError(f"{word!r} is no text; write 'group=choice' or 'key=value'")
+    left = read_folders([str(word) for word in words])
+    if flags := [word for word in left if word.startswith("-")]:
+        raise UserError(f"{flags[0]} is a flag of the command line; here only --config-dir is one")
+    return left
+
+
+def composed(words: Sequence[str]) -> dict[str, Any]:
+    """The configuration of these overrides, with model, task and parts checked.
+
+    Raises:
+        UserError: one line.
+    """
+    config = plain(compose(list(words)))
+    for group in ("model", "task", *ZOO):
+        check_node(group, config[group])
+    return config
+
+
+def settings(group: str, options: Mapping[str, Any]) -> list[str]:
+    """Overrides `group.key=value` of keyword arguments."""
+    return [f"{group}.{key}={_text(value)}" for key, value in options.items()]
+
+
+def _text(value: Any) -> str:
+    """A value in Hydra's notation.
+
+    Raises:
+        UserError: it is no number, text, truth value, None, or list or dictionary of these.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\'", "\\\\'").replace("'", "\\'")
+        return f"'{escaped}'"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_text(item)}" for key, item in value.items()) + "}"
+    raise UserError(
+        f"{value!r} is no value of a setting; give a number, a text, True, False, None, a list or a"
+        " dictionary"
+    )
+
+
+def _vocabulary(config: dict[str, Any]) -> int:
+    """Entries of the vocabulary of `tokenizer=`, whose text is not read.
+
+    Raises:
+        UserError: its files are missing.
+    """
+    check_node("tokenizer", config["tokenizer"])
+    tokenizer = instantiate(config["tokenizer"], _convert_="all")
+    if tokenizer.learns:
+        return int(config["tokenizer"]["vocab_size"])
+    tokenizer.check()
+    return int(tokenizer.build(()).vocab_size)
