@@ -34,7 +34,7 @@ from chimera.config.compose import compose, plain
 from chimera.model.compiled import compile_model
 from chimera.ops.flops import Count
 from chimera.optim.optimizer import build, groups
-from chimera.task.flops import count
+from chimera.task.cost import count
 from chimera.train.build import build_task
 from chimera.train.record import rate_of
 

@@ -16,7 +16,7 @@ from chimera.errors import UserError
 from chimera.model.hidden_states import hidden_states
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import identity
-from chimera.task.distil import Teacher, hidden_loss, logit_loss
+from chimera.task.mlm import Teacher, hidden_loss, logit_loss
 
 STUDENT = "+bitnet_qdyt/main=ternary_bert"
 TEACHER = "+bitnet_qdyt/main=bert_base"

@@ -15,7 +15,7 @@ from chimera.contract_tests import zoo
 from chimera.ops.flops import _OURS
 from chimera.task.base import Task
 from chimera.task.causal_lm import CausalLM
-from chimera.task.flops import Flops, count, on_meta
+from chimera.task.cost import Flops, count, on_meta
 from chimera.task.mlm import MaskedLM
 
 LENGTH, VOCAB = 32, 64

@@ -12,7 +12,7 @@ from scipy import stats
 
 from chimera.data.encode.examples import Encoded, frame
 from chimera.data.tokenizer.base import Template
-from chimera.task.overlap import Shares, predictor, shares
+from chimera.task.sequence_classification import Shares, predictor, shares
 from tests.data.glue import cola, mnli, stsb
 from tests.task.test_constant_prediction import labels, made
 

@@ -4,15 +4,21 @@ The loss is cross entropy over classes, or the squared error of a score. The dat
 and metrics (`data=glue data.task=cola`). The model's backbone is new, or that of a run
 (`init_from=`) or of a Hugging Face model (`model=hf`). The final test uses the epoch with the best
 score.
+
+Two predictors without a network stand beside it: the most frequent class, and the overlap of the
+two texts of a pair, the share of tokens that they have in common (Jaccard 1901):
+
+    s = |A ∩ B| / |A ∪ B|     A, B: the sets of token ids of the two texts
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,17 +29,20 @@ from chimera.data.batch.module import DataModule
 from chimera.data.corpus.glue import HIGHEST, LOWEST
 from chimera.data.corpus.labelled import check_labelled
 from chimera.data.encode.examples import Encoded, class_counts
+from chimera.data.tokenizer.base import Template
 from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.ops import reduce
 from chimera.safe_io import write_atomic
-from chimera.task import overlap
 from chimera.task.base import Stage, Task
 from chimera.task.glue_metrics import Scores, labelled, targets_of
 from chimera.types import NonNegativeFloat, ProperFraction
 
 Batch = dict[str, Any]
 MIDDLE = (LOWEST + HIGHEST) / 2
+Shares = npt.NDArray[np.float64]
+#: A prediction for each example of a part [n]; None unless all of them are pairs.
+Predict = Callable[[Encoded], Shares | None]
 
 
 class SequenceClassification(Task):
@@ -154,11 +163,9 @@ class SequenceClassification(Task):
         prepared = cast(LabelledDataModule, data).prepared
         train = prepared.splits["train"]
         template = prepared.tokenizer.template
-        return self._scored(data, batches, overlap.predictor(train, template, self.classes))
+        return self._scored(data, batches, predictor(train, template, self.classes))
 
-    def _scored(
-        self, data: DataModule, batches: int | None, predict: overlap.Predict
-    ) -> dict[str, float]:
+    def _scored(self, data: DataModule, batches: int | None, predict: Predict) -> dict[str, float]:
         """Metrics of predictions without a network; empty where a part has none."""
         parts = cast(LabelledDataModule, data).parts("valid")
         predicted = {name: predict(part) for name, part in parts.items()}
@@ -170,7 +177,7 @@ class SequenceClassification(Task):
                 continue
             known = torch.from_numpy(labels[has_label])
             targets = targets_of(known, self.classes).to(self.device)
-            values = cast(overlap.Shares, predicted[name])[: len(labels)]
+            values = cast(Shares, predicted[name])[: len(labels)]
             said = torch.from_numpy(values[has_label]).to(targets)
             self._score("val", name).update(torch.zeros((), device=self.device), said, targets)
         found = self.compute_metrics("val")
@@ -269,9 +276,9 @@ class SequenceClassification(Task):
         return f"{min(HIGHEST, max(LOWEST, value)):.3f}"
 
 
-def _validated(data: DataModule, batches: int | None) -> dict[str, overlap.Shares]:
+def _validated(data: DataModule, batches: int | None) -> dict[str, Shares]:
     """Labels [n] of the examples of each part that a validation of `batches` batches reads."""
-    found: dict[str, overlap.Shares] = {}
+    found: dict[str, Shares] = {}
     left = None if batches is None else batches * data.val_dataloader().batch_size
     for name, part in cast(LabelledDataModule, data).parts("valid").items():
         found[name] = part.labels[:left]
@@ -289,3 +296,58 @@ def _of_all_processes(predictions: dict[int, float]) -> dict[int, float]:
         found[number], made[number] = value, 1.0
     values, times = reduce.processes.sum(torch.stack([found, made]))
     return {i: float(values[i] / times[i]) for i in range(count) if times[i]}
+
+
+def shares(part: Encoded, template: Template) -> Shares | None:
+    """The share of common tokens of each example, without the special ones of the template [n].
+
+    None unless all examples are pairs.
+    """
+    if (part.seconds <= 0).any():
+        return None
+    start, middle, end = (len(ids) for ids in (template.start, template.middle, template.end))
+    found = np.empty(len(part))
+    for i, second in enumerate(part.seconds):
+        row = part.row(i)
+        b = set(row[len(row) - second : len(row) - end])
+        a = set(row[start : len(row) - second - middle])
+        found[i] = len(a & b) / max(1, len(a | b))
+    return found
+
+
+def predictor(train: Encoded, template: Template, classes: int) -> Predict:
+    """What predicts from the shares.
+
+    A score is the share itself: correlations do not change with its unit. A class is the most
+    frequent one of train on the example's side of a threshold, the one that is right most often on
+    train (a decision stump; of equal ones the lowest).
+
+    Args:
+        train: with labels; unused for scores.
+        template: of the tokenizer that encoded train and parts.
+        classes: number of classes; 0 for scores.
+    """
+    if not classes:
+        return lambda part: shares(part, template)
+    of_train = shares(train, template)
+    known = ~np.isnan(train.labels)
+    if of_train is None or not known.any():
+        return lambda part: None
+    values = of_train[known]
+    labels = train.labels[known].astype(np.int64)
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    one_hot = np.eye(classes, dtype=np.int64)[labels[order]]
+    below = np.vstack([np.zeros(classes, dtype=np.int64), one_hot.cumsum(axis=0)])
+    above = below[-1] - below
+    # Equal shares are on one side: a threshold lies before the first of them.
+    first = np.concatenate([[True], values[1:] > values[:-1], [True]])
+    at = int(np.where(first, below.max(axis=1) + above.max(axis=1), -1).argmax())
+    limit = values[at] if at < len(values) else np.inf
+    classes_of_sides = float(below[at].argmax()), float(above[at].argmax())
+
+    def predict(part: Encoded) -> Shares | None:
+        found = shares(part, template)
+        return None if found is None else np.where(found < limit, *classes_of_sides)
+
+    return predict

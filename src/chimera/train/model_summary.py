@@ -20,7 +20,7 @@ from chimera.optim.optimizer import build, components, groups
 from chimera.quant.shared.packing import byte_report
 from chimera.safe_io import read_json
 from chimera.task.base import Task
-from chimera.task.flops import count, on_meta
+from chimera.task.cost import count, on_meta
 from chimera.train.build import build_task
 
 #: Entries of a vocabulary whose size only the data tell.
