@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from chimera.contract import Context, Parts, Site
-from chimera.contract_tests.kit import close as close
-from chimera.contract_tests.kit import ragged as ragged
+from chimera.contract_tests.zoo import close as close
+from chimera.contract_tests.zoo import ragged as ragged
 from chimera.norm.standard import LayerNorm
 from chimera.position.none import NoPosition
 from chimera.quant.none import FullPrecision

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import chimera as ch
-from chimera.contract_tests.kit import ragged
-from chimera.contract_tests.zoo import distinct, names
+from chimera.contract_tests.zoo import distinct, names, ragged
 from chimera.errors import UserError
 from chimera.paths import ROOT
 

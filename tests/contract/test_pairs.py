@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from chimera.contract_tests import zoo
-from chimera.contract_tests.test_pairs import pairs
+from chimera.contract_tests.test_parts import pairs
 from chimera.errors import UserError
 
 STEPS = 20

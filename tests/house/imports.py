@@ -11,7 +11,7 @@ from chimera.paths import PACKAGE
 
 #: The rooms of each floor, the lowest first. An import goes to a lower floor or stays in its room.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("dotted", "paths", "errors", "types", "site", "world", "program"),
+    ("dotted", "paths", "errors", "types", "world", "program"),
     ("safe_io",),
     ("contract", "contract_gguf", "contract_hf", "data", "rundir"),
     ("ops", "config"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from chimera.contract_tests import zoo
-from chimera.contract_tests.kit import padding_is_neutral
+from chimera.contract_tests.zoo import padding_is_neutral
 from chimera.errors import UserError
 from chimera.model.language import LanguageModel
 from tests.kit import close, ctx

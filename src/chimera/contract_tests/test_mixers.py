@@ -9,7 +9,7 @@ import torch
 
 from chimera.contract import Mixer
 from chimera.contract_tests import zoo
-from chimera.contract_tests.kit import LENGTHS, close, pad, padding_is_neutral
+from chimera.contract_tests.zoo import LENGTHS, close, pad, padding_is_neutral
 from chimera.model.language import LanguageModel
 
 MIXERS = zoo.names("mixer")

@@ -1,13 +1,23 @@
-"""Contract of norms, quantisers, ffns and positions inside a model (SPEC Norms, Quantisers)."""
+"""Contract of norms, quantisers, ffns and positions inside a model (SPEC Norms, Quantisers).
+
+Each has the defaults of its YAML, and every pair of choices of the six groups trains one step, or
+raises an error with their names.
+"""
 
 from __future__ import annotations
 
+import inspect
+from itertools import combinations
+from typing import Any
+
 import pytest
 import torch
+from hydra.utils import get_object
 
+from chimera.config.groups import ZOO, node
 from chimera.contract import Mixer
 from chimera.contract_tests import zoo
-from chimera.contract_tests.kit import LENGTHS, close, padding_is_neutral
+from chimera.contract_tests.zoo import LENGTHS, close, padding_is_neutral
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.language import LanguageModel
@@ -83,3 +93,57 @@ def test_quantised_decoding_equals_the_parallel_form(a: str, one: str, b: str, o
             state = out.state
             found.append(out.logits)
         close(torch.cat(found, 1), model(ids).logits)
+
+
+def nodes(group: str) -> dict[str, list[dict[str, object]]]:
+    """YAML files of a group by class."""
+    found: dict[str, list[dict[str, object]]] = {}
+    for name in zoo.names(group):
+        yaml = node(group, name)
+        found.setdefault(yaml["_target_"], []).append(yaml)
+    return found
+
+
+@pytest.mark.parametrize("group", ZOO)
+def test_defaults_of_the_constructor_are_those_of_a_yaml(group: str) -> None:
+    """Variants of a class (`aft_local`) override some defaults; one YAML file has all defaults."""
+    for target, yamls in nodes(group).items():
+        parameters = inspect.signature(get_object(target)).parameters.values()
+        own = {p.name: p.default for p in parameters if p.default is not p.empty}
+        assert any({k: yaml.get(k, "absent") for k in own} == own for yaml in yamls), target
+
+
+def pairs() -> list[Any]:
+    """All pairs; those in which each choice meets each other group at least once are fast."""
+    found = []
+    for a, b in combinations(zoo.ZOO, 2):
+        fewer = min(len(zoo.names(a)), len(zoo.names(b)))
+        for i, one in enumerate(zoo.names(a)):
+            for j, other in enumerate(zoo.names(b)):
+                marks = [pytest.mark.slow] * bool((i + j) % fewer)
+                found.append(pytest.param(a, one, b, other, marks=marks))
+    return found
+
+
+@pytest.mark.sampled(100)
+@pytest.mark.parametrize(("a", "one", "b", "other"), pairs())
+def test_pair_trains_a_step_or_is_refused(a: str, one: str, b: str, other: str) -> None:
+    try:
+        model = zoo.build(zoo.tiny(one if a == "mixer" else "attention"), {a: one, b: other})
+    except UserError as refusal:
+        line = str(refusal)
+        assert "\n" not in line
+        # An adapter that rejects Chimera's models raises an error with its name.
+        named = [(b, other)] if b == "adapter" else [(a, one), (b, other)]
+        assert all(f"{group}={name}" in line for group, name in named)
+        return
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    out = model(zoo.tokens(), index=torch.tensor([3, 5, 20]))
+    targets = torch.tensor([1, 2, 3])
+    loss = torch.nn.functional.cross_entropy(out.logits, targets) + sum(out.aux.values())
+    loss.backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert torch.isfinite(loss)
+    assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
