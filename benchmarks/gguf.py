@@ -22,9 +22,7 @@ from benchmarks.timing import show, turns
 from chimera.config.compose import compose, plain
 from chimera.config.settings import Model
 from chimera.data.tokenizer.sentence_piece import SentencePiece
-from chimera.export.gguf.model import convert
-from chimera.export.gguf.tokenizer import vocabulary
-from chimera.export.gguf.write import Type, stored, write
+from chimera.export.gguf import Type, convert, vocabulary, write
 from chimera.model.assemble import build_model, choose
 from chimera.quant.shared.packing import packed
 
@@ -53,9 +51,8 @@ def main() -> dict[str, Any]:
             for kind in kinds:
                 file = Path(folder) / f"{kind}.gguf"
                 made = convert(model, max_len=512)
-                data = {name: stored(name, tensor, kind) for name, tensor in made.tensors.items()}
                 words = vocabulary(tokenizer, [tokenizer.sep_id])
-                write(file, made, words, data, kind=kind, name="x", about="x")
+                write(file, made, words, kind=kind, name="x", about="x")
                 rivals[f"llama.cpp {kind}"] = theirs(file)
                 sizes[kind] = file.stat().st_size
             seconds = turns(rivals, rounds=ROUNDS, warmup=1)

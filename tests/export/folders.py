@@ -15,8 +15,8 @@ from torch import nn
 from chimera.contract_tests import zoo
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.sentence_piece import SentencePiece
-from chimera.export.folder import distinct, without_adapters
-from chimera.export.hf import files, tokenizer
+from chimera.export.folder import distinct, without_adapters, write_parts
+from chimera.export.hf import tokenizer
 from chimera.quant.shared.packing import packed as pack_model
 
 #: Words of a training run that prints nothing.
@@ -71,7 +71,7 @@ def folder(
         "tied": tied,
     }
     opening = own.opening(packed=True) if causal else None
-    about |= files.write(to, about, asdict(shape), own, causal=causal, opening=opening)
+    about |= write_parts(to, about, asdict(shape), own, causal=causal, opening=opening)
     assert tokenizer.write(own, to, opening=opening, max_len=shape.max_len) is None
     (to / "config.json").write_text(json.dumps(about))
     return model

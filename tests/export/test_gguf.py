@@ -14,9 +14,7 @@ from chimera.cli.train import main as train
 from chimera.contract_gguf import NotInGGUF
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
-from chimera.export.gguf.model import convert
-from chimera.export.gguf.tokenizer import vocabulary
-from chimera.export.gguf.write import Type, named, stored, write
+from chimera.export.gguf import Type, convert, named, vocabulary, write
 from chimera.norm.standard import RMSNorm
 from tests.export.folders import pieces
 
@@ -60,10 +58,9 @@ def model_of(settings: dict[str, Any], **choices: str) -> Any:
 
 def file_of(model: Any, to: Path, kind: Type = "f32") -> Path:
     made = convert(model, max_len=32)
-    data = {name: stored(name, tensor, kind) for name, tensor in made.tensors.items()}
     words = vocabulary(pieces(), [pieces().sep_id])
     del words["precompiled_charsmap"]  # the reader takes seconds for its 240,000 bytes
-    write(to, made, words, data, kind=kind, name="test", about="of a test")
+    write(to, made, words, kind=kind, name="test", about="of a test")
     return to
 
 

@@ -95,15 +95,15 @@ def _gguf(run: RunDir, options: Export) -> int:
 
     if find_spec("gguf") is None:
         raise UserError("to=….gguf needs the package gguf; pip install 'chimera-lm[gguf]'")
-    from chimera.export.gguf.write import export
+    from chimera.export.gguf import export
 
     kind = options.type or "f16"
-    about = export(run, options.to, kind=kind, trust=options.trust)
-    size = about["bytes"] / 1e6
-    print(f"{options.to}: llama.cpp's {about['architecture']}, {kind}, {size:.2f} MB")
-    if about["uneven"]:
+    made = export(run, options.to, kind=kind, trust=options.trust)
+    size = options.to.stat().st_size / 1e6
+    print(f"{options.to}: llama.cpp's {made.architecture}, {kind}, {size:.2f} MB")
+    if made.uneven:
         print(
             "note: a norm before layers with a norm of their own became one norm, which is exact"
-            f" where a norm's weights are equal; here they differ by up to {about['uneven']:.1%}"
+            f" where a norm's weights are equal; here they differ by up to {made.uneven:.1%}"
         )
     return 0

@@ -17,32 +17,53 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from chimera.adapter.shared import files as adapters
 from chimera.adapter.shared.low_rank import adapted
 from chimera.adapter.shared.merge import merge, prune
-from chimera.config.groups import defaults, node
+from chimera.config.groups import ZOO, defaults, node
 from chimera.config.init_from import causal_of
+from chimera.config.trusted_config import LEFT_OUT
 from chimera.contract import Packable
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError
-from chimera.export.hf import files as hf
+from chimera.export.hf import flat
 from chimera.export.hf import tokenizer as hf_tokenizer
-from chimera.export.model_card import card
 from chimera.export.target import check_target, replacing_folder
 from chimera.model.backbone import Trunk
 from chimera.model.classifier import Classifier
 from chimera.model.restore import save_body
-from chimera.quant.shared.packing import byte_report, packed
+from chimera.quant.shared.packing import Bytes, byte_report, packed
 from chimera.rundir.directory import RunDir
 from chimera.rundir.tensors import save_tensors
-from chimera.safe_io import write_atomic, write_json
+from chimera.safe_io import read_json, write_atomic, write_json
 from chimera.train.restore import restore
 
 #: Builder of the models whose code an exported folder holds.
 BUILDER = "chimera.model.assemble.from_parts"
+FILE = "modeling_chimera"
+HEADS = ("MaskedLM", "CausalLM", "SequenceClassification")
+#: Code of a model that only this package can build.
+SHIM = '''\
+"""Loads through the package chimera, which has to be installed."""
+
+from chimera.export.hf_model import ChimeraConfig, ChimeraModel
+
+__all__ = ["ChimeraConfig", "ChimeraModel"]
+'''
+#: By the end of a class's name: the pipeline of transformers, and a first call.
+PIPELINES = {
+    "ForMaskedLM": ("fill-mask", 'print(pipe(f"The {pipe.tokenizer.mask_token} is red."))'),
+    "ForCausalLM": (
+        "text-generation",
+        'print(pipe("The", max_new_tokens=20, do_sample=False))',
+    ),
+    "ForSequenceClassification": ("text-classification", 'print(pipe("A text."))'),
+}
 
 
 def export(
@@ -66,12 +87,13 @@ def export(
     record = finished(run)
     check_target(to)
     restored = restore(run, trust=trust)
+    tokenizer = restored.tokenizer
     model: Any = restored.task.model.eval()
     sizes = byte_report(model)["total"]
     treatment = treat_adapter(model, adapter)
     if pack and not any(isinstance(module, Packable) for module in model.modules()):
         raise UserError("packed=true: this model has no ternary weights; leave it out")
-    about = _about(config, model, restored.task, restored.tokenizer)
+    about = _about(config, model, restored.task, tokenizer)
     about |= {"packed": pack, "adapter": treatment}
     missing = None
     with replacing_folder(to) as made:
@@ -79,9 +101,12 @@ def export(
             adapters.save(model, made / "adapter")
         if adapter != "alone":
             model = packed(model) if pack else model
-            _write_weights(made, about, model)
-            opening = restored.tokenizer.opening(packed=restored.task.plain_text)
-            missing = _write_code(made, about, model, restored.tokenizer, opening)
+            weights, about["tied"] = distinct(without_adapters(model))
+            save_tensors(weights, made / "model.safetensors", {"format": "pt"})
+            save_body(model, made)
+            tokenizer.save(made / "tokenizer")
+            opening = tokenizer.opening(packed=restored.task.plain_text)
+            missing = _write_code(made, about, model, tokenizer, opening)
             write_json(made / "config.json", about)
         beside = (made / "adapter").exists()
         write_atomic(made / "README.md", card(about, record, sizes, missing, beside=beside))
@@ -124,31 +149,28 @@ def _about(
         name = config["choices"]["adapter"]
         adapter = {**config["adapter"], "inner": adapter}
     choices = {**config["choices"], "adapter": name}
-    labels = list(getattr(task, "labels", ()))
     about = {
         "vocab_size": tokenizer.vocab_size,
-        "outputs": (len(labels) or 1) if isinstance(model, Classifier) else 0,
+        "outputs": 0,
         "chimera": {**config, "adapter": adapter, "choices": choices},
     }
-    if labels:  # transformers gives other models two labels
-        about["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        about["label2id"] = {label: i for i, label in enumerate(labels)}
+    if isinstance(model, Classifier):
+        labels = list(task.labels) or ["score"]
+        about |= {
+            "outputs": len(labels),
+            "classifier": {key: config["task"][key] for key in ("pool", "dropout", "hidden")},
+            "id2label": {str(i): label for i, label in enumerate(labels)},
+            "label2id": {label: i for i, label in enumerate(labels)},
+        }
+        if not task.labels:
+            about["problem_type"] = "regression"
     return about
-
-
-def _write_weights(to: Path, about: dict[str, Any], model: nn.Module) -> None:
-    """Write model.safetensors and its keys of config.json, and the configuration of a body."""
-    weights, about["tied"] = distinct(without_adapters(model))
-    file = to / "model.safetensors"
-    save_tensors(weights, file, {"format": "pt"})
-    about["bytes"] = file.stat().st_size
-    save_body(model, to)
 
 
 def _write_code(
     to: Path, about: dict[str, Any], model: Any, tokenizer: Tokenizer, opening: Sequence[int]
 ) -> str | None:
-    """Write code, tokenizer and their keys of config.json; returns why there is no fast tokenizer.
+    """Write code and tokenizer for transformers; returns why there is no fast tokenizer.
 
     Args:
         to: the folder, with its weights.
@@ -159,18 +181,120 @@ def _write_code(
     """
     config = about["chimera"]
     settings = instantiate(config["model"])
-    tokenizer.save(to / "tokenizer")
-    of_body = not isinstance(model.backbone, Trunk) or settings.builder != BUILDER
     causal = bool(getattr(model.backbone, "causal", causal_of(config["task"])))
-    if of_body:
-        names = without_adapters(model).keys()
-        about |= hf.write_body(to, about, set(names), tokenizer, causal=causal)
+    if isinstance(model.backbone, Trunk) and settings.builder == BUILDER:
+        about |= write_parts(to, about, asdict(settings), tokenizer, causal=causal, opening=opening)
     else:
-        about |= hf.write(to, about, asdict(settings), tokenizer, causal=causal, opening=opening)
+        names = without_adapters(model).keys()
+        about |= _write_body(to, about, set(names), tokenizer, causal=causal)
     decodes = causal and not about["outputs"]
     return hf_tokenizer.write(
         tokenizer, to, opening=opening if decodes else None, max_len=settings.max_len
     )
+
+
+def write_parts(
+    folder: Path,
+    about: dict[str, Any],
+    shape: dict[str, Any],
+    tokenizer: Tokenizer,
+    *,
+    causal: bool,
+    opening: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """Write code that needs nothing of this package; returns keys of config.json.
+
+    Args:
+        folder: exists.
+        about: other contents of config.json.
+        shape: settings of `model=`, every one of them.
+        tokenizer: of the model.
+        causal: whether the model is a decoder.
+        opening: ids before a decoder's text; none or None: its end.
+    """
+    config = about["chimera"]
+    flat.write(folder, {group: config[group] for group in ZOO if group != "adapter"})
+    heads = [_language(causal), "SequenceClassification"]
+    keys = _keys("Chimera", heads, about, tokenizer, causal=causal) | {
+        "shape": shape,
+        "tie_word_embeddings": shape["tie_head"],
+        "auxiliary": {k: v for k, v in (config["task"].get("weights") or {}).items() if v},
+        "hidden_size": shape["dim"],
+        "num_hidden_layers": shape["depth"] * shape["loops"],
+        "num_attention_heads": shape["heads"],
+        "max_position_embeddings": shape["max_len"],
+    }
+    if causal:
+        end = tokenizer.special.sep
+        generation = {
+            "pad_token_id": keys["pad_token_id"],
+            "bos_token_id": (*(opening or ()), end)[0],
+            "eos_token_id": end,
+        }
+        write_json(folder / "generation_config.json", generation)
+        keys |= generation
+    return keys
+
+
+def _write_body(
+    folder: Path, about: dict[str, Any], names: set[str], tokenizer: Tokenizer, *, causal: bool
+) -> dict[str, Any]:
+    """Write code for a body of transformers; returns keys of config.json.
+
+    The code needs this package where transformers' classes have other tensors, as where
+    LiZAttention is grafted in, and where a builder of a user makes the model.
+
+    Args:
+        folder: has `body/config.json`.
+        about: other contents of config.json.
+        names: of the model's tensors.
+        tokenizer: of the model.
+        causal: whether the model is a decoder.
+    """
+    from chimera.export.hf import body
+    from chimera.export.hf.configuration import ChimeraConfig
+
+    head = "SequenceClassification" if about["outputs"] else _language(causal)
+    settings = read_json(folder / "body" / "config.json")
+    keys = _keys("ChimeraBody", [head], about, tokenizer, causal=causal) | {
+        "body": settings,
+        "tie_word_embeddings": bool(settings.get("tie_word_embeddings", True)),
+    }
+    for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        keys[key] = settings.get(key)
+    if settings:
+        with torch.device("meta"):
+            model = getattr(body, f"ChimeraBodyFor{head}")(ChimeraConfig(**(about | keys)))
+        if set(model.state_dict()) == names:
+            flat.write(folder, {}, flat.BODY)
+            return keys
+    (folder / f"{FILE}.py").write_text(SHIM, encoding="utf-8")
+    classes = {"AutoConfig": f"{FILE}.ChimeraConfig"}
+    for name in ("AutoModel", *(f"AutoModelFor{head}" for head in HEADS)):
+        classes[name] = f"{FILE}.ChimeraModel"
+    return {"model_type": "chimera", "architectures": ["ChimeraModel"], "auto_map": classes}
+
+
+def _language(causal: bool) -> str:
+    return "CausalLM" if causal else "MaskedLM"
+
+
+def _keys(
+    kind: str, heads: Sequence[str], about: dict[str, Any], tokenizer: Tokenizer, *, causal: bool
+) -> dict[str, Any]:
+    """Keys of config.json of a folder whose classes are named `kind`, and `kind` with a head."""
+    return {
+        "model_type": "chimera",
+        "architectures": [f"{kind}For{heads[-1] if about['outputs'] else heads[0]}"],
+        "auto_map": {
+            "AutoConfig": "configuration_chimera.ChimeraConfig",
+            "AutoModel": f"{FILE}.{kind}Model",
+            **{f"AutoModelFor{head}": f"{FILE}.{kind}For{head}" for head in heads},
+        },
+        "is_decoder": causal,
+        "dtype": "float32",
+        "pad_token_id": tokenizer.special.pad,
+    }
 
 
 def without_adapters(model: nn.Module) -> dict[str, Tensor]:
@@ -196,3 +320,55 @@ def distinct(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
         first.setdefault(place, name)
     kept = {n: t.detach().cpu().contiguous() for n, t in tensors.items() if n not in tied}
     return kept, tied
+
+
+def card(
+    about: dict[str, Any],
+    record: dict[str, Any],
+    sizes: Bytes,
+    missing: str | None = None,
+    *,
+    beside: bool = False,
+) -> str:
+    """README.md of an exported folder.
+
+    Args:
+        about: contents of config.json.
+        record: contents of the run's run.json.
+        sizes: of the trained model.
+        missing: why there is no tokenizer for transformers.
+        beside: whether an adapter is kept beside the weights.
+    """
+    made = next(iter(about.get("architectures", [])), "")
+    pipeline, first_call = next((PIPELINES[end] for end in PIPELINES if end in made), (None, None))
+    choices = about["chimera"]["choices"]
+    data = choices.get("data") or "data"
+    metrics = record["metrics"]
+    results = [
+        EvalResult(
+            str(pipeline), data, data, metric_type=name, metric_name=name, metric_value=value
+        )
+        for name, value in metrics.items()
+        if pipeline and isinstance(value, int | float) and value == value
+    ]
+    front = ModelCardData(
+        library_name="transformers" if pipeline else "chimera",
+        tags=["chimera", about["chimera"]["task"]["name"], choices["mixer"]],
+        pipeline_tag=pipeline,
+        model_name=record["name"],
+        eval_results=results,
+    )
+    chosen = record["choices"].items()
+    filled = ModelCard.from_template(
+        front,
+        template_path=str(Path(__file__).with_name("model_card.jinja")),
+        about=about,
+        record=record,
+        sizes=sizes,
+        missing=missing,
+        first_call=first_call,
+        choices={g: c for g, c in chosen if c != "none" and g not in LEFT_OUT},
+        metrics={k: f"{v:,.4g}" if isinstance(v, float) else v for k, v in metrics.items()},
+        beside=beside,
+    )
+    return f"{filled}\n"

@@ -1,1 +1,0 @@
-"""A trained decoder as one file for llama.cpp: weights, settings and tokenizer."""
