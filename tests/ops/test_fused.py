@@ -1,10 +1,11 @@
-"""flash-linear-attention's kernels equal the naive recurrences, in half precision.
+"""flash-linear-attention's kernels: they equal the naive recurrences; which inputs go to them.
 
-They are skipped without a GPU or without the extra `gpu`.
+Kernels are skipped without a GPU or without the extra `gpu`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -16,7 +17,7 @@ from tests.kit import grads
 from tests.reference.recurrences import delta as naive_delta
 from tests.reference.recurrences import recurrence
 
-pytestmark = pytest.mark.skipif(
+needs_kernels = pytest.mark.skipif(
     find_spec("fla") is None or not torch.cuda.is_available(),
     reason="no GPU here, or extra gpu (flash-linear-attention) is not installed",
 )
@@ -50,6 +51,7 @@ def agree(got: tuple[Tensor, Tensor | None], want: tuple[Tensor, Tensor], of: li
         near(g, w)
 
 
+@needs_kernels
 @pytest.mark.parametrize("with_state", [True, False])
 @pytest.mark.parametrize("kind", ["none", "head", "token"])
 @pytest.mark.parametrize("t", [1, 64, 70])
@@ -68,6 +70,7 @@ def test_decayed(t: int, kind: str, with_state: bool) -> None:
     agree(got, want, [x for x in (q, k, v, g, state) if x is not None and x.requires_grad])
 
 
+@needs_kernels
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("t", [1, 64, 70])
@@ -83,14 +86,55 @@ def test_delta(t: int, steps: int, gated: bool) -> None:
     agree(got, want, [x for x in (q, k, v, beta, g, state) if x is not None])
 
 
+@needs_kernels
 def test_fp16_has_no_room_for_sums_over_tokens() -> None:
     ones = torch.full((1, 1, 1100, WIDTH), 2.0, device=DEVICE).half()
     o, _ = decay.chunkwise(ones, ones, ones)
     assert o.max() == 1100 * WIDTH * 8  # the kernels would return it in fp16, as infinity
 
 
+@needs_kernels
 def test_what_the_kernels_do_not_have_stays_with_torch() -> None:
     wide = torch.zeros(1, 2, 8, WIDTH, device=DEVICE)
     assert not fused.suits(wide, wide, None)  # only torch computes float32 exactly
     assert not fused.suits(wide.half(), wide[..., :8].half(), None)
     assert fused.suits(wide.half(), wide.half(), None)
+
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    fused.wrong.cache_clear()
+    yield
+    fused.wrong.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "triton", "wrong"),
+    [((9, 0), "3.6.0", True), ((9, 0), "3.7.1", False), ((9, 0), "3.3.1", False),
+     ((9, 0), "3.10.0", False), ((8, 0), "3.6.0", False), ((10, 0), "3.6.0", False)],
+)  # fmt: skip
+def test_where_triton_errs(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], triton: str, wrong: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(fused, "version", {"triton": triton}.__getitem__)
+    assert fused.wrong(GPU) is wrong
+    assert not fused.wrong(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_decays_of_tokens_stay_with_torch_there(
+    monkeypatch: pytest.MonkeyPatch, wrong: bool
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(fused, "_installed", lambda: True)
+    monkeypatch.setattr(fused, "wrong", lambda device: wrong)
+    half = torch.zeros(1, 2, 8, fused.NARROWEST).half()
+    heads = torch.zeros(2)
+    assert fused.suits(half, half, torch.zeros(1, 2, 8)) is not wrong
+    assert fused.suits(half, half, heads.clone().requires_grad_()) is not wrong  # as of tokens
+    assert fused.suits(half, half, heads)
+    assert fused.suits(half, half, None)

@@ -15,14 +15,12 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from chimera.ops import channels, delta, dplr, log_linear, mesa, path, ssd
+from chimera.ops import channels, decay, delta, dplr, log_linear, mesa, path, ssd
 from chimera.ops.carry import carry
 from tests.kit import close, grads
-from tests.reference import recurrences as by_channel
-from tests.reference.recurrences import delta as delta_rule
-from tests.reference.recurrences import mesa as solved
-from tests.reference.recurrences import recurrence
+from tests.reference import recurrences as reference
 
 Result = tuple[Tensor, Tensor]
 Inputs = list[Tensor | None]
@@ -35,6 +33,18 @@ def of_ssd(g: Tensor, k: int, v: int) -> Inputs:
     b, h, t = g.shape
     q, keys = torch.randn(2, b, h // 2, t, k)
     return [q, keys, torch.randn(b, h, t, v), g, torch.randn(b, h, k, v)]
+
+
+def of_decay(kind: str) -> Callable[[Tensor, int, int], Inputs]:
+    """q, k, v, g, state with a decay of this kind."""
+
+    def made(g: Tensor, k: int, v: int) -> Inputs:
+        b, h, t = g.shape
+        chosen = {"none": None, "head": g[0, :, 0], "token": g, "shared": g[:1]}[kind]
+        q, keys = torch.randn(2, b, h, t, k)
+        return [q, keys, torch.randn(b, h, t, v), chosen, torch.randn(b, h, k, v)]
+
+    return made
 
 
 def of_channels(g: Tensor, k: int, v: int) -> Inputs:
@@ -78,11 +88,11 @@ def of_mesa(g: Tensor, k: int, v: int) -> Inputs:
 def each_head(q: Tensor, k: Tensor, v: Tensor, g: Tensor, s: Tensor) -> Result:
     """A head at a time, each with its own copy of q and k."""
     q, k = (y.repeat_interleave(v.shape[1] // y.shape[1], 1) for y in (q, k))
-    return recurrence(q, k, v, g, s)
+    return reference.recurrence(q, k, v, g, s)
 
 
 def low_rank(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor | None, *rest: Tensor) -> Result:
-    return by_channel.low_rank(q, k, v, a, k if b is None else b, *rest)
+    return reference.low_rank(q, k, v, a, k if b is None else b, *rest)
 
 
 class Recurrence(NamedTuple):
@@ -102,11 +112,15 @@ class Recurrence(NamedTuple):
 
 RECURRENCES = {
     "ssd": Recurrence(ssd, each_head, of_ssd, False, 3),
-    "channels": Recurrence(channels, by_channel.decayed, of_channels, True, 3),
+    "channels": Recurrence(channels, reference.decayed, of_channels, True, 3),
     "kda": Recurrence(dplr, low_rank, of_kda, True, 5),
     "rwkv": Recurrence(dplr, low_rank, of_rwkv, True, 5),
-    "delta": Recurrence(delta, delta_rule, of_delta, False, 4),
-    "mesa": Recurrence(mesa, solved, of_mesa, False, 4),
+    "delta": Recurrence(delta, reference.delta, of_delta, False, 4),
+    "mesa": Recurrence(mesa, reference.mesa, of_mesa, False, 4),
+}
+DECAYS = ("none", "head", "token", "shared")
+RECURRENCES |= {
+    kind: Recurrence(decay, reference.recurrence, of_decay(kind), False, 3) for kind in DECAYS
 }
 
 
@@ -135,7 +149,7 @@ def in_pieces(call: Callable[..., Any], inputs: Inputs, width: int, **options: A
     *rest, state = inputs
     reads: list[Tensor] = []
     for at in range(0, rest[0].shape[2], width):
-        here = (None if x is None else x[:, :, at : at + width] for x in rest)
+        here = (x if x is None or x.ndim < 3 else x[:, :, at : at + width] for x in rest)
         y, state = call(*here, state, **options)
         reads.append(y)
     return torch.cat(reads, 2), state
@@ -146,7 +160,7 @@ widths, chunks = st.integers(1, 5), st.sampled_from([1, 2, 8, 16, 64])
 strengths = st.sampled_from([0.0, 1.0, 30.0, 3000.0])
 
 
-@named("ssd", "channels", "kda", "rwkv", "delta")
+@named("ssd", "channels", "kda", "rwkv", "delta", *DECAYS)
 @given(st.integers(1, 70), widths, widths, chunks, strengths)
 def test_every_form(of: Recurrence, t: int, k: int, v: int, chunk: int, strength: float) -> None:
     """Chunkwise, in pieces and token by token; without a state, no state is returned."""
@@ -161,7 +175,7 @@ def test_every_form(of: Recurrence, t: int, k: int, v: int, chunk: int, strength
     close(y, of.oracle(*x[:-1], torch.zeros_like(x[-1]))[0], EXACT)
 
 
-@named("channels", "kda", "rwkv")
+@named("channels", "kda", "rwkv", *DECAYS)
 @pytest.mark.parametrize("t", [1, 150])
 def test_parallel_and_chunkwise(of: Recurrence, t: int) -> None:
     x = leaves(of.inputs(t, 4, 3, lambda g: g))
@@ -275,7 +289,7 @@ def test_the_tolerance_of_mesa_bounds_its_error(dtype: torch.dtype, tolerance: f
     q, k, _, beta, g, ridge, _ = (y.to(dtype) for y in x)
     y, _ = mesa.chunkwise(q, k, k, beta, g, ridge, solver=mesa.Solver(30, tolerance))
     none = torch.zeros(2, 2, 16, 32, dtype=torch.float64)
-    want, _ = solved(*(x.double() for x in (q, k, k, beta, g, ridge)), none)
+    want, _ = reference.mesa(*(x.double() for x in (q, k, k, beta, g, ridge)), none)
     error = (y - want).norm(dim=-1).max()
     assert tolerance / 10 < error < (1 + ridge.max() / ridge.min()) * tolerance
 
@@ -320,3 +334,63 @@ def test_path_in_float32_over_many_tokens() -> None:
     exact = path.attend(*(y.double() for y in x), visible=visible).y
     assert (got - exact).abs().max() < 1e-5
     assert all(g.isfinite().all() for g in grads(got.sin().sum(), x))
+
+
+@pytest.mark.parametrize("kind", ["head", "token", "shared"])
+@pytest.mark.parametrize(("t", "chunk"), [(1, 64), (2, 1), (33, 8)])
+def test_decay_in_both_directions(t: int, kind: str, chunk: int) -> None:
+    *of, _ = leaves(RECURRENCES[kind].inputs(t, 4, 5, lambda g: g))
+    want = reference.both_sides(*of), None
+    same(decay.chunkwise(*of, causal=False, chunk=chunk), want, of)
+    same(decay.parallel(*of, causal=False), want, of)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("strength", [1.0, 1e4])
+def test_no_decay_overflows_in_float32(strength: float, causal: bool) -> None:
+    q, k, v, g, _ = (x.double() for x in of_decay("token")(-2 * torch.rand(2, 3, 65), 4, 5))
+    g = g * strength
+    want = reference.recurrence(q, k, v, g)[0] if causal else reference.both_sides(q, k, v, g)
+    single = [x.float().requires_grad_() for x in (q, k, v, g)]
+    for chunk in (8, 65):
+        o, _ = decay.chunkwise(*single, causal=causal, chunk=chunk)
+        close(o.double(), want, 1e-4)
+        assert all(torch.isfinite(x).all() for x in grads(o.sum(), single))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("chunk", [16, 64])
+def test_a_chunk_that_forgets_all_costs_its_neighbours_no_digits(chunk: int, causal: bool) -> None:
+    """float32; weights are not differences of sums near 60000, within chunks and between them."""
+    q, k, v, *_ = of_decay("token")(torch.zeros(2, 3, 128), 4, 5)
+    g = torch.where(torch.arange(128) % 64 < 32, -2000.0, -0.01).expand(2, 3, 128).contiguous()
+    wide = [x.double().requires_grad_() for x in (q, k, v, g)]
+    single = [x.clone().requires_grad_() for x in (q, k, v, g)]
+    want = reference.recurrence(*wide)[0] if causal else reference.both_sides(*wide)
+    got = decay.chunkwise(*single, causal=causal, chunk=chunk)[0]
+    assert (got - want).abs().max() < 2e-6 * want.abs().max()
+    for x, y in zip(grads(got.sum(), single), grads(want.sum(), wide), strict=True):
+        assert (x - y).abs().max() < 1e-5 * y.abs().max()
+
+
+def test_decay_in_bfloat16_accumulates_in_float32() -> None:
+    q, k, v, g, state = of_decay("head")(-torch.rand(2, 3, 257), 4, 5)
+    half = [x.bfloat16() for x in (q, k, v)]
+    wide = [x.double() for x in (*half, g / 100, state)]
+    want, final = reference.recurrence(*wide)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        o, s = decay.chunkwise(*half, g / 100, state)
+        _, stepped = decay.step(*(x[:, :, :1] for x in half), g / 100, state)
+    assert o.dtype == s.dtype == stepped.dtype == torch.float32
+    close((s.double(), o.double()), (final, want), 1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_cost_of_decay_is_linear_in_length(causal: bool) -> None:
+    def flops(t: int) -> int:
+        x = torch.zeros(1, 1, t, 4, requires_grad=True)
+        with FlopCounterMode(display=False) as count:
+            decay.chunkwise(x, x, x, torch.zeros(1), causal=causal, chunk=4)[0].sum().backward()
+        return count.get_total_flops()
+
+    assert flops(8192) < 4.1 * flops(2048)
