@@ -1,4 +1,4 @@
-"""The program for a GPU runs on a CPU: a job of each part, rows and errors, what is packed."""
+"""The program for a GPU runs on a CPU; a step's kernels and bytes stay within their bounds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from multiprocessing import Event
 from pathlib import Path
 
 import pytest
+import torch
 from benchmarks.gpu import meter
 from benchmarks.gpu.__main__ import WAVES, main
 from benchmarks.gpu.job import Setting
 from benchmarks.gpu.meter import measured, traced
+from benchmarks.gpu.steps import PRESETS
+from benchmarks.gpu_budget import Budget, budget, held
 
 from chimera.paths import ROOT
 
@@ -100,3 +103,26 @@ def test_every_job_has_a_row(tmp_path: Path, job: str) -> None:
     if job == "packed gemlite":
         pytest.skip("its kernels need CUDA")
     assert main([*TINY, "--seconds", "500", "--out", str(tmp_path), "--only", job]) == 0
+
+
+def test_what_is_counted() -> None:
+    x = torch.ones(8, 1).expand(8, 4)
+    assert held(x) == 8 * 4
+    with Budget() as found:
+        y = x @ torch.ones(4, 2)  # ones is a kernel too
+        y.view(-1).relu_()
+        y.sum().item()
+    assert (found.kernels, found.reads, found.flops) == (4, 1, 2 * 8 * 4 * 2)
+    # empty and filled; product; read and written; read, and the sum
+    assert found.bytes == 32 + (32 + 32 + 64) + (64 + 64) + (64 + 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "gigabytes"),
+    [("bert", 2000, 73), pytest.param("attention", 1540, 108, marks=pytest.mark.slow)],
+)
+def test_a_step_takes_no_more_than_it_did(name: str, kernels: int, gigabytes: float) -> None:
+    found = budget(PRESETS[name])
+    assert found.kernels <= kernels
+    assert found.bytes / 1e9 <= gigabytes
+    assert found.reads == 0

@@ -55,10 +55,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_shell_completes_commands_and_their_words(
-    line: str,
-    words: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, words: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/chimera", "-sc", "query=bash"])
     monkeypatch.setenv("COMP_LINE", line)

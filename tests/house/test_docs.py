@@ -1,21 +1,24 @@
-"""Links and anchors of the pages resolve, and every command in them does what it says."""
+"""Links and anchors of the pages resolve, commands in them do what they say, the site builds."""
 
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from chimera.cli.main import main
 from chimera.config.compose import compose, plain
-from chimera.config.groups import groups
+from chimera.config.groups import ZOO, groups
 from chimera.config.tables import load, tables
 from chimera.errors import UserError
 from chimera.paths import ROOT
@@ -271,3 +274,24 @@ def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     for block in blocks:
         exec(block, {"__name__": "page"})
     assert list((tmp_path / "runs").glob("*/run.json"))
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install .[docs]")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    cards = {file.stem for file in (tmp_path / "cards").glob("*.html")} - {"index"}
+    assert cards == {f"{group}-{name}" for group in ZOO for name in groups()[group]}
+    pages = {file.stem for file in (tmp_path / "tables").glob("*.html")} - {"index"}
+    assert pages == {table.replace("/", "-") for table in tables()}
+    assert "times of tables" not in (tmp_path / "scales.html").read_text(encoding="utf-8")
+    assert "chimera.contract.Mixer" in (tmp_path / "api.html").read_text(encoding="utf-8")
+    for page in tmp_path.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for address in re.findall(r'(?:href|src)="([^"#:?]+)(?:#[^"]*)?"', text):
+            if not address.startswith("/"):
+                assert (page.parent / unquote(address)).exists(), f"{page.name}: {address}"

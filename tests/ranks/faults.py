@@ -5,13 +5,57 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.torture import job
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+
+from tests.torture import faults, job
+
+
+class Fault(Callback):
+    """Acts before a step, if its marker file is not there yet.
+
+    Args:
+        kind: kill (SIGKILL), term (SIGTERM), stall (SIGSTOP), raise, poison (a loss of NaN), or
+            full (no room for the next checkpoint).
+        rank: of the process.
+        step: optimiser steps taken before.
+        marker: file that is made when the fault happens.
+    """
+
+    def __init__(self, *, kind: str, rank: int, step: int, marker: str) -> None:
+        self.kind, self.rank, self.step, self.marker = kind, rank, step, Path(marker)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        here = trainer.global_step == self.step and trainer.global_rank == self.rank
+        if not here or self.marker.exists():
+            return
+        self.marker.touch()
+        if self.kind == "raise":
+            raise RuntimeError("planted")
+        if self.kind == "poison":
+            whole = pl_module.total_loss
+            pl_module.total_loss = lambda *given: _once(pl_module, whole, given)
+        elif self.kind == "full":
+            faults.full_at("checkpoint", 1)
+        else:
+            names = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stall": signal.SIGSTOP}
+            os.kill(os.getpid(), names[self.kind])
+
+
+def _once(task: Any, whole: Any, given: Any) -> Any:
+    """A loss of NaN, and the task's own from then on."""
+    task.total_loss = whole
+    return whole(given[0] * float("nan"), *given[1:])
+
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("kill", "term", "stall", "raise", "poison", "skip", "full")
@@ -58,7 +102,7 @@ def fault_words(kind: str, rank: int, step: int, marker: Path) -> list[str]:
     """Overrides that plant a fault in a process, once."""
     fault = {"kind": kind, "rank": rank, "step": step, "marker": marker}
     words = [f"+callbacks.fault.{key}={value}" for key, value in fault.items()]
-    return [*words, "+callbacks.fault._target_=tests.ranks.fault.Fault"]
+    return [*words, "+callbacks.fault._target_=tests.ranks.faults.Fault"]
 
 
 def train(folder: Path, to: Path, *more: str) -> subprocess.CompletedProcess[str]:

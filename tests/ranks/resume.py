@@ -24,7 +24,7 @@ WHOLE = own("whole", PLAIN)
 def half(setting: Setting, folder: Path) -> Combination:
     """The run with a callback that stops it half-way, the first time."""
     fault = {
-        "_target_": "tests.ranks.fault.Fault",
+        "_target_": "tests.ranks.faults.Fault",
         "kind": "term",
         "rank": setting.world - 1,
         "step": STEPS // 2,

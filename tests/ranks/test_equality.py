@@ -11,8 +11,8 @@ import pytest
 
 from tests.golden import inputs
 from tests.golden.combinations import ALL, STEPS, Combination
-from tests.ranks.equality import ALONE, EXTRA, UNCAPPED, Setting, difference, losses, place
-from tests.ranks.forked import said, train
+from tests.ranks.equality import ALONE, EXTRA, UNCAPPED, Setting, difference, losses, place, said
+from tests.ranks.equality import train_forked as train
 from tests.ranks.resume import WHOLE, half
 
 #: Relative difference of a loss that sums in another order explain; in half precision that of

@@ -14,8 +14,8 @@ import pytest
 
 from chimera.rundir.directory import RunDir
 from tests.ranks import faults
+from tests.ranks.equality import together
 from tests.ranks.faults import losses
-from tests.ranks.forked import together
 from tests.torture import job
 
 

@@ -57,8 +57,7 @@ def test_a_margin_does_not_reach_below_zero(values: tuple[float, float], at_zero
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
-    [(600.0, "unigram"), (60.0, "unigram 622.2 →"), (9e3, "← unigram 622.2")],
+    ("value", "shown"), [(600.0, "unigram"), (60.0, "unigram 622.2 →"), (9e3, "← unigram 622.2")]
 )
 def test_a_trivial_predictor_far_from_the_rows_is_named_at_the_edge(
     value: float, shown: str

@@ -93,10 +93,7 @@ ATTACKS: dict[str, tuple[Change, str]] = {
     "interpolated": (interpolated, "mixer.kv_heads=${oc.create:"),
     "environment": (put("model.dropout", "${oc.env:HOME}"), "model.dropout=${oc.env:HOME}"),
     "missing": (put("model.dim", "???"), "model.dim=???"),
-    "trainer": (
-        put("trainer.plugin", EVIL),
-        f"trainer.plugin._target_={CODE}.run is not declared",
-    ),
+    "trainer": (put("trainer.plugin", EVIL), f"trainer.plugin._target_={CODE}.run is not declared"),
     "unknown argument": (put("model.builder", f"{CODE}.run"), "model.builder is n"),
     "wrong type": (put("model.dim", [f"{CODE}.run"]), "model.dim="),
     "no part": (lambda config, _: config.pop("mixer"), "no node mixer"),

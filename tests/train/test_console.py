@@ -14,12 +14,7 @@ from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.optim.optimizer import groups
-from chimera.train.console import (
-    report,
-    show_draws,
-    show_frozen,
-    show_parameters,
-)
+from chimera.train.console import report, show_draws, show_frozen, show_parameters
 from chimera.train.model_summary import ternary_by_component
 
 

@@ -57,9 +57,7 @@ def test_a_job_is_finished(records: list[dict[str, Any]]) -> None:
     assert end.get("exit_code", 0) == 0
 
 
-def test_charts_of_gradients_rates_experts_and_skipped_steps(
-    records: list[dict[str, Any]],
-) -> None:
+def test_charts_of_gradients_rates_experts_and_skipped_steps(records: list[dict[str, Any]]) -> None:
     points = [point["item"] for point in of(records, "history")]
     training = [point for point in points if "train/loss" in point]
     assert [point["trainer/global_step"] for point in training] == [1, 2, 3, 4]
