@@ -15,7 +15,7 @@ from statistics import fmean
 
 from evidence import Ratio, Report, Seeds, at_own_rate, by_row, ratio, report, runs, table
 
-from chimera.config import row_learning_rates as rates
+from chimera.config.tables import chosen_rate
 from chimera.report import formatting
 
 #: By table: steps of the report, seed of the runs whose time counts, budgets of FLOPs and seconds
@@ -89,7 +89,7 @@ def budgets(path: str) -> Budgets:
     assert of is not None
     names = [row.name for row in of.table.rows if row.name in of.rows.index]
     quiet = kept[(kept["trainer.max_steps"] == number) & (kept["seed"] == timed)]
-    own = quiet["row"].map({row: rates.chosen(path, row, of.scale) for row in names})
+    own = quiet["row"].map({row: chosen_rate(path, row, of.scale) for row in names})
     quiet = quiet[quiet["optim.lr"].astype(float) == own.astype(float)]
     length = "data.seq_len" if "data.seq_len" in quiet else "model.max_len"
     tokens = quiet.groupby("row")[["data.batch_size", length]].first().astype(float).prod(axis=1)

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 from IPython.display import Markdown, display
 
-from chimera.config import row_learning_rates as rates
-from chimera.config.tables import Table, load
+from chimera.config.tables import Table, best_rates, chosen_rate, load, tried
 from chimera.paths import EXPERIMENTS, ROOT
 from chimera.report import formatting
 from chimera.report.stats import Difference, corrected, paired
@@ -58,8 +57,8 @@ def _records(tables: tuple[str, ...]) -> pd.DataFrame:
 
 def at_own_rate(found: pd.DataFrame, table: str, scale: str = "medium") -> pd.DataFrame:
     """Runs of a table at each row's chosen learning rate, without the seeds that chose it."""
-    choosing = {line.seed for line in rates.lines_at(table, scale)}
-    own = {row: rates.chosen(table, row, scale) for row in found["row"].unique()}
+    choosing = {line.seed for line in tried(table, scale)}
+    own = {row: chosen_rate(table, row, scale) for row in found["row"].unique()}
     kept = found["optim.lr"].astype(float) == found["row"].map(own).astype(float)
     return found[kept & ~found["seed"].isin(choosing)]
 
@@ -172,7 +171,7 @@ class Report:
     @property
     def own_rates(self) -> set[str]:
         """Rows with a learning rate that was chosen for them on another seed."""
-        chosen = {line.row for line in rates.lines_at(self.table.path, self.scale)}
+        chosen = {line.row for line in tried(self.table.path, self.scale)}
         return chosen & set(self.rows.index) & {row.name for row in self.table.rows}
 
 
@@ -319,8 +318,8 @@ def order(of: Report) -> str:
 
 def choosing(path: str, scale: str = "medium") -> pd.DataFrame:
     """Runs that chose the rates of a table's rows: row, rate, seed, `shown` (bold: the chosen)."""
-    lines = rates.lines_at(path, scale)
-    chosen = rates.best(lines, load(path).better)
+    lines = tried(path, scale)
+    chosen = best_rates(lines, load(path).better)
     found = []
     for line in sorted(lines, key=lambda line: line.seed):
         shown = "not finite" if line.value is None else f"{line.value:.4g}"
@@ -340,7 +339,7 @@ def edges(path: str, steps: int) -> list[dict[str, str]]:
         tried = {float(rate): by_seed(part, of.table.metric) for rate, part in own}
         tried = {rate: values for rate, values in tried.items() if values.keys() & reported}
         for rate, values in tried.items() if len(tried) > 1 else ():
-            bold = "**" * (rate == rates.chosen(path, row, "medium"))
+            bold = "**" * (rate == chosen_rate(path, row, "medium"))
             shown: list[list[str]] = [[], []]
             for seed, value in values.items():
                 shown[seed in reported].append(formatting.number(value, 4))

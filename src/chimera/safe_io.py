@@ -50,21 +50,26 @@ def read_text(file: Path, errors: str = "strict") -> str:
     return file.read_text(encoding="utf-8", errors=errors)
 
 
-def read_yaml(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path, *, own: bool = False) -> dict[str, Any]:
     """The mapping in a YAML file.
+
+    Args:
+        file: any.
+        own: no stranger wrote the file; it may repeat a node by an alias, and hold nothing.
 
     Raises:
         UserError: it holds something else than plain values.
     """
     try:
         text = read_text(file)
-        _check_events(file, text)
+        if not own:
+            _check_events(file, text)
         loaded = yaml.load(text, LOADER)
     except UserError:  # which is a ValueError
         raise
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise _unreadable(file, error) from error
-    return _mapping(file, loaded)
+    return _mapping(file, {} if own and loaded is None else loaded)
 
 
 def read_json(file: Path) -> dict[str, Any]:

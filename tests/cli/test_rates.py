@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chimera.cli import rates
-from chimera.config import row_learning_rates
+from chimera.config import tables
 from chimera.report.markdown import report
 from chimera.report.table_results import read_results
 from tests.config.folders_kit import folders
@@ -158,7 +158,7 @@ def test_some_rows_can_be_chosen_for_and_the_report_names_the_others(
         make(TABLE, values, overrides=("scale=smoke", f"optim.lr={rate:g}"))
     with folders(monkeypatch, folder):
         rates.main([*WORDS, "rows=layernorm"])  # keeps qdyt's
-        rows = [line.row for line in row_learning_rates.tried(TABLE) if line.scale == "smoke"]
+        rows = [line.row for line in tables.tried(TABLE) if line.scale == "smoke"]
         assert list(dict.fromkeys(rows)) == ["layernorm", "qdyt"], "in the table's order"
         make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})
         summary = read_results(TABLE, ["scale=smoke"], [0])

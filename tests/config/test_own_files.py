@@ -33,7 +33,7 @@ CHOICES = [
     ("scale=mine", "bounds: {model.dim: x}", r"mine: bounds\.model\.dim=x is not allowed"),
     ("scale=mine", "valuess: {seed: 1}", "mine: valuess .* did you mean 'values'"),
     ("scale=mine", "choices: {dta: pydocs}", r"mine: choices\.dta .* did you mean 'data'"),
-    ("scale=mine", "choices: {data: pydcs}", r"mine: choices\.data=pydcs is not known"),
+    ("scale=mine", "choices: {data: pydcs}", r"mine: choices\.data=pydcs .* did you mean 'pydocs'"),
     ("scale=mine", "bounds: {a: [", r"mine\.yaml.*line"),
     (
         "preset=mine",

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from chimera.config.compose import compose
-from chimera.config.row_learning_rates import SUFFIX, Tried, best, tried
-from chimera.config.tables import load, tables
+from chimera.config.tables import RATES, Tried, best_rates, load, tables, tried
 from chimera.errors import UserError
 from tests.config.folders_kit import folders
 
@@ -28,7 +27,7 @@ def rate(*overrides: str) -> float:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    file = tmp_path / f"{TABLE}{SUFFIX}"
+    file = tmp_path / f"{TABLE}{RATES}"
     file.parent.mkdir()
     file.write_text(LINES)
     return tmp_path
@@ -52,7 +51,7 @@ def test_a_users_rates_replace_ours_row_by_row(
 ) -> None:
     ours = {line.row: line for line in tried(TABLE) if line.scale == "medium"}
     assert ours.keys() >= {"qdyt", "layernorm"}
-    (folder / f"{TABLE}{SUFFIX}").write_text(LINES + "medium,qdyt,0.5,100,1\n")
+    (folder / f"{TABLE}{RATES}").write_text(LINES + "medium,qdyt,0.5,100,1\n")
     usual = rate(f"+{TABLE}=layernorm", "scale=medium")
     with folders(monkeypatch, folder):
         assert rate(f"+{TABLE}=qdyt", "scale=medium") == 0.5
@@ -64,18 +63,18 @@ def test_the_best_mean_over_all_seeds_wins_and_the_lowest_rate_at_a_tie() -> Non
         return [Tried("small", "a", rate, seed, value) for rate, seed, value in of]
 
     one = lines((0.4, 100, 2.0), (0.1, 100, 2.0), (0.2, 100, 1.0))
-    assert best(one, "higher") == {"a": 0.1}
-    assert best(one, "lower") == {"a": 0.2}
-    assert best(lines((0.1, 100, None)), "lower") == {}
+    assert best_rates(one, "higher") == {"a": 0.1}
+    assert best_rates(one, "lower") == {"a": 0.2}
+    assert best_rates(lines((0.1, 100, None)), "lower") == {}
     two = lines((0.1, 100, 3.0), (0.2, 100, 1.0), (0.4, 100, 0.5), (0.1, 101, 3.0), (0.2, 101, 9.0))
-    assert best(two, "lower") == {"a": 0.1}  # 0.4 lacks a seed
-    assert best(two, "higher") == {"a": 0.2}
+    assert best_rates(two, "lower") == {"a": 0.1}  # 0.4 lacks a seed
+    assert best_rates(two, "higher") == {"a": 0.2}
     three = [*two, *lines((0.1, 102, None), (0.2, 102, 20.0))]
-    assert best(three, "lower") == {"a": 0.2}
+    assert best_rates(three, "lower") == {"a": 0.2}
 
 
 def test_an_unreadable_file_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / f"{TABLE}{SUFFIX}").write_text("scale,row,rate\nsmoke,qdyt,fast\n")
+    (folder / f"{TABLE}{RATES}").write_text("scale,row,rate\nsmoke,qdyt,fast\n")
     with (
         folders(monkeypatch, folder),
         pytest.raises(UserError, match="line 2, rate: input should be"),

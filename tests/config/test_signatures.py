@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hydra.utils import get_object
 
-from chimera.config import signatures
+from chimera.config import schema
 from chimera.paths import CONF
 
 
@@ -22,7 +22,7 @@ def targets() -> list[str]:
 
     def walk(node: object) -> None:
         if isinstance(node, dict):
-            if str(node.get("_target_")).startswith(signatures.SLOW):
+            if str(node.get("_target_")).startswith(schema.SLOW):
                 found.add(node["_target_"])
             for inner in node.values():
                 walk(inner)
@@ -42,11 +42,9 @@ def test_reading_is_as_good_as_importing(target: str, monkeypatch: pytest.Monkey
         for p in inspect.signature(known).parameters.values()
         if p.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert signatures.keywords(target) is None  # imported by now
-    monkeypatch.setattr(
-        signatures, "sys", SimpleNamespace(modules={})
-    )  # as if nothing were imported
-    read = signatures.keywords(target)
+    assert schema.keywords(target) is None  # imported by now
+    monkeypatch.setattr(schema, "sys", SimpleNamespace(modules={}))  # as if nothing were imported
+    read = schema.keywords(target)
     assert read is not None
     assert read.keys() == expected.keys()
     same = {key for key, hint in read.items() if repr(hint) == repr(expected[key])}
@@ -55,7 +53,7 @@ def test_reading_is_as_good_as_importing(target: str, monkeypatch: pytest.Monkey
     }
     assert same | opaque == expected.keys()
     if hasattr(known, "causal"):
-        assert signatures.attribute(target, "causal") is known.causal
+        assert schema.attribute(target, "causal") is known.causal
 
 
 def test_checking_a_task_and_its_callbacks_imports_no_lightning() -> None:

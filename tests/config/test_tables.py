@@ -11,8 +11,7 @@ from chimera import dotted
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
-from chimera.config.init_from import pending
-from chimera.config.start_model import row_overrides
+from chimera.config.start_model import pending, row_overrides
 from chimera.config.tables import RowRun, jobs, load, tables, title_of
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS

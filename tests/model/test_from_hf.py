@@ -142,7 +142,7 @@ def test_what_cannot_be_taken_is_one_line(tmp_path: Path) -> None:
     theirs("llama", tmp_path / "llama")
     refusals: dict[str, tuple[dict[str, Any], str]] = {
         "bert": ({"model_type": "bert"}, "no part here takes weights of model_type bert"),
-        "text": ({"hidden_size": "32; rm"}, "hidden_size='32; rm', no value of it"),
+        "text": ({"hidden_size": "32; rm"}, "hidden_size=32; rm is not allowed"),
         "huge": ({"num_hidden_layers": 10**9}, "has 1000000000 layers for"),
         "yarn": ({"rope_parameters": {"rope_type": "yarn"}}, "has rope_type=yarn"),
         "act": ({"hidden_act": "gelu"}, "has hidden_act=gelu, which ffn=swiglu lacks"),

@@ -71,7 +71,7 @@ ATTACKS: dict[str, tuple[Change, str]] = {
         put("ffn", {"_target_": "functools.partial", "_args_": [EVIL], "_partial_": True}),
         "ffn._target_=functools.partial is not declared",
     ),
-    "not recursive": (put("position._recursive_", False), "position._recursive_=False"),
+    "not recursive": (put("position._recursive_", False), "position._recursive_=false"),
     "positional": (put("position._args_", ["x"]), "position._args_=["),
     "partial that is no truth": (put("position._partial_", EVIL), "position._partial_={"),
     "target that is no text": (

@@ -18,9 +18,8 @@ from hydra.utils import instantiate
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO, read_folders
-from chimera.config.init_from import causal_of, location
 from chimera.config.schema import check_node, check_value
-from chimera.config.start_model import wait_for_all
+from chimera.config.start_model import causal_of, location, wait_for_all
 from chimera.data.batch.module import DataModule
 from chimera.dotted import flatten
 from chimera.errors import UserError, unknown

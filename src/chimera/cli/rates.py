@@ -4,7 +4,7 @@
     chimera rates saidl/hybrids scale=medium rates=1e-3,2e-3,4e-3 seed=100,101
 
 Writes experiments/<table>.rates.csv, from which training and reports take the rate of each row at
-that scale (`config/row_learning_rates.py`). On the first seed a row needs the rates next to its
+that scale (`config/tables.py`). On the first seed a row needs the rates next to its
 best one; on every other seed the two best of the first, and the mean decides. If a run is missing,
 the command that trains it is named and nothing is written.
 """
@@ -14,11 +14,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from chimera.cli.command import command
-from chimera.config.row_learning_rates import COLUMNS, SUFFIX, Tried, best, tried
-from chimera.config.tables import Table, load, tables
+from chimera.config.tables import RATES, Table, Tried, best_rates, load, tables, tried
 from chimera.errors import UserError
 from chimera.paths import EXPERIMENTS
 from chimera.safe_io import write_atomic
@@ -66,9 +65,9 @@ def main(options: Options, words: list[str]) -> int:
         [*kept, *lines],
         key=lambda line: (line.scale, order.get(line.row, len(order)), line.rate, line.seed),
     )
-    file = EXPERIMENTS / f"{table.path}{SUFFIX}"
+    file = EXPERIMENTS / f"{table.path}{RATES}"
     write_atomic(file, _csv(all_lines))
-    rates = best(lines, table.better)
+    rates = best_rates(lines, table.better)
     for row, rate in rates.items():
         of_row = sorted((line for line in lines if line.row == row), key=lambda line: line.rate)
         end = " (at an end of the tried rates)" * (rate in (of_row[0].rate, of_row[-1].rate))
@@ -133,7 +132,7 @@ def _absent(
 def _csv(lines: Sequence[Tried]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(each.name for each in fields(Tried))
     for line in lines:
         value = "" if line.value is None else repr(line.value)
         words = line.scale, line.row, f"{line.rate:g}", line.seed, value

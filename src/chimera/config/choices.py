@@ -8,20 +8,19 @@ of them follow from the list of files, so each distinct set of choices is compos
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache, partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from chimera import dotted
-from chimera.config import signatures
 from chimera.config.groups import groups, is_part
 from chimera.config.hydra_calls import listed_files, one_line
-from chimera.config.schema import check_value
+from chimera.config.schema import attribute, check_value
 from chimera.config.settings import Scale
-from chimera.errors import UserError, nearest, unknown
+from chimera.errors import unknown
 
 #: Key of a part's YAML that chooses other parts.
 COMPANIONS = "with"
@@ -29,11 +28,6 @@ COMPANIONS = "with"
 AT = "at"
 #: Keys of a file that speak of choices; the composition leaves them out.
 _OF_CHOICES = (COMPANIONS, AT, "needs")
-#: What a scale may say, and the type of an entry; null takes a scale's own entry away.
-_KINDS = {
-    kind: get_args(hint)[1] | None
-    for kind, hint in get_type_hints(Scale, include_extras=True).items()
-}
 #: Marks a key that the command line does not set.
 UNSET: Any = object()
 
@@ -104,36 +98,15 @@ def _check_implied(where: str, group: str, node: Mapping[str, Any]) -> None:
     Raises:
         UserError: an unknown scale, choice or kind of setting, or a value of another type.
     """
-    check_value(f"{where}: {COMPANIONS}", node.get(COMPANIONS), dict[str, str] | None)
-    _check_options(f"{where}: {COMPANIONS}.", node.get(COMPANIONS) or {})
-    places = {f"{where}: ": {k: v for k, v in node.items() if k != "_target_"}}
-    if group != "scale":
-        check_value(f"{where}: {AT}", node.get(AT), dict[str, Any] | None)
-        _check_names(f"{where}: {AT}.", node.get(AT) or {}, groups()["scale"])
-        places = {f"{where}: {AT}.{scale}.": own for scale, own in (node.get(AT) or {}).items()}
-    for place, own in places.items():
-        check_value(place.rstrip(": ."), own, dict[str, Any] | None)
-        _check_names(place, own or {}, _KINDS)
-        for kind, entries in (own or {}).items():
-            check_value(f"{place}{kind}", entries, dict[str, Any] | None)
-            for key, value in (entries or {}).items():
-                check_value(f"{place}{kind}.{key}", value, _KINDS[kind])
-        _check_options(f"{place}choices.", (own or {}).get("choices") or {})
-
-
-def _check_names(where: str, given: Iterable[str], names: Iterable[str]) -> None:
-    for name in given:
-        if name not in names:
-            near = nearest(name, names)
-            raise UserError(f"{where}{name} is no key here{near} (it takes {', '.join(names)})")
-
-
-def _check_options(where: str, options: Mapping[str, str | None]) -> None:
-    for group, option in options.items():
-        if group not in groups():
-            _check_names(where, [group], [name for name in groups() if is_part(name)])
-        if option is not None and option not in groups()[group]:
-            raise unknown(f"{where}{group}", option, groups()[group])
+    one_of = cast(Any, Literal)
+    options = {g: one_of[tuple(names)] for g, names in groups().items() if is_part(g)}
+    or_none = {group: names | None for group, names in options.items()}
+    kinds = get_type_hints(Scale, include_extras=True) | {"choices": or_none}
+    says = {COMPANIONS: options, AT: dict.fromkeys(groups()["scale"], kinds)}
+    if group == "scale":
+        check_value(f"{where}:", node, kinds | {"_target_": str})
+    else:
+        check_value(f"{where}:", {key: node[key] for key in says if key in node}, says)
 
 
 @cache
@@ -184,11 +157,11 @@ def implied_choices(choices: Sequence[str], settings: Mapping[str, Any]) -> tupl
 def _of_scale(chosen: Selection) -> dict[str, str]:
     """Choices that the scale makes."""
     general, own = _scale(chosen)
-    options = dict(general["choices"])
-    if options and not signatures.attribute(str(chosen.value("task._target_")), "plain_text", True):
+    options = general["choices"]
+    if options and not attribute(str(chosen.value("task._target_")), "plain_text", True):
         # The scale's data set is plain text; it cannot replace labelled examples.
         options = {g: o for g, o in options.items() if g not in ("data", "tokenizer")}
-    options |= own.get("choices", {})
+    options = options | own["choices"]
     return {group: option for group, option in options.items() if option is not None}
 
 
@@ -229,18 +202,20 @@ def scale_of(chosen: Selection) -> dict[str, Any]:
     A null takes a bound, a choice or a share away.
     """
     general, own = _scale(chosen)
-    merged = {**general, **{kind: general.get(kind, {}) | node for kind, node in own.items()}}
+    merged = general | {kind: general[kind] | entries for kind, entries in own.items()}
     for kind in ("bounds", "choices", "shares"):
-        entries = merged.get(kind, {}).items()
-        merged[kind] = {key: value for key, value in entries if value is not None}
+        merged[kind] = {key: value for key, value in merged[kind].items() if value is not None}
     return merged
 
 
 def _scale(chosen: Selection) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The scale's file, and what presets and rows say at it."""
-    own: dict[str, dict[str, Any]] = {}
-    for _, _, node in chosen.files:
+    kinds = dict[str, dict[str, Any]]((kind.name, {}) for kind in fields(Scale))
+    own = dict(kinds)
+    general: dict[str, Any] = dict(kinds)
+    for group, _, node in chosen.files:
+        if group == "scale":
+            general |= {key: value or {} for key, value in node.items()}
         for kind, entries in ((node.get(AT) or {}).get(chosen.options["scale"]) or {}).items():
-            own[kind] = own.get(kind, {}) | entries if entries is not None else {}
-    of_file = next((node for group, _, node in chosen.files if group == "scale"), {})
-    return {kind: of_file.get(kind) or {} for kind in _KINDS} | of_file, own
+            own[kind] = {} if entries is None else own[kind] | entries
+    return general, own

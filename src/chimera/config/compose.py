@@ -7,13 +7,13 @@ a *part* is a choice of a group such as `mixer=`; the *start model* is the one o
 
 1. *Overrides* are written in one way and parsed; an unknown choice is refused (`overrides.py`).
 2. *Choices* that presets, rows, the start model, the scale and parts imply are found in Hydra's
-   list of files (`start_model.py`, `init_from.py`, `choices.py`).
+   list of files (`start_model.py`, `choices.py`).
 3. *Files* of all choices are merged. The result is cached by the choices; each call gets a copy.
 4. *Values* (`key=value`) are set. A preset's setting of a part that the command line replaced is
    dropped. A key that no chosen part has is refused, naming the nearest. The choices and the row
    are written into the configuration.
 5. *Scale*: its values, shares and bounds (`scale.py`); then the learning rate chosen for the row
-   (`row_learning_rates.py`), `debug=`, `precision=auto` (`precision.py`).
+   (`tables.py`), `debug=`, `precision=auto` (`precision.py`).
 6. *Start model and teacher*: their nodes, tokenizer and identities are put in.
 
 The command line wins: steps 5 and 6 leave alone the keys that it has set. Afterwards
@@ -32,7 +32,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera import dotted
-from chimera.config import init_from, precision, row_learning_rates, tables
+from chimera.config import precision, start_model, tables
 from chimera.config.choices import (
     configuration,
     implied_choices,
@@ -46,7 +46,6 @@ from chimera.config.hydra_calls import one_line
 from chimera.config.overrides import CommandLine, read, refuse_unknown, set_values
 from chimera.config.scale import apply_debug, apply_scale, drop_unused_preset_keys
 from chimera.config.schema import call_later, check_value
-from chimera.config.start_model import row_overrides, start_model, teacher_overrides
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.errors import UserError
 from chimera.program import command_name
@@ -79,12 +78,14 @@ def compose(overrides: Sequence[str]) -> DictConfig:
         check_value(key, dotted.get(cfg, key), str | None)
     _name_choices(cfg, chosen.options)
     apply_scale(cfg, scale_of(chosen), set(line.settings))
-    row_learning_rates.apply(cfg, set(line.settings))
+    if cfg.table and "optim.lr" not in line.settings:
+        rate = tables.chosen_rate(cfg.table.name, cfg.table.row, cfg.choices.scale)
+        cfg.optim.lr = rate or cfg.optim.lr
     apply_debug(cfg, chosen, line.settings)
     precision.resolve(cfg)
     cfg.init_from = start
-    init_from.apply_source(cfg, source, line.settings)
-    init_from.apply_checkpoint(cfg)
+    start_model.apply_source(cfg, source, line.settings)
+    start_model.apply_checkpoint(cfg)
     if cfg.task.get("teacher"):
         cfg.task.teacher_run = _teacher_identity(cfg.task.teacher, line.texts)
     return cfg
@@ -113,15 +114,15 @@ def final_choices(overrides: Sequence[str]) -> list[str]:
 
 def _all_choices(
     line: CommandLine,
-) -> tuple[str | None, init_from.Source | None, tuple[str, ...]]:
+) -> tuple[str | None, start_model.Source | None, tuple[str, ...]]:
     """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
-    start = start_model(select(tuple(line.choices)), line)
+    start = start_model.start_model(select(tuple(line.choices)), line)
     source = _source(start, line.texts) if start else None
-    choices = [*init_from.source_choices(source, start, line.settings), *line.choices]
+    choices = [*start_model.source_choices(source, start, line.settings), *line.choices]
     return start, source, implied_choices(choices, line.settings)
 
 
-def _source(start: str, overrides: Sequence[str]) -> init_from.Source | None:
+def _source(start: str, overrides: Sequence[str]) -> start_model.Source | None:
     """The Chimera model that `init_from` names; None if it names a Hugging Face model.
 
     Raises:
@@ -130,14 +131,15 @@ def _source(start: str, overrides: Sequence[str]) -> init_from.Source | None:
     if not start.startswith(tables.ROW):
         # Naming the Hugging Face model on the command line is trusting it; a file's word is not.
         trust = any(override.startswith("model.name=") for override in overrides)
-        return init_from.source(start, trust=trust)
-    of_row = tuple(row_overrides(start, overrides))
+        return start_model.source(start, trust=trust)
+    of_row = tuple(start_model.row_overrides(start, overrides))
     try:
         config = _composed(of_row)
     except UserError as error:
         raise UserError(f"init_from={start}: {error}") from error
     run = RunDir.of(config)
-    return init_from.Source(config, run.checkpoints / "best.ckpt", run.tokenizer, identity(config))
+    weights = run.checkpoints / "best.ckpt"
+    return start_model.Source(config, weights, run.tokenizer, identity(config))
 
 
 def _teacher_identity(teacher: str, overrides: Sequence[str]) -> str:
@@ -151,7 +153,7 @@ def _teacher_identity(teacher: str, overrides: Sequence[str]) -> str:
         UserError: no such row, or a directory without a run.
     """
     if teacher.startswith(tables.ROW):
-        return identity(_composed(tuple(teacher_overrides(teacher, overrides))))
+        return identity(_composed(tuple(start_model.teacher_overrides(teacher, overrides))))
     directory = RunDir(Path(teacher))
     trusted_model(
         recorded(directory),
@@ -187,13 +189,12 @@ def _table(options: Mapping[str, str], node: Any) -> dict[str, Any] | None:
     Raises:
         UserError: a table is chosen without a row, which only a sweep may do.
     """
-    experiments = {group: option for group, option in options.items() if is_experiment(group)}
-    rows = [(group, option) for group, option in experiments.items() if "/" in group]
-    if rows:
+    chosen = [(group, option) for group, option in options.items() if is_experiment(group)]
+    if rows := [each for each in chosen if "/" in each[0]]:
         return {"name": rows[-1][0], "row": rows[-1][1], **(node or {})}
-    if not experiments:
+    if not chosen:
         return None
-    paper, table = next(iter(experiments.items()))
+    paper, table = chosen[0]
     raise UserError(
         f"+{paper}={table} is a table; run all its rows with {command_name('train')} -m"
         f" +{paper}={table}, or one with +{paper}/{table}=<row>:"

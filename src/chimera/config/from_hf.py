@@ -12,31 +12,32 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+from annotated_types import Gt, Lt
 from omegaconf import OmegaConf
 
 from chimera.config import choices
 from chimera.config.groups import defaults, groups, node
-from chimera.config.schema import check_node
+from chimera.config.schema import check_node, check_value
 from chimera.errors import UserError
 from chimera.rundir.tensors import names, read_config
 
 PREFIX = "hf:"
 #: Groups that are asked; the quantiser is that of the command line.
 ASKED = ("mixer", "norm", "ffn", "position")
-#: Keys of config.json whose values are used, by type.
-EXPECTED: dict[tuple[type, ...], str] = {
-    (int, float): """hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
-        intermediate_size rms_norm_eps layer_norm_epsilon rope_theta partial_rotary_factor
-        state_size expand conv_kernel n_groups num_heads chunk_size linear_num_value_heads
-        linear_num_key_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim
-        num_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size
-        decoder_sparse_step""",
-    (bool,): "tie_word_embeddings attention_bias norm_topk_prob",
-    (str,): "model_type hidden_act",
+#: Keys of config.json whose values are used, by type; no model has a larger number.
+NUMBERS = """hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+    intermediate_size rms_norm_eps layer_norm_epsilon rope_theta partial_rotary_factor
+    state_size expand conv_kernel n_groups num_heads chunk_size linear_num_value_heads
+    linear_num_key_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim
+    num_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size
+    decoder_sparse_step"""
+EXPECTED: dict[str, Any] = {
+    **dict.fromkeys(NUMBERS.split(), Annotated[float, Gt(0), Lt(2**40)] | None),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "norm_topk_prob"), bool | None),
+    **dict.fromkeys(("model_type", "hidden_act"), str | None),
 }
-LARGEST = 2**40  # of a number; no model has a larger one
 
 
 def folder_of(init_from: str) -> Path:
@@ -54,13 +55,8 @@ def checkpoint_config(folder: Path) -> dict[str, Any]:
     rope = config.get("rope_parameters")
     if isinstance(rope, dict):  # transformers 5 keeps them together
         config = {**rope, **config}
-    for types, keys in EXPECTED.items():
-        for key in keys.split():
-            value = config.get(key)
-            good = isinstance(value, types) and isinstance(value, bool) == (bool in types)
-            if value is not None and not (good and (int not in types or 0 < value < LARGEST)):
-                what = str(value)[:40]
-                raise UserError(f"{folder}/config.json has {key}={what!r}, no value of it")
+    for key, hint in EXPECTED.items():
+        check_value(f"{folder}/config.json: {key}", config.get(key), hint)
     for key in ("model_type", "hidden_size", "num_hidden_layers"):
         if config.get(key) is None:
             raise UserError(f"{folder}/config.json has no {key}")

@@ -18,14 +18,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from chimera.errors import UserError, one_line
+from chimera.errors import UserError
 from chimera.paths import CONF, EXPERIMENTS, VARIABLE, config_folders
-from chimera.safe_io import LOADER, read_text
+from chimera.safe_io import read_yaml
 
 #: Groups of the components that make up a model.
 ZOO = ("mixer", "norm", "quant", "ffn", "position", "adapter")
+#: Groups of which a run has one node each, built also when a run is read back.
+BUILT = ("model", *ZOO, "data", "tokenizer", "task", "trainer", "optim")
 PLUGINS = "chimera.plugins"
 
 
@@ -38,18 +38,16 @@ def read_folders(arguments: Sequence[str]) -> list[str]:
         UserError: a folder that is not there.
     """
     left = list[str]()
-    folders = list[str]()
     remaining = iter(arguments)
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if flag in ("--config-dir", "-cd"):
-            folders.append(value if equals else next(remaining, ""))
+            add(value if equals else next(remaining, ""))
         elif flag == "hydra.searchpath":
-            folders += [part.strip(" '\"") for part in value.strip("[]").split(",") if part.strip()]
+            for part in filter(str.strip, value.strip("[]").split(",")):
+                add(part.strip(" '\""))
         else:
             left.append(argument)
-    for folder in folders:
-        add(folder)
     return left
 
 
@@ -145,9 +143,7 @@ def is_part(group: str) -> bool:
 def defaults() -> dict[str, str]:
     """Default option of each group, as listed in `conf/config.yaml`."""
     listed = contents(CONF / "config.yaml")["defaults"]
-    return {
-        group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()
-    }
+    return {g: name for entry in listed if isinstance(entry, dict) for g, name in entry.items()}
 
 
 def find(path: str) -> Path:
@@ -166,10 +162,4 @@ def contents(file: Path) -> dict[str, Any]:
     Raises:
         UserError: it cannot be read, or holds something else.
     """
-    try:
-        loaded = yaml.load(read_text(file), LOADER) or {}
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{file} cannot be read: {one_line(error)}") from error
-    if not isinstance(loaded, dict):
-        raise UserError(f"{file} holds no mapping of keys to values")
-    return loaded
+    return read_yaml(file, own=True)

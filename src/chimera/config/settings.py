@@ -55,7 +55,7 @@ class Run:
             in the data; `init_from` takes only weights.
         ckpt_sha256: of that file; set by the composition.
         init_from: a model to start from: a run, a checkpoint, an exported folder, a Hugging Face
-            model, or `row:<paper>/<table>/<row>` (`chimera.config.init_from`).
+            model, or `row:<paper>/<table>/<row>` (`chimera.config.start_model`).
         init_run: identity of the model that `init_from` names; set by the composition.
     """
 
@@ -324,10 +324,11 @@ class Scale:
         shares: dotted key to a factor on the value of preset and row, rounded: what a paper varies
             keeps its ratios. Not for keys of the command line.
 
-    A preset or a row may have any of these under `at: {<scale>: …}`; they win over the scale's.
+    A preset or a row may have any of these under `at: {<scale>: …}`; they win over the scale's, and
+    a null takes an entry away.
     """
 
-    bounds: dict[str, Bound] = field(default_factory=dict)
-    values: dict[str, bool | int | float | str | None] = field(default_factory=dict)
-    choices: dict[str, str] = field(default_factory=dict)
-    shares: dict[str, PositiveFloat] = field(default_factory=dict)
+    bounds: dict[str, Bound | None] | None = None
+    values: dict[str, bool | int | float | str | None] | None = None
+    choices: dict[str, str | None] | None = None
+    shares: dict[str, PositiveFloat | None] | None = None

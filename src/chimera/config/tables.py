@@ -3,19 +3,23 @@
 experiments/<paper>/<table>.yaml         a table: title, source, metric, reference, number of rows
 experiments/<paper>/<table>/<row>.yaml   a row: overrides only; its first comment is its title
 experiments/<paper>/<table>.csv          numbers printed in the paper
-experiments/<paper>/<table>.rates.csv    learning rates chosen for the rows (row_learning_rates.py)
+experiments/<paper>/<table>.rates.csv    what each row reached at several learning rates, by scale
 
-Does not import torch.
+`chimera rates` writes the last from finished runs, on seeds of their own; a row trains at the rate
+that is best there. Does not import torch.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from io import StringIO
+from math import isfinite, nan
 from pathlib import Path
+from statistics import fmean
 from textwrap import wrap
 from typing import Any, Literal, TypeVar, get_type_hints
 
@@ -28,6 +32,8 @@ from chimera.safe_io import read_text
 
 #: Prefix of a reference to a row of a table.
 ROW = "row:"
+#: End of the name of a table's file of learning rates.
+RATES = ".rates.csv"
 FINITE = ConfigDict(allow_inf_nan=False)
 Line = TypeVar("Line")
 
@@ -53,6 +59,26 @@ class Published:
     source: str
     unit: str = ""
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A run that chooses a learning rate.
+
+    Args:
+        scale, row: of the table.
+        rate: learning rate.
+        seed: of the run; no seed of the table's report.
+        value: of the table's metric; None if the run's numbers did not stay finite.
+        steps: of the run; None if the file, of an older version, does not say.
+    """
+
+    scale: str
+    row: str
+    rate: float
+    seed: int
+    value: float | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -178,16 +204,11 @@ def _settings(file: Path, names: Sequence[str]) -> dict[str, Any]:
     if not isinstance(node, dict):
         raise UserError(f"{file} holds no mapping table:")
     hints = get_type_hints(Table) | {"also": list[str], "rows": int}
-    allowed = [key for key in hints if key not in ("paper", "name", "published", "whole")]
-    for key, value in node.items():
-        if key not in allowed:
-            raise UserError(
-                f"{file}: table.{key} is no key of a table{nearest(str(key), allowed)}"
-                f" (it has {', '.join(allowed)})"
-            )
-        check_value(f"{file}: table.{key}", value, hints[key])
+    for key in ("paper", "name", "published", "whole"):
+        del hints[key]
+    check_value(f"{file}: table", node, hints)
     for field in fields(Table):
-        if field.name in allowed and field.name not in (*node, "rows") and field.default is MISSING:
+        if field.name in hints and field.name not in (*node, "rows") and field.default is MISSING:
             raise UserError(f"{file}: table.{field.name} is missing")
     if node["reference"] not in names:
         raise unknown(f"{file}: table.reference", node["reference"], names)
@@ -301,3 +322,60 @@ def read_csv(file: Path, kind: type[Line]) -> list[Line]:
         raise UserError(f"{file}: {where}: {said[0].lower()}{said[1:]}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{file} cannot be read: {one_line(error)}") from error
+
+
+def tried(table: str, scale: str | None = None) -> list[Tried]:
+    """All lines of the files of rates of `<paper>/<table>`; empty without one.
+
+    What a user's folder says of a row at a scale replaces what Chimera's says of it.
+
+    Args:
+        table: its name.
+        scale: of the lines; None for all.
+
+    Raises:
+        UserError: a line that cannot be read.
+    """
+    lines: list[Tried] = []
+    for file in (root / f"{table}{RATES}" for root in roots()):
+        found = read_csv(file, Tried)
+        for line in found:
+            for column, names in (("row", groups()[table]), ("scale", groups()["scale"])):
+                if getattr(line, column) not in names:
+                    raise unknown(f"{file}: {column}", getattr(line, column), names)
+        replaced = {(line.scale, line.row) for line in found}
+        lines = [line for line in lines if (line.scale, line.row) not in replaced] + found
+    return [line for line in lines if scale in (None, line.scale)]
+
+
+def best_rates(lines: Sequence[Tried], better: Literal["lower", "higher"]) -> dict[str, float]:
+    """The rate of each row whose mean over seeds is best; of equal means the lowest rate.
+
+    Only rates with all seeds of their row are compared: of a rate that is good on one seed and
+    falls apart on another, the first alone knows nothing.
+
+    Args:
+        lines: of one scale.
+        better: whether a lower or a higher value is better.
+    """
+    sign = 1 if better == "lower" else -1
+    values = defaultdict[str, dict[float, list[float]]](lambda: defaultdict(list))
+    for line in lines:
+        values[line.row][line.rate].append(nan if line.value is None else line.value)
+    chosen: dict[str, float] = {}
+    for row, by_rate in values.items():
+        seeds = max(map(len, by_rate.values()))
+        means = {rate: sign * fmean(v) for rate, v in by_rate.items() if len(v) == seeds}
+        if ranked := sorted((mean, rate) for rate, mean in means.items() if isfinite(mean)):
+            chosen[row] = ranked[0][1]
+    return chosen
+
+
+def chosen_rate(table: str, row: str, scale: str) -> float | None:
+    """The rate of a row at a scale; None if none was chosen.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    lines = [line for line in tried(table, scale) if line.row == row]
+    return best_rates(lines, load(table).better).get(row) if lines else None

@@ -14,26 +14,27 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any
+
+from pydantic import StringConstraints
 
 from chimera import dotted
-from chimera.config.groups import ZOO, contents, roots
-from chimera.config.schema import call_later, check_node, check_value
-from chimera.config.settings import Run
+from chimera.config.groups import BUILT, contents, roots
+from chimera.config.schema import call_later, check_node, check_value, shown
+from chimera.config.settings import Precision
 from chimera.errors import UserError, one_line
 from chimera.paths import FOLDERS
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import check_links, read_json
-from chimera.types import NAME, NonNegativeInt, PositiveInt
+from chimera.types import NAME, NonNegativeInt, PositiveInt, Seed
 
-#: Top-level nodes that are built when a configuration is read back.
-BUILT = ("model", *ZOO, "data", "tokenizer", "task", "trainer", "optim")
-#: Top-level nodes that are not: they belong to the process that trained.
+#: Top-level nodes that are not built when a configuration is read back: they belong to the process
+#: that trained.
 LEFT_OUT = ("logger", "callbacks", "guard", "launcher")
 #: First line of a file that fills another node than that of its group.
 PACKAGE = re.compile(r"# @package (\S+)")
 #: Name of an option, which may be in a folder of its group (`data=mad/mqar`).
-OPTION = re.compile(rf"(\w+/)?{NAME}")
+Option = Annotated[str, StringConstraints(pattern=rf"^(\w+/)?{NAME}$")]
 #: Nodes of `optim` that only training builds.
 TRAINING = ("optimizer", "schedule")
 #: Any optimiser of torch; README offers them by their paths.
@@ -100,16 +101,12 @@ def checked(config: Mapping[str, Any], where: str, *, training: bool = False) ->
             raise UserError(f"{where}: its configuration has no node {group} with a _target_")
     if not training:
         found["optim"] = {k: v for k, v in found["optim"].items() if k not in TRAINING}
-    for group in ("preset", *BUILT):
-        option = dotted.get(found, f"choices.{group}")
-        if not isinstance(option, str) or not OPTION.fullmatch(option):
-            raise UserError(f"{where}: its choices.{group}={shown(option)} is no option's name")
+    expected = {f"choices.{group}": Option for group in ("preset", *BUILT)}
+    for key, hint in {**expected, "seed": Seed, "precision": Precision}.items():
+        check_value(f"{where}: {key}", dotted.get(found, key), hint)
     check_targets(found, where)
     call_later(found, f"{where}: ")
-    hints = get_type_hints(Run, include_extras=True)
     try:
-        for key in ("seed", "precision"):
-            check_value(key, found.get(key), hints[key])
         for group in BUILT:
             check_node(group, found[group], deep=group != "optim")
     except UserError as error:
@@ -126,8 +123,7 @@ def exported(folder: Path, where: str) -> dict[str, Any] | None:
     about = read_json(folder / "config.json")
     if "chimera" not in about:
         return None
-    for key, hint in EXPORTED.items():
-        check_value(f"{where}: {key}", about.get(key), hint)
+    check_value(f"{where}:", {key: about.get(key) for key in EXPORTED}, EXPORTED)
     check_links(folder, "tokenizer", "body", "adapter")
     return about | {"chimera": checked(about["chimera"], where)}
 
@@ -226,18 +222,11 @@ def declared() -> dict[str, set[str]]:
     for root in roots():
         for file in sorted(root.rglob("*.yaml")):
             text = file.read_text(encoding="utf-8", errors="replace")
-            if "_target_" not in text:
-                continue
             package = PACKAGE.match(text)  # schedule/ fills optim.schedule, a preset _global_
             place = package[1] if package else file.relative_to(root).parts[0]
-            for key, value in dotted.walk(contents(file), f"{place}.", lists=True):
+            node = contents(file) if "_target_" in text else {}
+            for key, value in dotted.walk(node, f"{place}.", lists=True):
                 group, _, name = key.removeprefix("_global_.").partition(".")
                 if f".{name}".endswith("._target_"):
                     found[group].add(value)
     return dict(found)
-
-
-def shown(value: object) -> str:
-    """A value out of a file, for a message: short and on one line."""
-    text = one_line(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from chimera.config.arguments import describe, read, usage
 from chimera.config.groups import read_folders
-from chimera.config.init_from import causal_of, location
-from chimera.config.trusted_config import recorded, shown
+from chimera.config.schema import shown
+from chimera.config.start_model import causal_of, location
+from chimera.config.trusted_config import recorded
 from chimera.errors import UserError, one_line
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import write_json

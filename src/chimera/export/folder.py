@@ -26,7 +26,7 @@ from chimera.adapter.shared import files as adapters
 from chimera.adapter.shared.low_rank import adapted
 from chimera.adapter.shared.merge import merge, prune
 from chimera.config.groups import ZOO, defaults, node
-from chimera.config.init_from import causal_of
+from chimera.config.start_model import causal_of
 from chimera.config.trusted_config import LEFT_OUT
 from chimera.contract import Packable
 from chimera.data.tokenizer.base import Tokenizer

@@ -10,8 +10,8 @@ from torch import nn
 
 from chimera.adapter.shared import files as adapters
 from chimera.config.hydra_calls import one_line
-from chimera.config.init_from import causal_of
 from chimera.config.schema import check_value
+from chimera.config.start_model import causal_of
 from chimera.config.trusted_config import exported, trusted_model
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer

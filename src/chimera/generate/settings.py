@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from chimera.config.signatures import attribute
+from chimera.config.schema import attribute
 from chimera.data.source.files import read_lines
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from chimera.config.init_from import source
+from chimera.config.start_model import source
 from chimera.config.trusted_config import without_fetching
 from chimera.errors import UserError
 from chimera.model.from_hf import converted

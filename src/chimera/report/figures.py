@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from chimera.config import signatures
+from chimera.config import schema
 from chimera.report import formatting, style
 from chimera.report.baselines import baselines
 from chimera.report.comparison import tokens_per_step
@@ -292,7 +292,7 @@ def _perplexity(axis: Axes) -> None:
 def _of_task(results: TableResults, attribute: str, default: str) -> str | None:
     """A class attribute of the rows' tasks, such as what a loss is per; None if they differ."""
     tasks = {str(cell.config["task"]["_target_"]) for cell in results.cells if cell.config}
-    values = {signatures.attribute(target, attribute, default) for target in tasks}
+    values = {schema.attribute(target, attribute, default) for target in tasks}
     return values.pop() if len(values) == 1 else None
 
 

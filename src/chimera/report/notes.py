@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from chimera.config.row_learning_rates import SUFFIX, Tried, best, lines_at
 from chimera.config.scale import past_bounds
 from chimera.config.schema import shown
+from chimera.config.tables import RATES, Tried, best_rates, tried
 from chimera.report.baselines import baselines, below
 from chimera.report.formatting import code, markdown, number, spread
 from chimera.report.stats import smallest_significant
@@ -79,8 +79,8 @@ def processors(results: TableResults) -> str:
 def rates(results: TableResults) -> str:
     """How the rows' learning rates were chosen."""
     rows = {cell.row for cell in results.cells}
-    lines = [line for line in lines_at(results.table.path, results.scale) if line.row in rows]
-    chosen = best(lines, results.table.better)
+    lines = [line for line in tried(results.table.path, results.scale) if line.row in rows]
+    chosen = best_rates(lines, results.table.better)
     own = [cell for cell in results.cells if cell.row in chosen]
     if not own or any(cell.config["optim"]["lr"] != chosen[cell.row] for cell in own):
         return ""
@@ -90,7 +90,7 @@ def rates(results: TableResults) -> str:
     first, *more = sorted({line.seed for line in lines})
     said = (
         f"{who} has the learning rate with the best {code(results.table.metric)} among {values} on"
-        f" seed {first}, which this report does not use (`{results.table.name}{SUFFIX}`)."
+        f" seed {first}, which this report does not use (`{results.table.name}{RATES}`)."
     )
     if more:
         further = {line.row for line in lines if line.seed != first}
@@ -105,14 +105,14 @@ def rates(results: TableResults) -> str:
 def _other_budget(results: TableResults, lines: Sequence[Tried]) -> str:
     """Rates that were chosen at another number of steps."""
     steps = {cell.row: int(cell.config["trainer"]["max_steps"]) for cell in results.cells}
-    tried: defaultdict[str, set[int]] = defaultdict(set)
+    chosen_at: defaultdict[str, set[int]] = defaultdict(set)
     for line in lines:
         if line.steps is not None and line.row in steps:
-            tried[line.row].add(line.steps)
-    apart = [row for row, at in tried.items() if at != {steps[row]}]
+            chosen_at[line.row].add(line.steps)
+    apart = [row for row, at in chosen_at.items() if at != {steps[row]}]
     if not apart:
         return ""
-    then = set().union(*(tried[row] for row in apart))
+    then = set().union(*(chosen_at[row] for row in apart))
     now = {steps[row] for row in apart}
     return (
         f" The rates were chosen at {_numbers(then)} steps, the rows take {_numbers(now)}; another"

@@ -16,8 +16,13 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
-from chimera.config.init_from import pending
-from chimera.config.start_model import applicable, row_overrides, teacher_directory, wait_for_all
+from chimera.config.start_model import (
+    applicable,
+    pending,
+    row_overrides,
+    teacher_directory,
+    wait_for_all,
+)
 from chimera.errors import UserError
 from chimera.program import SWEEP
 from chimera.rundir.directory import RunDir

@@ -6,7 +6,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 
-from chimera.config.init_from import causal_of
+from chimera.config.start_model import causal_of
 from chimera.data.batch.module import DataModule
 from chimera.model.assemble import build_model, choose
 from chimera.model.restore import start_from

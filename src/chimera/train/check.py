@@ -14,19 +14,16 @@ from pkgutil import resolve_name
 from typing import Any, TypeVar, cast, get_type_hints
 
 from chimera import world
-from chimera.config import signatures
-from chimera.config.groups import ZOO, groups
+from chimera.config.groups import BUILT, ZOO, groups
 from chimera.config.groups import node as node_of
 from chimera.config.hydra_calls import make
-from chimera.config.schema import RESERVED, check_node, check_value, nodes
+from chimera.config.schema import RESERVED, attribute, check_node, check_value, nodes
 from chimera.errors import UserError, nearest, one_line
 from chimera.train import launch
 from chimera.train.callbacks import nodes as ordered
 from chimera.train.memory import allow_open_files
 
 Result = TypeVar("Result")
-#: Groups with a settings class each. Its values are checked by its own `check`, too, if it has one.
-SETTINGS = ("trainer", "optim", "model", "scale", "launcher", "data", "tokenizer")
 #: Signatures of this package are read without importing it: torch and Lightning take seconds.
 OURS = "chimera."
 #: The logger that has names of its own checked by its library, which is imported before a run.
@@ -76,14 +73,14 @@ def check_settings(config: dict[str, Any], once: Once | None = None, *, train: b
         UserError: one line.
     """
     once = once or Once()
-    from chimera.config import init_from
+    from chimera.config import start_model
     from chimera.config.settings import Run
     from chimera.rundir.directory import open_run
 
     hints = once("hints", None, lambda: get_type_hints(Run, include_extras=True))
     for key in hints:
         once(key, config[key], partial(check_value, key, config[key], hints[key]))
-    for group in (*SETTINGS, *ZOO, "task"):
+    for group in (*BUILT, "scale", "launcher"):
         if _ours(config[group]):
             deep = group != "optim"
             once(group, config[group], partial(check_node, group, config[group], deep=deep))
@@ -91,14 +88,14 @@ def check_settings(config: dict[str, Any], once: Once | None = None, *, train: b
         if _ours(node):
             once(where, node, partial(check_node, where, node))
     if train:
-        init_from.check_present(config)
+        start_model.check_present(config)
     # The tokenizer of a row that is trained first is not there yet.
-    away = init_from.pending(config) or init_from.only_record(config)
+    away = start_model.pending(config) or start_model.only_record(config)
     later = away and config["choices"]["tokenizer"] == "own"
     for group in ("trainer", "model", "data", *([] if later else ["tokenizer"])):
         node = config[group]
         once(f"{group}.check", node, partial(_check_itself, node))
-    if not signatures.attribute(config["task"]["_target_"], "plain_text", True):
+    if not attribute(config["task"]["_target_"], "plain_text", True):
         once("corpus", (config["task"], config["data"]), lambda: _check_corpus(config))
     launch.check(config)
     if train:
@@ -187,7 +184,7 @@ def _checked_optim(node: dict[str, Any]) -> Any:
 
 def checked_model(parts: dict[str, Any]) -> Any:
     """The model that the parts make, on the meta device."""
-    from chimera.config.init_from import causal_of
+    from chimera.config.start_model import causal_of
     from chimera.model.assemble import check_model, choose
     from chimera.model.classifier import head_of
 
@@ -199,7 +196,7 @@ def checked_model(parts: dict[str, Any]) -> Any:
 def _components() -> set[str]:
     """Components of all parts, by which `optim.rates` of a table may speak."""
     mixers = (node_of("mixer", name)["_target_"] for name in groups()["mixer"])
-    found = {signatures.attribute(target, "component", "attention") for target in mixers}
+    found = {attribute(target, "component", "attention") for target in mixers}
     named = (node_of("optim", name) for name in groups()["optim"])
     rates = {key for n in named for of in ("rates", "decays") for key in n.get(of, {})}
     return {"ffn", "head", "position", *found, *rates}
@@ -261,7 +258,7 @@ def _check_wandb(node: Mapping[str, Any], params: Mapping[str, Any]) -> None:
 
 def _check_corpus(config: dict[str, Any]) -> None:
     labelled = "chimera.data.corpus.labelled.check_labelled"
-    corpus_check = signatures.attribute(config["task"]["_target_"], "corpus_check", labelled)
+    corpus_check = attribute(config["task"]["_target_"], "corpus_check", labelled)
     resolve_name(corpus_check)(make(config["data"]))
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chimera.config.trusted_config import recorded, shown
+from chimera.config.schema import shown
+from chimera.config.trusted_config import recorded
 from chimera.errors import NotFiniteError, UserError
 from chimera.model.compiled import compile_model
 from chimera.rundir.directory import RunDir

@@ -11,7 +11,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from chimera.config.init_from import location
+from chimera.config.start_model import location
 from chimera.rundir.directory import RunDir, open_run
 from chimera.train.build import build_data, build_task
 from chimera.train.callbacks import make_callbacks
