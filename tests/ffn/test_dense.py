@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,52 +25,36 @@ def flops(ffn: nn.Module) -> int:
     return counter.get_total_flops()
 
 
-def test_swiglu_gates_the_first_half_by_silu_of_the_second() -> None:
-    ffn = double(lambda: SwiGLU(site(), parts()))
+def normed(x: torch.Tensor) -> torch.Tensor:
+    x = x - x.mean(-1, keepdim=True)
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "formula"),
+    [
+        (SwiGLU, {}, lambda a, b: a * b * b.sigmoid()),
+        (GEGLU, {"approximate": "none"}, lambda a, b: a * b * (1 + torch.erf(b / 2**0.5)) / 2),
+        (
+            GEGLU,  # T5's approximation
+            {"approximate": "tanh"},
+            lambda a, b: (
+                a * b * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (b + 0.044715 * b**3))) / 2
+            ),
+        ),
+        (ReLU2GLU, {"inner_norm": True}, lambda a, b: normed(a * b.clamp(min=0) ** 2)),
+        (ReLU2GLU, {"inner_norm": False}, lambda a, b: a * b.clamp(min=0) ** 2),
+        (ReLU2, {}, lambda a, b: a.clamp(min=0) ** 2 + b.clamp(min=0) ** 2),
+        (ReLU2, {"expand": 4, "fold": 1}, lambda a, b: torch.cat([a, b], -1).clamp(min=0) ** 2),
+    ],
+)
+def test_is_its_equation(make: Any, options: dict[str, Any], formula: Any) -> None:
+    """Of the two halves of what `up` gives; its weights are large, so that all kinds differ."""
+    ffn = double(lambda: make(site(), parts(), **options))
+    ffn.up.weight.data.mul_(3)
     x = torch.randn(2, 5, 32, dtype=torch.float64)
-    a, b = ffn.up.weight[:128], ffn.up.weight[128:]
-    close(ffn(x, ctx(tokens=5)).y, ((x @ a.T) * F.silu(x @ b.T)) @ ffn.down.weight.T)
-
-
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_geglu_is_its_equation(approximate: str) -> None:
-    """x·Φ(x) by the error function, or T5's approximation, and not the other."""
-    ffn = double(lambda: GEGLU(site(), parts(), approximate=approximate))  # type: ignore[arg-type]
-    x = torch.randn(2, 5, 32, dtype=torch.float64)
-    a, b = x @ ffn.up.weight[:128].T, 3 * (x @ ffn.up.weight[128:].T)
-    ffn.up.weight.data[128:] *= 3
-    exact = b * (1 + torch.erf(b / 2**0.5)) / 2
-    near = b * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (b + 0.044715 * b**3))) / 2
-    assert (exact - near).abs().max() > 1e-4
-    gate = exact if approximate == "none" else near
-    close(ffn(x, ctx(tokens=5)).y, (a * gate) @ ffn.down.weight.T, 1e-10)
-
-
-@pytest.mark.parametrize("inner_norm", [True, False])
-def test_relu2_glu_is_its_equation(inner_norm: bool) -> None:
-    ffn = double(lambda: ReLU2GLU(site(), parts(), inner_norm=inner_norm))
-    x = torch.randn(2, 5, 32, dtype=torch.float64)
-    a, b = x @ ffn.up.weight[:128].T, x @ ffn.up.weight[128:].T
-    product = a * b.clamp(min=0) ** 2
-    assert (product == 0).double().mean() > 0.3
-    if inner_norm:
-        product = product - product.mean(-1, keepdim=True)
-        product = product / (product.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-    close(ffn(x, ctx(tokens=5)).y, product @ ffn.down.weight.T, 1e-10)
-
-
-def test_relu2_sums_the_squares_of_its_halves() -> None:
-    ffn = double(lambda: ReLU2(site(), parts()))
-    x = torch.randn(2, 5, 32, dtype=torch.float64)
-    a, b = ffn.up.weight[:128], ffn.up.weight[128:]
-    expected = (F.relu(x @ a.T) ** 2 + F.relu(x @ b.T) ** 2) @ ffn.down.weight.T
-    close(ffn(x, ctx(tokens=5)).y, expected)
-
-
-def test_relu2_unfolded_is_the_usual_form() -> None:
-    ffn = double(lambda: ReLU2(site(), parts(), expand=4, fold=1))
-    x = torch.randn(2, 5, 32, dtype=torch.float64)
-    close(ffn(x, ctx(tokens=5)).y, F.relu(x @ ffn.up.weight.T) ** 2 @ ffn.down.weight.T)
+    a, b = (x @ ffn.up.weight.T).chunk(2, -1)
+    close(ffn(x, ctx(tokens=5)).y, formula(a, b) @ ffn.down.weight.T, 1e-10)
 
 
 def test_matched_compute() -> None:

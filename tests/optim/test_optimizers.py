@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.optim.muon import MuonAdamW
 from chimera.optim.optimizer import Group, build, check, groups
-from chimera.optim.schedule import warmup_cosine
+from chimera.optim.schedule import warmup_constant, warmup_cosine, warmup_linear, wsd
 from chimera.train.check import check_parts
 from tests import forks
 
@@ -119,12 +121,16 @@ import sys
 import torch
 from torchao.optim.subclass_8bit import OptimState8bit
 from chimera.rundir.checkpoint_io import write
+import math
+from collections.abc import Callable
 from pathlib import Path
 state = {0: {"exp_avg": OptimState8bit.zeros((64, 64))}}
 write({"state_dict": {}, "optimizer_states": [{"state": state}]}, Path(sys.argv[1]))
 """
 LOAD = """
 import sys
+import math
+from collections.abc import Callable
 from pathlib import Path
 from chimera.rundir.checkpoint_io import load
 assert "torchao" not in sys.modules
@@ -233,3 +239,35 @@ def test_a_rate_of_the_node_is_refused_as_components_have_theirs() -> None:
     node = {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 0.5}
     with pytest.raises(UserError, match=r"optim.optimizer.lr .* use optim.lr"):
         check(Optim(lr=1.0, optimizer=instantiate(node)))
+
+
+@pytest.mark.parametrize("schedule", [warmup_cosine, warmup_linear, warmup_constant, wsd])
+def test_every_schedule_rises_linearly_and_then_never(
+    schedule: Callable[..., Callable[[int], float]],
+) -> None:
+    factor = schedule(100, 0.1)
+    assert [factor(s) for s in range(10)] == pytest.approx([(s + 1) / 10 for s in range(10)])
+    assert factor(10) == 1.0
+    assert all(factor(s) >= factor(s + 1) for s in range(10, 100))
+    assert schedule(10, 0.0)(0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("factor", "values"),
+    [
+        (warmup_cosine(100, 0.1, 0.2), {55: 0.6 + 0.4 * math.cos(math.pi / 2), 100: 0.2}),
+        (warmup_linear(100, 0.2, 0.5), {60: 0.75, 100: 0.5}),
+        (warmup_constant(100, 0.2), {100: 1.0}),
+        (wsd(100, 0.1, 0.5, decay=0.2), {10: 1.0, 50: 1.0, 80: 1.0, 90: 0.75, 100: 0.5}),
+    ],
+)
+def test_schedules_by_hand(factor: Callable[[int], float], values: dict[int, float]) -> None:
+    for step, value in values.items():
+        assert factor(step) == (value if value == 1.0 else pytest.approx(value))
+    assert factor(1000) == factor(100)
+
+
+def test_by_default_they_fall_to_zero_and_the_stable_one_in_the_last_tenth() -> None:
+    for schedule in (warmup_cosine, warmup_linear, wsd):
+        assert schedule(100, 0.1)(100) == pytest.approx(0.0)
+    assert [wsd(100, 0.1)(s) for s in (89, 90, 95)] == pytest.approx([1.0, 1.0, 0.5])
