@@ -21,7 +21,8 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,45 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+
+
+class LineLog:
+    """A file that grows by lines, each on disk when `write` returns, whatever happens next.
+
+    It is cut in place, so lines that count are never anywhere but on disk. It has no buffer: on a
+    full disk a line is there or not, and nothing is left to fail at the end.
+
+    Args:
+        path: of the file, which may be there.
+        counts: whether a line stays; the file ends before the first that does not, and before a
+            last line that was torn by a kill.
+    """
+
+    def __init__(self, path: Path, counts: Callable[[bytes], bool]) -> None:
+        self.file = path.open("r+b" if path.exists() else "w+b", buffering=0)
+        self.kept = list(takewhile(counts, self.file.read().split(b"\n")[:-1]))
+        self.end = sum(len(line) + 1 for line in self.kept)
+        self.file.truncate(self.end)
+        self.file.seek(self.end)
+
+    def write(self, line: str) -> None:
+        """Append a line.
+
+        Raises:
+            OSError: the disk is full; the file is as before.
+        """
+        data = f"{line}\n".encode()
+        try:
+            if self.file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.file.name)
+        except OSError:
+            self.file.truncate(self.end)
+            raise
+        self.end += len(data)
+
+    def close(self) -> None:
+        """No line is written after this."""
+        self.file.close()
 
 
 def write_json(path: Path, value: object) -> None:

@@ -38,7 +38,8 @@ def test_lines_outside_a_terminal() -> None:
     display.on_step(step(6))
     shown = text.getvalue().splitlines()
     assert [line.split()[1] for line in shown] == ["2/10", "4/10", "6/10"]
-    assert all(word in shown[0] for word in ("loss", "lr 5.00e-04", "1.3k tok/s", "left"))
+    words = ("mean loss 3.750", "lr 5.00e-04", "1.3k tok/s", "left")
+    assert all(word in shown[0] for word in words)
     assert "val ppl 321.0" in shown[2]
 
 
@@ -64,7 +65,7 @@ def test_a_bar_in_a_terminal(
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     last = re.split(r"[\r\n]+", shown.rstrip())[-1]
     assert f"10/{total}" in last
-    assert re.search(r"loss \d+\.\d{3} .*\d\.\dk tok/s", last)
+    assert re.search(r"mean loss \d+\.\d{3} .*\d\.\dk tok/s", last)
     assert re.search(r"(\d+:\d\d|-:--)$", last.rstrip())  # the time left
     assert ("lr 5.00e-04" in last) == (width >= 80)
     assert ("val ppl 321.0" in shown) == (width > 100)

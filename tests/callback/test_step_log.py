@@ -80,24 +80,12 @@ def test_a_fresh_start_keeps_nothing(tmp_path: Path) -> None:
     assert not len(read(path))
 
 
-def test_a_file_with_other_columns_goes_on_with_them(tmp_path: Path) -> None:
-    path = tmp_path / "steps.csv"
-    path.write_bytes(
-        b"global_step,timestamp,loss,added\r\n1,2026-01-01,3.5,x\r\n?,torn\r\n9,z,1,x\r\n"
-    )
-    log_to(path, 5).on_step(step(6))
-    kept, damaged, new = path.read_text().splitlines()[1:]
-    assert (kept, damaged) == ("1,2026-01-01,3.5,x", "?,torn")
-    assert new.startswith("6,2")
-    assert new.endswith(f",{5 / 6},")
-    assert read(path)["global_step"].tolist() == [1, 6]
-
-
 def test_a_file_that_is_no_step_log_is_kept_under_another_name(tmp_path: Path) -> None:
     path = tmp_path / "steps.csv"
-    path.write_text("mine\n1\n")
+    others = "global_step,timestamp,loss,added\n1,2026-01-01,3.5,x\n"
+    path.write_text(others)
     log_to(path, 5).on_step(step(6))
-    assert (tmp_path / "steps-1.csv").read_text() == "mine\n1\n"
+    assert (tmp_path / "steps-1.csv").read_text() == others
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(UserError, match="no regular file"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from chimera.callback.log.steps import STEP, StepLog
+from chimera.callback.log.steps import Step, StepLog
 from chimera.rundir import checkpoint_io as io
 from chimera.rundir import checkpoints as files
 from chimera.task.base import Task
@@ -77,9 +77,9 @@ def kill_at(moment: str, number: int) -> None:
         number: n.
     """
 
-    def torn(log: StepLog, row: Any) -> None:
-        if str(row[STEP]) == str(number):
-            log._file.write(b"2026-01-01T00:00:00+00:00,0,1,")
+    def torn(log: StepLog, step: Step) -> None:
+        if step.global_step == number:
+            log._rows.file.write(b"2026-01-01T00:00:00+00:00,0,1,")  # type: ignore[union-attr]
             die()
 
     def checksum(path: Path, _: str) -> None:
@@ -94,7 +94,7 @@ def kill_at(moment: str, number: int) -> None:
         case "validation" | "test":
             plant(MaskedLM, f"{moment}_step", number)
         case "row":
-            plant(StepLog, "_write", 1, torn, onwards=True)
+            plant(StepLog, "on_step", 1, torn, onwards=True)
         case "save, writing":
             plant(io, "write", number, half_a_save, after=True)
         case "save, between":
@@ -135,7 +135,7 @@ def full_at(file: str, number: int) -> None:
         case "sidecar":
             plant(files, "write_atomic", number, no_room, onwards=True)
         case "row":
-            plant(StepLog, "_write", number, _fill("_file"))
+            plant(StepLog, "on_step", number, lambda log, _: _fill("file")(log._rows))
 
 
 def poison(

@@ -68,6 +68,21 @@ def test_a_run_that_goes_on_is_one_run_to_wandb_and_csv(tmp_path: Path) -> None:
     assert len([*tmp_path.glob("wandb/earlier/offline-run-*/*.wandb")]) == 2
 
 
+def test_tensorboard_leaves_out_the_points_past_the_checkpoint(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    chosen = config("logger=tensorboard")
+    for resumed, steps in ((0, range(1, 7)), (4, range(5, 9))):
+        with opened(chosen, tmp_path, resumed) as loggers:
+            for step in steps:
+                for logger in loggers:
+                    logger.log_metrics({"train/loss": step + resumed}, step)
+    found = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    points = [(point.step, point.value) for point in found.Scalars("train/loss")]
+    assert points == [*((n, n) for n in range(1, 5)), *((n, n + 4) for n in range(5, 9))]
+
+
 def written(folder: Path) -> Path:
     """A text to train on."""
     file = folder / "text.txt"

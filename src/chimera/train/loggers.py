@@ -4,14 +4,14 @@ A node is a Lightning logger, `{}` is none, and a mapping of nodes is several. A
 `save_dir` is given the run's directory, and every logger the run's configuration and facts through
 `log_hyperparams`. All log under the number of optimiser steps taken.
 
-Every point is also in points.jsonl, at once. A run that goes on gives W&B and metrics.csv the
-points up to its step again: each is one complete run, whatever killed the process before.
+Every point is also in points.jsonl, at once. A run that goes on gives W&B, metrics.csv and MLflow
+the points up to its step again (in MLflow it is another run), and TensorBoard leaves out those past
+it: each is one complete run, whatever killed the process before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import inspect
 import json
 import os
@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
-from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
+from lightning.pytorch.loggers import (
+    CSVLogger,
+    Logger,
+    MLFlowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from chimera import world
@@ -30,7 +36,7 @@ from chimera.config.hydra_calls import make
 from chimera.config.schema import nodes
 from chimera.dotted import flatten
 from chimera.program import SWEEP
-from chimera.safe_io import write_atomic
+from chimera.safe_io import LineLog, write_atomic
 from chimera.train.check import wandb_tags
 
 
@@ -51,20 +57,22 @@ def open_loggers(
     if not world.is_first():
         yield []
         return
-    loggers = [_make(each, folder) for _, each in nodes("logger", node)]
-    points = Points(folder / POINTS)
-    try:
-        kept = points.resume(step)
-        with warnings.catch_warnings(action="ignore"):  # metrics.csv is made again
-            for logger in loggers:
-                logger.log_hyperparams(known)
-                for point in kept if isinstance(logger, WandbRun | CSVLogger) else ():
-                    logger.log_metrics(point["point"], point["step"])
-        yield [*loggers, points] if loggers else []
-    except BaseException:
-        _close(loggers, failed=True)
-        raise
-    _close(loggers, failed=False)
+    loggers = [_make(each, folder, step) for _, each in nodes("logger", node)]
+    if not loggers and not (folder / POINTS).exists():
+        yield []
+        return
+    with contextlib.closing(Points(folder / POINTS, step)) as points:
+        try:
+            with warnings.catch_warnings(action="ignore"):  # metrics.csv is made again
+                for logger in loggers:
+                    logger.log_hyperparams(known)
+                    for point in points.kept() if isinstance(logger, REPLAYED) else ():
+                        logger.log_metrics(point["point"], point["step"])
+            yield [*loggers, points] if loggers else []
+        except BaseException:
+            _close(loggers, failed=True)
+            raise
+        _close(loggers, failed=False)
 
 
 def summarise(facts: Mapping[str, Any], loggers: Sequence[Logger]) -> None:
@@ -111,38 +119,42 @@ class Points(Logger):
 
     Args:
         file: of the run.
+        step: optimiser steps already taken; points past it are cut off.
     """
 
     name = version = None
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, step: int) -> None:
         super().__init__()
-        self.file = file
+        self._lines = LineLog(file, lambda line: 0 < step >= _point(line)["step"])
 
-    def resume(self, step: int) -> list[dict[str, Any]]:
-        """The points up to a step; the others, and a line torn by a kill, are cut off."""
-        kept = []
-        if step and self.file.is_file():
-            for line in self.file.read_bytes().split(b"\n")[:-1]:
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    point = json.loads(line)
-                    if point["step"] <= step and isinstance(point["point"], dict):
-                        kept.append(point)
-        if kept or self.file.exists():
-            write_atomic(self.file, "".join(f"{json.dumps(point)}\n" for point in kept))
-        return kept
+    def kept(self) -> Iterator[dict[str, Any]]:
+        """The points that were there."""
+        return map(_point, self._lines.kept)
 
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
         """Keep nothing: config.yaml and run.json have them."""
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Append a point."""
-        line = json.dumps({"step": step or 0, "point": metrics}, default=float) + "\n"
-        with self.file.open("ab", buffering=0) as file:
-            if file.write(line.encode()) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
+        self._lines.write(json.dumps({"step": step or 0, "point": metrics}, default=float))
+
+    def close(self) -> None:
+        """No point is logged after this."""
+        self._lines.close()
 
 
+def _point(line: bytes) -> dict[str, Any]:
+    """A line of points.jsonl; one of no step where somebody has damaged it."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        point: dict[str, Any] = json.loads(line)
+        if isinstance(point["step"], int) and isinstance(point["point"], dict):
+            return point
+    return {"step": 0, "point": {}}
+
+
+#: Loggers that begin anew when a run goes on, so they are given the points up to its step.
+REPLAYED = (CSVLogger, MLFlowLogger, WandbLogger)
 #: Name of the optimiser step in Lightning's logger.
 STEP = "trainer/global_step"
 
@@ -232,9 +244,12 @@ class WandbRun(WandbLogger):
         return identifier
 
 
-def _make(node: Any, folder: Path) -> Logger:
-    taken = inspect.signature(get_object(node["_target_"])).parameters
-    given = {"save_dir": str(folder)} if "save_dir" in taken else {}
+def _make(node: Any, folder: Path, step: int) -> Logger:
+    kind = get_object(node["_target_"])
+    taken = inspect.signature(kind).parameters
+    given: dict[str, Any] = {"save_dir": str(folder)} if "save_dir" in taken else {}
+    if step and kind is TensorBoardLogger:
+        given["purge_step"] = step + 1  # TensorBoard leaves out the points past the checkpoint
     logger = make(node, **given)
     assert isinstance(logger, Logger)
     return logger

@@ -187,12 +187,12 @@ def curves(directory: RunDir, record: Mapping[str, Any], unit: str) -> None:
 
     log_of_steps = read(directory.steps).reindex(columns=["global_step", "loss", "learning_rate"])
     x, loss, rates = log_of_steps.to_numpy().T.tolist()
-    smoothed = smooth(loss)
     figure = Figure(figsize=(8.5, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     top.plot(x, loss, color="0.8", linewidth=0.7, label="training, each step")
-    top.plot(x, smoothed, color=style.COLOURS[0], linewidth=1.6, label="training, smoothed")
+    label = "training, mean around each step"
+    top.plot(x, smooth(loss), color=style.COLOURS[0], linewidth=1.6, label=label)
     if validations := validated(record):
         dots = {"markersize": 5 if len(validations) <= 25 else 3, "linewidth": 1.0}
         step, last = validations[-1]

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from chimera.callback import with_method
-from chimera.callback.log.steps import Step
+from chimera.callback.log.steps import Step, mean_loss
 from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local
 from chimera.types import PositiveInt
@@ -54,8 +54,7 @@ class MetricsLog(Callback):
     def _point(self, step: Step) -> dict[str, float]:
         recent = self._recent
         seconds = sum(s.seconds for s in recent)
-        losses = [s.loss for s in recent if math.isfinite(s.loss)]  # the others were left out
-        loss = sum(losses) / len(losses) if losses else math.nan
+        loss = mean_loss(recent)
         return {
             "train/loss": loss,
             "train/perplexity": math.exp(min(loss, 700.0)),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
+from collections import deque
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from chimera.callback.log.steps import Step
+from chimera.callback.log.steps import Step, mean_loss
 from chimera.types import PositiveInt
 
 #: Columns of a terminal that also has room for the last validation.
@@ -30,12 +30,14 @@ NARROW = 76
 class Progress(RichProgressBar):
     """Shows step, loss, learning rate, tokens/s, the last validation and the time left.
 
+    The loss is the mean of the last `every` steps, as loggers have it under `train/loss`.
+
     One bar counts the optimiser steps of the whole run; validation and test have bars of their own
     while they last. All goes to standard error, so that output can be piped.
 
     Args:
         style: `auto` draws a bar in a terminal and prints lines elsewhere.
-        every: optimiser steps between two lines.
+        every: optimiser steps between two lines, and of a mean.
     """
 
     validation_description = "valid"
@@ -53,8 +55,7 @@ class Progress(RichProgressBar):
         self.every = every
         self._total = self._first = 0
         self._start = 0.0
-        self._loss: float | None = None
-        self._speed: float | None = None
+        self._recent = deque[Step](maxlen=every)
         self._validation = ""
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -101,10 +102,10 @@ class Progress(RichProgressBar):
             self._validation = f"  val ppl {float(metrics['val/perplexity']):.1f}"
 
     def on_step(self, step: Step) -> None:
-        self._loss = _smooth(self._loss, step.loss)
-        self._speed = _smooth(self._speed, step.tokens / step.seconds)
-        loss = f"loss {self._loss:.3f}"
-        speed = f"{self._speed / 1e3:.1f}k tok/s"
+        self._recent.append(step)
+        rate = sum(s.tokens for s in self._recent) / sum(s.seconds for s in self._recent)
+        loss = f"mean loss {mean_loss(self._recent):.3f}"
+        speed = f"{rate / 1e3:.1f}k tok/s"
         text = f"{loss}  lr {step.lr:.2e}  {speed}"
         if self.progress is not None and self.train_progress_bar_id is not None:
             width = self.progress.console.width
@@ -118,12 +119,6 @@ class Progress(RichProgressBar):
             head = f"step {step.global_step}/{self._total}"
             line = f"{head}  {text}{self._validation}  left {_clock(left)}"
             self.out.print(line, highlight=False)
-
-
-def _smooth(old: float | None, new: float) -> float:
-    if not math.isfinite(new):  # a step that was left out
-        return new if old is None else old
-    return new if old is None else 0.9 * old + 0.1 * new
 
 
 def _clock(seconds: float) -> str:

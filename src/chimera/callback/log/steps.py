@@ -5,13 +5,9 @@ The step log, the metrics and the progress display all read it, so each number i
 
 from __future__ import annotations
 
-import csv
-import errno
-import io
 import math
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +22,7 @@ from chimera.callback import with_method
 from chimera.ops import reduce
 from chimera.rundir.directory import RunDir
 from chimera.rundir.steps import header, move_aside
+from chimera.safe_io import LineLog
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,12 @@ class Step:
     aux: dict[str, float] = field(default_factory=dict)
     stats: dict[str, float] = field(default_factory=dict)
     timestamp: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+
+
+def mean_loss(steps: Collection[Step]) -> float:
+    """Mean loss of the steps that were not left out; NaN if there are none."""
+    losses = [step.loss for step in steps if math.isfinite(step.loss)]
+    return sum(losses) / len(losses) if losses else math.nan
 
 
 class Steps(Callback):
@@ -104,7 +107,9 @@ class Steps(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._listeners = with_method(trainer, "on_step")
-        log_at_global_step(trainer)
+        if stage == "fit":
+            for logger in trainer.loggers:
+                log_at_global_step(logger, trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._clock = time.perf_counter()
@@ -172,35 +177,36 @@ class Steps(Callback):
 
     def _of_all(self) -> tuple[dict[str, float], int]:
         """Means over the predictions of the step, and its tokens, of all processes."""
-        pairs: dict[str, list[tuple[Tensor, Any]]] = {}
+        values: dict[str, list[Tensor]] = {}
         for output in self._micro:
-            values = {"loss": output["task_loss"], "accuracy": output["accuracy"]}
+            named = {"loss": output["task_loss"], "accuracy": output["accuracy"]}
             for part in ("aux", "stats"):
-                values |= {f"{part}/{key}": value for key, value in output[part].items()}
-            for name, value in values.items():
-                pairs.setdefault(name, []).append((value, output.get("count", 1.0)))
-        means = {name: _mean(each) for name, each in pairs.items()}
-        if reduce.participants() == 1:
-            return means, self._tokens
-        count = sum(float(count) for _, count in pairs["loss"])
-        weighted = [value * count for value in means.values()]
-        *sums, counts, tokens = reduce.totals([*weighted, count, self._tokens])
-        return dict(zip(means, (value / (counts or 1) for value in sums), strict=True)), int(tokens)
+                named |= {f"{part}/{key}": value for key, value in output[part].items()}
+            for name, value in named.items():
+                values.setdefault(name, []).append(value.detach().float())
+        counts = [output.get("count", 1.0) for output in self._micro]
+        # One copy from the device for all numbers.
+        means = torch.stack([_mean(each, counts) for each in values.values()]).tolist()
+        if reduce.participants() > 1:
+            count = sum(map(float, counts))
+            *sums, total, tokens = reduce.totals([*(m * count for m in means), count, self._tokens])
+            return dict(zip(values, (each / (total or 1) for each in sums), strict=True)), int(
+                tokens
+            )
+        return dict(zip(values, means, strict=True)), self._tokens
 
 
-def log_at_global_step(trainer: pl.Trainer) -> None:
-    """Let all that is logged through Lightning have the number of optimiser steps taken.
+def log_at_global_step(logger: Any, trainer: pl.Trainer) -> None:
+    """Let a logger have every point under the number of optimiser steps taken.
 
     Lightning counts a step after its validation: it would log that one step early.
     """
-    connector = trainer._logger_connector
+    log = logger.log_metrics
 
-    def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
-        point = metrics and {"epoch": float(trainer.current_epoch), **metrics}
-        of_class(connector, point, trainer.global_step if step is None else step)
+    def log_metrics(metrics: Any, step: int | None = None) -> None:
+        log(metrics, trainer.global_step)
 
-    of_class = type(connector).log_metrics
-    connector.log_metrics = log_metrics  # type: ignore[method-assign]
+    logger.log_metrics = log_metrics
 
 
 def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
@@ -209,13 +215,13 @@ def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
     return rates[first["name"]] / float(first["initial_lr"])
 
 
-def _mean(pairs: list[tuple[Tensor, Any]]) -> float:
+def _mean(values: list[Tensor], counts: list[Any]) -> Tensor:
     """Mean of the values of micro-batches, each counted as often as it has predictions."""
-    values = torch.stack([value.detach().float() for value, _ in pairs])
     if len(values) == 1:  # a step of another task may count no predictions
-        return float(values)
-    weights = torch.stack([torch.as_tensor(n, device=values.device) for _, n in pairs]).float()
-    return float((values * weights).sum() / weights.sum()) if weights.any() else 0.0
+        return values[0]
+    stacked = torch.stack(values)
+    weights = torch.stack([torch.as_tensor(n, device=stacked.device) for n in counts]).float()
+    return (stacked * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 #: Columns of steps.csv: exactly the fields of TITAN Table 5 (SPEC T5).
@@ -232,21 +238,16 @@ FIELDS = (
     "gpu_memory_gb",
     "gpu_cached_gb",
 )
-STEP = "global_step"
 
 
 class StepLog(Callback):
     """Writes steps.csv; a resumed run first cuts off the rows past the step that it resumes from.
 
-    A file that another version began keeps its columns; one without a column of steps is renamed.
-
-    Append-only and unbuffered: the rows are on disk whatever happens to the process.
+    A file with other columns is renamed, for it may be somebody's.
     """
 
     def __init__(self) -> None:
-        self._file: io.FileIO | None = None
-        self._columns: Sequence[str] = FIELDS
-        self._end = 0
+        self._rows: LineLog | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
@@ -259,20 +260,20 @@ class StepLog(Callback):
             path: of the CSV file.
             resumed_step: optimiser steps already taken by the checkpoint resumed from.
         """
-        if not path.is_file() or (resumed_step and STEP not in header(path)):
+        if header(path) != list(FIELDS):
             move_aside(path)
-        # Cut in place: rows that count are never anywhere but on disk, whenever we are killed.
-        # Unbuffered: on a full disk a row is there or not, and nothing is left to fail at the end.
-        self._file = path.open("r+b" if path.exists() else "w+b", buffering=0)
-        self._columns = header(path) if resumed_step else ()
-        self._end = _end_of(self._file.read(), self._columns, resumed_step)
-        self._file.truncate(self._end)
-        self._file.seek(self._end)
-        if not self._end:
-            self._columns = FIELDS
-            self._write(dict(zip(FIELDS, FIELDS, strict=True)))
+
+        def counts(line: bytes) -> bool:
+            number = line.split(b",")[3:4]
+            return not (number and number[0].isdigit() and int(number[0]) > resumed_step)
+
+        self._rows = LineLog(path, counts)
+        if not self._rows.end:
+            self._rows.write(",".join(FIELDS))
 
     def on_step(self, step: Step) -> None:
+        if self._rows is None:  # of a process that keeps no log
+            return
         cuda = torch.cuda.is_available()
         clipped = min(step.grad_norm, step.clip) if step.clip else step.grad_norm
         values = (
@@ -288,7 +289,7 @@ class StepLog(Callback):
             torch.cuda.memory_allocated() / 1e9 if cuda else 0.0,
             torch.cuda.memory_reserved() / 1e9 if cuda else 0.0,
         )
-        self._write(dict(zip(FIELDS, values, strict=True)))
+        self._rows.write(",".join(map(str, values)))
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.close()
@@ -298,37 +299,6 @@ class StepLog(Callback):
 
     def close(self) -> None:
         """Close the file; no row is written after this."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _write(self, row: Mapping[str, object]) -> None:
-        if self._file is None:  # of a process that keeps no log
-            return
-        line = io.StringIO()
-        csv.writer(line).writerow([row.get(name, "") for name in self._columns])
-        data = line.getvalue().encode()
-        try:
-            if self._file.write(data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
-        except OSError:
-            self._file.truncate(self._end)
-            raise
-        self._end += len(data)
-
-
-def _end_of(data: bytes, columns: Sequence[str], step: int) -> int:
-    """Offset of the end of a step's row; a last line torn by a kill does not count.
-
-    A line without a number of a step in it, which somebody else has damaged, stays.
-    """
-    if step == 0 or not columns:
-        return 0
-    place = columns.index(STEP)
-    end = 0
-    for line in data.split(b"\n")[:-1]:
-        number = line.split(b",")[place : place + 1]
-        if number and number[0].isdigit() and int(number[0]) > step:
-            break
-        end += len(line) + 1
-    return end
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
