@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
+from torch import nn
 
 from chimera.errors import UserError
 
@@ -21,6 +22,11 @@ def find(trainer: pl.Trainer, kind: type[Kind]) -> Kind:
         if isinstance(callback, kind):
             return callback
     raise UserError(f"the callbacks lack a {kind.__name__}, which another one needs; add it")
+
+
+def parts_with(model: nn.Module, method: str) -> list[Any]:
+    """Modules of a model that have a method of this name, which a component's callback calls."""
+    return [module for module in model.modules() if hasattr(module, method)]
 
 
 def with_method(trainer: pl.Trainer, name: str) -> list[Any]:

@@ -4,40 +4,23 @@
            b_T + (b₀ − b_T)(1 − (t − tᵢ)/(T − t_f − tᵢ))³      between
            b_T                                         t ≥ T − t_f, and the ranks are fixed
 
-t counts optimiser steps from 0, T is the length of the run. The adapter's YAML names this callback.
+t counts optimiser steps from 0, T is the length of the run. The adapter's YAML names this callback,
+which finds updates whose rank-one directions can be scored and pruned by their method
+`add_penalty`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
+from chimera.callback import parts_with
 from chimera.callback.part.update import OnUpdate
 from chimera.errors import UserError
 from chimera.types import NonNegativeFloat, PositiveInt, ProperFraction
-
-
-@runtime_checkable
-class Budgeted(Protocol):
-    """An update whose rank-one directions can be scored and pruned."""
-
-    if TYPE_CHECKING:
-        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
-        r: int
-        kept: Tensor
-
-    def add_penalty(self, weight: float, form: Literal["squared", "norm"]) -> Tensor: ...
-
-    def observe(self, beta1: float, beta2: float) -> None: ...
-
-    def scores(self) -> Tensor: ...
-
-    def keep(self, which: Tensor | None = None) -> None: ...
-
-    def forget(self) -> None: ...
 
 
 class RankBudget(OnUpdate):
@@ -76,12 +59,12 @@ class RankBudget(OnUpdate):
         self.beta2 = beta2
         self.orth = orth
         self.penalty = penalty
-        self.updates: list[Budgeted] = []
+        self.updates: list[Any] = []
         self._penalty: Tensor | None = None
 
     def begin(self, model: nn.Module, steps: int) -> None:
         """Find the updates, and compute the schedule for this many optimiser steps."""
-        self.updates = [m for m in model.modules() if isinstance(m, Budgeted)]
+        self.updates = parts_with(model, "add_penalty")
         most = min((u.r for u in self.updates), default=self.target_r)
         if self.target_r > most:
             raise UserError(

@@ -1,31 +1,18 @@
-"""Log an adapter's effective ranks at validation, and save it alone at the end (SPEC A5).
-
-Updates are found by the protocol `Ranked`, not by class.
-"""
+"""Log an adapter's effective ranks at validation, and save it alone at the end (SPEC A5)."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor, nn
+from torch import nn
 
 from chimera.adapter.shared import files
 from chimera.adapter.shared.low_rank import adapted
-
-
-@runtime_checkable
-class Ranked(Protocol):
-    """An update of a linear layer that reports how many directions it uses."""
-
-    def effective_rank(self) -> Tensor: ...
-
-    def nonzero_directions(self) -> Tensor: ...
 
 
 class AdapterLog(Callback):
@@ -59,7 +46,7 @@ def ranks(model: nn.Module) -> dict[str, float]:
     updates = {
         name.removesuffix(".update"): (module.effective_rank(), module.nonzero_directions().sum())
         for name, module in model.named_modules()
-        if isinstance(module, Ranked)
+        if hasattr(module, "effective_rank")
     }
     if not updates:
         return {}

@@ -6,37 +6,19 @@
 
 s is the optimiser step, so a resumed run has the same α. The weight is a buffer: a checkpoint holds
 the last one trained with. The component's YAML names this callback, which finds its modules by the
-protocol `Mixed`, not by class.
+method `set_mag_weight`, not by class.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
 
+from chimera.callback import parts_with
 from chimera.types import Fraction, PositiveInt
-
-
-@runtime_checkable
-class Mixed(Protocol):
-    """A module that mixes two branches by a weight which a schedule may set."""
-
-    if TYPE_CHECKING:
-        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
-        mag_weight: Tensor
-
-    def set_mag_weight(self, weight: float) -> None: ...
-
-
-@runtime_checkable
-class Grafted(Protocol):
-    """A module that keeps the scalars of its last forward pass."""
-
-    def scalars(self) -> dict[str, Tensor]: ...
 
 
 class MagSchedule(Callback):
@@ -67,7 +49,7 @@ class MagSchedule(Callback):
         self.steps = steps
         self.values = values or [0.0, 0.5, 1.0]
         self.evaluate = evaluate
-        self._modules: list[Mixed] = []
+        self._modules: list[Any] = []
 
     def weight(self, step: int, total: int) -> float | None:
         """α at an optimiser step of a run of `total` steps; None leaves it as it is."""
@@ -79,7 +61,7 @@ class MagSchedule(Callback):
         return None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        self._modules = [module for module in pl_module.modules() if isinstance(module, Mixed)]
+        self._modules = parts_with(pl_module, "set_mag_weight")
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         self._set(self.weight(trainer.global_step, trainer.max_steps))
@@ -89,7 +71,7 @@ class MagSchedule(Callback):
         self, trainer: pl.Trainer, pl_module: Any, outputs: Any, *_: Any
     ) -> None:
         """Log the statistics of grafted memories, which return no `Out`: means over the layers."""
-        stats = [module.scalars() for module in self._modules if isinstance(module, Grafted)]
+        stats = [module.scalars() for module in self._modules if hasattr(module, "scalars")]
         if stats and all(stats):
             means = {key: torch.stack([one[key] for one in stats]).mean() for key in stats[0]}
             outputs["stats"] |= means

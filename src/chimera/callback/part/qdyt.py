@@ -1,45 +1,19 @@
 """QDyT in training (SPEC N3, T7; QDYT 3.3): warm-up of α, one calibration of γ.
 
-The norm's YAML names this callback, which finds norms by the protocol `Scheduled`, not by class.
+The norm's YAML names this callback, which finds norms by their methods, not by class.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
 
+from chimera.callback import parts_with
 from chimera.callback.part.update import OnUpdate
 from chimera.ops import reduce
 from chimera.types import PositiveFloat, PositiveInt
-
-
-@runtime_checkable
-class Scheduled(Protocol):
-    """A norm whose α warms up and whose γ is calibrated."""
-
-    if TYPE_CHECKING:
-        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
-        alpha: Tensor
-        warm: Tensor
-        calibrated: Tensor
-        moment: Tensor
-        tokens: Tensor
-
-    def set_alpha(self, value: float) -> None: ...
-
-    def begin_calibration(self, alpha: float) -> None: ...
-
-    def end_calibration(self) -> None: ...
-
-
-@runtime_checkable
-class Settling(Protocol):
-    """A norm that trains with the mean of its evaluation after a share of the steps."""
-
-    def settle(self, done: float) -> None: ...
 
 
 class QDyTSchedule(OnUpdate):
@@ -62,7 +36,7 @@ class QDyTSchedule(OnUpdate):
         sequences: number in the calibration batch.
     """
 
-    protocol = Scheduled
+    method = "begin_calibration"
 
     def __init__(
         self,
@@ -77,9 +51,9 @@ class QDyTSchedule(OnUpdate):
         self.end = end
         self.sequences = sequences
         self.seen = 0
-        self._cold: list[Scheduled] = []
-        self._raw: list[Scheduled] = []
-        self._settling: list[Settling] = []
+        self._cold: list[Any] = []
+        self._raw: list[Any] = []
+        self._settling: list[Any] = []
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen}
@@ -95,7 +69,7 @@ class QDyTSchedule(OnUpdate):
             norm.begin_calibration(self.end)
         self._steps = int(trainer.estimated_stepping_batches)
         self._length = min(self.warmup_steps, self._steps // 2)
-        self._settling = [norm for norm in pl_module.modules() if isinstance(norm, Settling)]
+        self._settling = parts_with(pl_module, "settle")
 
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         done = min(trainer.global_step / max(self._length, 1), 1.0) if self._length else 1.0

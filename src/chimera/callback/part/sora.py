@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
 
 from chimera.callback.part.update import OnUpdate
-
-
-@runtime_checkable
-class Sparse(Protocol):
-    """Gates that update themselves around the optimiser's step."""
-
-    if TYPE_CHECKING:
-        # Parameters and buffers: from Python 3.12 on isinstance does not find them.
-        g: Tensor
-
-    def before_step(self, gates: int) -> None: ...
-
-    def after_step(self, lr: float) -> None: ...
 
 
 class GateUpdate(OnUpdate):
@@ -35,7 +21,7 @@ class GateUpdate(OnUpdate):
         show: log these two numbers.
     """
 
-    protocol = Sparse
+    method = "after_step"
 
     def __init__(self, *, show: bool = True) -> None:
         self.show = show

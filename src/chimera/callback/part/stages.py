@@ -1,26 +1,18 @@
 """Two stages of activations in training, as BitNet a4.8 and v2 have them: 8 bits, then fewer.
 
-The quantiser's YAML names this callback, which finds layers by the protocol `Staged`, not by class.
+The quantiser's YAML names this callback, which finds layers by the method `set_stage`, not by
+class.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from chimera.callback import parts_with
 from chimera.types import Fraction
-
-
-@runtime_checkable
-class Staged(Protocol):
-    """Inputs of a layer that change once in training."""
-
-    def set_stage(self, late: bool) -> None: ...
-
-    @property
-    def finished(self) -> bool: ...
 
 
 class ActivationStages(Callback):
@@ -38,7 +30,7 @@ class ActivationStages(Callback):
         self._layers: list[Any] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        layers = [module for module in pl_module.modules() if isinstance(module, Staged)]
+        layers = parts_with(pl_module, "set_stage")
         begun = trainer.global_step > 0
         self._layers = [layer for layer in layers if begun or not layer.finished]
         self._change_at = self.early * trainer.estimated_stepping_batches

@@ -15,6 +15,8 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from chimera.callback import parts_with
+
 
 class OnUpdate(Callback):
     """Calls `on_update` after each batch whose optimiser step has changed weights.
@@ -22,10 +24,10 @@ class OnUpdate(Callback):
     A subclass that overrides `on_train_start` or `on_train_batch_end` calls these.
 
     Attributes:
-        modules: those of the model that follow the subclass' `protocol`.
+        modules: those of the model that have the subclass' `method`.
     """
 
-    protocol: type = object
+    method = ""
     modules: Sequence[Any] = ()
 
     #: Whether the optimiser has changed weights since the last batch began.
@@ -35,7 +37,7 @@ class OnUpdate(Callback):
         """Act on the new weights; gradients are those of the step."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.modules = [part for part in pl_module.modules() if isinstance(part, self.protocol)]
+        self.modules = parts_with(pl_module, self.method)
         for optimizer in trainer.optimizers:
             optimizer.register_step_post_hook(self._stepped)
 
