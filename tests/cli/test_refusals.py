@@ -46,7 +46,7 @@ BROKEN: dict[str, tuple[str, bytes | None]] = {
     "bad_checkpoint": ("checkpoints/last.ckpt", b"garbage"),
     "no_checkpoint": ("checkpoints/last.ckpt", None),
 }
-COUNTER = "+callbacks.mine._target_=tests.train.strangers.Counter"
+COUNTER = "+callbacks.mine._target_=tests.train.tiny.Counter"
 RANGE = "optim.lr=interval(1e-4,1e-2)"
 #: Words after `train`, and what the one line has to say.
 PLAIN: list[tuple[str, list[str]]] = [

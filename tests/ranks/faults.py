@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -121,5 +120,4 @@ def read(file: Path) -> dict[str, Any]:
 
 def losses(run: Path) -> list[float]:
     """Loss of each step."""
-    with (run / "steps.csv").open(newline="", encoding="utf-8") as rows:
-        return [float(row["loss"]) for row in csv.DictReader(rows)]
+    return [float(row["loss"]) for row in job.rows(run)]

@@ -9,7 +9,6 @@ bit with one task, and to rounding of one process with several tasks.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import re
@@ -21,9 +20,12 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback
 
 from chimera.paths import ROOT
-from tests.torture.job import arguments
+from tests.torture.job import arguments, rows
 
 #: Steps of the run, the step from which a fault comes, and seconds that a run may take in all.
 STEPS, FROM, PATIENCE = 300, 40, 1800
@@ -31,11 +33,21 @@ STEPS, FROM, PATIENCE = 300, 40, 1800
 SETTLE = 15.0
 LENGTH = [f"trainer.max_steps={STEPS}", "trainer.checkpoint_every_n_steps=100000"]
 LENGTH += ["trainer.val_check_interval=0", "trainer.progress=none"]
-LENGTH += ["+callbacks.pace._target_=tests.sweep.pace.Pace"]
+LENGTH += ["+callbacks.pace._target_=tests.sweep.slurm_faults.Pace"]
 CLUSTER = ["launcher=submitit", "launcher.cpus=1", "launcher.grace=40"]
 #: A model that does not multiply rounding, with a batch that processes can share; the largest
 #: relative difference of a step's loss between one process and several.
 SHARED, ROUNDING = ["quant=none", "norm=rmsnorm", "data.batch_size=16"], 1e-6
+
+
+class Pace(Callback):
+    """Sleeps after each step, so that a fault finds the run in the middle of its training.
+
+    Slurm looks every thirty seconds for jobs near their limit.
+    """
+
+    def on_before_zero_grad(self, *_: Any) -> None:
+        time.sleep(0.15)
 
 
 def available() -> str:
@@ -58,6 +70,16 @@ class Trial:
     def submit(self, *more: str) -> subprocess.Popen[bytes]:
         """Start the sweep with its job on the cluster."""
         return self.drive(*CLUSTER, f"launcher.tasks_per_node={self.tasks}", *more)
+
+    def training(self, *more: str) -> subprocess.Popen[bytes]:
+        """Start the sweep; return when its job is in the middle of its training."""
+        driver = self.submit(*more)
+        until(lambda: self.step > FROM, "training")
+        return driver
+
+    def saved(self) -> None:
+        """Wait for the save."""
+        until(lambda: self.status("state") == "STOPPED", "the save")
 
     def drive(self, *launcher: str) -> subprocess.Popen[bytes]:
         """Start the sweep."""
@@ -84,8 +106,7 @@ class Trial:
         return (self.folder / "runs" / ".slurm" / "run.job").read_text().split()[1]
 
     def losses(self) -> list[float]:
-        with (self.run / "steps.csv").open() as file:
-            return [float(row["loss"]) for row in csv.DictReader(file)]
+        return [float(row["loss"]) for row in rows(self.run)]
 
     def difference(self, expected: list[float]) -> float:
         """Largest relative difference of a step's loss; infinite if steps are missing."""
@@ -127,36 +148,32 @@ def reference(folder: Path, tasks: int = 1) -> list[float]:
 
 def time_limit(trial: Trial) -> int:
     """The end of the allocation is moved near; Slurm looks at it every thirty seconds."""
-    driver = trial.submit()
-    until(lambda: trial.step > FROM, "training")
+    driver = trial.training()
     end = (datetime.now() + timedelta(seconds=75)).strftime("%Y-%m-%dT%H:%M:%S")
     slurm("scontrol", "update", f"jobid={trial.job}", f"EndTime={end}")
-    until(lambda: trial.status("state") == "STOPPED", "the save")
+    trial.saved()
     _release(trial.job, "TimeLimit=60")
     return driver.wait(PATIENCE)
 
 
 def requeue(trial: Trial) -> int:
-    driver = trial.submit()
-    until(lambda: trial.step > FROM, "training")
+    driver = trial.training()
     slurm("scontrol", "requeue", trial.job)
-    until(lambda: trial.status("state") == "STOPPED", "the save")
+    trial.saved()
     _release(trial.job)
     return driver.wait(PATIENCE)
 
 
 def preempted(trial: Trial) -> int:
-    driver = trial.submit("launcher.partition=main")
-    until(lambda: trial.step > FROM, "training")
+    driver = trial.training("launcher.partition=main")
     nodes = slurm("sinfo", "-h", "-o", "%c").strip().splitlines()[0]
     slurm("sbatch", "-p", "urgent", "-c", nodes, "-o", "/dev/null", "--wrap", "sleep 5")
-    until(lambda: trial.status("state") == "STOPPED", "the save")
+    trial.saved()
     return driver.wait(PATIENCE)
 
 
 def node_down(trial: Trial) -> int:
-    driver = trial.submit()
-    until(lambda: trial.step > FROM, "training")
+    driver = trial.training()
     node = slurm("sinfo", "-h", "-o", "%n").split()[0]
     slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     time.sleep(5)
@@ -167,8 +184,7 @@ def node_down(trial: Trial) -> int:
 
 
 def drain(trial: Trial) -> int:
-    driver = trial.submit()
-    until(lambda: trial.step > FROM, "training")
+    driver = trial.training()
     node = slurm("sinfo", "-h", "-o", "%n").split()[0]
     slurm("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     code = driver.wait(PATIENCE)
@@ -177,8 +193,7 @@ def drain(trial: Trial) -> int:
 
 
 def scancel(trial: Trial) -> int:
-    driver = trial.submit()
-    until(lambda: trial.step > FROM, "training")
+    driver = trial.training()
     slurm("scancel", trial.job)
     if driver.wait(PATIENCE) != 1:
         raise RuntimeError("the sweep did not say that its job failed")
@@ -186,8 +201,7 @@ def scancel(trial: Trial) -> int:
 
 
 def lost_driver(trial: Trial) -> int:
-    driver = trial.submit()
-    until(lambda: trial.step > FROM, "training")
+    driver = trial.training()
     job = trial.job
     driver.kill()
     driver.wait()

@@ -6,7 +6,6 @@ has only one.
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from tests import forks
+from tests.train import tiny
 
 MODEL = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "model.dim=32", "model.depth=2"]
 MODEL += ["model.heads=4", "model.max_len=32", "model.dropout=0.1"]
@@ -91,13 +91,9 @@ def resumed(command: list[str], reference: Path | None, says: str = "") -> str:
     return said
 
 
+#: Rows of the step log without the column of the time.
+rows = tiny.losses
 RECORDED = ("metrics", "validations", "steps")
-
-
-def rows(run: Path) -> list[dict[str, str]]:
-    """Rows of the step log without the column of the time."""
-    with (run / "steps.csv").open(newline="") as file:
-        return [{k: v for k, v in r.items() if k != "timestamp"} for r in csv.DictReader(file)]
 
 
 def load(run: Path, name: str) -> dict[str, Any]:

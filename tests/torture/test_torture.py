@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import signal
+import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,9 @@ import torch
 
 from chimera.rundir.checkpoint_io import load, write
 from chimera.rundir.checkpoints import announce, read_sidecar, sidecar_path
+from tests import forks
 from tests.torture import job
+from tests.train import tiny
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +58,28 @@ CASES = [
 def test_a_killed_run_goes_on(moment: str, number: int, workers: int, folder: Path) -> None:
     command = job.new(folder, "killed", f"data.num_workers={workers}")
     assert job.train(command, f"faults.kill_at({moment!r}, {number})")[0] == -signal.SIGKILL
+    job.resumed(command, job.whole(folder))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
+def test_an_interrupted_run_saves_and_goes_on(number: signal.Signals, folder: Path) -> None:
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("under nohup the signal is ignored, in the run too")
+    command, run = job.new(folder, "interrupted"), folder / "interrupted"
+    process, deadline = forks.start("train.py", *command), time.monotonic() + 120
+    while not (run / "steps.csv").exists() or len(job.rows(run)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    code = process.wait().returncode
+    if len(job.rows(run)) < 14:
+        assert (code, tiny.state(run)) == (130, "STOPPED")
     job.resumed(command, job.whole(folder))
 
 

@@ -37,7 +37,7 @@ def names(of: dict[str, Any]) -> list[str]:
 
 
 def test_the_order_and_where_others_stand() -> None:
-    found = names(config("norm=qdyt", "+callbacks.mine._target_=tests.train.strangers.Counter"))
+    found = names(config("norm=qdyt", "+callbacks.mine._target_=tests.train.tiny.Counter"))
     assert found[:3] == ["callbacks.randomness", "norm.callbacks.qdyt", "callbacks.mine"]
     assert found[-1] == "callbacks.snapshot"
     own = [name.removeprefix("callbacks.") for name in found if name.startswith("callbacks.")]
@@ -73,7 +73,7 @@ def test_a_callback_of_a_strangers_and_the_keys_of_states(tmp_path: Path) -> Non
     (tmp_path / "text.txt").write_text("\n".join(["the cat sees a big red dog"] * 300))
     words = ["scale=smoke", "norm=qdyt", "logger=none", "tokenizer=word", "trainer.max_steps=2"]
     words += ["data=text", f"data.path={tmp_path}/text.txt", f"data.cache_dir={tmp_path}/cache"]
-    words += ["+callbacks.mine._target_=tests.train.strangers.Counter", "+callbacks.mine.every=1"]
+    words += ["+callbacks.mine._target_=tests.train.tiny.Counter", "+callbacks.mine.every=1"]
     words += ["trainer.accumulate_grad_batches=1", f"run_dir={tmp_path}/run", "model.dim=16"]
     assert train(words) == 0
     count, *order = (tmp_path / "run" / "counted").read_text().split()
