@@ -1,27 +1,22 @@
-"""Callbacks find each other among the trainer's, so that a configuration names each one alone."""
+"""How callbacks find each other among the trainer's, and the modules of a model that they call.
+
+Does not import torch: signatures of callbacks are read before it is loaded.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import lightning.pytorch as pl
-from torch import nn
-
-from chimera.errors import UserError
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from torch import nn
 
 Kind = TypeVar("Kind")
 
 
 def find(trainer: pl.Trainer, kind: type[Kind]) -> Kind:
-    """The trainer's callback of this class.
-
-    Raises:
-        UserError: there is none.
-    """
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, kind):
-            return callback
-    raise UserError(f"the callbacks lack a {kind.__name__}, which another one needs; add it")
+    """The trainer's callback of this class; each run has one (`chimera.train.callbacks.NEEDED`)."""
+    return next(c for c in trainer.callbacks if isinstance(c, kind))  # type: ignore[attr-defined]
 
 
 def parts_with(model: nn.Module, method: str) -> list[Any]:

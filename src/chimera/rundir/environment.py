@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,14 @@ def environment() -> dict[str, Any]:
         "chimera": VERSION,
         FOLDERS: [str(folder) for folder in config_folders()],
         "git": git_state(),
-        "packages": {
-            d.metadata["Name"]: d.version
-            for d in sorted(
-                importlib.metadata.distributions(), key=lambda d: d.metadata["Name"] or ""
-            )
-        },
+        "packages": dict(sorted(_packages())),
     }
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    for package in importlib.metadata.distributions():
+        about = package.metadata  # parsed at each access
+        yield about["Name"] or "", about["Version"]
 
 
 def computed_on(about: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
