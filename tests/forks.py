@@ -40,7 +40,7 @@ LIBRARIES = (
     "scipy.stats",
     "chimera.train.check",
     "chimera.train.run",
-    "chimera.evaluate.test",
+    "chimera.evaluate",
     "chimera.generate.text",
 )
 #: Packages of a checkout. Another checkout has packages of the same names.

@@ -94,7 +94,7 @@ class Own(Norm):  # as it was
     names = flat.write(tmp_path / "out", own)
     check(tmp_path / "out", names)
     lines = (tmp_path / "out/own_parts_part.py").read_text().splitlines()
-    assert "from .chimera_shapes import Float" in lines
+    assert "from typing import Annotated as Float" in lines
     assert "from . import chimera_ops_decay as d" in lines
     assert "from . import chimera_ops_scan as scan" in lines
     assert "from .chimera_contract import Norm" in lines

@@ -21,8 +21,8 @@ from chimera.cli.command import exit_code
 from chimera.cli.eval import main as evaluate
 from chimera.cli.export import main as export
 from chimera.cli.generate import main as generate
+from chimera.cli.mmlu import main as mmlu
 from chimera.cli.train import main as train
-from chimera.evaluate.mmlu import main as mmlu
 from chimera.export import load
 
 SHAPE = ["model.dim=16", "model.depth=1", "model.heads=2", "model.max_len=16", "data.seq_len=16"]
@@ -130,7 +130,7 @@ COMMANDS: dict[str, Callable[[Path, Path], int]] = {
     "eval": lambda folder, root: evaluate([f"run={folder}"]),
     "generate": lambda folder, root: generate([f"run={folder}", "prompt=the", "max_new=2"]),
     "export": _export,
-    "mmlu": lambda folder, root: exit_code(lambda: mmlu([f"run={folder}", f"data={root}/mmlu"])),
+    "mmlu": lambda folder, root: mmlu([f"run={folder}", f"data={root}/mmlu"]),
     "init_from": _start,
     "teacher": _teach,
     "replay": _replay,

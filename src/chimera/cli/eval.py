@@ -37,6 +37,6 @@ def main(options: Evaluation, words: list[str]) -> int:
         raise UserError(
             f"run={directory.path} has not started training, so it has no test data; train it first"
         )
-    from chimera.evaluate.test import evaluate
+    from chimera.evaluate import evaluate
 
     return evaluate(directory, options.length, trust=options.trust)

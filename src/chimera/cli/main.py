@@ -37,6 +37,7 @@ COMMANDS = {
     "train": Command(_TRAIN, "[group=choice …] [key=value …]", "train one run"),
     "sweep": Command(_TRAIN, "group=a,b key=1,2", "train every combination; train -m", ("-m",)),
     "eval": Command("chimera.cli.eval", "run=<dir>", "repeat a run's final test"),
+    "mmlu": Command("chimera.cli.mmlu", "run=<dir> [data=<folder>]", "ask MMLU's questions"),
     "generate": Command("chimera.cli.generate", "run=<dir> prompt=…", "continue a text"),
     "export": Command("chimera.cli.export", "run=<dir> to=<folder>", "weights, tokenizer, card"),
     "list": Command(_TRAIN, "[<name>|tables]", "components; one of them; tables", ("list",)),

@@ -46,23 +46,17 @@ from chimera.train.restore import restore
 #: Builder of the models whose code an exported folder holds.
 BUILDER = "chimera.model.assemble.from_parts"
 FILE = "modeling_chimera"
-HEADS = ("MaskedLM", "CausalLM", "SequenceClassification")
 #: Code of a model that only this package can build.
 SHIM = '''\
 """Loads through the package chimera, which has to be installed."""
 
 from chimera.export.hf_model import ChimeraConfig, ChimeraModel
-
-__all__ = ["ChimeraConfig", "ChimeraModel"]
 '''
-#: By the end of a class's name: the pipeline of transformers, and a first call.
+#: By the head of a model: the pipeline of transformers.
 PIPELINES = {
-    "ForMaskedLM": ("fill-mask", 'print(pipe(f"The {pipe.tokenizer.mask_token} is red."))'),
-    "ForCausalLM": (
-        "text-generation",
-        'print(pipe("The", max_new_tokens=20, do_sample=False))',
-    ),
-    "ForSequenceClassification": ("text-classification", 'print(pipe("A text."))'),
+    "MaskedLM": "fill-mask",
+    "CausalLM": "text-generation",
+    "SequenceClassification": "text-classification",
 }
 
 
@@ -270,7 +264,7 @@ def _write_body(
             return keys
     (folder / f"{FILE}.py").write_text(SHIM, encoding="utf-8")
     classes = {"AutoConfig": f"{FILE}.ChimeraConfig"}
-    for name in ("AutoModel", *(f"AutoModelFor{head}" for head in HEADS)):
+    for name in ("AutoModel", *(f"AutoModelFor{head}" for head in PIPELINES)):
         classes[name] = f"{FILE}.ChimeraModel"
     return {"model_type": "chimera", "architectures": ["ChimeraModel"], "auto_map": classes}
 
@@ -339,15 +333,12 @@ def card(
         missing: why there is no tokenizer for transformers.
         beside: whether an adapter is kept beside the weights.
     """
-    made = next(iter(about.get("architectures", [])), "")
-    pipeline, first_call = next((PIPELINES[end] for end in PIPELINES if end in made), (None, None))
+    pipeline = PIPELINES.get(about.get("architectures", [""])[0].partition("For")[2])
     choices = about["chimera"]["choices"]
     data = choices.get("data") or "data"
     metrics = record["metrics"]
     results = [
-        EvalResult(
-            str(pipeline), data, data, metric_type=name, metric_name=name, metric_value=value
-        )
+        EvalResult(pipeline, data, data, metric_type=name, metric_name=name, metric_value=value)
         for name, value in metrics.items()
         if pipeline and isinstance(value, int | float) and value == value
     ]
@@ -366,7 +357,7 @@ def card(
         record=record,
         sizes=sizes,
         missing=missing,
-        first_call=first_call,
+        pipeline=pipeline,
         choices={g: c for g, c in chosen if c != "none" and g not in LEFT_OUT},
         metrics={k: f"{v:,.4g}" if isinstance(v, float) else v for k, v in metrics.items()},
         beside=beside,

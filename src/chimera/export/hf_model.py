@@ -6,16 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from chimera.export.hf.configuration import ChimeraConfig
 from chimera.export.load import load
-
-
-class ChimeraConfig(PretrainedConfig):
-    """Holds the run's configuration under `chimera`."""
-
-    model_type = "chimera"
 
 
 class ChimeraModel(PreTrainedModel):
@@ -55,3 +50,6 @@ class ChimeraModel(PreTrainedModel):
         reads = getattr(self.inner, "reads_segments", False)  # a classifier's, where it does
         extra = {"segments": token_type_ids} if reads else {}
         return SequenceClassifierOutput(logits=self.inner(input_ids, mask, **extra).logits)
+
+
+__all__ = ["ChimeraConfig", "ChimeraModel"]

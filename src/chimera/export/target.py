@@ -21,9 +21,8 @@ from chimera.program import VERSION
 from chimera.rundir.tensors import load_tensors
 from chimera.safe_io import make_folder, read_json, remove_temporary, temporary, write_json
 
-#: The list of a folder's files, and its keys.
+#: The list of a folder's files.
 LIST = "export.json"
-KEYS = ("chimera_lm", "files")
 #: Key of a GGUF file with the hash of all its other bytes, found among the first ones.
 SEAL = "chimera.sha256"
 UNSEALED = "0" * 64
@@ -127,9 +126,9 @@ def _check_link(to: Path) -> None:
 
 def _others(folder: Path) -> Iterator[str]:
     """What a folder contains that no export wrote, or that has changed since."""
-    about = read_json(folder / LIST) if (folder / LIST).is_file() else {}
+    about = read_json(folder / LIST)
     files = about.get("files")
-    known = files if tuple(about) == KEYS and isinstance(files, dict) else {}
+    known = files if "chimera_lm" in about and isinstance(files, dict) else {}
     folders = {str(above) for name in known for above in PurePosixPath(name).parents}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -148,7 +147,7 @@ def _write_list(folder: Path) -> None:
         if path.suffix == ".safetensors":
             load_tensors(path)
     hashes = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
-    write_json(folder / LIST, dict(zip(KEYS, (VERSION, hashes), strict=True)))
+    write_json(folder / LIST, {"chimera_lm": VERSION, "files": hashes})
 
 
 def _digest(file: Path) -> str:

@@ -115,10 +115,10 @@ class CausalLM(LanguageTask):
         out = self._predict(batch)
         if batch.get("void"):
             return
-        meter = self.meter(stage)
+        meter = self.meters[stage]
         tokens = len(batch["targets"])
-        meter.loss.update(out.loss, weight=tokens)
-        meter.accuracy.update(out.accuracy, weight=tokens)
+        meter["loss"].update(out.loss, weight=tokens)
+        meter["accuracy"].update(out.accuracy, weight=tokens)
 
     def _predict(self, batch: Batch) -> Prediction:
         out = self.model(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import MeanMetric, Metric, MetricCollection
 
 from chimera.config.settings import Optim
 from chimera.data.batch.module import DataModule
@@ -27,30 +27,6 @@ def documents_of(batch: Batch) -> dict[str, Any]:
     Models that cannot keep documents apart are refused before, and do not take it.
     """
     return {"documents": batch["documents"]} if "documents" in batch else {}
-
-
-class Meter(nn.Module):
-    """Loss per predicted token, perplexity (its exponential), and accuracy.
-
-    Perplexity is computed from the mean loss. The metric of torchmetrics would compute the softmax
-    over the vocabulary a second time.
-
-    Args:
-        accuracy: a metric that the task updates.
-    """
-
-    def __init__(self, accuracy: Metric) -> None:
-        super().__init__()
-        self.loss = MeanMetric()
-        self.accuracy = accuracy
-
-    def compute_and_reset(self) -> dict[str, float]:
-        """Values of `loss`, `perplexity` and `accuracy`, which are then reset."""
-        loss = float(self.loss.compute())
-        accuracy = float(self.accuracy.compute())
-        self.loss.reset()
-        self.accuracy.reset()
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": accuracy}
 
 
 class LanguageTask(Task):
@@ -73,7 +49,10 @@ class LanguageTask(Task):
     ) -> None:
         super().__init__(model, optim, total_steps, weights)
         self.vocab_size = vocab_size
-        self.meters = nn.ModuleDict({stage: Meter(accuracy()) for stage in ("val", "test")})
+        self.meters: Any = nn.ModuleDict()
+        for stage in ("val", "test"):
+            metrics: Any = {"loss": MeanMetric(), "accuracy": accuracy()}
+            self.meters[stage] = MetricCollection(metrics, compute_groups=False)
 
     def baselines(self, data: DataModule, batches: int | None) -> dict[str, float]:
         """Perplexity of a unigram model on the tokens that validation predicts."""
@@ -83,14 +62,15 @@ class LanguageTask(Task):
         perplexity = unigram_perplexity(train_ids, targets, data.prepared.tokenizer.vocab_size)
         return {"val/unigram_perplexity": perplexity}
 
-    def meter(self, stage: Stage) -> Meter:
-        """The meter of `val` or `test`."""
-        meter = self.meters[stage]
-        assert isinstance(meter, Meter)
-        return meter
-
     def compute_metrics(self, stage: Stage) -> dict[str, float]:
-        return self.meter(stage).compute_and_reset()
+        """Loss per predicted token, perplexity (its exponential), and accuracy.
+
+        The metric of torchmetrics would compute the softmax over the vocabulary a second time.
+        """
+        found = {name: float(value) for name, value in self.meters[stage].compute().items()}
+        self.meters[stage].reset()
+        perplexity = math.exp(min(found["loss"], 700.0))
+        return {"loss": found["loss"], "perplexity": perplexity, "accuracy": found["accuracy"]}
 
 
 def unigram_perplexity(

@@ -177,9 +177,9 @@ class MaskedLM(LanguageTask):
         targets = batch["targets"]
         if batch.get("void") or not len(targets):
             return
-        meter = self.meter(stage)
-        meter.loss.update(loss, weight=len(targets))
-        meter.accuracy.update(logits, targets)
+        meter = self.meters[stage]
+        meter["loss"].update(loss, weight=len(targets))
+        meter["accuracy"].update(logits, targets)
 
 
 class Teacher:

@@ -77,20 +77,6 @@ class ChimeraBodyModel(PreTrainedModel):
         """Replace the token embedding."""
         self.body.set_input_embeddings(value)
 
-    def states(
-        self, ids: Tensor | None, mask: Tensor | None, segments: Tensor | None, **given: Any
-    ) -> Any:
-        """Run `part` on these ids."""
-        passed = {key: given[key] for key in PASSED if key in given}
-        if self.reads_segments and segments is not None:
-            passed["token_type_ids"] = segments
-        if mask is None and ids is not None and passed.get("past_key_values") is None:
-            mask = torch.ones_like(ids)
-        if self.config.is_decoder and mask is not None and ids is not None:
-            real = (mask.long().cumsum(1) - 1).clamp(min=0)
-            passed["position_ids"] = real[:, -ids.shape[1] :]
-        return self.part(input_ids=ids, attention_mask=mask, **passed)
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -99,13 +85,23 @@ class ChimeraBodyModel(PreTrainedModel):
         **kwargs: Any,
     ) -> Any:
         """Hidden states [b t d]; `output_hidden_states=True` those of every layer."""
-        return self.states(input_ids, attention_mask, token_type_ids, **kwargs)
+        mask = attention_mask
+        passed = {key: kwargs[key] for key in PASSED if key in kwargs}
+        if self.reads_segments and token_type_ids is not None:
+            passed["token_type_ids"] = token_type_ids
+        if mask is None and input_ids is not None and passed.get("past_key_values") is None:
+            mask = torch.ones_like(input_ids)
+        if self.config.is_decoder and mask is not None and input_ids is not None:
+            real = (mask.long().cumsum(1) - 1).clamp(min=0)
+            passed["position_ids"] = real[:, -input_ids.shape[1] :]
+        return self.part(input_ids=input_ids, attention_mask=mask, **passed)
 
 
 class ChimeraBodyForMaskedLM(WithHead, ChimeraBodyModel):
     """Logits of the token at each position."""
 
     result: Any = MaskedLMOutput
+    states = ChimeraBodyModel.forward
 
     @property
     def part(self) -> Any:
@@ -139,16 +135,9 @@ class ChimeraBodyForCausalLM(ChimeraBodyForMaskedLM, GenerationMixin):  # type: 
 class ChimeraBodyForSequenceClassification(Classifies, ChimeraBodyModel):
     """A score per class of each sequence."""
 
+    states = ChimeraBodyModel.forward
+
     def __init__(self, config: ChimeraConfig) -> None:
         super().__init__(config)
         self.add_head(self.body.config.hidden_size, "last" if config.is_decoder else "first")
         self.post_init()
-
-
-__all__ = [
-    "ChimeraBodyForCausalLM",
-    "ChimeraBodyForMaskedLM",
-    "ChimeraBodyForSequenceClassification",
-    "ChimeraBodyModel",
-    "ChimeraConfig",
-]

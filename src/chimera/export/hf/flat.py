@@ -6,7 +6,7 @@ rewritten, its other lines as they are:
 
     from chimera.ops.decay import step      from .chimera_ops_decay import step
     from chimera.ops import decay           from . import chimera_ops_decay as decay
-    from jaxtyping import Float             from .chimera_shapes import Float
+    from jaxtyping import Float             from typing import Annotated as Float
     from fla.ops.x import f                 f = import_module("fla.ops.x").f     inside functions
 
 The folder then needs torch, einops and transformers. Kernels that are compiled on first use stay
@@ -39,25 +39,6 @@ NAMES = {
 }
 #: Packages that the folder needs; others are imported where a function calls them.
 NEEDED = frozenset({"torch", "einops", "transformers", "safetensors", *sys.stdlib_module_names})
-#: Packages of which the folder needs only names in annotations.
-ANNOTATIONS = frozenset({"jaxtyping", "annotated_types"})
-SHAPES = '''\
-"""Names in annotations: shapes of tensors and ranges of numbers, which nothing checks here."""
-
-
-class _Annotation:
-    def __init__(self, *bounds, **named):
-        self.bounds = bounds
-
-    def __class_getitem__(cls, item):
-        return item[0] if isinstance(item, tuple) else item
-
-
-def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return _Annotation
-'''
 
 
 def write(folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY) -> list[str]:
@@ -85,12 +66,9 @@ def write(folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY) -> list[st
             continue
         if module == PARTS:  # the table of an exported folder imports the targets only
             text = _table(targets)
-        elif module == "chimera.shapes":
-            text = SHAPES
         else:
-            code = _Rewriter(module, own)
-            text = code.text()
-            waiting += code.needs
+            text, needs = rewritten(module, own)
+            waiting += needs
         head = f"# {module} of chimera-lm {VERSION}, Apache-2.0; imports rewritten by its export.\n"
         texts[file] = head + text
     # transformers takes the model's class that it last loaded with the same class of configuration,
@@ -130,97 +108,86 @@ def _module(base: str, name: str) -> str:
 
 def _table(targets: list[str]) -> str:
     """The module that stands in the place of `PARTS`."""
-    lines = ['"""The classes and functions that the configuration names."""', ""]
-    rows = []
-    for number, target in enumerate(targets):
-        module, _, name = target.rpartition(".")
-        lines.append(f"from .{_file(module)} import {name} as part_{number}")
-        rows.append(f'    "{target}": part_{number},')
-    lines += ["", "PARTS = {", *rows, "}", "", "", "def named(target):"]
-    lines += ["    if target not in PARTS:"]
-    lines += ['        raise ValueError(f"{target} is not among the parts of this folder")']
-    return "\n".join([*lines, "    return PARTS[target]"]) + "\n"
+    imports = [
+        f"from .{_file(module)} import {name} as part_{number}"
+        for number, (module, _, name) in enumerate(target.rpartition(".") for target in targets)
+    ]
+    rows = [f'    "{target}": part_{number},' for number, target in enumerate(targets)]
+    doc = '"""The classes and functions that the configuration names."""'
+    return "\n".join([doc, "", *imports, "", "PARTS = {", *rows, "}"]) + "\n"
 
 
-class _Rewriter:
-    """Rewrites the import statements of a module, and leaves every other line.
+def rewritten(module: str, own: set[str]) -> tuple[str, list[str]]:
+    """A module with its import statements rewritten, and the modules that they then import.
 
     Args:
         module: its dotted name.
         own: packages whose modules become files of the folder.
 
-    Attributes:
-        needs: modules that the rewritten one imports from the folder.
+    Raises:
+        UserError: it is in no Python file, or has `import` of such a package.
     """
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise UserError(f"{module} is in no Python file, so an exported folder cannot hold it")
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    lines = source.splitlines()
+    needs: list[str] = []
+    edits = list(_edits(ast.parse(source), module, own, needs))
+    for node, new in sorted(edits, key=lambda edit: -edit[0].lineno):
+        indent = " " * node.col_offset
+        lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
+    return "\n".join(lines) + "\n", needs
 
-    def __init__(self, module: str, own: set[str]) -> None:
-        self.module = module
-        self.own = own
-        self.needs: list[str] = []
 
-    def text(self) -> str:
-        """The rewritten module."""
-        spec = importlib.util.find_spec(self.module)
-        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            raise UserError(
-                f"{self.module} is in no Python file, so an exported folder cannot hold it"
-            )
-        source = Path(spec.origin).read_text(encoding="utf-8")
-        lines = source.splitlines()
-        for node, new in sorted(self._edits(ast.parse(source)), key=lambda e: -e[0].lineno):
-            indent = " " * node.col_offset
-            assert node.end_lineno is not None
-            lines[node.lineno - 1 : node.end_lineno] = [indent + line for line in new]
-        return "\n".join(lines) + "\n"
-
-    def _edits(self, node: ast.AST) -> Iterator[tuple[ast.stmt, list[str]]]:
-        """Statements below a node, and the lines in their place."""
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            yield node, ["pass"]
-        elif isinstance(node, ast.ImportFrom):
-            if (new := self._import(node)) is not None:
-                yield node, new
-        else:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if foreign := [name for name in names if name.partition(".")[0] in self.own]:
-                raise UserError(
-                    f"{self.module} has «import {foreign[0]}»; an exported folder needs"
-                    " «from … import»"
-                )
-            for child in ast.iter_child_nodes(node):
-                yield from self._edits(child)
-
-    def _import(self, node: ast.ImportFrom) -> list[str] | None:
-        """Lines in the place of `from … import …`; None if it stays."""
+def _edits(
+    node: ast.AST, module: str, own: set[str], needs: list[str]
+) -> Iterator[tuple[ast.stmt, list[str]]]:
+    """Statements below a node, and the lines in their place."""
+    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        yield node, ["pass"]
+    elif isinstance(node, ast.ImportFrom):
         base = node.module or ""
         if node.level:
-            above = self.module.split(".")[: -node.level]
-            base = ".".join([*above, base] if base else above)
+            base = importlib.util.resolve_name("." * node.level + base, module.rpartition(".")[0])
         package = base.partition(".")[0]
-        if package in self.own:
-            return [line for alias in node.names for line in self._own(base, alias)]
-        if package in ANNOTATIONS:
-            self.needs.append("chimera.shapes")
-            shown = ", ".join(map(ast.unparse, node.names))
-            return [f"from .chimera_shapes import {shown}"]
-        if package in NEEDED:
-            return None
-        return [
-            "from importlib import import_module",
-            *(
-                f'{alias.asname or alias.name} = import_module("{base}").{alias.name}'
-                for alias in node.names
-            ),
-        ]
+        if package in own:
+            yield node, [line for alias in node.names for line in _own(base, alias, needs)]
+        elif package not in NEEDED:
+            yield node, [line for alias in node.names for line in _foreign(base, alias)]
+    else:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if foreign := [name for name in names if name.partition(".")[0] in own]:
+            raise UserError(
+                f"{module} has «import {foreign[0]}»; an exported folder needs «from … import»"
+            )
+        for child in ast.iter_child_nodes(node):
+            yield from _edits(child, module, own, needs)
 
-    def _own(self, base: str, alias: ast.alias) -> Iterator[str]:
-        """Lines in the place of one name that is imported from the own packages."""
-        module = _module(base, alias.name)
-        self.needs.append(module)
-        name = _file(module)
-        if module == base:
-            yield f"from .{name} import {ast.unparse(alias)}"
-            return
-        # transformers finds files by lines of the form «from .name import …» only.
-        yield f"from .{name} import __name__ as _{name}"
-        yield f"from . import {name} as {alias.asname or alias.name}"
+
+def _own(base: str, alias: ast.alias, needs: list[str]) -> Iterator[str]:
+    """Lines in the place of one name that is imported from the own packages."""
+    module = _module(base, alias.name)
+    needs.append(module)
+    name = _file(module)
+    if module == base:
+        yield f"from .{name} import {ast.unparse(alias)}"
+        return
+    # transformers finds files by lines of the form «from .name import …» only.
+    yield f"from .{name} import __name__ as _{name}"
+    yield f"from . import {name} as {alias.asname or alias.name}"
+
+
+def _foreign(base: str, alias: ast.alias) -> Iterator[str]:
+    """Lines in the place of one name of a package that the folder does without.
+
+    Shapes of tensors and ranges of numbers are annotations alone, which nothing checks there.
+    """
+    name = alias.asname or alias.name
+    if base == "jaxtyping":
+        yield f"from typing import Annotated as {name}"
+    elif base == "annotated_types":
+        yield f"def {name}(*bounds, **named): pass"
+    else:
+        yield "from importlib import import_module"
+        yield f'{name} = import_module("{base}").{alias.name}'

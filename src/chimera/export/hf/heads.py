@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.utils import can_return_tuple
 
 from chimera.model.classifier import ClassificationHead, pooled
 
@@ -33,6 +34,7 @@ class WithHead:
         """An empty cache, with which `generate` begins."""
         raise NotImplementedError
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -41,7 +43,6 @@ class WithHead:
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
-        return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
         """Logits [b t v] of tokens or [b c] of classes; a loss with `labels`.
@@ -54,11 +55,10 @@ class WithHead:
                 or several classes [b c].
             logits_to_keep: only of the last so many positions, or of these; 0 for all.
             num_items_in_batch: what a sum of losses is divided by; None: the labels that there are.
-            return_dict: False for a tuple.
             **kwargs: of the model below the head (`past_key_values`, `use_cache`,
                 `output_hidden_states`).
         """
-        out = self.states(input_ids, attention_mask, token_type_ids, **kwargs)
+        out = self.states(input_ids, attention_mask, token_type_ids, return_dict=True, **kwargs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.logits(out, attention_mask, kept)
         loss = None
@@ -76,8 +76,7 @@ class WithHead:
                 loss = loss + factor * auxiliary.get(key, 0.0)
         names = {field.name for field in fields(self.result)}
         more = {name: out.get(name) for name in names & {"past_key_values", "hidden_states"}}
-        found = self.result(loss=loss, logits=logits, **more)
-        return found.to_tuple() if return_dict is False else found
+        return self.result(loss=loss, logits=logits, **more)
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

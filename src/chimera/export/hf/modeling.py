@@ -7,9 +7,10 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from transformers import GenerationConfig, PreTrainedModel
@@ -21,11 +22,11 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
 )
-from transformers.utils import cached_file
+from transformers.utils import cached_file, can_return_tuple
 
 from chimera.export.hf.configuration import ChimeraConfig
 from chimera.export.hf.heads import Classifies, WithHead
-from chimera.export.hf.parts import named
+from chimera.export.hf.parts import PARTS
 from chimera.model.backbone import State, Trunk
 from chimera.model.head import TableLayer
 from chimera.model.hidden_states import hidden_states
@@ -34,14 +35,6 @@ from chimera.model.language import LanguageModel
 from chimera.model.stack import site_of, stack
 from chimera.quant.shared.layers import Embedding
 from chimera.quant.shared.packing import packed
-
-__all__ = [
-    "ChimeraConfig",
-    "ChimeraForCausalLM",
-    "ChimeraForMaskedLM",
-    "ChimeraForSequenceClassification",
-    "ChimeraModel",
-]
 
 #: Groups of the components that a model is built from.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position")
@@ -64,24 +57,17 @@ def made(node: Any) -> Any:
     arguments = {key: made(value) for key, value in node.items() if key not in steering}
     if "_target_" not in node:
         return arguments
-    target = named(node["_target_"])
+    target = PARTS[node["_target_"]]
     return partial(target, **arguments) if node.get("_partial_") else target(**arguments)
 
 
 def build(config: ChimeraConfig) -> LanguageModel:
-    """The language model of a configuration, with fresh weights.
-
-    Raises:
-        ValueError: the configuration holds no model, or names a part that is not there.
-    """
-    if config.chimera is None or config.shape is None or config.vocab_size is None:
-        raise ValueError(
-            "this configuration holds no model; it has to be one that chimera exported"
-        )
-    factories = SimpleNamespace(**{group: made(config.chimera[group]) for group in GROUPS})
-    shape: Any = SimpleNamespace(**config.shape)
+    """The language model of a configuration, with fresh weights."""
+    chosen: Any = config.chimera
+    factories = SimpleNamespace(**{group: made(chosen[group]) for group in GROUPS})
+    shape: Any = SimpleNamespace(**(config.shape or {}))
     site = site_of(shape, causal=bool(config.is_decoder))
-    model: Any = stack(site, shape, factories, vocab_size=config.vocab_size)
+    model: Any = stack(site, shape, factories, vocab_size=config.vocab_size or 0)
     initialise(model, shape)
     return packed(model) if config.packed else model  # type: ignore[return-value]
 
@@ -127,16 +113,6 @@ class ChimeraCache(Cache):
     #: Of assisted generation, which takes back tokens.
     activate_past_recording = crop
 
-    @property
-    def is_initialized(self) -> bool:
-        """Whether there was a pass."""
-        return self.state is not None
-
-    @property
-    def is_compileable(self) -> bool:
-        """Never: the state may grow."""
-        return False
-
     def _rows(self, change: Any) -> None:
         if self.state is not None:
             # A part that a mixer does without is a tensor of no sequences.
@@ -159,6 +135,7 @@ class ChimeraPreTrainedModel(PreTrainedModel):
     config_class = ChimeraConfig
     base_model_prefix = "backbone"
     main_input_name = "input_ids"
+    _input_embed_layer = "embedding"
     supports_gradient_checkpointing = True
     _no_split_modules = ["Block"]  # noqa: RUF012 - as the library declares it
     _supports_sdpa = True
@@ -167,34 +144,25 @@ class ChimeraPreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """See the library. Packed weights keep their form, whatever `dtype` is asked for."""
-        config = kwargs.get("config")
-        if config is None:
-            place = {key: kwargs[key] for key in PLACE if key in kwargs}
-            config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **place)
-        if config.packed:
-            return cls._with_packed_weights(pretrained_model_name_or_path, config, kwargs)
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-
-    @classmethod
-    def _with_packed_weights(cls, path: Any, config: ChimeraConfig, kwargs: dict[str, Any]) -> Any:
-        """A model with packed weights, whose layers unpack what they load."""
-        from safetensors.torch import load_file
-
+        path = pretrained_model_name_or_path
         place = {key: kwargs[key] for key in PLACE if key in kwargs}
-        model = cls(config)
+        config = kwargs.get("config") or cls.config_class.from_pretrained(path, **place)
+        if not config.packed:
+            return super().from_pretrained(path, *args, **kwargs)
+        model: Any = cls(config)
         file = cached_file(path, "model.safetensors", **place)
         tensors = load_file(str(file))
         if isinstance(model, ChimeraModel):
             prefix = f"{cls.base_model_prefix}."
             tensors = {name.removeprefix(prefix): t for name, t in tensors.items()}
         missing = set(model.load_state_dict(tensors, strict=False).missing_keys)
-        missing -= (model._tied_weights_keys or {}).keys()
+        missing -= model._tied_weights_keys.keys()
         if any(not name.startswith("classifier.") for name in missing):
             raise ValueError(f"{file} lacks {', '.join(sorted(missing))}")
         if model.can_generate():
             with suppress(OSError):  # without the file the defaults serve
                 model.generation_config = GenerationConfig.from_pretrained(path, **place)
-        return cast(Any, model).to(kwargs.get("device_map") or "cpu").eval()
+        return model.to(kwargs.get("device_map") or "cpu").eval()
 
     @classmethod
     def get_init_context(cls, *args: Any, **kwargs: Any) -> list[Any]:
@@ -228,17 +196,13 @@ class ChimeraPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Likewise, of what a file lacks."""
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
-        return cast(nn.Module, self.base_model.embedding)
-
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token embedding, also as the matrix of a tied head."""
         if not hasattr(value, "table"):
             weight = cast(nn.Parameter, value.weight)
             value = Embedding(weight.shape[0], weight.shape[1])
             value.weight = weight
-        self.base_model.embedding = value
+        super().set_input_embeddings(value)
         head = getattr(self, "head", None)
         if head is not None and head.table is not None:
             head.table = value.table
@@ -261,6 +225,7 @@ class ChimeraModel(ChimeraPreTrainedModel, Trunk):
             setattr(self, name, getattr(trunk, name))
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -270,9 +235,8 @@ class ChimeraModel(ChimeraPreTrainedModel, Trunk):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
         **kwargs: Any,
-    ) -> ChimeraOutput | tuple[Any, ...]:
+    ) -> ChimeraOutput:
         """Hidden states [b t d].
 
         Args:
@@ -284,7 +248,6 @@ class ChimeraModel(ChimeraPreTrainedModel, Trunk):
             use_cache: return a cache; only a decoder has one. Without it, tokens are computed in
                 the parallel form, as in training.
             output_hidden_states: also of the embedding and each logical layer; the last is normed.
-            return_dict: False for a tuple.
             **kwargs: ignored (`position_ids` follow from the mask).
 
         Raises:
@@ -304,20 +267,18 @@ class ChimeraModel(ChimeraPreTrainedModel, Trunk):
         if cache is not None:
             state = self.init_state(len(input_ids)) if cache.state is None else cache.state
         wanted = output_hidden_states
-        if wanted is None:
-            wanted = self.config.output_hidden_states
+        wanted = self.config.output_hidden_states if wanted is None else wanted
         collected: Any = hidden_states(self) if wanted else nullcontext([])
         with collected as layers:
             out = self.hidden(input_ids, _mask(attention_mask, input_ids.shape[1]), state)
         if cache is not None:
             cache.state = out.state
-        found = ChimeraOutput(
+        return ChimeraOutput(
             last_hidden_state=out.y,
             past_key_values=cache,
             hidden_states=(*layers[:-1], out.y) if wanted else None,
             auxiliary=out.aux or None,
         )
-        return found.to_tuple() if return_dict is False else found
 
 
 def _mask(attention_mask: Tensor | None, tokens: int) -> Tensor | None:
@@ -335,25 +296,17 @@ class _WithHead(WithHead, ChimeraPreTrainedModel):
 
     backbone: ChimeraModel
 
-    def states(
-        self, ids: Tensor | None, mask: Tensor | None, segments: Tensor | None, **given: Any
-    ) -> Any:
-        """Hidden states; see `ChimeraModel.forward`."""
-        return self.backbone(ids, mask, **given)
+    @property
+    def states(self) -> ChimeraModel:
+        """What computes the hidden states."""
+        return self.backbone
 
 
 class _LanguageModel(_WithHead):
     """Hidden states and the vocabulary head."""
 
-    decodes: ClassVar[bool]
-
     def __init__(self, config: ChimeraConfig) -> None:
         super().__init__(config)
-        if bool(config.is_decoder) != self.decodes:
-            kind, other = ("decoder", "CausalLM") if config.is_decoder else ("encoder", "MaskedLM")
-            raise ValueError(
-                f"this model is {'an' if kind[0] == 'e' else 'a'} {kind}; use AutoModelFor{other}"
-            )
         model = build(config)
         self.backbone = ChimeraModel(config, model.backbone)
         self.head = model.head
@@ -396,14 +349,12 @@ class _LanguageModel(_WithHead):
 class ChimeraForMaskedLM(_LanguageModel):
     """Logits of the token at each position."""
 
-    decodes = False
     result = MaskedLMOutput
 
 
 class ChimeraForCausalLM(_LanguageModel, GenerationMixin):  # type: ignore[misc]
     """Logits of the token after each position; `generate` decodes with the model's states."""
 
-    decodes = True
     result = CausalLMOutputWithPast
 
     def new_cache(self) -> ChimeraCache:
