@@ -20,6 +20,7 @@ from chimera.ops import reduce
 from chimera.ops.shards import is_sharded, local, whole
 from chimera.optim.optimizer import build, groups
 
+Batch = dict[str, Any]
 Stage = Literal["val", "test"]
 
 
@@ -69,6 +70,7 @@ class Task(pl.LightningModule):
 
     causal: ClassVar[bool | None]  # None: as the model does
     data_class: ClassVar[Any]  # of the data module
+    data_settings: ClassVar[tuple[str, ...]] = ()  # those of the task that the data module takes
     #: Whether the task accepts any corpus. If not, `corpus_check` is the dotted path of the
     #: function that checks a corpus.
     plain_text = True
@@ -107,7 +109,8 @@ class Task(pl.LightningModule):
             seed: of the order of the training examples.
             settings: keyword arguments of the task's constructor.
         """
-        return cls.data_class(corpus, tokenizer, seed)
+        own = {key: settings[key] for key in cls.data_settings}
+        return cls.data_class(corpus, tokenizer, seed, **own)
 
     def configure_head(self, corpus: Any) -> None:
         """Add the head that the corpus needs to the model, before an adapter is injected."""
@@ -169,6 +172,21 @@ class Task(pl.LightningModule):
             device: of the arguments.
         """
         return {"ids": torch.zeros(1, length, dtype=torch.long, device=device)}
+
+    def outputs(self, batch: Batch, **more: Any) -> Any:
+        """Outputs of the model at the predicted positions of a batch.
+
+        Models that cannot keep documents apart are refused before, and do not take `documents`.
+
+        Args:
+            batch: with `ids`, `mask`, `index` and, where they are used, `draws` and `documents`.
+            more: further arguments of the model.
+        """
+        if "documents" in batch:
+            more["documents"] = batch["documents"]
+        return self.model(
+            batch["ids"], batch["mask"], index=batch["index"], draws=batch.get("draws"), **more
+        )
 
     def total_loss(self, loss: Tensor, aux: dict[str, Tensor]) -> Tensor:
         """Total loss: task loss plus weighted auxiliary losses; it is also stored for the guard.
@@ -267,7 +285,7 @@ class Task(pl.LightningModule):
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters() if p.grad is not None]
 
-    def update_metrics(self, batch: dict[str, Any], stage: Stage) -> Any:
+    def update_metrics(self, batch: Batch, stage: Stage) -> Any:
         """Add a batch to the metrics of a stage; nothing of one that is `void`."""
         raise NotImplementedError
 
@@ -275,10 +293,10 @@ class Task(pl.LightningModule):
         """Compute the metrics of a stage and reset them."""
         raise NotImplementedError
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.update_metrics(batch, "val")
 
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
         self.update_metrics(batch, "test")
 
     def on_validation_epoch_end(self) -> None:

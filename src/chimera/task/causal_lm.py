@@ -16,9 +16,9 @@ from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.module import DataModule
 from chimera.model.decode import greedy
 from chimera.model.language import Prediction
-from chimera.task.base import Stage
+from chimera.task.base import Batch, Stage
 from chimera.task.cost import cost
-from chimera.task.language import Batch, LanguageTask, documents_of
+from chimera.task.language import LanguageTask
 from chimera.types import NonNegativeFloat, PositiveInt
 
 #: Blocks that `samples` continues.
@@ -121,14 +121,6 @@ class CausalLM(LanguageTask):
         meter["accuracy"].update(out.accuracy, weight=tokens)
 
     def _predict(self, batch: Batch) -> Prediction:
-        out = self.model(
-            batch["ids"],
-            batch["mask"],
-            index=batch["index"],
-            targets=batch["targets"],
-            at_once=self.logits_at_once,
-            draws=batch.get("draws"),
-            **documents_of(batch),
-        )
+        out = self.outputs(batch, targets=batch["targets"], at_once=self.logits_at_once)
         assert isinstance(out, Prediction)
         return out

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import (
@@ -125,15 +124,3 @@ class Scores(nn.Module):
         self.loss.reset()
         self.count = 0
         return values
-
-
-def labelled(labels: Float[Tensor, " b"]) -> Bool[Tensor, " b"]:
-    """Whether each example has a label [b]."""
-    return ~labels.isnan()
-
-
-def targets_of(
-    labels: Float[Tensor, " b"], classes: int
-) -> Int[Tensor, " b"] | Float[Tensor, " b"]:
-    """Convert labels to integers for classes; leave scores unchanged."""
-    return labels.long() if classes else labels

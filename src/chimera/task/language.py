@@ -17,16 +17,7 @@ from chimera.config.settings import Optim
 from chimera.data.batch.module import DataModule
 from chimera.task.base import Stage, Task
 
-Batch = dict[str, Any]
 _AT_ONCE = 1 << 22
-
-
-def documents_of(batch: Batch) -> dict[str, Any]:
-    """The argument `documents` of a model's forward pass, where the batch has it.
-
-    Models that cannot keep documents apart are refused before, and do not take it.
-    """
-    return {"documents": batch["documents"]} if "documents" in batch else {}
 
 
 class LanguageTask(Task):

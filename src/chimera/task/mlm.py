@@ -12,7 +12,6 @@ attention scores, is left out: fused attention does not compute scores, and some
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -28,7 +27,6 @@ from chimera.config.settings import Optim
 from chimera.config.trusted_config import recorded, trusted_model
 from chimera.data.batch.mlm import MLMDataModule
 from chimera.data.batch.module import DataModule
-from chimera.data.tokenizer.base import TokenizerSettings
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.hidden_states import hidden_states
@@ -36,8 +34,8 @@ from chimera.model.language import LanguageModel
 from chimera.model.restore import restore
 from chimera.rundir.directory import RunDir, directory_of_teacher
 from chimera.safe_io import check_fields
-from chimera.task.base import Stage
-from chimera.task.language import Batch, LanguageTask, documents_of
+from chimera.task.base import Batch, Stage
+from chimera.task.language import LanguageTask
 from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
 
 #: Blocks that `samples` shows.
@@ -63,6 +61,8 @@ class MaskedLM(LanguageTask):
 
     causal = False
     predicts = "masked token"
+    data_class = MLMDataModule
+    data_settings = ("mask_ratio",)
 
     def __init__(
         self,
@@ -89,12 +89,6 @@ class MaskedLM(LanguageTask):
         self.distil_weight = distil_weight
         self.distil_temperature = distil_temperature
         self.teacher: Teacher | None = None
-
-    @classmethod
-    def data_module(
-        cls, corpus: Any, tokenizer: TokenizerSettings, seed: int, settings: Mapping[str, Any]
-    ) -> MLMDataModule:
-        return MLMDataModule(corpus, tokenizer, seed, mask_ratio=settings["mask_ratio"])
 
     def example(self, length: int, device: torch.device) -> dict[str, Any]:
         """As of `Task`, with the head at the masked positions alone."""
@@ -160,13 +154,7 @@ class MaskedLM(LanguageTask):
         return self.step_output(loss, accuracy, aux, stats, count=count, objective=objective)
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        out = self.model(
-            batch["ids"],
-            batch["mask"],
-            index=batch["index"],
-            draws=batch.get("draws"),
-            **documents_of(batch),
-        )
+        out = self.outputs(batch)
         logits = out.logits.float()
         # The mean of no predictions is 0, of weight 0: a batch of unknown words has none.
         loss = F.cross_entropy(logits, batch["targets"]) if len(logits) else logits.sum()

@@ -34,11 +34,10 @@ from chimera.errors import UserError
 from chimera.model.classifier import Classifier
 from chimera.ops import reduce
 from chimera.safe_io import write_atomic
-from chimera.task.base import Stage, Task
-from chimera.task.glue_metrics import Scores, labelled, targets_of
+from chimera.task.base import Batch, Stage, Task
+from chimera.task.glue_metrics import Scores
 from chimera.types import NonNegativeFloat, ProperFraction
 
-Batch = dict[str, Any]
 MIDDLE = (LOWEST + HIGHEST) / 2
 Shares = npt.NDArray[np.float64]
 #: A prediction for each example of a part [n]; None unless all of them are pairs.
@@ -102,7 +101,7 @@ class SequenceClassification(Task):
         self.classes = len(self.labels)
         backbone = getattr(self.model, "backbone")  # noqa: B009 - models share no base class
         self.model = Classifier(backbone, self.classes or 1, **self.head)
-        self.scores = nn.ModuleDict()
+        self.scores: Any = nn.ModuleDict()
         self.metric_names = labelling["metrics"]
         self.register_buffer("class_weights", torch.ones(max(1, self.classes)))
         self.parts: dict[str, list[str]] = {"val": [], "test": []}
@@ -176,17 +175,17 @@ class SequenceClassification(Task):
             if not has_label.any():
                 continue
             known = torch.from_numpy(labels[has_label])
-            targets = targets_of(known, self.classes).to(self.device)
+            targets = self._targets(known).to(self.device)
             values = cast(Shares, predicted[name])[: len(labels)]
             said = torch.from_numpy(values[has_label]).to(targets)
-            self._score("val", name).update(torch.zeros((), device=self.device), said, targets)
+            self.scores[f"val-{name}"].update(torch.zeros((), device=self.device), said, targets)
         found = self.compute_metrics("val")
         return {f"val/{name}": v for name, v in found.items() if not name.startswith("loss")}
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         draws = batch.get("draws")
         out = self.model(batch["ids"], batch["mask"], batch["segments"], draws=draws)
-        targets = targets_of(batch["labels"], self.classes)
+        targets = self._targets(batch["labels"])
         loss = self._loss(out.logits, targets)
         predicted = self._predict(out.logits.detach())
         # A predicted score counts as correct if its error is at most half a point.
@@ -224,8 +223,9 @@ class SequenceClassification(Task):
             file.parent.mkdir(exist_ok=True)
             write_atomic(file, "\n".join(["index\tprediction", *rows]) + "\n")
 
-    def _score(self, stage: Stage, part: str) -> Scores:
-        return cast(Scores, self.scores[f"{stage}-{part}"])
+    def _targets(self, labels: Tensor) -> Tensor:
+        """Labels [b] as integers where they are classes; scores are unchanged."""
+        return labels.long() if self.classes else labels
 
     def _add_scores(self, stage: Stage, parts: Iterable[str]) -> None:
         self.parts[stage] = list(parts)
@@ -246,15 +246,15 @@ class SequenceClassification(Task):
     def update_metrics(self, batch: Batch, stage: Stage) -> Tensor:
         out = self.model(batch["ids"], batch["mask"], batch["segments"])
         predicted = self._predict(out.logits)
-        has_label = labelled(batch["labels"])
+        has_label = ~batch["labels"].isnan()
         if batch.get("void"):
             return predicted
         for number, part in enumerate(self.parts[stage]):
             rows = has_label & (batch["parts"] == number)
             if rows.any():
-                targets = targets_of(batch["labels"][rows], self.classes)
+                targets = self._targets(batch["labels"][rows])
                 loss = self._loss(out.logits[rows], targets)
-                self._score(stage, part).update(loss, predicted[rows], targets)
+                self.scores[f"{stage}-{part}"].update(loss, predicted[rows], targets)
         return predicted
 
     def compute_metrics(self, stage: Stage) -> dict[str, float]:
@@ -262,7 +262,7 @@ class SequenceClassification(Task):
         metrics: dict[str, float] = {}
         part_scores = []
         for part in self.parts[stage]:
-            values = self._score(stage, part).compute_and_reset()
+            values = self.scores[f"{stage}-{part}"].compute_and_reset()
             part_scores += [values.pop("score")] if values else []
             suffix = f"_{part.partition('_')[2]}" if "_" in part else ""
             metrics |= {f"{name}{suffix}": value for name, value in values.items()}

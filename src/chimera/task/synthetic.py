@@ -18,10 +18,8 @@ from chimera.data.batch.synthetic import SyntheticDataModule
 from chimera.data.corpus.synthetic.base import check_synthetic
 from chimera.model.compressor import Compressor
 from chimera.ops import reduce
-from chimera.task.base import Stage, Task
+from chimera.task.base import Batch, Stage, Task
 from chimera.types import NonNegativeFloat
-
-Batch = dict[str, Any]
 
 
 class Synthetic(Task):
@@ -78,14 +76,14 @@ class Synthetic(Task):
             self.check_length(max(data.corpus.seq_len, data.corpus.test_len))
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
-        out = self._predict(batch)
+        out = self.outputs(batch)
         loss = F.cross_entropy(out.logits.float(), batch["targets"])
         right = is_right(out.logits.detach().argmax(-1), batch)
         count = len(batch["targets"])
         return self.step_output(loss, right.float().mean(), out.aux, out.stats, count=count)
 
     def update_metrics(self, batch: Batch, stage: Stage) -> None:
-        logits = self._predict(batch).logits.float()
+        logits = self.outputs(batch).logits.float()
         if batch.get("void"):
             return
         loss = F.cross_entropy(logits, batch["targets"], reduction="none")
@@ -123,11 +121,6 @@ class Synthetic(Task):
         majority = accuracies(shares, self.groups, self.judged)["accuracy"]
         corpus: Any = data.corpus
         return {"val/chance_accuracy": corpus.chance, "val/majority_accuracy": majority}
-
-    def _predict(self, batch: Batch) -> Any:
-        return self.model(
-            batch["ids"], batch["mask"], index=batch["index"], draws=batch.get("draws")
-        )
 
 
 def is_right(predicted: Int[Tensor, " n"], batch: Batch) -> Bool[Tensor, " n"]:
