@@ -19,6 +19,10 @@ class UserError(ValueError):
     """
 
 
+class UnavailableError(UserError):
+    """What a server has cannot be fetched now; a later attempt may go on where this one ended."""
+
+
 class Interrupted(Exception):  # noqa: N818 - a request to stop, no error
     """A run stopped on request. It is saved; the same command resumes it."""
 

@@ -21,7 +21,7 @@ from chimera.data.source.cache import (
     file_fingerprints,
     sha256_of,
 )
-from chimera.errors import UserError
+from chimera.errors import UnavailableError, UserError
 from tests.data.kit import Listed, Numbers, packed
 
 
@@ -193,6 +193,19 @@ def test_what_an_interrupted_build_left_is_given_to_the_next(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         entry(tmp_path, "kind", "key", build, resume=True)
     assert entry(tmp_path, "kind", "key", build, resume=True)[1] == {"found": True}
+
+
+@pytest.mark.parametrize(("error", "kept"), [(UserError, False), (UnavailableError, True)])
+def test_a_refused_text_leaves_nothing_and_a_lost_connection_what_it_fetched(
+    tmp_path: Path, error: type[UserError], kept: bool
+) -> None:
+    def build(folder: Path) -> dict[str, bool]:
+        (folder / "data.bin").write_bytes(b"1")
+        raise error("no text")
+
+    with pytest.raises(error):
+        entry(tmp_path, "kind", "key", build, resume=True)
+    assert (tmp_path / "kind/.key.partial").exists() == kept
 
 
 def test_a_process_that_waits_for_another_says_so(tmp_path: Path, caplog, monkeypatch) -> None:

@@ -1,10 +1,13 @@
 """`data=text` and `data=wikitext2` on files."""
 
 import gzip
+import io
 import json
 import os
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chimera.data.corpus.text import Text, gather
@@ -154,13 +157,54 @@ def test_suffix_and_contents_give_the_format(name: str, content: str, tmp_path: 
         ("a.jsonl", b'{"text": "a"}\n' + b"[" * 200_000, r"a.jsonl: line 2 is not JSON"),
         ("a.csv", b'text\n"a"\n"b\n', r"a.csv: line 3 is not CSV"),
         ("a.parquet", b"PAR1" + bytes(range(99)) + b"PAR1", r"a.parquet is not Parquet"),
-        ("a.txt.zst", b"no zst", r"a.txt.zst is damaged"),
+        ("a.txt.zst", b"no zst", r"a.txt.zst is not a whole compressed file"),
     ],
 )
 def test_what_cannot_be_read_is_named(name: str, content: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=says):
         splits_of(Text(path=str(tmp_path / name)))
+
+
+def test_code_and_marked_text_are_read_where_the_path_names_them(tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO", logger="chimera")
+    (tmp_path / "README.md").write_text("# About the data\n" * 99)
+    (tmp_path / "a.py").write_text("def f():\n    return 1\n" * 99)
+    for path, has in (("a.py", "    return 1"), ("**/*.md", "# About")):
+        corpus = Text(path=str(tmp_path / path))
+        corpus.check()
+        assert has in str(splits_of(corpus))
+    for path, says in (("", "holds no file that is read"), ("*", "README.md is not known")):
+        with pytest.raises(UserError, match=rf"{says}.*ends in its suffix \(.md, "):
+            Text(path=str(tmp_path / path)).check()
+    (tmp_path / "a.txt").write_text(lines(60))
+    corpus = Text(path=str(tmp_path))
+    corpus.check()
+    assert "not read: 2 (README.md, a.py)" in caplog.text
+    assert "About" not in str(splits_of(corpus))
+
+
+@pytest.mark.parametrize("error", [MemoryError("too little"), ImportError("no library")])
+def test_what_is_no_fault_of_the_data_passes(tmp_path: Path, monkeypatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(files.json, "loads", fail)
+    (tmp_path / "a.jsonl").write_text(JSON_LINES)
+    with pytest.raises(type(error)):
+        list(files.json_rows(tmp_path / "a.jsonl"))
+
+
+def test_arrays_whose_header_claims_more_than_there_is_are_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 43,)}
+    )
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("ids.npy", header.getvalue())
+    with pytest.raises(UserError, match=r"a.npz is damaged"):
+        files.read_arrays(file, "ids")
 
 
 def test_one_line_may_not_fill_the_memory(tmp_path: Path, monkeypatch) -> None:

@@ -171,7 +171,7 @@ def test_damaged_compressed_files_are_named(suffix: str, damage: str, tmp_path: 
     flipped = packed[:middle] + bytes(255 - b for b in packed[middle : middle + 40])
     file = tmp_path / f"a.txt{suffix}"
     file.write_bytes(packed[:-9] if damage == "cut" else flipped + packed[middle + 40 :])
-    with pytest.raises(UserError, match=rf"a.txt{suffix} is damaged|is not UTF-8"):
+    with pytest.raises(UserError, match=rf"txt{suffix} is not a whole compressed|is not UTF-8"):
         splits_of(Text(path=str(file)))
 
 

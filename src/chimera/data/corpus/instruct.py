@@ -16,7 +16,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from chimera.data.corpus.base import Data, unfit
 from chimera.data.corpus.pydocs import check_python_sources, standard_library
 from chimera.data.source import cache, hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.source.files import read_json, text_in
+from chimera.data.source.files import json_rows, text_in
 from chimera.data.source.splits import Sources, Split
 from chimera.errors import UserError
 from chimera.types import PositiveInt
@@ -92,7 +92,7 @@ class Instruct(Data):
             UserError: too few records, or a record without a needed text.
         """
         where = self.path or "Python's documentation"
-        found = _records(f"data.path={where}", self._rows())
+        found = [_record(row, place) for place, row in self._rows()]
         by_digest = {_digest(record): record for record in found if record.answer}
         ordered = [by_digest[key] for key in sorted(by_digest)]
         held_out = min(self.held_out, len(ordered) // 10)
@@ -106,16 +106,15 @@ class Instruct(Data):
             "test": ordered[held_out : 2 * held_out],
         }
 
-    def _rows(self) -> Any:
-        if self.path is None:
-            folder, _ = cache.entry(
-                self.cache, "signatures", fingerprint_of(VERSION), _write_records
-            )
-            return read_json(folder / "records.json")
+    def _rows(self) -> Iterator[tuple[str, Any]]:
+        """Rows with their places, for messages."""
         if self._on_hub():
-            return hub.load_splits(str(self.path), None, _INSTEAD).get("train", [])
-        rows = read_json(Path(self.path).expanduser())
-        return rows if isinstance(rows, list) else [rows]
+            rows = hub.load_splits(str(self.path), None, _INSTEAD).get("train", [])
+            return ((f"{self.path}: record {n}", row) for n, row in enumerate(rows, 1))
+        if self.path is not None:
+            return json_rows(Path(self.path).expanduser())
+        folder, _ = cache.entry(self.cache, "signatures", fingerprint_of(VERSION), _write_records)
+        return json_rows(folder / "records.json")
 
     def _on_hub(self) -> bool:
         path = str(self.path)
@@ -138,13 +137,11 @@ def prompt(instruction: str, context: str = "") -> str:
     return f"### Instruction:\n{instruction}\n\n{middle}### Response:\n"
 
 
-def _records(where: str, rows: Iterable[object]) -> Iterator[Record]:
-    for number, row in enumerate(rows, 1):
-        record = f"{where}: record {number}"
-        instruction, output = (text_in(row, key, record) for key in ("instruction", "output"))
-        has_input = isinstance(row, dict) and row.get("input") is not None
-        context = text_in(row, "input", record) if has_input else ""
-        yield Record(prompt(instruction, context), output.strip())
+def _record(row: Any, where: str) -> Record:
+    instruction, output = (text_in(row, key, where) for key in ("instruction", "output"))
+    has_input = isinstance(row, dict) and row.get("input") is not None
+    context = text_in(row, "input", where) if has_input else ""
+    return Record(prompt(instruction, context), output.strip())
 
 
 def _digest(record: Record) -> bytes:

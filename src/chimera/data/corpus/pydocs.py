@@ -17,18 +17,12 @@ import importlib.metadata
 import importlib.util
 import json
 import logging
-import os
 import platform
-import re
 import sys
 import sysconfig
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +32,7 @@ from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of
 from chimera.data.source.files import read_json
 from chimera.data.source.splits import Sources, bounded
+from chimera.data.source.workers import cores, in_order
 from chimera.errors import UserError
 
 #: Part of the cache's key; raise it when the harvest or the cleaning changes.
@@ -63,17 +58,9 @@ _SKIPPED = {"tests", "test", "testing", "_vendor", "site-packages", "lib2to3", "
 _SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.If, ast.Try, ast.With)
 _TOPICS = "pydoc_data/topics.py"
 _SHORTEST = 200  # fewest characters of a document
-_FEW = 1_000_000  # bytes of text for which only some modules are read
-_AT_ONCE = 32  # modules
+#: Bytes of text below which the harvest stops when it has enough: a first run starts in seconds.
+_FEW = 1_000_000
 _PAUSE = 5.0  # seconds between lines of the log
-#: Words by which a file is told that may repeat a paragraph: all, or all but one of so many.
-_RARE = 6
-_LONG_WORD = re.compile(rb"[a-z]{5,}")
-_WORD = re.compile(rb"[a-z]+")
-_NO_LETTERS = bytes(set(range(256)) - set(b"abcdefghijklmnopqrstuvwxyz"))
-#: Paragraphs of a file.
-Texts = list[str]
-
 log = logging.getLogger("chimera")
 
 
@@ -104,9 +91,7 @@ class PyDocs(PackedText):
         if self.documents is not None:
             content = hashlib.sha256(Path(self.documents).read_bytes()).hexdigest()
             return fingerprint_of("pydocs", VERSION, content, self.max_bytes)
-        return fingerprint_of(
-            "pydocs", VERSION, platform.python_version(), _versions(), self.max_bytes
-        )
+        return fingerprint_of(*self._harvested, self.max_bytes)
 
     @property
     def where(self) -> str:
@@ -115,31 +100,34 @@ class PyDocs(PackedText):
 
     def sources(self) -> Sources:
         """All documents, in a fixed order; the harvest is cached."""
-        file = (
-            Path(self.documents) if self.documents else cached_harvest(self.cache, self.max_bytes)
-        )
-        documents = read(file)
+
+        def build(folder: Path) -> dict[str, Any]:
+            documents = harvest(self._enough)
+            text = json.dumps(documents, ensure_ascii=False)
+            (folder / "documents.json").write_text(text, encoding="utf-8")
+            return {"documents": len(documents)}
+
+        if self.documents:
+            documents = read(Path(self.documents))
+        else:
+            key = fingerprint_of(*self._harvested, *([self._enough] if self._enough else []))
+            folder, _ = cache.entry(self.cache, "pydocs", key, build)
+            documents = read(folder / "documents.json")
         # In the order of hashes, since the first documents by name are all of one package.
         by_hash = sorted(documents, key=_digest)
         kept = bounded((documents[name] for name in by_hash), self.max_bytes)
         return {"train": [sorted(kept)]}
 
+    @property
+    def _enough(self) -> int | None:
+        """Bytes after which the harvest stops; None if it reads all modules."""
+        return self.max_bytes if self.max_bytes and self.max_bytes < _FEW else None
 
-def cached_harvest(root: Path, max_bytes: int | None = None) -> Path:
-    """The file with this machine's harvest, written on first use.
-
-    Args:
-        root: directory of the cache.
-        max_bytes: of the documents that are needed; few of them are read without the others.
-    """
-    most = max_bytes if max_bytes is not None and max_bytes < _FEW else None
-    made_of = ("pydocs", VERSION, platform.python_version(), _versions())
-    if most is None or cache.has(root, "pydocs", fingerprint_of(*made_of)):
-        key = fingerprint_of(*made_of)
-    else:
-        key = fingerprint_of(*made_of, most)
-    folder, _ = cache.entry(root, "pydocs", key, partial(_write_harvest, most=most))
-    return folder / "documents.json"
+    @property
+    def _harvested(self) -> tuple[object, ...]:
+        """What decides the text of a harvest of this kind."""
+        kind = ("few",) if self._enough else ()
+        return ("pydocs", VERSION, platform.python_version(), _versions(), *kind)
 
 
 def read(file: Path) -> dict[str, str]:
@@ -158,24 +146,39 @@ def read(file: Path) -> dict[str, str]:
     return documents
 
 
-def harvest(most: int | None = None) -> dict[str, str]:
-    """Read the prose of all modules, by module path in sorted order.
+def harvest(enough: int | None = None) -> dict[str, str]:
+    """Read the prose of all modules, by module path; of equal paragraphs the first is kept.
 
     Args:
-        most: read only the modules that `PyDocs` takes for so many bytes; None reads all.
+        enough: stop after so many bytes. The modules are then in the order of `_digest`, so a
+            larger harvest begins with the same documents. None reads all, in sorted order.
     """
-    files = [(name, str(file)) for name, file in sorted(_sources())]
+    files = sorted((name, str(file)) for name, file in _sources())
+    if enough is not None:
+        files.sort(key=lambda file: _digest(file[0]))
     log.info("data: reading documentation in %s files of Python and packages", f"{len(files):,}")
-    with ProcessPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        if most is not None:
-            documents = _joined(files, *_first_documents(pool, files, most))
-            if sum(len(text.encode()) for text in documents.values()) > most:
-                return documents
-        every = pool.map(_harvest_file, [file for _, file in files], chunksize=32)
-        return _joined(files, range(len(files)), dict(enumerate(_telling(every, len(files)))))
+    processes = 1 if enough is not None else min(8, cores())
+    texts = in_order(_harvest_file, [file for _, file in files], processes)
+    documents: dict[str, str] = {}
+    seen: set[str] = set()
+    size = 0
+    for (name, _), paragraphs_of in zip(files, _telling(texts, len(files)), strict=True):
+        kept = []
+        for paragraph in paragraphs_of:
+            letters = "".join(filter(str.isalpha, paragraph.lower()))
+            if letters not in seen:
+                seen.add(letters)
+                kept.append(paragraph)
+        text = "\n".join(kept)
+        if len(text) >= _SHORTEST:
+            documents[name] = text
+            size += len(text.encode())
+        if enough is not None and size > enough:
+            break
+    return documents
 
 
-def _telling(results: Iterable[Texts], count: int) -> Iterator[Texts]:
+def _telling(results: Iterable[list[str]], count: int) -> Iterator[list[str]]:
     """Say every few seconds in the log how many files are read."""
     told = time.monotonic()
     for number, result in enumerate(results):
@@ -185,112 +188,8 @@ def _telling(results: Iterable[Texts], count: int) -> Iterator[Texts]:
         yield result
 
 
-def _joined(
-    files: Sequence[tuple[str, str]], chosen: Iterable[int], texts: Mapping[int, Texts]
-) -> dict[str, str]:
-    """Documents of the chosen files; of equal paragraphs of all texts the first is kept."""
-    first: dict[str, tuple[int, int]] = {}
-    for number in sorted(texts):
-        for place, text in enumerate(texts[number]):
-            first.setdefault(_letters(text), (number, place))
-    documents = {}
-    for number in sorted(chosen):
-        own = enumerate(texts[number])
-        text = "\n".join(t for place, t in own if first[_letters(t)] == (number, place))
-        if len(text) >= _SHORTEST:
-            documents[files[number][0]] = text
-    return documents
-
-
-def _first_documents(
-    pool: ProcessPoolExecutor, files: Sequence[tuple[str, str]], most: int
-) -> tuple[list[int], dict[int, Texts]]:
-    """Numbers of the files that are first in the order of hashes, with somewhat more than `most`.
-
-    Returns:
-        The numbers, and the paragraphs of these files and of all before them that may repeat one.
-    """
-    by_hash = sorted(range(len(files)), key=lambda number: _digest(files[number][0]))
-    texts: dict[int, Texts] = {}
-    size = 0
-    for start in range(0, len(files), _AT_ONCE):
-        numbers = by_hash[start : start + _AT_ONCE]
-        found = list(pool.map(_harvest_file, [files[n][1] for n in numbers], chunksize=4))
-        texts |= dict(zip(numbers, found, strict=True))
-        size += sum(len(text.encode()) for each in found for text in each)
-        if size > 1.2 * most:
-            break
-    chosen = list(texts)
-    others = [(number, file) for number, (_, file) in enumerate(files) if number not in texts]
-    looked = pool.map(Repeats.of(texts), others, chunksize=128)
-    for (number, _), found_texts in zip(others, _telling(looked, len(others)), strict=True):
-        texts[number] = found_texts
-    return chosen, texts
-
-
-@dataclass(frozen=True)
-class Repeats:
-    """Harvests a file only if it may repeat one of some paragraphs, by its words alone.
-
-    Args:
-        paragraphs: by each word that is looked for, the numbers of those that have it.
-        words: of each paragraph, how many of them the file must have.
-        phrases: of each, some of its letters that a file has in one piece, unless markup is there.
-        before: of each, the number of its file; later files do not count.
-    """
-
-    paragraphs: dict[bytes, list[int]]
-    words: list[int]
-    phrases: list[list[bytes]]
-    before: list[int]
-
-    @classmethod
-    def of(cls, texts: Mapping[int, Texts]) -> Repeats:
-        """Looks for the paragraphs of these files; of each for its rarest words here."""
-        unique = {_letters(text): (number, text) for number in texts for text in texts[number]}
-        spoken = [_WORD.findall(text.lower().encode()) for _, text in unique.values()]
-        often = Counter(chain.from_iterable(map(set, spoken)))
-        paragraphs: dict[bytes, list[int]] = {}
-        repeats = cls(paragraphs, [], [], [number for number, _ in unique.values()])
-        for place, words in enumerate(spoken):
-            long = {word for word in words if len(word) >= 5} or {b""}  # b"": in any file
-            rare = sorted(long, key=lambda word: (often[word], -len(word), word))[:_RARE]
-            for word in rare:
-                paragraphs.setdefault(word, []).append(place)
-            repeats.words.append(len(rare) - (len(rare) == _RARE))
-            starts = range(0, max(1, len(words) - 3), 2)
-            repeats.phrases.append([b"".join(words[start : start + 4]) for start in starts])
-        return repeats
-
-    def __call__(self, numbered: tuple[int, str]) -> Texts:
-        number, file = numbered
-        source = Path(file).read_bytes().lower()
-        found = self.paragraphs.keys() & {b"", *_LONG_WORD.findall(source)}
-        letters = b""
-        places = Counter(place for word in found for place in self.paragraphs[word])
-        for place, count in places.items():
-            if count >= self.words[place] and number < self.before[place]:
-                letters = letters or source.translate(None, _NO_LETTERS)
-                phrases = self.phrases[place]
-                if 3 * sum(phrase in letters for phrase in phrases) >= len(phrases):
-                    return _harvest_file(file)
-        return []
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalpha, text.lower()))
-
-
 def _digest(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()
-
-
-def _write_harvest(folder: Path, most: int | None) -> dict[str, Any]:
-    documents = harvest(most)
-    (folder / "documents.json").write_text(
-        json.dumps(documents, ensure_ascii=False), encoding="utf-8"
-    )
-    return {"documents": len(documents)}
 
 
 def _harvest_file(file: str) -> list[str]:

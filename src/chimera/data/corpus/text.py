@@ -21,6 +21,7 @@ from chimera.data.source.cache import file_fingerprints, fingerprint_of
 from chimera.data.source.files import (
     COMPRESSED,
     FORMATS,
+    MARKED,
     PARQUET,
     TEXT,
     Repeatable,
@@ -38,7 +39,10 @@ SHORTEST = 2000
 LOOKED_AT = 20
 
 log = logging.getLogger("chimera")
-_NAMED = f"{', '.join(FORMATS)}, all but {PARQUET} also with {' or '.join(COMPRESSED)} behind"
+_NAMED = (
+    f"{', '.join(FORMATS)}, all but {PARQUET} also with {' or '.join(COMPRESSED)} behind; code and"
+    f" marked text is read where the path or glob ends in its suffix ({', '.join(MARKED)})"
+)
 _TAKES = "a file, a folder, a glob, or owner/name of a data set on the hub"
 _INSTEAD = f"data.path=<{_TAKES}>"
 
@@ -139,7 +143,7 @@ class Text(StreamedText):
         ]
 
     def _units(self, file: Path, max_bytes: int | None) -> Iterable[str]:
-        if format_of(file) in TEXT:
+        if format_of(file) in (*TEXT, *MARKED):
             return Repeatable(paragraphs, file, max_bytes)
         return Repeatable(field_texts, file, self.field, max_bytes)
 
@@ -209,8 +213,9 @@ def _find(key: str, path: str) -> list[Path]:
             )
     else:
         files = _matching(key, path, local)
+    named = {format_of(local)} & {*MARKED}
     for file in files:
-        if format_of(file) not in FORMATS:
+        if format_of(file) not in (*FORMATS, *named):
             raise UserError(f"{key}: the format of {file} is not known; files end in {_NAMED}")
     return files
 

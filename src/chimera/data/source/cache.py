@@ -28,7 +28,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from chimera.errors import FULL, UserError
+from chimera.errors import FULL, UnavailableError, UserError
 from chimera.safe_io import write_atomic
 
 log = logging.getLogger("chimera")
@@ -83,7 +83,8 @@ def entry(
         kind: of the entry; a subdirectory of the cache.
         key: hash of all inputs that determine the contents.
         build: fills an empty directory and returns facts as plain values.
-        resume: keep the directory of an interrupted `build` and give it to the next one.
+        resume: keep the directory of a `build` that was interrupted, and give it to the next one;
+            what refused data left is removed.
         check: whether a folder holds what its facts say; one that does not is built again.
 
     Returns:
@@ -114,7 +115,13 @@ def entry(
                     log.warning("cache: %s is damaged; it is built again", folder)
                     shutil.rmtree(folder)
                 partial.mkdir(exist_ok=resume)
-            facts = _built(partial, build, resume)
+            try:
+                facts = build(partial)
+            except BaseException as error:
+                refused = isinstance(error, UserError) and not isinstance(error, UnavailableError)
+                if refused or not resume:
+                    shutil.rmtree(partial, ignore_errors=True)
+                raise
             with _writing(root):
                 _publish(partial, folder, facts)
     return folder, facts
@@ -188,16 +195,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _built(partial: Path, build: Callable[[Path], dict[str, Any]], resume: bool) -> dict[str, Any]:
-    """The facts of a new entry; what a failed build wrote is removed, unless it can be resumed."""
-    try:
-        return build(partial)
-    except BaseException:
-        if not resume:
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def _publish(partial: Path, folder: Path, facts: dict[str, Any]) -> None:

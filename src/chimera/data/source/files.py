@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import io
 import json
 import os
 import re
 import stat
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +29,16 @@ from chimera.data.source.splits import Split
 from chimera.errors import Interrupted, UserError, one_line
 from chimera.safe_io import replacing
 
-COMPRESSED = (".gz", ".zst")
+#: Names of the compressions in pyarrow, by suffix.
+COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 TEXT = (".txt", ".text", ".raw", ".tokens")
 JSON = (".json", ".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv")
 PARQUET = ".parquet"
 #: Formats of text corpora, by the suffixes of `format_of`.
 FORMATS = (*TEXT, *JSON, *TABLES, PARQUET)
+#: Code and marked text, read only where the path names the suffix: folders of data have READMEs.
+MARKED = (".md", ".rst", ".tex", ".py", ".c", ".h", ".cpp", ".java", ".js", ".ts", ".go", ".rs")
 #: Words in names of files and of the hub's splits to splits.
 SPLIT_WORDS: dict[str, Split] = {
     "train": "train",
@@ -78,17 +80,15 @@ def split_of(file: Path) -> Split | None:
 
 def format_of(file: Path) -> str:
     """Suffix of the decompressed file, in lower case: `.jsonl` of `a.JSONL.gz`."""
-    name = Path(file.stem) if _is_compressed(file) else file
-    return name.suffix.lower()
-
-
-def _is_compressed(file: Path) -> bool:
-    return file.suffix.lower() in COMPRESSED
+    compressed = file.suffix.lower() in COMPRESSED
+    return (Path(file.stem) if compressed else file).suffix.lower()
 
 
 @contextmanager
 def parsing(where: object, kind: str) -> Iterator[None]:
     """Refuse in one line what a library cannot read, whatever exception it raises.
+
+    Too little memory and a missing library are no fault of the data, so these errors pass.
 
     Args:
         where: file, and line or row, for the message.
@@ -99,13 +99,15 @@ def parsing(where: object, kind: str) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, Interrupted):
+    except (UserError, Interrupted, MemoryError, ImportError):
         raise
     except Exception as error:  # damaged data raise anything
         if isinstance(error, OSError) and error.errno:
             raise UserError(f"{where} cannot be read ({error.strerror})") from error
-        reason = getattr(error, "msg", None) or error or type(error).__name__
-        raise UserError(f"{where} is not {kind} ({one_line(reason)[:200]})") from error
+        line = getattr(error, "lineno", 1)  # of JSON; a single line of it is named by `where`
+        place = f" at line {line}" if line > 1 else ""
+        reason = one_line(getattr(error, "msg", None) or error or type(error).__name__)
+        raise UserError(f"{where} is not {kind}{place} ({reason[:200]})") from error
 
 
 @contextmanager
@@ -115,28 +117,18 @@ def open_bytes(file: Path) -> Iterator[BinaryIO]:
     Raises:
         UserError: it is no file or cannot be read; the compressed data are damaged or end early.
     """
-    with parsing(file, "what its name says" if _is_compressed(file) else "readable"):
+    suffix = file.suffix.lower()
+    with parsing(file, "a whole compressed file" if suffix in COMPRESSED else "readable"):
         if not stat.S_ISREG(file.stat().st_mode):
             raise UserError(f"{file} is no regular file; copy its contents to one")
-        try:
-            with _opened(file) as stream:
-                yield stream
-        except (EOFError, zlib.error, OSError) as error:
-            # pyarrow raises an OSError without a number for damaged data, as gzip does.
-            if getattr(error, "errno", None) or not _is_compressed(file):
-                raise
-            raise UserError(f"{file} is damaged ({one_line(error)}); fetch it again") from error
+        with file.open("rb") as raw:
+            if suffix in COMPRESSED:
+                import pyarrow
 
-
-def _opened(file: Path) -> BinaryIO:
-    if file.suffix.lower() == ".gz":
-        return cast(BinaryIO, gzip.open(file))
-    if file.suffix.lower() == ".zst":
-        import pyarrow
-
-        raw = pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), "zstd")
-        return io.BufferedReader(raw, 1 << 18)
-    return file.open("rb")
+                unpacked = pyarrow.CompressedInputStream(raw, COMPRESSED[suffix])
+                yield io.BufferedReader(unpacked, 1 << 18)
+            else:
+                yield raw
 
 
 def read_text(file: Path) -> str:
@@ -217,18 +209,17 @@ def paragraphs(file: Path, max_bytes: int | None = None) -> Iterator[str]:
         file: UTF-8 text, possibly compressed.
         max_bytes: as of `read_lines`.
     """
-    if not _has_paragraphs(_bare_lines(file, max_bytes)):
-        yield from filter(None, _bare_lines(file, max_bytes))
-        return
-    paragraph: list[str] = []
-    for line in _bare_lines(file, max_bytes):
-        if line:
-            paragraph.append(line)
-        elif paragraph:
-            yield "\n".join(paragraph)
-            paragraph = []
-    if paragraph:
-        yield "\n".join(paragraph)
+
+    def blocks() -> Iterator[Iterator[str]]:
+        lines = _bare_lines(file, max_bytes)
+        return (block for filled, block in groupby(lines, bool) if filled)
+
+    several = len([None for _ in islice(blocks(), 2)]) == 2
+    for block in blocks():
+        if several:
+            yield "\n".join(block)
+        else:
+            yield from block
 
 
 def _bare_lines(file: Path, max_bytes: int | None) -> Iterator[str]:
@@ -236,17 +227,6 @@ def _bare_lines(file: Path, max_bytes: int | None) -> Iterator[str]:
     for line in read_lines(file, max_bytes):
         for part in line.rstrip().split("\r"):
             yield part.rstrip()
-
-
-def _has_paragraphs(lines: Iterator[str]) -> bool:
-    """Whether a blank line stands between others."""
-    text = blank_after_text = False
-    for line in lines:
-        if line and blank_after_text:
-            return True
-        text = text or bool(line)
-        blank_after_text = text and not line
-    return False
 
 
 def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -275,56 +255,37 @@ def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
             yield rows.line_num, row
 
 
-def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text.
-
-    Args:
-        text: any.
-        where: it was read, for the message.
+def read_json(file: Path) -> Any:
+    """The value of a JSON file, possibly compressed.
 
     Raises:
         UserError: it is not JSON.
     """
-    with parsing(where, "JSON"):
-        return json.loads(text)
+    with parsing(file, "JSON"):
+        return json.loads(read_text(file))
 
 
-def read_json(file: Path) -> Any:
-    """The value of a JSON file; of JSON lines the list of their values.
+def json_rows(file: Path, max_bytes: int | None = None) -> Iterator[tuple[str, Any]]:
+    """The values of JSON lines or of a list, with their places; the contents decide.
+
+    Args:
+        file: possibly compressed; blank lines do not count.
+        max_bytes: as of `read_lines`, for JSON lines.
 
     Raises:
-        UserError: the file is neither.
+        UserError: a line, or the list, is not JSON.
     """
-    text = read_text(file)
-    with parsing(file, "JSON"):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            if error.msg != "Extra data":
-                raise UserError(
-                    f"{file} is not JSON at line {error.lineno} ({error.msg})"
-                ) from error
-    return [value for _, value in _json_lines(file, None)]
-
-
-def _json_lines(file: Path, max_bytes: int | None) -> Iterator[tuple[str, Any]]:
-    """The values of JSON lines with their places; blank lines do not count."""
+    with open_bytes(file) as stream:
+        beginning = stream.read(BEGINNING).removeprefix(_BOM.encode()).lstrip()
+    if beginning.startswith(b"["):
+        yield from ((f"{file}: record {n}", row) for n, row in enumerate(read_json(file), 1))
+        return
     for number, line in enumerate(read_lines(file, max_bytes), 1):
         if line.strip():
             where = f"{file}: line {number}"
-            yield where, parse_json(line, where)
-
-
-def _json_rows(file: Path, max_bytes: int | None) -> Iterator[tuple[str, Any]]:
-    """The values of JSON lines or of a list, with their places; the contents decide."""
-    with open_bytes(file) as stream:
-        beginning = stream.read(BEGINNING).removeprefix(_BOM.encode()).lstrip()
-    if not beginning.startswith(b"["):
-        yield from _json_lines(file, max_bytes)
-        return
-    found = read_json(file)
-    for number, row in enumerate(found if isinstance(found, list) else [found], 1):
-        yield f"{file}: record {number}", row
+            with parsing(where, "JSON"):
+                row = json.loads(line)
+            yield where, row
 
 
 def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -366,7 +327,7 @@ def field_texts(file: Path, field: str, max_bytes: int | None = None) -> Iterato
     if kind == PARQUET:
         rows: Iterator[tuple[str, Any]] = _parquet_rows(file, field)
     else:
-        rows = _table_rows(file) if kind in TABLES else _json_rows(file, max_bytes)
+        rows = _table_rows(file) if kind in TABLES else json_rows(file, max_bytes)
     for where, row in rows:
         yield text_in(row, field, where, "data.field=")
 
@@ -406,8 +367,11 @@ def read_arrays(file: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
             if sum(member.file_size for member in archive.infolist()) > _LARGEST:
                 raise UserError(f"{file} holds more than {_LARGEST >> 30} GiB")
         opened.seek(0)
-        with np.load(opened, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in stored.files}
+        try:
+            with np.load(opened, allow_pickle=False) as stored:
+                found = {name: stored[name] for name in stored.files}
+        except MemoryError as error:  # the archive is small enough, so a header lies
+            raise UserError(f"{file} is damaged ({one_line(error)})") from error
     missing = [name for name in needed if name not in found]
     if missing or not all(isinstance(array, np.ndarray) for array in found.values()):
         raise UserError(f"{file} lacks the arrays {', '.join(missing) or 'of numbers'}")

@@ -26,7 +26,7 @@ from chimera.data.source import cache
 from chimera.data.source.cache import fingerprint_of, read_note
 from chimera.data.source.files import SPLIT_WORDS, Repeatable, text_in
 from chimera.data.source.splits import Split
-from chimera.errors import UserError, one_line
+from chimera.errors import UnavailableError, UserError, one_line
 from chimera.safe_io import write_atomic
 
 _KIND = "hub"
@@ -182,9 +182,9 @@ def reachable(timeout: float = 1.0) -> bool:
     return True
 
 
-def _unavailable(name: str, config: str | None, instead: str) -> UserError:
+def _unavailable(name: str, config: str | None, instead: str) -> UnavailableError:
     arguments = f"'{name}'" if config is None else f"'{name}', '{config}'"
-    return UserError(
+    return UnavailableError(
         f"the data set {name} is not on this machine and cannot be fetched; check the name, fetch"
         f" it once while connected (datasets.load_dataset({arguments})), or give {instead}"
     )

@@ -15,7 +15,6 @@ from typing import Any
 
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.source.files import read_json
 from chimera.data.tokenizer.base import (
     DESCRIPTION,
     SpecialIds,
@@ -27,6 +26,7 @@ from chimera.data.tokenizer.base import (
 from chimera.data.tokenizer.fast import FastTokenizer
 from chimera.errors import UserError
 from chimera.paths import named
+from chimera.safe_io import read_json
 
 #: Files of a Hugging Face tokenizer, in the order of preference.
 _FILES = ("tokenizer.json", "spm.model", "sentencepiece.bpe.model", "vocab.txt", "vocab.json")
@@ -90,12 +90,7 @@ class Own(TokenizerSettings):
         """Whether Chimera saved the tokenizer."""
         folder = self._folder()
         file = folder / DESCRIPTION if folder else None
-        if file is None or not file.is_file():
-            return False
-        described = read_json(file)
-        if not isinstance(described, dict):
-            raise UserError(f"{file} describes no tokenizer")
-        return "kind" in described
+        return file is not None and "kind" in read_json(file)
 
 
 def require_transformers(setting: str) -> None:
