@@ -22,7 +22,7 @@ from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from tests.data.kit import bert_vocabulary
 from tests.faults.kit import READERS, make, one_refusal, outcome, read
-from tests.rundir.test_records import a_run
+from tests.rundir.kit import a_run
 from tests.safety import kit as safe
 
 LINES = [f"Line {i} of the text about the weather, number {7 * i}." for i in range(400)]

@@ -17,7 +17,7 @@ from chimera.cli import clean, export, records, report, train
 from chimera.config.tables import jobs, load
 from tests.cli.test_clean import age, make, state
 from tests.faults.kit import forked
-from tests.rundir.test_records import a_run
+from tests.rundir.kit import a_run
 from tests.safety.kit import line
 
 TABLE = ["bitnet_qdyt/norms", "scale=smoke"]

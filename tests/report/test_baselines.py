@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from chimera.report import markdown
 from chimera.report.baselines import CONSTANT, OVERLAP, baselines, below
 from chimera.report.table_results import TableResults, read_results
 from chimera.report.write import comma_separated
-from tests.report.runs import make
+from tests.report.runs import Record, make
 
 SMOKE = ["scale=smoke"]
 
@@ -27,15 +26,13 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def summary(table: str, values: dict[str, list[float]], **record: Any) -> TableResults:
     """A table whose runs have these values, row by row, and more in their records."""
-    make(table, {(row, s): v for row, each in values.items() for s, v in enumerate(each)})
-    seeds = list(range(max(map(len, values.values()))))
-    for cell in read_results(table, SMOKE, seeds).cells:
-        if cell.record:
-            metrics = {**cell.record["metrics"], **record.get("metrics", {})}
-            (cell.directory / "run.json").write_text(
-                json.dumps({**cell.record, **record, "metrics": metrics})
-            )
-    return read_results(table, SMOKE, seeds)
+
+    def told(row: str, seed: int, made: Record) -> Record:
+        return {**made, **record, "metrics": made["metrics"] | record.get("metrics", {})}
+
+    every = {(row, seed): v for row, each in values.items() for seed, v in enumerate(each)}
+    make(table, every, told=told)
+    return read_results(table, SMOKE, list(range(max(map(len, values.values())))))
 
 
 def test_the_unigram_is_a_row_and_rows_below_it_are_named(tmp_path: Path) -> None:

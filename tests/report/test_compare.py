@@ -19,37 +19,23 @@ from chimera.callback.log.steps import FIELDS
 from chimera.cli.compare import main
 from chimera.config.compose import compose, plain
 from chimera.report.comparison import Run, collect, compare, differing, directories
+from tests.rundir.kit import write_run
 
 
-def run(
-    folder: Path, words: list[str], value: float | None, *, steps: int = 30, rate: float = 1000.0
-) -> Path:
+def run(folder: Path, words: list[str], value: float | None) -> Path:
     """Write a run with invented results; without a value it is not finished."""
-    return write(folder, plain(compose(["scale=smoke", *words])), value, steps=steps, rate=rate)
+    return write(folder, plain(compose(["scale=smoke", *words])), value)
 
 
-def write(
-    folder: Path, config: dict[str, Any], value: float | None, *, steps: int, rate: float
-) -> Path:
-    folder.mkdir(parents=True)
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    (folder / "config.yaml").write_text(yaml.dump(config, Dumper=dumper, sort_keys=False))
-    (folder / "status.json").write_text(json.dumps({"state": "DONE" if value else "FAILED"}))
-    rows = [",".join(FIELDS)]
-    for step in range(1, steps + 1):
-        loss = 3 + 4 * math.exp(-step / steps)
-        clock = f"2026-01-01T00:{step // 60:02}:{step % 60:02}+00:00"
-        rows.append(f"{clock},0,{step},{step},{loss},0,0,0,1,0,0")
-    (folder / "steps.csv").write_text("\n".join(rows) + "\n")
+def write(folder: Path, config: dict[str, Any], value: float | None, steps: int = 30) -> Path:
     record = {
         "metrics": {"val/perplexity": value, "val/accuracy": 0.5},
-        "tokens_per_second": rate,
+        "tokens_per_second": 1000.0,
         "peak_memory_gb": 0.5,
         "flops": {"training": 2.0},
     }
-    if value:
-        (folder / "run.json").write_text(json.dumps(record))
-    return folder
+    status = {"state": "DONE" if value else "FAILED"}
+    return write_run(folder, config, record if value else None, status=status, steps=steps)
 
 
 @pytest.fixture
@@ -180,7 +166,7 @@ def test_strangers_text_is_text(tmp_path: Path) -> None:
         config["optim"]["lr"] = lr
         config["seed"] = '"><img src=x onerror=alert(1)>'
         name = tmp_path / "runs" / f"<b>&{number}"
-        paths.append(write(name, config, 5.0 + number, steps=3, rate=1.0))
+        paths.append(write(name, config, 5.0 + number, steps=3))
     (paths[0] / "status.json").write_text(json.dumps({"state": "<i>DONE"}))
     out = tmp_path / "out"
     assert main([str(tmp_path / "runs"), f"out={out}"]) == 0
@@ -264,7 +250,7 @@ def test_a_thousand_runs_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for number in range(1000):
         config = copy.deepcopy(base["gqa" if number % 2 else "retnet"])
         config["seed"], config["optim"]["lr"] = number % 5, 1e-3 * (1 + number // 10)
-        write(tmp_path / "runs" / f"r{number}", config, 5 + number % 7, steps=1000, rate=9.0)
+        write(tmp_path / "runs" / f"r{number}", config, 5 + number % 7, steps=1000)
     began = time.process_time()
     assert main([str(tmp_path / "runs"), f"out={tmp_path}/out"]) == 0
     assert time.process_time() - began < 60

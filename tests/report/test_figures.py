@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from chimera.report import figures, markdown, metric_grid, style
 from chimera.report.figures import FLOPS, SECONDS
 from chimera.report.table_results import TableResults, read_results
 from chimera.rundir.steps import smooth
-from tests.report.runs import make
+from tests.report.runs import Record, make
 
 NORMS, SMOKE = "bitnet_qdyt/norms", ["scale=smoke"]
 
@@ -27,13 +26,12 @@ def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def results(table: str, rows: dict[str, dict[str, Any]], seeds: int = 2) -> TableResults:
     """A table whose rows have these metrics and more in run.json; values rise by 2 a seed."""
-    make(table, {(row, seed): 1.0 for row in rows for seed in range(seeds)})
-    for cell in read_results(table, SMOKE, list(range(seeds))).cells:
-        if cell.row in rows:
-            told = dict(rows[cell.row])
-            metrics = {k: v + 2 * cell.seed for k, v in told.pop("metrics", {}).items()}
-            told["metrics"] = metrics or cell.record["metrics"]
-            (cell.directory / "run.json").write_text(json.dumps({**cell.record, **told}))
+
+    def told(row: str, seed: int, made: Record) -> Record:
+        metrics = {k: v + 2 * seed for k, v in rows[row].get("metrics", {}).items()}
+        return {**made, **rows[row], "metrics": metrics or made["metrics"]}
+
+    make(table, {(row, seed): 1.0 for row in rows for seed in range(seeds)}, told=told)
     return read_results(table, SMOKE, list(range(seeds)))
 
 

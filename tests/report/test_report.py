@@ -17,7 +17,8 @@ from chimera.paths import ROOT
 from chimera.report.table_results import TableResults, read_results
 from chimera.report.write import write
 from chimera.rundir.directory import process_start
-from tests.report.runs import ENVIRONMENT, make
+from tests.report.runs import make
+from tests.rundir.kit import ENVIRONMENT
 
 TABLE, OVERRIDES, SEEDS = "bitnet_qdyt/norms", ["scale=smoke"], [0, 1, 2]
 #: The paper has qdyt < static_tanh < layernorm; here static_tanh is best, significantly.

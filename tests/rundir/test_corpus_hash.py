@@ -22,7 +22,7 @@ from chimera.rundir.identity import (
     settings_hash,
     text_of,
 )
-from tests.rundir.test_records import a_run
+from tests.rundir.kit import a_run
 
 TABLE = "bitnet_qdyt/norms"
 

@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from chimera.callback.log.steps import FIELDS
 from chimera.cli.records import main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.paths import CHECKOUT, EXPERIMENTS
 from chimera.rundir import records
-from chimera.rundir.directory import STATUS, RunDir
-from chimera.rundir.identity import identity
+from chimera.rundir.directory import RunDir
 from chimera.rundir.records import (
     LIST,
     POINTS,
@@ -36,33 +33,7 @@ from chimera.rundir.records import (
     portable,
     unfinished,
 )
-
-WORDS = ["scale=smoke", "mixer=retnet"]
-
-
-def a_run(folder: Path, words: list[str] | None = None, **changes: Any) -> Path:
-    """A finished run with invented results; `changes` are of its configuration."""
-    config = plain(compose(words or WORDS)) | changes
-    run = folder / f"{config['name']}-{identity(config)}"
-    run.mkdir(parents=True)
-    (run / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    (run / "overrides.txt").write_text("".join(f"{word}\n" for word in words or WORDS))
-    (run / "status.json").write_text(json.dumps(dict.fromkeys(STATUS, 1) | {"state": "DONE"}))
-    about = {"processor": "Test", "git": {"commit": "a" * 40}, "packages": {"torch": "2", "x": "1"}}
-    (run / "environment.json").write_text(json.dumps(about))
-    record = {
-        "identity": identity(config),
-        "metrics": {"val/perplexity": 12.5, "val/loss": 2.5},
-        "data": {"cache": "/home/me/.cache/chimera/tokens/1", "splits": {}},
-    }
-    (run / "run.json").write_text(json.dumps(record))
-    rows = [",".join(FIELDS)]
-    for step in range(1, 1001):
-        rows.append(
-            f"2026-01-01T00:00:00+00:00,0,{step},{step},{step / 7},0.5,1e-3,1.0,1.0,0.0,0.0"
-        )
-    (run / "steps.csv").write_text("\r\n".join(rows) + "\r\n")
-    return run
+from tests.rundir.kit import WORDS, a_run
 
 
 @pytest.fixture

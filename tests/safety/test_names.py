@@ -14,6 +14,7 @@ from chimera.errors import UserError
 from chimera.report.write import write
 from chimera.rundir.directory import RunDir
 from tests.report import runs
+from tests.rundir.kit import ENVIRONMENT
 from tests.safety.kit import TEXT, line
 
 NAMES = ["../../x", "a/b", "/tmp/x", "..\\x", "a b", "a\nb", "", "$HOME", "~", "a;b", "x" * 201]
@@ -63,7 +64,7 @@ def test_a_report_shows_what_strangers_wrote_as_text(
     name = "bitnet_qdyt/ste"
     failed = {("lsq", 0): {"state": "FAILED", "why": INJECTED}}
     environment = {
-        **runs.ENVIRONMENT,
+        **ENVIRONMENT,
         "machine": INJECTED,
         "processor": INJECTED,
         "git": {"commit": INJECTED, "changed": True},

@@ -22,10 +22,10 @@ from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from chimera.sweep.job import State
 from chimera.sweep.scheduler import Scheduler
 from chimera.train.check import check_settings
-from tests.rundir.test_records import a_run, kept
+from tests.rundir.kit import WORDS, a_run
+from tests.rundir.test_records import kept
 from tests.sweep.kit import Scripts, Silent
 
-WORDS = ["scale=smoke", "mixer=retnet"]
 TABLE, ROW_NAMES = "bitnet_qdyt/norms", ("layernorm", "qdyt")
 
 
