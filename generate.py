@@ -2,7 +2,7 @@
 
 import sys
 
-from chimera.cli.generate import main
+from chimera.cli.finished import generate as main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

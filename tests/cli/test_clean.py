@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chimera.cli.clean import main
+from chimera.cli.folders import clean as main
 from chimera.config.compose import compose, plain
 from chimera.rundir.checkpoints import Sidecar, announce, link
 from chimera.rundir.cleanup import DAY, plan, remove
@@ -229,7 +229,7 @@ def test_caches_go_except_what_runs_and_builders_use(root: Path, tmp_path: Path)
     assert main(["caches=true"]) == 0
     assert all(path.is_dir() for path in kinds.values())
     with FileLock(kinds["b"].with_suffix(".lock")):
-        process = "import sys; from chimera.cli.clean import main; sys.exit(main(sys.argv[1:]))"
+        process = "import sys; from chimera.cli.folders import clean; sys.exit(clean(sys.argv[1:]))"
         command = [sys.executable, "-c", process, "caches=true", "yes=true"]
         assert subprocess.run(command, capture_output=True).returncode == 0
     assert [path.is_dir() for path in kinds.values()] == [True, True, False]

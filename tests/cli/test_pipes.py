@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chimera.cli.command import exit_code
-from chimera.cli.eval import main as evaluate
+from chimera.cli.finished import evaluate
 from chimera.cli.train import main as train
 from chimera.paths import ROOT
 from tests.train import tiny

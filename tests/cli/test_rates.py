@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chimera.cli import rates
+from chimera.cli import table
+from chimera.cli.table import rates
 from chimera.config import tables
 from chimera.report.markdown import report
 from chimera.report.table_results import read_results
@@ -29,7 +30,7 @@ WORDS = [TABLE, "scale=smoke", "rates=1e-3,4e-3"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rates, "EXPERIMENTS", tmp_path / "mine")
+    monkeypatch.setattr(table, "EXPERIMENTS", tmp_path / "mine")
     (tmp_path / "mine" / "bitnet_qdyt").mkdir(parents=True)
     return tmp_path / "mine"
 
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refused(said: str, words: list[str]) -> None:
     """The command ends with code 2 and one line that has these words."""
     with contextlib.redirect_stderr(io.StringIO()) as stream:
-        assert rates.main(words) == 2
+        assert rates(words) == 2
     (line,) = stream.getvalue().splitlines()
     assert re.search(said, line)
 
@@ -55,7 +56,7 @@ def test_a_row_needs_the_rates_beside_its_best_only(
     beyond = [*WORDS[:2], "rates=5e-4,1e-3,4e-3"]
     refused(r"run of qdyt with optim.lr=0.0005, beside the best", beyond)
     make(TABLE, {("qdyt", 100): 8.2}, overrides=("scale=smoke", "optim.lr=0.0005"))
-    assert rates.main(beyond) == 0
+    assert rates(beyond) == 0
     assert (
         "qdyt: 0.001; val/perplexity by rate 0.0005: 8.2, 0.001: 8, 0.004: 8.5\n"
         in capsys.readouterr().out
@@ -77,7 +78,7 @@ def test_a_second_seed_tries_the_two_best_and_the_mean_decides(
     for rate, values in VALUES.items():
         of_second = {(row, 101): value + 9 * (rate == 0.004) for row, value in values.items()}
         make(TABLE, of_second, overrides=("scale=smoke", f"optim.lr={rate:g}"))
-    assert rates.main([*words[:-1], "seed=100,101,101"]) == 0
+    assert rates([*words[:-1], "seed=100,101,101"]) == 0
     assert (
         "layernorm: 0.001; val/perplexity by rate 0.0005: 20, 0.001: 9, 0.001: 9, 0.004: 7"
         in capsys.readouterr().out
@@ -108,8 +109,8 @@ def test_rows_with_more_seeds_than_others_are_named(
         second = {("qdyt", 101): values["qdyt"]}
         make(TABLE, second, overrides=("scale=smoke", f"optim.lr={rate:g}"))
     with folders(monkeypatch, folder):
-        assert rates.main(WORDS) == 0
-        assert rates.main([*WORDS, "seed=100,101", "rows=qdyt"]) == 0
+        assert rates(WORDS) == 0
+        assert rates([*WORDS, "seed=100,101", "rows=qdyt"]) == 0
         make(TABLE, {(row, 0): value for row, value in VALUES[0.001].items()})
         text = report(read_results(TABLE, ["scale=smoke"], [0]))
     assert "The two best rates of `qdyt` were repeated on seed 101, and the mean decides." in text
@@ -129,7 +130,7 @@ def test_the_reports_rows_have_the_chosen_rates(
 ) -> None:
     for rate in VALUES:
         held_out(rate)
-    assert rates.main(WORDS) == 0
+    assert rates(WORDS) == 0
     said = capsys.readouterr().out
     assert "layernorm: 0.004 (at an end of the tried rates)" in said
     assert "qdyt: 0.001 (at an end of the tried rates)" in said
@@ -151,13 +152,13 @@ def test_some_rows_can_be_chosen_for_and_the_report_names_the_others(
     for rate in VALUES:
         make(TABLE, {("qdyt", 100): rate}, overrides=("scale=smoke", f"optim.lr={rate:g}"))
     refused(r"rows=qdit is not known; choose one of .*layernorm", [*WORDS, "rows=qdit"])
-    assert rates.main([*WORDS, "rows=qdyt"]) == 0
+    assert rates([*WORDS, "rows=qdyt"]) == 0
     assert "layernorm" not in capsys.readouterr().out
     for rate in VALUES:
         values = {("layernorm", 100): VALUES[rate]["layernorm"]}
         make(TABLE, values, overrides=("scale=smoke", f"optim.lr={rate:g}"))
     with folders(monkeypatch, folder):
-        rates.main([*WORDS, "rows=layernorm"])  # keeps qdyt's
+        rates([*WORDS, "rows=layernorm"])  # keeps qdyt's
         rows = [line.row for line in tables.tried(TABLE) if line.scale == "smoke"]
         assert list(dict.fromkeys(rows)) == ["layernorm", "qdyt"], "in the table's order"
         make(TABLE, {("layernorm", 0): 7.5, ("qdyt", 0): 8.1, ("static_tanh", 0): 6.5})

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from chimera.adapter.shared.low_rank import adapted
-from chimera.cli.export import main as export
+from chimera.cli.finished import export
 from chimera.cli.train import main as train
 from chimera.export import load
 from chimera.generate import text as generating

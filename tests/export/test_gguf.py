@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from chimera.cli.export import main as export
+from chimera.cli.finished import export
 from chimera.cli.train import main as train
 from chimera.contract_gguf import NotInGGUF
 from chimera.contract_tests import zoo

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from chimera.cli.export import main as export
+from chimera.cli.finished import export
 from chimera.cli.train import main as train
 from chimera.generate.settings import Generation
 from chimera.generate.text import decode

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from chimera.cli.export import main as export
+from chimera.cli.finished import export
 from chimera.cli.train import main as train
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore

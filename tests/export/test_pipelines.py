@@ -20,8 +20,7 @@ from transformers import (
     pipeline,
 )
 
-from chimera.cli.export import main as export
-from chimera.cli.generate import main as generate
+from chimera.cli.finished import export, generate
 from chimera.cli.train import main as train
 from chimera.export import load
 from chimera.paths import ROOT

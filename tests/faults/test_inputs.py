@@ -16,7 +16,8 @@ import pyarrow
 import pytest
 
 from chimera import dotted
-from chimera.cli import export, train
+from chimera.cli import train
+from chimera.cli.finished import export
 from chimera.cli.main import main
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
@@ -226,15 +227,15 @@ def test_an_export_replaces_only_its_own(tmp_path: Path) -> None:
     make(tmp_path / "text.txt", safe.TEXT * 100)
     assert train.main(safe.line(tmp_path, f"run_dir={tmp_path}/run")) == 0
     words = [f"run={tmp_path}/run", f"to={tmp_path}/out"]
-    assert export.main(words) == export.main(words) == 0
+    assert export(words) == export(words) == 0
     for name in ("notes.txt", ".git/HEAD", "model.safetensors"):
         file = make(tmp_path / "out" / name, "mine")
-        one_refusal(*outcome(lambda: export.main(words)))
+        one_refusal(*outcome(lambda: export(words)))
         assert file.read_text() == "mine"
         assert (tmp_path / "out/config.json").is_file()
         file.unlink()
     (tmp_path / "link").symlink_to(tmp_path / "run")
-    one_refusal(*outcome(lambda: export.main([words[0], f"to={tmp_path}/link"])))
+    one_refusal(*outcome(lambda: export([words[0], f"to={tmp_path}/link"])))
 
 
 #: Command lines, and files, of one test.

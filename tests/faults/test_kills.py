@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,12 +14,16 @@ from typing import Any
 
 import pytest
 
-from chimera.cli import clean, export, records, report, train
+from chimera.cli import train
+from chimera.cli.finished import export
+from chimera.cli.folders import clean, records
+from chimera.cli.table import report
 from chimera.config.tables import jobs, load
+from chimera.sweep.local import Local, Start
 from tests.cli.test_clean import age, make, state
 from tests.faults.kit import forked
 from tests.rundir.kit import a_run
-from tests.safety.kit import line
+from tests.safety.kit import TEXT, line
 
 TABLE = ["bitnet_qdyt/norms", "scale=smoke"]
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -29,9 +34,11 @@ def kill_at(moment: int, root: Path) -> Callable[[], None]:
     """Plants a SIGKILL into this process, at its n-th change of what is below a folder.
 
     Each opened, renamed or removed file and folder is a change. A file that is written anew has two
-    moments: before it is opened, and when it is there and empty.
+    moments: before it is opened, and when it is there and empty. Those of processes that it starts
+    do not count.
     """
     passed = 0
+    own = 0
 
     def step() -> None:
         nonlocal passed
@@ -42,7 +49,7 @@ def kill_at(moment: int, root: Path) -> Callable[[], None]:
     def hook(event: str, given: tuple[Any, ...]) -> None:
         nonlocal passed
         changes = event in CHANGES or (event == "open" and given[2] & WRITES)
-        if not changes or isinstance(given[0], int) or passed >= moment:
+        if not changes or isinstance(given[0], int) or passed >= moment or os.getpid() != own:
             return
         path = os.path.join(os.getcwd(), os.fsdecode(given[0]))
         beside = event in ("os.remove", "os.rmdir") and given[-1] != -1  # of an opened folder
@@ -56,7 +63,12 @@ def kill_at(moment: int, root: Path) -> Callable[[], None]:
                 os.kill(os.getpid(), signal.SIGKILL)
             step()
 
-    return lambda: sys.addaudithook(hook)
+    def plant() -> None:
+        nonlocal own
+        own = os.getpid()
+        sys.addaudithook(hook)
+
+    return plant
 
 
 def _exports(root: Path) -> None:
@@ -68,19 +80,19 @@ def _exports(root: Path) -> None:
         given = [*line(root, f"run_dir={root}/{seed}"), f"seed={seed}", *words]
         assert forked(lambda given=given: train.main(given)) == 0
     for name in ("out", "out.gguf"):
-        assert forked(lambda name=name: export.main([f"run={root}/1", f"to={root}/{name}"])) == 0
+        assert forked(lambda name=name: export([f"run={root}/1", f"to={root}/{name}"])) == 0
 
 
 def _table(root: Path) -> None:
     for job in jobs(load(TABLE[0]), TABLE[1:], [0, 1]):
         a_run(root / "runs", job.overrides)
     assert forked(lambda: train.main(["table", *TABLE, "seed=0"])) == 0
-    assert forked(lambda: report.main([*TABLE, "out=out"])) == 0
+    assert forked(lambda: report([*TABLE, "out=out"])) == 0
 
 
 def _recorded(root: Path) -> None:
     a_run(root / "runs", ["scale=smoke", "mixer=retnet"])
-    assert forked(lambda: records.main(["add"])) == 0
+    assert forked(lambda: records(["add"])) == 0
     a_run(root / "runs", ["scale=smoke", "mixer=gqa"])
 
 
@@ -92,12 +104,12 @@ def _surplus(root: Path) -> None:
 
 #: What is there before, and the command, which is run there.
 SCENES: dict[str, tuple[Callable[[Path], None], Callable[[], int]]] = {
-    "export": (_exports, lambda: export.main(["run=0", "to=out"])),
-    "gguf": (_exports, lambda: export.main(["run=0", "to=out.gguf"])),
+    "export": (_exports, lambda: export(["run=0", "to=out"])),
+    "gguf": (_exports, lambda: export(["run=0", "to=out.gguf"])),
     "table": (_table, lambda: train.main(["table", *TABLE, "seed=0,1"])),
-    "report": (_table, lambda: report.main([*TABLE, "seed=0,1", "out=out"])),
-    "records": (_recorded, lambda: records.main(["add"])),
-    "clean": (_surplus, lambda: clean.main(["stale=30", "yes=true"])),
+    "report": (_table, lambda: report([*TABLE, "seed=0,1", "out=out"])),
+    "records": (_recorded, lambda: records(["add"])),
+    "clean": (_surplus, lambda: clean(["stale=30", "yes=true"])),
 }
 
 
@@ -146,3 +158,64 @@ def test_killed_at_every_change(name: str, each: int, tmp_path: Path, monkeypatc
     assert code == 0
     assert moment > 2 * each, "there was nothing to kill"
     assert not wrong, "\n".join(wrong)
+
+
+class Fork:
+    """A job in a fork of the sweep, which goes on when the sweep is killed; one takes a second."""
+
+    def __init__(self, start: Start) -> None:
+        self.where = "a fork"
+        self.code: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            os.setsid()
+            with start.log.open("ab") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+            os._exit(train.main([*start.overrides]))
+
+    def poll(self) -> int | None:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
+
+
+@pytest.mark.slow
+def test_a_table_killed_while_it_trains_a_row(tmp_path: Path, monkeypatch: Any) -> None:
+    root, saved = tmp_path / "work", tmp_path / "saved"
+    monkeypatch.delenv("CHIMERA_RECORDS", raising=False)
+    monkeypatch.setattr(Local, "_start", lambda _, start: Fork(start))
+    for key in ("RUNS", "CACHE"):
+        monkeypatch.setenv(f"CHIMERA_{key}", str(root / key.lower()))
+    root.mkdir()
+    monkeypatch.chdir(root)
+    (root / "text.txt").write_text(TEXT * 300)
+    words = line(root)[1:]
+    first, *others = jobs(load(TABLE[0]), words, [0])
+    for job in others:
+        a_run(root / "runs", job.overrides)
+    stop = ["trainer.max_time=00:00:00:00", *first.overrides]
+    assert forked(lambda: train.main(stop)) == 130
+    states = [json.loads(file.read_text())["state"] for file in root.glob("runs/*/status.json")]
+    assert sorted(states) == [*["DONE"] * len(others), "STOPPED"]
+    shutil.copytree(root, saved, symlinks=True)
+
+    def command() -> int:
+        return train.main(["table", TABLE[0], *words, "seed=0"])
+
+    assert forked(command) == 0
+    names, reports = set(held(root)), root.glob("reports/**/report.csv")
+    values = [file.read_text().split(",")[:40] for file in reports]
+    for moment in count(1, 3):
+        shutil.rmtree(root)
+        shutil.copytree(saved, root, symlinks=True)
+        os.chdir(root)
+        if (code := forked(command, kill_at(moment, root))) != -signal.SIGKILL:
+            break
+        assert forked(command) == 0, moment
+        assert set(held(root)) == names, moment
+        again = [file.read_text().split(",")[:40] for file in root.glob("reports/**/report.csv")]
+        assert again == values, moment
+    assert code == 0
+    assert moment > 6, "there was nothing to kill"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.cli.report import main
+from chimera.cli.table import report as main
 from chimera.paths import EXPERIMENTS
 
 REPORTS = sorted(EXPERIMENTS.glob("*/*/results/*/report.md"))

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from chimera.callback.log.steps import FIELDS
-from chimera.cli.compare import main
+from chimera.cli.folders import compare as main
 from chimera.config.compose import compose, plain
 from chimera.report.comparison import Run, collect, compare, differing, directories
 from tests.rundir.kit import write_run

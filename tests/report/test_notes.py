@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chimera.cli.report import main
+from chimera.cli.table import report as main
 from chimera.config.tables import load
 from chimera.report import markdown, notes, provenance
 from chimera.report.table_results import read_results

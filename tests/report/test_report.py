@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chimera.cli.report import main
+from chimera.cli.table import report as main
 from chimera.config.tables import load
 from chimera.paths import ROOT
 from chimera.report.table_results import TableResults, read_results
@@ -220,5 +220,5 @@ def test_the_command_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_report_command_does_not_import_torch() -> None:
-    code = "import sys, chimera.cli.report, chimera.report.write; sys.exit('torch' in sys.modules)"
+    code = "import sys, chimera.cli.table, chimera.report.write; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from chimera.cli.records import main
+from chimera.cli.folders import records as main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.paths import CHECKOUT, EXPERIMENTS

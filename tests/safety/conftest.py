@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chimera.cli.export import main as export
+from chimera.cli.finished import export
 from chimera.cli.train import main as train
 from tests.safety.kit import TEXT, Scene, line
 

@@ -18,10 +18,7 @@ import pytest
 import yaml
 
 from chimera.cli.command import exit_code
-from chimera.cli.eval import main as evaluate
-from chimera.cli.export import main as export
-from chimera.cli.generate import main as generate
-from chimera.cli.mmlu import main as mmlu
+from chimera.cli.finished import evaluate, export, generate, mmlu
 from chimera.cli.train import main as train
 from chimera.export import load
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from chimera.api.library import runs
-from chimera.cli import compare
-from chimera.cli.records import main
+from chimera.cli.folders import compare
+from chimera.cli.folders import records as main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
 from chimera.report.figures import at_common_steps
@@ -137,7 +137,7 @@ def test_comparisons_and_frames_show_a_run_once(
     frame = runs()
     assert list(frame["name"]) == sorted(run.name for run in found)
     assert set(frame["state"]) == {"DONE"}
-    assert compare.main([]) == 0
+    assert compare([]) == 0
     out = capsys.readouterr().out
     assert "4 runs" in out
     assert "reports" in out.splitlines()[-1]

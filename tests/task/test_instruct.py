@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from chimera.cli.mmlu import main as mmlu
+from chimera.cli.finished import mmlu
 from chimera.config.compose import compose, plain
 from chimera.config.tables import load
 from chimera.data.tokenizer.own import from_transformers

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.cli.eval import main as evaluate
+from chimera.cli.finished import evaluate
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.data.corpus.labelled import Example

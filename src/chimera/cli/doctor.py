@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import netrc
 import os
 import platform
+import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -42,6 +44,8 @@ EXTRAS = {
     "mlflow": "logger=mlflow",
     "wandb-workspaces": "chimera dashboard",
 }
+#: Instructions of 8-bit dot products.
+DOTS = {"avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}
 #: Files below this many are counted for the size of a folder; a larger folder is said to be larger.
 FILES = 200_000
 GB = 1e9
@@ -91,8 +95,7 @@ def _shown(subject: str, value: Any) -> str:
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, str):
         return value
-    is_size = subject == "caches" or value >= 10_000
-    return decimal(round(value)) if is_size else f"{value:.3g}"
+    return decimal(round(value)) if subject == "caches" or value >= 10_000 else f"{value:.3g}"
 
 
 def examine() -> dict[str, dict[str, Any]]:
@@ -111,56 +114,59 @@ def examine() -> dict[str, dict[str, Any]]:
 
 def advice(found: dict[str, dict[str, Any]]) -> list[str]:
     """What will be slow or fail on this machine, why, and what helps; a line each."""
+    program = found["program"]
     cpu = found["processor"]
     gpu = found["GPU"]
     room = found["memory and disk"]
+    none = not gpu["devices"]
     features = set(cpu["features"])
-    notes = list[str]()
-    if found["caches"]["damaged"]:
-        notes.append("the cache has damaged entries: delete them; the next run builds them again")
-    if gpu["driver"] and not gpu["devices"]:
-        notes.append("there is an NVIDIA driver, but torch sees no GPU: its build is for the CPU")
-    if not gpu["devices"]:
-        notes.append("no GPU: scale=paper takes weeks; scale=small takes minutes")
-        if found["program"]["linux on x86"] and not features & {"avx2", "avx512f"}:
-            notes.append("the CPU has no AVX2: every product takes several times as long")
-        if cpu["bf16 units"] == "no":
-            notes.append("precision=bf16 is slower than fp32: the CPU has no matrix units for it")
-        notes.append("precision=fp16 is slow on every CPU; it is for tests")
-        if not features & {"avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}:
-            notes.append("quant.compute=int8 gains little: the CPU has no 8-bit dot products")
-    if gpu["Triton errs"]:
-        notes.append(
-            f"Triton computes gradients of gates wrongly ({gpu['Triton errs']}): mixers whose decay"
-            " depends on the token (gated_delta) train without fused kernels; use a later Triton"
-        )
-    if cpu["threads"] < cpu["usable cores"]:
-        where = " (OMP_NUM_THREADS)" if cpu["OMP_NUM_THREADS"] else ""
-        notes.append(
-            f"torch uses {cpu['threads']} of {cpu['usable cores']} cores{where}: a single run is"
-            " slower than it could be"
-        )
-    if cpu["load"] > 0.5 * cpu["usable cores"]:
-        notes.append(
-            f"other processes use {cpu['load']:.1f} of {cpu['usable cores']} cores: OpenMP threads"
-            " that wait by spinning slow each other down; trainer.threads= leaves them cores"
-        )
-    if found["ternary kernel"]["compiler"] is None:
-        notes.append(
-            "no C++ compiler: packed ternary models compute in torch, more slowly; install g++"
-        )
-    if room["free memory"] is not None and room["free memory"] < 3 * GB:
-        notes.append("less than 3 GB of memory are free: a run of scale=small needs 1 GB")
-    for name in ("free disk of runs", "free disk of caches"):
-        if room[name] < 5 * GB:
-            notes.append(f"less than 5 GB are left ({name}): chimera clean shows what can go")
-    if not room["runs can be written"]:
-        notes.append(f"{room['runs']} cannot be written to; CHIMERA_RUNS names another folder")
-    if not found["logins"]["W&B"]:
-        notes.append("no W&B login: runs are logged offline, which needs none")
-    if not found["program"]["sources of Python"]:
-        notes.append("data=pydocs needs Python's sources, which are not here; use data=text")
-    return notes
+    cores = cpu["usable cores"]
+    where = " (OMP_NUM_THREADS)" if cpu["OMP_NUM_THREADS"] else ""
+    full = [name for name in ("free disk of runs", "free disk of caches") if room[name] < 5 * GB]
+    checks = {
+        "the cache has damaged entries: delete them; the next run builds them again": (
+            found["caches"]["damaged"]
+        ),
+        "there is an NVIDIA driver, but torch sees no GPU: its build is for the CPU": (
+            gpu["driver"] and none
+        ),
+        "no GPU: scale=paper takes weeks; scale=small takes minutes": none,
+        "the CPU has no AVX2: every product takes several times as long": (
+            none and program["linux on x86"] and not features & {"avx2", "avx512f"}
+        ),
+        "precision=bf16 is slower than fp32: the CPU has no matrix units for it": (
+            none and cpu["bf16 units"] == "no"
+        ),
+        "precision=fp16 is slow on every CPU; it is for tests": none,
+        "quant.compute=int8 gains little: the CPU has no 8-bit dot products": (
+            none and not features & DOTS
+        ),
+        f"Triton computes gradients of gates wrongly ({gpu['Triton errs']}): mixers whose decay"
+        " depends on the token (gated_delta) train without fused kernels; use a later Triton": (
+            gpu["Triton errs"]
+        ),
+        f"torch uses {cpu['threads']} of {cores} cores{where}: a single run is slower than it"
+        " could be": cpu["threads"] < cores,
+        f"other processes use {cpu['load']:.1f} of {cores} cores: OpenMP threads that wait by"
+        " spinning slow each other down; trainer.threads= leaves them cores": (
+            cpu["load"] > 0.5 * cores
+        ),
+        "no C++ compiler: packed ternary models compute in torch, more slowly; install g++": (
+            found["ternary kernel"]["compiler"] is None
+        ),
+        "less than 3 GB of memory are free: a run of scale=small needs 1 GB": (
+            (room["free memory"] or math.inf) < 3 * GB
+        ),
+        f"less than 5 GB are left ({', '.join(full)}): chimera clean shows what can go": full,
+        f"{room['runs']} cannot be written to; CHIMERA_RUNS names another folder": (
+            not room["runs can be written"]
+        ),
+        "no W&B login: runs are logged offline, which needs none": not found["logins"]["W&B"],
+        "data=pydocs needs Python's sources, which are not here; use data=text": (
+            not program["sources of Python"]
+        ),
+    }
+    return [text for text, applies in checks.items() if applies]
 
 
 def _program() -> dict[str, Any]:
@@ -183,19 +189,15 @@ def _processor() -> dict[str, Any]:
     from chimera.config.precision import instructions, matrix_units
     from chimera.rundir.environment import processor
 
-    has = instructions()
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    affinity = getattr(os, "sched_getaffinity", None)
     units, why = matrix_units("cpu")
     return {
         "name": processor(),
         "cores": os.cpu_count() or 1,
-        "usable cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
-        "load": float(load),
+        "usable cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
         "threads": torch.get_num_threads(),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY"),
-        "features": [name for name in FEATURES if name in has],
+        **{name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")},
+        "features": sorted(instructions() & set(FEATURES), key=FEATURES.index),
         "torch computes with": torch.backends.cpu.get_cpu_capability(),
         "bf16 units": why if units == "bf16" else "no",
     }
@@ -206,68 +208,51 @@ def _gpu() -> dict[str, Any]:
 
     from chimera.ops import fused
 
-    devices = []
-    errs = None
     triton = _version("triton")
-    if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            about = torch.cuda.get_device_properties(number)
-            devices.append(
-                f"{about.name}, {about.total_memory / GB:.0f} GB, {about.major}.{about.minor}"
-            )
-            if triton and fused.wrong(torch.device("cuda", number)):
-                errs = f"{triton} on {about.name}"
+    cards = [torch.device("cuda", n) for n in range(torch.cuda.device_count())]
+    about = [torch.cuda.get_device_properties(card) for card in cards]
+    wrong = [a.name for a, card in zip(about, cards, strict=True) if triton and fused.wrong(card)]
     return {
-        "devices": devices,
+        "devices": [f"{a.name}, {a.total_memory / GB:.0f} GB, {a.major}.{a.minor}" for a in about],
         "CUDA of torch": torch.version.cuda,
-        "Triton errs": errs,
+        "Triton errs": f"{triton} on {wrong[-1]}" if wrong else None,
         "driver": any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")),
     }
 
 
 def _room() -> dict[str, Any]:
     runs = runs_root().absolute()
-    cache = cache_root()
     place = _existing(runs)
+    memory = Path("/proc/meminfo")  # bytes that new processes can have
+    free = re.search(r"MemAvailable: *(\d+)", memory.read_text() if memory.exists() else "")
     return {
-        "free memory": _free_memory(),
+        "free memory": 1024.0 * float(free[1]) if free else None,
         "runs": str(runs),
         "runs can be written": os.access(place, os.W_OK),
         "free disk of runs": float(shutil.disk_usage(place).free),
-        "free disk of caches": float(shutil.disk_usage(_existing(cache)).free),
+        "free disk of caches": float(shutil.disk_usage(_existing(cache_root())).free),
     }
-
-
-def _free_memory() -> float | None:
-    """Bytes that new processes can have; None where the system does not say."""
-    file = Path("/proc/meminfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return 1024.0 * float(found[0][1]) if found else None
 
 
 def _caches() -> dict[str, Any]:
     """Sizes of the caches by their kinds, of the runs, and of Hugging Face's; damaged entries."""
     cache = cache_root()
     runs = runs_root()
-    kinds = [p for p in sorted(cache.iterdir()) if p.is_dir()] if cache.is_dir() else []
-    hub = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-    found: dict[str, Any] = {"folder": str(cache)}
-    found |= {kind.name: _bytes(kind) for kind in kinds}
-    found["damaged"] = list(map(str, damaged(cache)))
-    number = (
-        sum((path / "config.yaml").is_file() for path in runs.iterdir()) if runs.is_dir() else 0
-    )
-    return {**found, f"runs ({number})": _bytes(runs), "Hugging Face": _bytes(Path(hub))}
+    return {
+        "folder": str(cache),
+        **{kind.name: _bytes(kind) for kind in sorted(cache.glob("*/"))},
+        "damaged": list(map(str, damaged(cache))),
+        f"runs ({len(list(runs.glob('*/config.yaml')))})": _bytes(runs),
+        "Hugging Face": _bytes(_hub()),
+    }
 
 
 def _kernel() -> dict[str, Any]:
-    named = ("c++", "g++", "clang++")
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), *named))), None)
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chimera"
+    from chimera.ops.native import COMPILERS
+
+    found = map(shutil.which, (os.environ.get("CXX", ""), *COMPILERS))
     return {
-        "compiler": compiler,
-        "built": len(list(root.glob("ternary-*.so"))) if root.is_dir() else 0,
+        "compiler": next(filter(None, found), None),
         "Triton (GPU)": _version("triton"),
         "switched off": os.environ.get("CHIMERA_KERNELS") == "0",
     }
@@ -275,26 +260,26 @@ def _kernel() -> dict[str, Any]:
 
 def _wandb() -> bool:
     """Whether a key for W&B is there."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
+    hosts: Iterable[str] = ()
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         hosts = netrc.netrc(os.environ.get("NETRC")).hosts
-        return any("wandb" in host for host in hosts)
-    return False
+    return bool(os.environ.get("WANDB_API_KEY")) or any("wandb" in host for host in hosts)
 
 
 def _hugging_face() -> bool:
     """Whether a token for the hub is there."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    file = Path(os.environ.get("HF_TOKEN_PATH") or home / "token")
+    file = Path(os.environ.get("HF_TOKEN_PATH") or _hub() / "token")
     return bool(os.environ.get("HF_TOKEN")) or file.is_file()
 
 
+def _hub() -> Path:
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+
+
 def _version(name: str) -> str | None:
-    try:
+    with contextlib.suppress(PackageNotFoundError):
         return version(name)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def _existing(path: Path) -> Path:

@@ -25,9 +25,13 @@ SWITCHES = {
 VALUES = {"cfg": ("-c", "--cfg"), "package": ("-p", "--package"), "info": ("-i", "--info")}
 
 
+#: What an error about a flag ends with.
+USE = "use -m, --cfg job, --package, --info, --config-dir, --shell-completion or --help"
+
+
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message.removeprefix('argument ')}; see {command_name('train')} --help")
+        raise UserError(f"{message.removeprefix('argument ')}; {USE}")
 
 
 def read_flags(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
@@ -43,7 +47,7 @@ def read_flags(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
     parser = _Parser(add_help=False, allow_abbrev=False)
     for name, spellings in SWITCHES.items():
         parser.add_argument(*spellings, dest=name, action="store_true")
-    parser.add_argument(*VALUES["cfg"], dest="cfg", nargs="?", const="", metavar="job")
+    parser.add_argument(*VALUES["cfg"], dest="cfg", choices=["job"])
     parser.add_argument(*VALUES["package"], dest="package", metavar="<a group or key>")
     parser.add_argument(*VALUES["info"], dest="info", nargs="?", const="all", choices=INFO)
     flags, overrides = parser.parse_known_args(arguments)
@@ -51,10 +55,7 @@ def read_flags(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
         if argument.startswith("-"):
             flag, _, value = argument.partition("=")
             meant = _meant(flag, value or following, known)
-            raise UserError(
-                f"{argument} is no flag of {command_name('train')}; use -m, --cfg job, --package,"
-                f" --info, --config-dir, --shell-completion or --help{meant}"
-            )
+            raise UserError(f"{argument} is no flag of {command_name('train')}; {USE}{meant}")
     _check(flags)
     return flags, overrides
 
@@ -75,13 +76,6 @@ def _meant(flag: str, value: str, known: Sequence[str]) -> str:
 
 
 def _check(flags: Namespace) -> None:
-    if flags.cfg in ("hydra", "all"):
-        raise UserError(
-            f"--cfg {flags.cfg} would show Hydra's own settings, which have no effect here; write"
-            " --cfg job"
-        )
-    if flags.cfg not in (None, "job"):
-        raise UserError(f"--cfg {flags.cfg} is not known; write --cfg job")
     for name in ("resolve", "package"):
         if getattr(flags, name) and flags.cfg is None:
             raise UserError(f"--{name} says how --cfg job shows; write --cfg job --{name} …")

@@ -1,4 +1,4 @@
-"""`chimera <command> …`: find the command's module and hand its arguments on."""
+"""`chimera <command> …`: find the command and hand its arguments on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 
 from chimera.cli.command import HELP, exit_code
 from chimera.errors import UserError, nearest
@@ -16,40 +16,40 @@ from chimera.program import VERSION
 
 @dataclass(frozen=True)
 class Command:
-    """A command, which is a module with `main(arguments) -> exit code`.
+    """A command, which is a function of its arguments that returns an exit code.
 
     Args:
-        module: dotted path; it is imported when the command is called.
+        place: `module:function` in this package; the module is imported when the command is called.
         arguments: what the user writes after the name, for the help.
         summary: what it does, for the help.
         first: arguments that come before the user's.
     """
 
-    module: str
+    place: str
     arguments: str
     summary: str
     first: tuple[str, ...] = ()
 
 
-_TRAIN = "chimera.cli.train"
-#: Every command by its name, in the order of the help. A new one needs a line here and a module.
+_TRAIN = "train:main"
+#: Every command by its name, in the order of the help. A new one needs a line here and a function.
 COMMANDS = {
     "train": Command(_TRAIN, "[group=choice …] [key=value …]", "train one run"),
     "sweep": Command(_TRAIN, "group=a,b key=1,2", "train every combination; train -m", ("-m",)),
-    "eval": Command("chimera.cli.eval", "run=<dir>", "repeat a run's final test"),
-    "mmlu": Command("chimera.cli.mmlu", "run=<dir> [data=<folder>]", "ask MMLU's questions"),
-    "generate": Command("chimera.cli.generate", "run=<dir> prompt=…", "continue a text"),
-    "export": Command("chimera.cli.export", "run=<dir> to=<folder>", "weights, tokenizer, card"),
+    "eval": Command("finished:evaluate", "run=<dir>", "repeat a run's final test"),
+    "mmlu": Command("finished:mmlu", "run=<dir> [data=<folder>]", "ask MMLU's questions"),
+    "generate": Command("finished:generate", "run=<dir> prompt=…", "continue a text"),
+    "export": Command("finished:export", "run=<dir> to=<folder>", "weights, tokenizer, card"),
     "list": Command(_TRAIN, "[<name>|tables]", "components; one of them; tables", ("list",)),
     "show": Command(_TRAIN, "[group=choice …]", "parameters, FLOPs, memory, diagram", ("show",)),
     "table": Command(_TRAIN, "<paper>/<table>", "train unfinished rows, report", ("table",)),
-    "report": Command("chimera.cli.report", "<paper>/<table>", "a report from finished runs"),
-    "rates": Command("chimera.cli.rates", "<paper>/<table>", "each row's best learning rate"),
-    "compare": Command("chimera.cli.compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
-    "records": Command("chimera.cli.records", "add|check [<runs>]", "results of runs for git"),
-    "doctor": Command("chimera.cli.doctor", "", "what this machine has, and what will be slow"),
-    "clean": Command("chimera.cli.clean", "[<runs>] [yes=true]", "surplus checkpoints, old runs"),
-    "dashboard": Command("chimera.cli.dashboard", "<paper>/<table>", "a W&B workspace of a table"),
+    "report": Command("table:report", "<paper>/<table>", "a report from finished runs"),
+    "rates": Command("table:rates", "<paper>/<table>", "each row's best learning rate"),
+    "compare": Command("folders:compare", "[<runs>] [by=<key>]", "runs side by side, a page"),
+    "records": Command("folders:records", "add|check [<runs>]", "results of runs for git"),
+    "doctor": Command("doctor:main", "", "what this machine has, and what will be slow"),
+    "clean": Command("folders:clean", "[<runs>] [yes=true]", "surplus checkpoints, old runs"),
+    "dashboard": Command("table:dashboard", "<paper>/<table>", "a W&B workspace of a table"),
 }
 
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return exit_code(lambda: _without_command(name, rest))
     command = COMMANDS[name]
-    return exit_code(lambda: import_module(command.module).main([*command.first, *rest]))
+    return exit_code(lambda: resolve_name(f"chimera.cli.{command.place}")([*command.first, *rest]))
 
 
 def _without_command(name: str, rest: list[str]) -> int:
@@ -102,11 +102,11 @@ def _complete(arguments: list[str]) -> int:
         if not blank:
             print(" ".join(command for command in COMMANDS if command.startswith(name)))
             return 0
-        if name not in COMMANDS or COMMANDS[name].module != _TRAIN:
+        if name not in COMMANDS or COMMANDS[name].place != _TRAIN:
             return 0
         line = f"{program} {rest}"
         os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
-    code: int = import_module(_TRAIN).main(arguments)
+    code: int = resolve_name(f"chimera.cli.{_TRAIN}")(arguments)
     return code
 
 

@@ -34,6 +34,9 @@ python eval.py run=<dir>                               repeat a run's final test
 python eval.py run=<dir> length=1024                   the same test in sequences of this length
 python generate.py run=<dir> prompt="..."              continue a text; see generate.py --help
 python export.py run=<dir> to=<folder>                 export weights, tokenizer, model card"""
+TABLE_USAGE = """\
+chimera table <paper>/<table> [scale=…] [seed=0,1,2] [workers=2] [key=value …]
+chimera list tables names the tables"""
 USAGE = re.sub(r"python (\w+)\.py", lambda found: command_name(found[1]), _USAGE)
 
 
@@ -71,21 +74,14 @@ def _command(arguments: list[str]) -> int:
     from chimera.config.groups import read_folders
 
     flags, overrides = read_flags(read_folders(arguments))
-    word = (overrides or [""])[0]
-    rest = overrides[1:]
-    if word == "table":
-        return _table(rest, usage=flags.help)
+    word, *rest = overrides or [""]
     if flags.help:
-        print(_help_of(overrides))
+        print(TABLE_USAGE if word == "table" else _help(overrides))
         return 0
-    if word == "list":
-        return _list(rest)
-    if word == "show":
-        if flags.cfg:
-            raise UserError(
-                f"--cfg shows a configuration; write {command_name('train')} --cfg job …"
-            )
-        return _show(rest)
+    if word == "show" and flags.cfg:
+        raise UserError(f"--cfg shows a configuration; write {command_name('train')} --cfg job …")
+    if word in WORDS:
+        return WORDS[word](rest)
     if any(override.startswith("replay=") for override in overrides):
         return _replay(overrides)
     if flags.multirun:
@@ -101,9 +97,7 @@ def _command(arguments: list[str]) -> int:
         return 0
     if flags.info:
         return _show_info(overrides, flags.info)
-    if flags.cfg:
-        return _show_config(overrides, flags.package)
-    return _run(overrides)
+    return _show_config(overrides, flags.package) if flags.cfg else _run(overrides)
 
 
 def _run(overrides: list[str]) -> int:
@@ -145,9 +139,8 @@ def _show(overrides: list[str]) -> int:
     from chimera.train.check import check
 
     choices = list[str]()
-    how = read(
-        Show, overrides, f"{command_name('train')} show format=json …", unread=choices
-    ).format
+    usage = f"{command_name('train')} show format=json …"
+    how = read(Show, overrides, usage, unread=choices).format
     config = plain(compose(choices))
     check(config)
     from chimera.train.model_summary import overview, text
@@ -160,16 +153,10 @@ def _show(overrides: list[str]) -> int:
     return 0
 
 
-def _table(arguments: list[str], *, usage: bool) -> int:
+def _table(arguments: list[str]) -> int:
     """Train a table's unfinished rows and write its report."""
     from chimera.config.tables import load, tables
 
-    if usage:
-        print(
-            "chimera table <paper>/<table> [scale=…] [seed=0,1,2] [workers=2] [key=value …]\n"
-            "chimera list tables names the tables"
-        )
-        return 0
     if not arguments or "=" in arguments[0]:
         raise UserError(f"name a table, as in chimera table {tables()[0]}: {', '.join(tables())}")
     from chimera.sweep.run_sweep import sweep
@@ -282,21 +269,18 @@ def _complete(words: Sequence[str]) -> int:
     return 0
 
 
-def _help_of(overrides: list[str]) -> str:
-    """What `--help` prints beside choices: the pages of the components that are named."""
-    from chimera.config.groups import ZOO
-
-    named = [o for o in overrides if o.partition("=")[0] in ZOO]
-    if not named:
-        return _help()
-    from chimera.model.component_page import component_pages
-
-    return component_pages(named)
+#: First words of a command line that name another command, whose arguments follow.
+WORDS = {"list": _list, "show": _show, "table": _table}
 
 
-def _help() -> str:
-    from chimera.config.groups import groups, is_part
+def _help(overrides: list[str]) -> str:
+    """What `--help` prints: the pages of the components that are named, or all choices."""
+    from chimera.config.groups import ZOO, groups, is_part
 
+    if named := [o for o in overrides if o.partition("=")[0] in ZOO]:
+        from chimera.model.component_page import component_pages
+
+        return component_pages(named)
     options = groups()
     parts = [f"  {g:<10} {', '.join(options[g])}" for g in options if is_part(g)]
     tables = [f"  {g:<24} {', '.join(options[g])}" for g in options if "/" in g]

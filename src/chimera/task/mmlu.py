@@ -1,4 +1,4 @@
-"""MMLU, one-shot, with generated answers (SPEC D5, E4; TPTT 5.4); `cli.mmlu` is the command.
+"""MMLU, one-shot, with generated answers (SPEC D5, E4; TPTT 5.4); `chimera mmlu` asks.
 
 Questions (arXiv 2009.03300) are read from a folder with `dev/<subject>_dev.csv` and
 `test/<subject>_test.csv` (no header; columns: question, four choices, letter) or from `cais/mmlu`
