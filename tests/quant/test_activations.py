@@ -1,4 +1,4 @@
-"""Activation grids: levels, statistics, leaks, straight-through gradients (SPEC Q6)."""
+"""Activation grids and rotations: levels, statistics, straight-through gradients (SPEC Q6)."""
 
 from typing import Any
 
@@ -10,8 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from chimera.contract_tests import zoo
 from chimera.ops import grid
-from chimera.quant.shared.inputs import HasGrid, NormedPerToken, PerChannel, PerToken
+from chimera.ops.hadamard import block
+from chimera.quant.shared.inputs import HasGrid, NormedPerToken, PerChannel, PerToken, Rotation
 from tests.kit import close, grads, randn
+from tests.reference.quantisation import hadamard
 
 BITS = [2, 4, 8]
 
@@ -186,3 +188,50 @@ def test_layers_with_one_input_round_it_once(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(grid.rms_codes(z, 8, 1e-6)[0], -codes)  # x was written to
     with torch.inference_mode():
         assert torch.equal(grid.rms_codes(z, 8, 1e-6)[0], -codes)
+
+
+def rotation(dim: int, transform: str) -> torch.nn.Module:
+    return Rotation(dim, transform).double()
+
+
+@pytest.mark.parametrize("dim", [1, 50, 192, 256])
+@pytest.mark.parametrize("transform", ["dense", "fast"])
+def test_rotation_is_block_diagonal_hadamard(dim: int, transform: str) -> None:
+    n = block(dim)
+    expected = torch.block_diag(*[hadamard(n)] * (dim // n))
+    matrix = rotation(dim, transform)(torch.eye(dim, dtype=torch.float64))
+    close(matrix, expected, 1e-12)
+    close(matrix @ matrix.T, torch.eye(dim, dtype=torch.float64), 1e-12)
+
+
+def test_blocks_are_as_large_as_they_can_be() -> None:
+    assert [block(d) for d in (1, 7, 8, 50, 192, 768)] == [1, 1, 8, 2, 64, 256]
+
+
+@pytest.mark.parametrize("dim", [32, 192, 768])
+def test_fast_rotation_equals_dense_with_gradients(dim: int) -> None:
+    x, weight = randn(3, 5, dim).requires_grad_(), randn(3, 5, dim)
+    fast, dense = (rotation(dim, t)(x) for t in ("fast", "dense"))
+    close(fast, dense, 1e-12)
+    close(grads((fast * weight).sum(), [x]), grads((dense * weight).sum(), [x]), 1e-12)
+
+
+def test_the_input_of_a_rotation_is_left_alone_and_may_be_strided() -> None:
+    x = torch.randn(2, 64, 6, dtype=torch.float64).transpose(1, 2)
+    before = x.clone()
+    y = rotation(64, "fast")(x)
+    close(x, before, 0.0)
+    close(y, x @ hadamard(64), 1e-12)
+
+
+@pytest.mark.parametrize("transform", ["dense", "fast"])
+def test_a_rotation_in_bfloat16_sums_in_float32(transform: str) -> None:
+    x = torch.randn(64, 1024).bfloat16()
+    y = Rotation(1024, transform)(x)
+    assert y.dtype == torch.bfloat16
+    error = (y.double() - x.double() @ hadamard(1024)).abs().max()
+    assert error < 2**-8 * 4.5  # one rounding of values below 4.5
+
+
+def test_a_rotation_has_no_state_in_checkpoints() -> None:
+    assert Rotation(64, "dense").state_dict() == {}

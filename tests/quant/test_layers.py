@@ -1,6 +1,8 @@
-"""Quantised layers from their factories: values, gradients, options, roles."""
+"""Quantised layers from their factories: values, gradients, options, roles, stages of training."""
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -8,12 +10,16 @@ import torch
 import torch.nn.functional as F
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
+from chimera.callback.part.stages import ActivationStages
 from chimera.contract import Packable, Role
 from chimera.quant.bitnet158 import BitNet158
+from chimera.quant.bitnet_a48 import BitNetA48
 from chimera.quant.bitnet_b1 import BitNetB1
+from chimera.quant.bitnet_v2 import BitNetV2
 from chimera.quant.hbit import HBit
+from chimera.quant.shared.stages import LATE, Stages
 from tests.kit import close, grads, randn
 from tests.reference.quantisation import bitlinear158, bitlinear_b1, hadamard
 
@@ -28,20 +34,6 @@ def make(name: str, **change: Any) -> Any:
 
 def linear(quantiser: Any, d_in: int = 48, d_out: int = 40, role: Role = "up") -> Any:
     return quantiser.linear(d_in, d_out, bias=False, role=role).double()
-
-
-@pytest.mark.parametrize(
-    ("quantiser", "reference"), [(BitNet158(), bitlinear158), (BitNetB1(), bitlinear_b1)]
-)
-@pytest.mark.parametrize("training", [True, False])
-def test_bitnets_are_their_papers(quantiser: Any, reference: Any, training: bool) -> None:
-    layer = linear(quantiser).train(training)
-    x = randn(2, 7, 48).requires_grad_()
-    g = randn(2, 7, 40)
-    mine, theirs = layer(x), reference(x, layer.weight)
-    close(mine, theirs, 1e-12)
-    over = [x, layer.weight]
-    close(grads((mine * g).sum(), over), grads((theirs * g).sum(), over), 1e-12)
 
 
 @pytest.mark.sampled(5)
@@ -180,3 +172,82 @@ def test_ternary_layers_show_their_codes(name: str) -> None:
         assert codes.dtype == torch.int8
         used = module.table() if hasattr(module, "table") else module.quantised()
         close(codes * scale, used.detach(), 1e-15)
+
+
+def expected(x: Tensor, w: Tensor, activations: str) -> Tensor:
+    """A layer by the equations of the papers, with gradients by x + (q − x).detach()."""
+    if activations in ("8", "b1"):
+        return bitlinear158(x, w) if activations == "8" else bitlinear_b1(x, w)
+    normed = x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
+    if activations == "4":
+        beta = normed.abs().mean(-1, keepdim=True)
+        rounded = (normed * math.sqrt(7) / beta).round().clamp(-8, 7) * beta / math.sqrt(7)
+    else:
+        gamma = normed.abs().max(-1, keepdim=True).values
+        rounded = (normed * 127 / gamma).round() * gamma / 127
+        least = normed.abs().sort(-1, descending=True).values[..., x.shape[-1] // 2 - 1, None]
+        rounded = rounded * (normed.abs() >= least)
+    scale = w.abs().mean()
+    weight = (w / scale).round().clamp(-1, 1) * scale
+    return (normed + (rounded - normed).detach()) @ (w + (weight - w).detach()).T
+
+
+CASES = [
+    (BitNet158(), "up", "8", False),
+    (BitNetB1(), "up", "b1", False),
+    (BitNetV2(), "qkv", "4", False),
+    (BitNetV2(), "down", "4", True),
+    (BitNetV2(), "out", "4", True),
+    (BitNetV2(activation_bits=8), "down", "8", True),
+    (BitNetA48(), "up", "4", False),
+    (BitNetA48(), "out", "sparse", False),
+    (BitNetA48(), "down", "8", False),
+]
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize(("quantiser", "role", "activations", "rotates"), CASES)
+def test_layers_are_their_papers(
+    quantiser: Any, role: Role, activations: str, rotates: bool, late: bool
+) -> None:
+    layer = linear(quantiser, role=role).train(late)
+    for module in layer.modules():
+        if isinstance(module, Stages):
+            module.set_stage(late)
+    x, g = randn(2, 7, 48).requires_grad_(), randn(2, 7, 40)
+    rotation = torch.block_diag(*[hadamard(16)] * 3) if rotates else torch.eye(48).double()
+    early = activations if activations == "b1" else "8"
+    theirs = expected(x @ rotation, layer.weight, activations if late else early)
+    mine = layer(x)
+    close(mine, theirs, 1e-12)
+    over = [x, layer.weight]
+    close(grads((mine * g).sum(), over), grads((theirs * g).sum(), over), 1e-12)
+
+
+def run_to(callback: ActivationStages, model: torch.nn.Module, step: int, steps: int = 100) -> None:
+    trainer: Any = SimpleNamespace(global_step=step, estimated_stepping_batches=steps)
+    callback.on_train_batch_start(trainer, model, None, 0)  # type: ignore[arg-type]
+
+
+def test_a_run_changes_over_and_a_later_one_does_not_start_again() -> None:
+    layer = BitNetV2().linear(16, 16, bias=False, role="up")
+    x = torch.randn(3, 16)
+    four_bits = layer(x)
+    callback = ActivationStages(early=0.9)
+    start: Any = SimpleNamespace(global_step=0, estimated_stepping_batches=100)
+    callback.on_train_start(start, layer)
+    run_to(callback, layer, 0)
+    assert not layer(x).equal(four_bits)
+    run_to(callback, layer, 89)
+    saved_early = {k: v.clone() for k, v in layer.state_dict().items()}
+    assert not layer(x).equal(four_bits)
+    run_to(callback, layer, 90)
+    assert layer(x).equal(four_bits)
+    assert int(layer.inputs[-1].stage) == LATE
+    again = ActivationStages()
+    again.on_train_start(start, layer)
+    run_to(again, layer, 0)
+    assert layer(x).equal(four_bits)
+    layer.load_state_dict(saved_early)  # a checkpoint of the first stage evaluates with 8 bits
+    assert not layer(x).equal(four_bits)
