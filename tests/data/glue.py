@@ -21,33 +21,35 @@ def tokenizer(**settings: int) -> Tokenizer:
     return Words(**settings).build([" ".join(WORDS)])  # type: ignore[arg-type]
 
 
+def _write(place: Path, parts: dict[str, list[str]], head: str = "") -> None:
+    """Write each part's rows below the head of its columns."""
+    place.mkdir(parents=True)
+    for part, rows in parts.items():
+        (place / f"{part}.tsv").write_text("\n".join([head, *rows] if head else rows) + "\n")
+
+
 def cola(folder: Path, rows: int = 80) -> Path:
     """Write CoLA to `folder`; sentences with «cat» are acceptable. Returns `folder`."""
     rng = np.random.default_rng(0)
-    place = folder / "CoLA"
-    place.mkdir(parents=True)
+    parts = {}
     for part, count in (("train", rows), ("dev", rows // 4)):
-        lines = []
-        for _ in range(count):
-            text = sentence(rng)
-            lines.append(f'gj04\t{int("cat" in text)}\t\t{text} "')
-        (place / f"{part}.tsv").write_text("\n".join(lines) + "\n")
-    tests = [f"{i}\t{sentence(rng)}" for i in range(7)]
-    (place / "test.tsv").write_text("\n".join(["index\tsentence", *tests]) + "\n")
+        texts = [sentence(rng) for _ in range(count)]
+        parts[part] = [f'gj04\t{int("cat" in text)}\t\t{text} "' for text in texts]
+    parts["test"] = ["index\tsentence", *(f"{i}\t{sentence(rng)}" for i in range(7))]
+    _write(folder / "CoLA", parts)
     return folder
 
 
 def stsb(folder: Path, rows: int = 60) -> Path:
     """Write STS-B to `folder`, without a test part. Returns `folder`."""
     rng = np.random.default_rng(1)
-    place = folder / "STS-B"
-    place.mkdir(parents=True)
-    for part, count in (("train", rows), ("dev", rows // 4)):
-        head = "index\tsentence1\tsentence2\tscore"
-        lines = [
+    parts = {
+        part: [
             f"{i}\t{sentence(rng)}\t{sentence(rng)}\t{rng.random() * 5:.3f}" for i in range(count)
         ]
-        (place / f"{part}.tsv").write_text("\n".join([head, *lines]) + "\n")
+        for part, count in (("train", rows), ("dev", rows // 4))
+    }
+    _write(folder / "STS-B", parts, "index\tsentence1\tsentence2\tscore")
     return folder
 
 
@@ -55,16 +57,14 @@ def mnli(folder: Path, rows: int = 60) -> Path:
     """Write MNLI to `folder`, with two dev parts and two test parts. Returns `folder`."""
     rng = np.random.default_rng(2)
     labels = ("entailment", "neutral", "contradiction")
-    place = folder / "MNLI"
-    place.mkdir(parents=True)
-    parts = {"train": rows, "dev_matched": 9, "dev_mismatched": 6}
-    for part, count in parts.items():
-        lines = [f"{i}\t{sentence(rng)}\t{sentence(rng)}\t{labels[i % 3]}" for i in range(count)]
-        head = "index\tsentence1\tsentence2\tgold_label"
-        (place / f"{part}.tsv").write_text("\n".join([head, *lines]) + "\n")
-    for part, count in {"test_matched": 5, "test_mismatched": 4}.items():
-        lines = [f"{i}\t{sentence(rng)}\t{sentence(rng)}" for i in range(count)]
-        (place / f"{part}.tsv").write_text(
-            "\n".join(["index\tsentence1\tsentence2", *lines]) + "\n"
-        )
+    counts = {"train": rows, "dev_matched": 9, "dev_mismatched": 6}
+    counts |= {"test_matched": 5, "test_mismatched": 4}
+    parts: dict[str, list[str]] = {}
+    for part, count in counts.items():
+        pairs = [f"{i}\t{sentence(rng)}\t{sentence(rng)}" for i in range(count)]
+        labelled = [f"{pair}\t{labels[i % 3]}" for i, pair in enumerate(pairs)]
+        test = part.startswith("test")
+        parts[part] = ["index\tsentence1\tsentence2" + "\tgold_label" * (not test)]
+        parts[part] += pairs if test else labelled
+    _write(folder / "MNLI", parts)
     return folder

@@ -66,6 +66,11 @@ def splits_of(corpus: Data) -> dict[Split, list[str]]:
     return divided(corpus.sources(), corpus.where)
 
 
+def texts_of(corpus: Data) -> list[str]:
+    """All documents of a corpus, sorted."""
+    return sorted(text for texts in splits_of(corpus).values() for text in texts)
+
+
 def small_piece() -> SentencePiece:
     """Settings of a vocabulary that learns in no time."""
     return SentencePiece(vocab_size=60, byte_fallback=False, num_threads=1)

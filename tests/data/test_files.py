@@ -15,7 +15,7 @@ from chimera.data.corpus.wikitext import WikiText2
 from chimera.data.source import files
 from chimera.data.source.files import paragraphs, read_lines, split_of
 from chimera.errors import UserError
-from tests.data.kit import sentences, splits_of
+from tests.data.kit import sentences, splits_of, texts_of
 
 
 def article(name: str) -> str:
@@ -97,27 +97,13 @@ def test_json_lines_and_parquet(tmp_path: Path) -> None:
     texts = [text * 60 for text in sentences(30)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": t}) + "\n" for t in texts))
     pyarrow.parquet.write_table(pyarrow.table({"body": texts}), tmp_path / "a.parquet")
-    found = [
-        splits_of(Text(path=str(tmp_path / name), field="body"))
-        for name in ("a.jsonl", "a.parquet")
-    ]
-    assert found[0] == found[1]
-    assert sorted(t for split in found[0].values() for t in split) == sorted(texts)
-    for name in ("a.jsonl", "a.parquet"):
+    files = [str(tmp_path / name) for name in ("a.jsonl", "a.parquet")]
+    one, other = (Text(path=file, field="body") for file in files)
+    assert splits_of(one) == splits_of(other)
+    assert texts_of(one) == sorted(texts)
+    for file in files:
         with pytest.raises(UserError, match=r"data.field=text; its fields are body"):
-            splits_of(Text(path=str(tmp_path / name)))
-
-
-def test_broken_files_are_named(tmp_path: Path) -> None:
-    (tmp_path / "latin.txt").write_bytes("el año\n".encode("latin1"))
-    with pytest.raises(UserError, match=r"latin.txt: byte 4 \(0xf1\) is not UTF-8"):
-        splits_of(Text(path=str(tmp_path / "latin.txt")))
-    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\nno json\n')
-    with pytest.raises(UserError, match="line 2 is not JSON"):
-        splits_of(Text(path=str(tmp_path / "bad.jsonl")))
-    (tmp_path / "bad.parquet").write_text("no parquet")
-    with pytest.raises(UserError, match="is not Parquet"):
-        splits_of(Text(path=str(tmp_path / "bad.parquet")))
+            splits_of(Text(path=file))
 
 
 ROWS = [{"text": f"  Row {i}, of 99.", "n": i} for i in range(99)]
@@ -143,13 +129,16 @@ def test_suffix_and_contents_give_the_format(name: str, content: str, tmp_path: 
     for path in (tmp_path, tmp_path / name):
         corpus = Text(path=str(path))
         corpus.check()
-        texts = "\n".join(text for texts in splits_of(corpus).values() for text in texts)
-        assert sorted(texts.split("\n")) == sorted(str(row["text"]) for row in ROWS)
+        texts = "\n".join(texts_of(corpus)).split("\n")
+        assert sorted(texts) == sorted(str(row["text"]) for row in ROWS)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
+        ("latin.txt", "el año\n".encode("latin1"), r"latin.txt: byte 4 \(0xf1\) is not UTF-8"),
+        ("bad.jsonl", b'{"text": "a"}\nno json\n', "line 2 is not JSON"),
+        ("bad.parquet", b"no parquet", "is not Parquet"),
         ("a.xml", b"<p>text</p>", r"format of .*a.xml is not known; files end in .txt, .*.csv"),
         ("a.jsonl", b'{"text": "a"}\n{"text": null}', r"a.jsonl: line 2 has no text in data.field"),
         ("a.json", b'[{"text": "a"}, {}]', r"a.json: record 2 has no text in data.field=text"),
@@ -213,6 +202,8 @@ def test_one_line_may_not_fill_the_memory(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(UserError, match=r"a.txt.gz: line 2 is longer than 0 MiB"):
         list(read_lines(tmp_path / "a.txt.gz"))
     assert list(read_lines(tmp_path / "a.txt.gz", 100)) == ["short\n"]
+    (tmp_path / "a.txt").write_text("ñ" * 50)
+    assert list(read_lines(tmp_path / "a.txt", 9)) == ["ñ" * 4]  # a bound cuts no character
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(UserError, match=r"pipe.txt is no regular file"):
         list(read_lines(tmp_path / "pipe.txt"))
@@ -229,32 +220,30 @@ def test_a_glob_over_links_to_its_folder_ends(tmp_path: Path) -> None:
 def test_bounded_reading_takes_the_same_part_of_each_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(lines(400, 0))
     (tmp_path / "b.txt").write_text(lines(400, 1))
-    splits = splits_of(Text(path=str(tmp_path), max_bytes=20_000))
-    text = "\n".join(t for split in splits.values() for t in split)
+    text = "\n".join(texts_of(Text(path=str(tmp_path), max_bytes=20_000)))
     assert 17_000 < len(text.encode()) <= 20_000
     first_lines = [lines(1, seed).strip() for seed in (0, 1)]
     assert all(line in text for line in first_lines)
 
 
-def test_a_bound_cuts_no_character(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("ñ" * 50)
-    assert list(read_lines(tmp_path / "a.txt", 9)) == ["ñ" * 4]
-
-
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("kind", "keys", "said"),
     [
-        ({}, "needs data.path=<a file"),
-        ({"path": "nowhere.txt"}, "data.path=nowhere.txt does not exist"),
-        ({"path": "no/*.txt"}, "does not exist"),
-        ({"path": ".", "valid_path": "nowhere"}, "data.valid_path=nowhere does not exist"),
+        (Text, {}, "needs data.path=<a file"),
+        (Text, {"path": "nowhere.txt"}, "data.path=nowhere.txt does not exist"),
+        (Text, {"path": "no/*.txt"}, "does not exist"),
+        (Text, {"path": ".", "valid_path": "nowhere"}, "data.valid_path=nowhere does not exist"),
+        (Text, {"path": "empty"}, r"holds no file that is read \(.txt, .*.jsonl, .*.parquet"),
+        (WikiText2, {"path": "empty"}, "no train, valid or test file"),
+        (WikiText2, {"path": "nowhere"}, "is no folder"),
     ],
 )
-def test_missing_paths_are_told_at_once(keys, said, tmp_path, monkeypatch) -> None:
+def test_missing_paths_are_told_at_once(kind, keys, said, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=said):
-        Text(**keys).check()
+        kind(**keys).check()
 
 
 def test_a_split_without_text_is_refused(tmp_path: Path) -> None:
@@ -262,11 +251,6 @@ def test_a_split_without_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "valid.txt").write_text("\n \n")
     with pytest.raises(UserError, match="has a valid split without text"):
         splits_of(Text(path=str(tmp_path)))
-
-
-def test_an_empty_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no file that is read \(.txt, .*.jsonl, .*.parquet"):
-        Text(path=str(tmp_path)).check()
 
 
 def test_fingerprint_follows_the_contents(tmp_path: Path) -> None:
@@ -279,9 +263,11 @@ def test_fingerprint_follows_the_contents(tmp_path: Path) -> None:
     assert corpus.fingerprint() != before
 
 
+ARTICLES = "\n".join(article(f"Article {chr(65 + i)}") for i in range(24))
+
+
 def test_wikitext_documents_are_articles(tmp_path: Path) -> None:
-    names = [f"Article {chr(65 + i)}" for i in range(24)]
-    (tmp_path / "wiki.train.raw").write_text("\n".join(map(article, names)))
+    (tmp_path / "wiki.train.raw").write_text(ARTICLES)
     (tmp_path / "wiki.valid.raw").write_text(article("Valid") + article("Other"))
     (tmp_path / "wiki.test.raw").write_text(article("Test"))
     corpus = WikiText2(path=str(tmp_path))
@@ -295,16 +281,8 @@ def test_wikitext_documents_are_articles(tmp_path: Path) -> None:
 
 
 def test_wikitext_without_train_divides_valid(tmp_path: Path) -> None:
-    names = [f"Article {chr(65 + i)}" for i in range(24)]
-    (tmp_path / "valid.txt").write_text("\n".join(map(article, names)))
+    (tmp_path / "valid.txt").write_text(ARTICLES)
     (tmp_path / "test.txt").write_text(article("Test"))
     splits = splits_of(WikiText2(path=str(tmp_path)))
     assert len(splits["train"]) + len(splits["valid"]) == 24
     assert len(splits["test"]) == 1
-
-
-def test_wikitext_says_what_the_folder_lacks(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no train, valid or test file"):
-        WikiText2(path=str(tmp_path)).check()
-    with pytest.raises(UserError, match="is no folder"):
-        WikiText2(path=str(tmp_path / "nowhere")).check()

@@ -12,7 +12,7 @@ from chimera.data.corpus.text import Text
 from chimera.data.corpus.wikitext import HUB, WikiText2
 from chimera.data.source import hub
 from chimera.errors import UserError
-from tests.data.kit import bert_vocabulary, sentences, splits_of
+from tests.data.kit import bert_vocabulary, sentences, splits_of, texts_of
 
 
 def rows(*texts: str, column: str = "text") -> datasets.Dataset:
@@ -45,8 +45,7 @@ def test_any_data_set_of_the_hub(monkeypatch) -> None:
     monkeypatch.setattr(
         datasets, "load_dataset", lambda name, config: {"train": rows(*texts, column="body")}
     )
-    splits = splits_of(Text(path="owner/name", field="body", config="es"))
-    assert sorted(t for split in splits.values() for t in split) == sorted(texts)
+    assert texts_of(Text(path="owner/name", field="body", config="es")) == sorted(texts)
     with pytest.raises(UserError, match=r"no column text; data.field takes one of body"):
         splits_of(Text(path="owner/name"))
 
@@ -134,28 +133,32 @@ def stream_of(folder: Path, **change) -> Text:
     return Text(**{**given, "max_bytes": 250_000, "cache_dir": str(folder), **change})
 
 
-def test_a_stream_is_kept_up_to_its_bound(monkeypatch, tmp_path: Path) -> None:
+def served(monkeypatch, *breaks: int) -> list[str]:
+    """The texts of a stream that breaks off at these rows."""
     texts = [text * 60 for text in sentences(40)]
     monkeypatch.setattr(hub, "_FILE_BYTES", 20_000)
-    monkeypatch.setattr(datasets, "load_dataset", Streams(texts))
-    found = sorted(t for split in splits_of(stream_of(tmp_path)).values() for t in split)
+    monkeypatch.setattr(datasets, "load_dataset", Streams(texts, breaks))
+    return texts
+
+
+def test_a_stream_is_kept_up_to_its_bound(monkeypatch, tmp_path: Path) -> None:
+    texts = served(monkeypatch)
+    found = texts_of(stream_of(tmp_path))
     assert found == sorted(texts[: len(found)])
     assert 250_000 <= sum(map(len, found)) < 250_000 + max(map(len, texts))
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("read again"))
     monkeypatch.setattr(hub, "reachable", lambda: pytest.fail("no need to ask"))
     stream_of(tmp_path).check()
-    assert sorted(t for split in splits_of(stream_of(tmp_path)).values() for t in split) == found
+    assert texts_of(stream_of(tmp_path)) == found
 
 
 def test_a_stream_that_breaks_off_goes_on(monkeypatch, tmp_path: Path) -> None:
-    texts = [text * 60 for text in sentences(40)]
-    monkeypatch.setattr(hub, "_FILE_BYTES", 20_000)
-    monkeypatch.setattr(datasets, "load_dataset", Streams(texts, breaks=(5, 14)))
+    texts = served(monkeypatch, 5, 14)
     corpus = stream_of(tmp_path, max_bytes=10**9)
     for _ in range(2):
         with pytest.raises(UserError, match="owner/name is not on this machine"):
             corpus.sources()
-    assert sorted(t for split in splits_of(corpus).values() for t in split) == sorted(texts)
+    assert texts_of(corpus) == sorted(texts)
 
 
 def test_what_a_stream_needs_is_told(monkeypatch, tmp_path: Path) -> None:

@@ -1,20 +1,22 @@
-"""The stream of batches: the same for any number of workers, and resumed exactly."""
+"""The stream of batches: the same for any number of workers, and resumed exactly.
+
+Its order is a permutation in each epoch, with and without an array. Lightning's trainers resume it:
+tests/task/test_plain_trainer.py.
+"""
 
 import gc
 import itertools
 import json
 import time
 
-import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
+from chimera.data.batch import order
 from chimera.data.batch.loader import ResumableLoader, shareable
-from chimera.data.batch.order import Purpose, stream
+from chimera.data.batch.order import Permutation, Purpose, order_of, stream
 from chimera.errors import UserError
-from tests.kit import QUIET
 
 
 class Noise:
@@ -183,50 +185,6 @@ def test_less_than_a_batch_is_refused() -> None:
         make(samples=Noise(3))
 
 
-class Recorder(pl.LightningModule):
-    """Keeps the batches it was shown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.seen = nn.Linear(3, 1), []
-
-    def training_step(self, batch, batch_idx):
-        self.seen.append(batch["x"].tolist())
-        return self.layer(batch["x"].float()).mean()
-
-    def validation_step(self, batch, batch_idx) -> None: ...
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.01)
-
-
-def fit(folder, steps: int, resume=None) -> list:
-    trainer = pl.Trainer(
-        default_root_dir=folder,
-        max_steps=steps,
-        max_epochs=-1,
-        use_distributed_sampler=False,
-        val_check_interval=3,
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        limit_val_batches=1,
-        **QUIET,
-    )
-    module = Recorder()
-    valid = make(shuffle=False, drop_last=False)
-    trainer.fit(module, make(num_workers=0), valid, ckpt_path=resume)
-    trainer.save_checkpoint(folder / "last.ckpt")
-    return module.seen
-
-
-@pytest.mark.parametrize("stopped", [2, 5, 7, 10])
-def test_lightning_resumes_with_the_very_next_batch(stopped: int, tmp_path) -> None:
-    whole = fit(tmp_path, 13)
-    np.testing.assert_array_equal(whole, take(make(), 13))
-    assert fit(tmp_path, stopped) == whole[:stopped]
-    assert fit(tmp_path, 13, resume=tmp_path / "last.ckpt") == whole[stopped:]
-
-
 def test_workers_of_a_collected_cycle_end_at_once() -> None:
     loader = make(num_workers=2)
     take(loader, 2)
@@ -259,3 +217,55 @@ def test_an_epoch_of_fewer_batches_has_a_new_order_or_repeats_and_resumes_in_its
         before = take(loader, cut)
         again.load_state_dict(loader.state_dict())
         assert before + take(again, 9 - cut) == whole
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 1000, 4097])
+def test_every_position_is_taken_once(size: int) -> None:
+    taken = Permutation(size, seed=3, epoch=1)(np.arange(size))
+    assert sorted(taken.tolist()) == list(range(size))
+
+
+def test_positions_are_permuted_one_by_one_as_all_together() -> None:
+    permute = Permutation(1000, 0, 0)
+    positions = np.array([7, 999, 0, 7])
+    np.testing.assert_array_equal(permute(positions), permute(np.arange(1000))[positions])
+
+
+def test_seed_epoch_and_index_give_other_orders() -> None:
+    positions = np.arange(500)
+    orders = [Permutation(500, *key)(positions) for key in ((0, 0), (1, 0), (0, 1), (0, 0, 1))]
+    for i, one in enumerate(orders):
+        for other in orders[:i]:
+            assert (one == other).mean() < 0.02  # two random orders share 1 position of 500
+
+
+def test_neighbours_are_spread_evenly() -> None:
+    size = 1 << 14
+    numbers = Permutation(size, 0, 0)(np.arange(size))
+    means = numbers.reshape(16, -1).mean(1) / size
+    assert abs(means - 0.5).max() < 0.05  # of 1,024 uniform numbers: 0.009 standard deviation
+    assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.05
+
+
+def test_memory_does_not_grow_with_the_samples() -> None:
+    permute = order_of(1 << 40, 0, 0)
+    numbers = permute(np.arange(1 << 20, (1 << 20) + 64))
+    assert len(set(numbers.tolist())) == 64
+    assert numbers.max() > 1 << 38
+
+
+def test_small_data_keep_the_shuffled_array() -> None:
+    expected = stream(Purpose.ORDER, 5, 2).permutation(np.arange(23))
+    np.testing.assert_array_equal(order_of(23, 5, 2)(np.arange(23)), expected)
+
+
+def test_a_loader_of_many_samples_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "LARGEST_ARRAY", 10)
+    whole = take(make(), 12)
+    first = make()
+    take(first, 7)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert take(second, 5) == whole[7:]
+    assert sorted(row[1] for batch in whole[:5] for row in batch) != list(range(20))
+    assert len({row[1] for batch in whole[:5] for row in batch}) == 20

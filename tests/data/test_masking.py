@@ -145,14 +145,6 @@ def test_validation_is_the_same_every_time_and_for_every_seed(data: Prepared) ->
     assert len(test.samples) == 10
 
 
-def test_the_test_set_can_be_repeated_from_a_file(data: Prepared, tmp_path) -> None:
-    module = module_of(data)
-    module.save_test(tmp_path / "test.npz")
-    again = MLMDataModule(module.corpus, small_piece())
-    again.load_test(tmp_path / "test.npz")
-    assert collected(again.test_dataloader()) == collected(module.test_dataloader())
-
-
 def test_a_large_test_set_is_referred_to(data: Prepared, tmp_path, monkeypatch) -> None:
     module, file = module_of(data), tmp_path / "test.npz"
     monkeypatch.setattr(stored, "LARGEST_COPY", 10)

@@ -17,7 +17,7 @@ from chimera.data.encode.packing import MixedTokens, PackedTokens
 from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
 from tests.data.kit import Numbers, small_piece, splits_of
-from tests.data.test_large_text import long, write
+from tests.data.test_splits import long, write
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The harvest, on a small library of our own."""
+"""The harvest of docstrings, on a small library of our own; what is kept of one."""
 
 import ast
 import gzip
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from chimera.data.corpus import pydocs
+from chimera.data.corpus.prose import is_prose, paragraphs
 from chimera.data.corpus.pydocs import PyDocs
 from chimera.errors import UserError
-from tests.data.kit import splits_of
+from tests.data.kit import splits_of, texts_of
 
 SHARED = "This paragraph stands in two of the modules and is kept only in one."
 
@@ -77,8 +78,7 @@ def test_harvest_is_cached(library: Path, tmp_path: Path, monkeypatch) -> None:
 
 
 def test_bound_takes_documents_from_everywhere(library: Path, tmp_path: Path) -> None:
-    splits = splits_of(PyDocs(cache_dir=str(tmp_path), max_bytes=2000))
-    text = "\n".join(d for split in splits.values() for d in split)
+    text = "\n".join(texts_of(PyDocs(cache_dir=str(tmp_path), max_bytes=2000)))
     assert 1500 < len(text.encode()) <= 2100
     assert "number aa " not in text or "number bb " not in text or "number cc " not in text
 
@@ -117,8 +117,7 @@ def test_documents_of_another_machine(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(json.dumps(texts).encode()))
     corpus = PyDocs(cache_dir=str(tmp_path / "cache"), documents=str(file))
     corpus.check()
-    parts = splits_of(corpus)
-    assert sum(len(list(part)) for part in parts.values()) == 40
+    assert len(texts_of(corpus)) == 40
     plain = tmp_path / "documents.json"
     plain.write_text(json.dumps({**texts, "0.py": "another text " * 20}))
     assert replace(corpus, documents=str(plain)).fingerprint() != corpus.fingerprint()
@@ -132,3 +131,84 @@ def test_a_file_that_holds_no_documents_is_refused(tmp_path: Path, content: byte
         splits_of(PyDocs(cache_dir=str(tmp_path), documents=str(file)))
     with pytest.raises(UserError, match="is no file"):
         PyDocs(cache_dir=str(tmp_path), documents=str(tmp_path / "x")).check()
+
+
+EVERYTHING = """
+    Return the weights of the layer, in the order in which they were added.
+
+    This is a longer paragraph with ``code``, a :class:`~torch.nn.Module`, a `link
+    <https://example.org>`_ and *emphasis*, which all become plain words [1]_.
+
+    .. note::
+
+        A note is prose, too, and so its indented text stays with us.
+
+    .. versionadded:: 1.2
+        It is possible to give more than one of them at once.
+
+    .. code-block:: python
+
+        The code in this block could be read as if it were English.
+
+    Here is a list of things that the function does for you::
+
+        This literal block would also read as a sentence of English.
+
+    - It reads the file from the disk, line by line.
+    - It writes
+      what it has read into a file of the same name.
+
+    Parameters
+    ----------
+    weights : array_like
+        The weights of the layer, as they are when it is called.
+
+    Notes
+    -----
+    The weights are stored in the order in which they were added.
+
+    +------+-----------------------------------------------+
+    | name | What this cell says is a sentence in English. |
+    +------+-----------------------------------------------+
+
+    >>> print("This is an example of what the function can do.")
+    This is an example of what the function can do.
+
+    Args:
+        weights (list): The weights of the layer, as they are when it is called.
+
+    :param weights: The weights of the layer, as they are when it is called.
+
+    Even more of it can be found in the manual of the library.
+"""
+
+
+def test_keeps_running_text_only() -> None:
+    assert paragraphs(EVERYTHING) == [
+        "Return the weights of the layer, in the order in which they were added.",
+        "This is a longer paragraph with code, a Module, a link and emphasis, which all become"
+        " plain words.",
+        "A note is prose, too, and so its indented text stays with us.",
+        "It is possible to give more than one of them at once.",
+        "Here is a list of things that the function does for you:",
+        "It reads the file from the disk, line by line.",
+        "It writes what it has read into a file of the same name.",
+        "The weights are stored in the order in which they were added.",
+        "Even more of it can be found in the manual of the library.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Too short to tell.",
+        "this starts in the middle of a sentence that was cut.",
+        "This one never comes to an end and so is",
+        "Set x = 3 and then it is done with all of them.",
+        "See https://example.org for more of what it is about.",
+        "Linear Conv2d BatchNorm ReLU MaxPool Flatten Linear Softmax Dropout.",
+        "Der Hund lief über die Wiese und kam nicht mehr nach Hause.",
+    ],
+)
+def test_refuses_what_is_no_english_sentence(text: str) -> None:
+    assert not is_prose(text)

@@ -11,8 +11,8 @@ from chimera.data.corpus import redpajama
 from chimera.data.corpus.redpajama import RedPajama
 from chimera.data.encode.prepare import prepare
 from chimera.errors import UserError
-from tests.data.kit import sentences, small_piece, splits_of
-from tests.data.test_large_text import long
+from tests.data.kit import sentences, small_piece, splits_of, texts_of
+from tests.data.test_splits import long
 
 ENTRIES = [f"{number:04d}/es_{part}" for number in range(3) for part in ("head", "middle")]
 
@@ -40,10 +40,6 @@ def collection(folder: Path, snapshots: tuple[str, ...] = ("2023-06",)) -> list[
 def corpus(folder: Path, **change) -> RedPajama:
     url = (folder / "server").as_uri()
     return RedPajama(**{"url": url, "files": 4, "cache_dir": str(folder / "cache"), **change})
-
-
-def texts_of(found: RedPajama) -> list[str]:
-    return sorted(text for documents in splits_of(found).values() for text in documents)
 
 
 def test_the_first_shards_of_each_list_are_fetched_once(tmp_path: Path, monkeypatch) -> None:

@@ -83,7 +83,7 @@ def instruct(folder: Path, steps: int, workers: int = 0) -> Made:
 
 def synthetic(folder: Path, steps: int, workers: int = 0) -> Made:
     corpus = RegBench(
-        batch_size=4, seq_len=24, test_len=32, samples=64, held_out=18, num_workers=workers
+        batch_size=4, seq_len=24, test_len=32, samples=20, held_out=18, num_workers=workers
     )
     data = SyntheticDataModule(corpus, Symbols(size=corpus.vocabulary))
     return _task(Synthetic, data, steps), data
