@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from chimera.config.settings import Model, Optim
 from chimera.contract_tests import zoo
@@ -39,54 +40,47 @@ def _task(kind: type[Task], data: DataModule, steps: int, **options: object) -> 
 
 
 def mlm(folder: Path, steps: int, workers: int = 0) -> Made:
-    data = MLMDataModule(
-        Toy(batch_size=4, seq_len=16, cache_dir=str(folder), num_workers=workers), small_piece()
-    )
+    data = MLMDataModule(Toy(seq_len=16, **_given(folder, workers)), small_piece())
     return _task(MaskedLM, data, steps), data
 
 
 def causal_lm(folder: Path, steps: int, workers: int = 0) -> Made:
-    data = CausalDataModule(
-        Toy(batch_size=4, seq_len=16, cache_dir=str(folder), num_workers=workers), small_piece()
-    )
+    data = CausalDataModule(Toy(seq_len=16, **_given(folder, workers)), small_piece())
     return _task(CausalLM, data, steps, longer=[2]), data
 
 
 def classification(folder: Path, steps: int, workers: int = 0) -> Made:
     if not (folder / "glue").is_dir():
         mnli(folder / "glue")
-    corpus = Glue(
-        task="mnli",
-        path=str(folder / "glue"),
-        batch_size=4,
-        seq_len=32,
-        cache_dir=str(folder),
-        num_workers=workers,
-    )
-    data = LabelledDataModule(corpus, Words())
+    given = {"path": str(folder / "glue"), "seq_len": 32, **_given(folder, workers)}
+    data = LabelledDataModule(Glue(task="mnli", **given), Words())
     return _task(SequenceClassification, data, steps, class_weights="balanced", dropout=0.0), data
 
 
 def instruct(folder: Path, steps: int, workers: int = 0) -> Made:
-    records = [{"instruction": f"Say {i}.", "input": "", "output": f"{i}"} for i in range(80)]
-    (folder / "records.json").write_text(json.dumps(records))
-    corpus = Instructions(
-        path=str(folder / "records.json"),
-        batch_size=4,
-        seq_len=32,
-        cache_dir=str(folder),
-        num_workers=workers,
-    )
-    data = InstructDataModule(corpus, Words())
+    data = instructions(folder, map(str, range(80)), **_given(folder, workers))
     return _task(Instruct, data, steps, mmlu="held_out", mmlu_limit=2), data
 
 
+def instructions(folder: Path, answers: Iterable[str], **given: Any) -> InstructDataModule:
+    """Data with these answers."""
+    file = folder / "records.json"
+    records = [
+        {"instruction": f"Say {i}.", "input": "", "output": text} for i, text in enumerate(answers)
+    ]
+    file.write_text(json.dumps(records))
+    return InstructDataModule(Instructions(path=str(file), seq_len=32, **given), Words())
+
+
 def synthetic(folder: Path, steps: int, workers: int = 0) -> Made:
-    corpus = RegBench(
-        batch_size=4, seq_len=24, test_len=32, samples=20, held_out=18, num_workers=workers
-    )
+    shape = {"seq_len": 24, "test_len": 32, "samples": 20, "held_out": 18}
+    corpus = RegBench(**shape, **_given(folder, workers))
     data = SyntheticDataModule(corpus, Symbols(size=corpus.vocabulary))
     return _task(Synthetic, data, steps), data
+
+
+def _given(folder: Path, workers: int) -> dict[str, Any]:
+    return {"batch_size": 4, "cache_dir": str(folder), "num_workers": workers}
 
 
 TASKS: dict[str, Callable[..., Made]] = {

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 
 from chimera.config.settings import Model, Optim
 from chimera.contract_tests import zoo
-from chimera.data.batch.blocks import Blocks
 from chimera.data.batch.causal import CausalDataModule
 from chimera.data.corpus.base import Data
 from chimera.data.encode.prepare import Prepared, prepare
@@ -163,12 +162,3 @@ def test_dynamic_scaling_changes_only_sequences_beyond_the_trained_length() -> N
         for block in scaled.backbone.blocks:
             block.mixer.position.dynamic = True
         torch.testing.assert_close(scaled(long).logits, fixed, rtol=1e-5, atol=1e-5)
-
-
-def test_the_saved_test_split_is_loaded_again(module: CausalDataModule, tmp_path: Path) -> None:
-    module.save_test(tmp_path / "test.npz")
-    again = CausalDataModule(GIVEN, small_piece())
-    again.load_test(tmp_path / "test.npz")
-    for a, b in zip(module.test_dataloader(), again.test_dataloader(), strict=True):
-        assert torch.equal(a["ids"], b["ids"])
-    assert isinstance(again.test_dataloader().samples, Blocks)

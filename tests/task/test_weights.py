@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ from chimera.callback.log.steps import Step, Steps
 from chimera.callback.state.randomness import StatelessRandomness
 from chimera.config.settings import Model, Optim
 from chimera.contract_tests import zoo
-from chimera.data.batch.instruct import InstructDataModule
-from chimera.data.corpus.instruct import Instruct as Instructions
-from chimera.data.tokenizer.word import Words
 from chimera.task.base import Task
 from chimera.task.instruct import Instruct
 from tests.kit import QUIET
@@ -43,14 +39,8 @@ class Record(Callback):
 
 def ragged(folder: Path) -> kit.Made:
     """Answers of 1 to 12 words, and dropout in the model and in an adapter."""
-    records = [
-        {"instruction": f"Say {i}.", "input": "", "output": " ".join(["so"] * (1 + i * i % 12))}
-        for i in range(90)
-    ]
-    (folder / "records.json").write_text(json.dumps(records))
-    corpus = Instructions(path=str(folder / "records.json"), batch_size=16, seq_len=32,
-                          cache_dir=str(folder))  # fmt: skip
-    data = InstructDataModule(corpus, Words())
+    answers = (" ".join(["so"] * (1 + i * i % 12)) for i in range(90))
+    data = kit.instructions(folder, answers, batch_size=16, cache_dir=str(folder))
     vocab = data.prepared.tokenizer.vocab_size
     shape = Model(dim=32, depth=2, heads=4, max_len=64, dropout=0.2)
     model = zoo.model(shape, causal=True, vocab_size=vocab, mixer="retnet", position="none")
