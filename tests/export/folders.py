@@ -21,6 +21,9 @@ from chimera.quant.shared.packing import packed as pack_model
 
 #: Words of a training run that prints nothing.
 QUIET = ["logger=none", "trainer.progress=none", "trainer.accelerator=cpu", "data.batch_size=8"]
+#: Words of a decoder that llama.cpp may know.
+DECODER = ["task=causal_lm", "data=text", "norm=rmsnorm", "position=rope", "logger=none"]
+DECODER += ["model.head_transform=false", "tokenizer.vocab_size=300", "trainer.progress=none"]
 TEXT = "the cat sees a big red dog under one tree and it runs to my old house"
 
 

@@ -16,7 +16,7 @@ from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.export.gguf import Type, convert, named, vocabulary, write
 from chimera.norm.standard import RMSNorm
-from tests.export.folders import pieces
+from tests.export.folders import DECODER, pieces
 
 pytest.importorskip("gguf", reason="the package gguf is not installed: pip install .[gguf]")
 from tests.export import llama
@@ -140,11 +140,10 @@ def test_a_run_becomes_a_file_and_bad_lines_are_one_line(
 ) -> None:
     (tmp_path / "text.txt").write_text("\n".join(["the cat sees a big red dog"] * 300))
     run, file = tmp_path / "run", tmp_path / "out" / "model.gguf"
-    words = ["task=causal_lm", "data=text", f"data.path={tmp_path}/text.txt", "norm=rmsnorm"]
-    words += ["ffn=swiglu", "position=rope", "model.head_transform=false", "model.dim=32"]
-    words += ["model.depth=1", "model.max_len=32", "tokenizer.vocab_size=300", "logger=none"]
-    words += ["trainer.max_steps=2", "trainer.progress=none", f"run_dir={run}", "scale=smoke"]
-    assert train([*words, f"data.cache_dir={tmp_path}/cache"]) == 0
+    words = [*DECODER, f"data.path={tmp_path}/text.txt", "ffn=swiglu", "model.dim=32"]
+    words += ["model.depth=1", "model.max_len=32", "trainer.max_steps=2", "scale=smoke"]
+    words += [f"data.cache_dir={tmp_path}/cache", f"run_dir={run}"]
+    assert train(words) == 0
     assert export([f"run={run}", f"to={file}"]) == 0
     assert b"tokenizer.ggml.precompiled_charsmap" in file.read_bytes()
     assert export([f"run={run}", f"to={file}"]) == 0  # it replaces its own

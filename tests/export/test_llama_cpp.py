@@ -16,6 +16,7 @@ from chimera.generate.settings import Generation
 from chimera.generate.text import decode
 from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
+from tests.export.folders import DECODER
 
 pytestmark = pytest.mark.slow
 llama_cpp: Any = pytest.importorskip(
@@ -63,11 +64,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained decoder of each kind."""
     root = tmp_path_factory.mktemp("llama_cpp")
     (root / "text.txt").write_text("\n".join(lines(3000, 1)))
-    words = ["task=causal_lm", "data=text", f"data.path={root}/text.txt", "norm=rmsnorm"]
-    words += ["position=rope", "model.head_transform=false", "model.dim=256", "model.depth=2"]
-    words += [f"model.max_len={LENGTH}", "tokenizer.vocab_size=300", "logger=none"]
-    words += ["trainer.max_steps=80", "trainer.val_check_interval=80", "trainer.progress=none"]
-    words += ["trainer.accelerator=cpu", "data.batch_size=16", f"data.cache_dir={root}/cache"]
+    words = [*DECODER, f"data.path={root}/text.txt", f"data.cache_dir={root}/cache"]
+    words += ["model.dim=256", "model.depth=2", f"model.max_len={LENGTH}", "data.batch_size=16"]
+    words += ["trainer.max_steps=80", "trainer.val_check_interval=80", "trainer.accelerator=cpu"]
     for name, more in CHOICES.items():
         assert train([*words, *more, f"run_dir={root}/{name}"]) == 0, name
     return root

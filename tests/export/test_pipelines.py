@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import HfApi, ModelCard
+from huggingface_hub import ModelCard
 from transformers import (
-    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     pipeline,
@@ -28,7 +25,6 @@ from chimera.rundir.directory import RunDir
 from chimera.train.restore import restore
 from tests.data.glue import cola
 from tests.export.folders import QUIET, sentences
-from tests.export.test_transformers import ALONE
 
 SMALL = [
     "model.dim=32",
@@ -179,55 +175,3 @@ def test_every_line_of_the_page_runs(
         for block in blocks:
             exec(block, scope)
     assert (tmp_path / "exported/lora/adapter_model.safetensors").is_file()
-
-
-def pushed(part: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What `push_to_hub` of a model or a tokenizer would send, by name in the repository."""
-    sent: dict[str, bytes] = {}
-
-    def create(self: HfApi, repo_id: str, **_: Any) -> Any:
-        return type("Url", (), {"repo_id": repo_id})()
-
-    def commit(self: HfApi, repo_id: str, operations: Any, **_: Any) -> Any:
-        for operation in operations:
-            with operation.as_file() as file:
-                sent[operation.path_in_repo] = file.read()
-        return type("Commit", (), {"commit_url": "", "oid": "0"})()
-
-    monkeypatch.setattr(HfApi, "create_repo", create)
-    monkeypatch.setattr(HfApi, "create_commit", commit)
-    monkeypatch.setattr(HfApi, "create_branch", lambda *a, **k: None)
-    part.push_to_hub("someone/model")
-    return sent
-
-
-def test_everything_is_there_to_be_pushed(
-    exports: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """`push_to_hub` of a loaded model sends weights, configuration and all code."""
-    place = exports / "causal-hf"
-    model = AutoModelForCausalLM.from_pretrained(place, trust_remote_code=True)
-    files = pushed(model, monkeypatch)
-    wanted = {file.name for file in place.glob("*.py")}
-    assert wanted | {"config.json", "generation_config.json", "model.safetensors"} <= set(files)
-
-
-@pytest.mark.slow
-def test_what_was_pushed_loads_without_this_package(
-    exports: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """In a process that finds nothing of this package, as a stranger's after a download."""
-    place = exports / "causal-hf"
-    model = AutoModelForCausalLM.from_pretrained(place, trust_remote_code=True)
-    tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=True)
-    files = pushed(model, monkeypatch) | pushed(tokenizer, monkeypatch)
-    (tmp_path / "hub").mkdir()
-    for name, contents in files.items():
-        assert "/" not in name  # transformers' loader resolves no folders
-        (tmp_path / "hub" / name).write_bytes(contents)
-    words = [sys.executable, "-P", "-c", ALONE, str(tmp_path / "hub"), str(tmp_path / "again")]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    ids = tokenizer("the cat", return_tensors="pt").input_ids
-    made = model.generate(ids, max_new_tokens=5, do_sample=False)[0].tolist()
-    assert done.stdout.split("\n")[-2] == f"{ids[0].tolist()} {made}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import HfApi
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -238,13 +239,50 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "chimera"]
 """
 
 
-def test_the_folder_needs_nothing_of_this_package(tmp_path: Path) -> None:
-    folder(tmp_path / "out", causal=True, **TERNARY)
-    words = [sys.executable, "-P", "-c", ALONE, str(tmp_path / "out"), str(tmp_path / "again")]
+def pushed(part: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What `push_to_hub` of a model or a tokenizer would send, by name in the repository."""
+    sent: dict[str, bytes] = {}
+
+    def create(self: HfApi, repo_id: str, **_: Any) -> Any:
+        return type("Url", (), {"repo_id": repo_id})()
+
+    def commit(self: HfApi, repo_id: str, operations: Any, **_: Any) -> Any:
+        for operation in operations:
+            with operation.as_file() as file:
+                sent[operation.path_in_repo] = file.read()
+        return type("Commit", (), {"commit_url": "", "oid": "0"})()
+
+    monkeypatch.setattr(HfApi, "create_repo", create)
+    monkeypatch.setattr(HfApi, "create_commit", commit)
+    monkeypatch.setattr(HfApi, "create_branch", lambda *a, **k: None)
+    part.push_to_hub("someone/model")
+    return sent
+
+
+@pytest.mark.parametrize("way", ["exported", pytest.param("pushed", marks=pytest.mark.slow)])
+def test_the_folder_needs_nothing_of_this_package(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither here nor for a stranger who downloads what `push_to_hub` sent."""
+    place, start = tmp_path / "out", tmp_path / way
+    folder(place, causal=True, **TERNARY)
+    model = AutoModelForCausalLM.from_pretrained(place, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=True)
+    files = pushed(model, monkeypatch)
+    wanted = {file.name for file in place.glob("*.py")}
+    assert wanted | {"config.json", "generation_config.json", "model.safetensors"} <= set(files)
+    start.mkdir()
+    if way == "pushed":
+        files |= pushed(tokenizer, monkeypatch)
+    else:
+        files = {file.name: file.read_bytes() for file in place.iterdir()}
+    for name, contents in files.items():
+        assert "/" not in name  # transformers' loader resolves no folders
+        (start / name).write_bytes(contents)
+    words = [sys.executable, "-P", "-c", ALONE, str(start), str(tmp_path / "again")]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True)
     ids = tokenizer("the cat", return_tensors="pt").input_ids
-    made = model.generate(ids, max_new_tokens=5, do_sample=False)[0].tolist()
+    made = again.generate(ids, max_new_tokens=5, do_sample=False)[0].tolist()
     assert done.stdout.split("\n")[-2] == f"{ids[0].tolist()} {made}"
