@@ -1,4 +1,4 @@
-"""Checkpoints of transformers in our parts: logits, gradients of nothing left out, refusals."""
+"""Checkpoints of transformers in our parts and back: logits, nothing left out, refusals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     LlamaConfig,
@@ -26,10 +27,12 @@ from transformers import (
 )
 
 from chimera.config.compose import compose, plain
+from chimera.config.from_hf import checkpoint_config
 from chimera.config.hydra_calls import make
 from chimera.errors import UserError
 from chimera.model.assemble import build_model, choose
 from chimera.model.restore import start_from
+from chimera.model.to_hf import original
 from tests.kit import close
 
 SHAPE = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4}
@@ -175,3 +178,38 @@ def test_a_folder_is_data(tmp_path: Path) -> None:
     (pickled / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(UserError, match="which does not exist"):
         configuration(pickled)
+
+
+ONE = "qwen3_next"
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k == ONE else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
+)
+def test_transformers_computes_the_logits_of_changed_weights(kind: str, tmp_path: Path) -> None:
+    theirs(kind, tmp_path)
+    model, file = ours(tmp_path, vocab_size=50), tmp_path / "model.safetensors"
+    before = load_file(file)
+    made = original(model, checkpoint_config(tmp_path), before, "like=x")
+    assert made.keys() == before.keys()
+    for name, tensor in made.items():  # rows beyond the vocabulary stay
+        close(tensor, before[name], 1e-6)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 0.1 * torch.randn_like(parameter))
+    save_file(
+        original(model, checkpoint_config(tmp_path), before, "like=x"), file, {"format": "pt"}
+    )
+    other = KINDS[kind][1].from_pretrained(tmp_path).eval()
+    ids = torch.randint(50, (2, 21), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        close(model(ids).logits, other(ids).logits[..., :50], 1e-5)
+
+
+def test_values_without_a_place_are_one_line(tmp_path: Path) -> None:
+    theirs("qwen2", tmp_path)
+    model, config = ours(tmp_path), checkpoint_config(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    model.backbone.blocks[0].mixer.o_proj.bias.data.fill_(0.1)
+    with pytest.raises(UserError, match=r"no place for the values of .*o_proj\.bias"):
+        original(model, config, tensors, "like=x")
