@@ -11,24 +11,9 @@ from pathlib import Path
 import pytest
 
 from chimera.config.compose import compose, plain
-from chimera.config.tables import load, tables
-from chimera.paths import EXPERIMENTS, ROOT
-from chimera.train.check import check_settings
+from chimera.paths import ROOT
 from tests import forks
 from tests.data.kit import sentences
-
-#: Rows of decoders; tests/sweep/test_finetuning.py has those of encoders.
-SAIDL = [f"{name}={row.name}" for name in tables() if name.startswith("saidl/")
-         for row in load(name).rows
-         if "preset: saidl_gpt" in (text := (EXPERIMENTS / name / f"{row.name}.yaml").read_text())
-         or "preset: saidl_hardware" in text or "preset: saidl_length" in text]  # fmt: skip
-SCALES = ("smoke", "small", "none")
-#: Every row at every scale; each row at one scale, and each scale with a third of the rows, fast.
-PLACES = [
-    pytest.param(row, scale, marks=[] if i % len(SCALES) == j else pytest.mark.slow)
-    for i, row in enumerate(SAIDL)
-    for j, scale in enumerate(SCALES)
-]
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +79,6 @@ def test_a_script_prints_the_same_in_a_new_process(
     )
     assert real.returncode == forked.returncode == 0, real.stderr + forked.stderr
     assert real.stdout == forked.stdout
-
-
-@pytest.mark.parametrize(("row", "scale"), PLACES)
-def test_every_row_composes_at_every_scale(row: str, scale: str, tmp_path: Path) -> None:
-    path = ["data=pydocs", "tokenizer=sentencepiece"] if scale == "none" else []
-    config = plain(compose([f"+{row}", f"scale={scale}", f"run_dir={tmp_path / 'x'}", *path]))
-    check_settings(config)
-    assert config["data"]["seq_len"] <= config["model"]["max_len"]
-    reach = config["data"]["seq_len"] * max(config["task"]["longer"] or [1])
-    assert reach <= config["model"]["max_len"] or config["choices"]["position"] != "learned"
 
 
 @pytest.mark.parametrize("scale", ["small", "none"])

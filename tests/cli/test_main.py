@@ -41,6 +41,8 @@ def test_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"chimera {VERSION}\n"
+    assert main(["train", "--version"]) == 0
+    assert capsys.readouterr().out.startswith("chimera ")
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,15 @@ PLAIN: list[tuple[str, list[str]]] = [
     ("launcher=slurm", ["launcher=slurm", "submitit"]),
     ("precision=auto launcher=submitit", ["looks at this machine"]),
     ("mixer=retnet mixer.kv_heads=2", ["mixer.kv_heads"]),
-    ("norm=qdyt norm.callbacks.qdyt.warmup_steps=soon", ["warmup_steps=soon", "an integer"]),
+    (
+        "norm=qdyt norm.callbacks.qdyt.warmup_steps=soon",
+        ["soon is not allowed", "an integer"],
+    ),
+    ("mixer.kv_heads=none", ["mixer.kv_heads=none is not allowed"]),
+    ("task.mask_ratio=2", ["task.mask_ratio=2 is not allowed"]),
+    ("callbacks.checkpoints.keep=0", ["callbacks.checkpoints.keep=0 is not allowed"]),
+    ("guard.policy=wait", ["guard.policy=wait is not allowed; it takes one of stop, skip"]),
+    ("logger.online=perhaps", ["logger.online=perhaps is not allowed"]),
     ("replay=/nowhere run_dir=new", ["write python train.py replay="]),
     ("task.teacher=/nowhere", ["nowhere"]),
     ("task=glue", ["data=pydocs has none; use data=glue, data=es_glue or data=acceptability"]),
@@ -401,11 +409,21 @@ def test_cold_start(argv: list[str], tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_light_errors_do_not_load_torch() -> None:
-    code = (
-        "import sys; from chimera.cli.train import main as train; train(sys.argv[1:]);"
-        "sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
-    )
-    for argv in LIGHT:
-        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True)
-        assert done.returncode == 0, argv
+#: Run the light mistakes, and check the settings of every part of a good command line.
+EARLY = """
+import sys
+from chimera.cli.train import main
+from chimera.config.compose import compose, plain
+from chimera.train.check import check_settings
+check_settings(plain(compose(['mixer=pattern', 'norm=qdyt', 'adapter=adalora', 'logger=csv'])))
+codes = {main(line.split()) for line in sys.argv[1:]}
+sys.exit(codes != {2} or 'torch' in sys.modules or 'lightning' in sys.modules)
+"""
+
+
+def test_what_can_be_known_early_is_said_before_torch_is_loaded() -> None:
+    lines = [" ".join(argv) for argv in LIGHT]
+    lines += [words for words, says in PLAIN if any("is not allowed" in text for text in says)]
+    done = subprocess.run([sys.executable, "-c", EARLY, *lines], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(lines) == done.stderr.count("error: ") == 11

@@ -70,10 +70,6 @@ def test_a_run_writes_the_configuration_that_was_shown(
     assert (tmp_path / "run/config.yaml").read_text() == printed
 
 
-def test_the_scale_is_in_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert yaml.safe_load(shown(["scale=smoke"], capsys))["trainer"]["max_steps"] == 12
-
-
 def test_a_package_is_a_part_of_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     whole = yaml.safe_load(shown(["scale=smoke"], capsys))
     for flags in (["--package", "optim"], ["-p", "optim.rates"], ["--package=_global_"]):
@@ -118,8 +114,3 @@ def test_the_shell_completes_groups_choices_and_keys() -> None:
 def test_the_shell_gets_its_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-sc", "install=bash"]) == 0
     assert "complete -o nospace" in capsys.readouterr().out
-
-
-def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("chimera ")

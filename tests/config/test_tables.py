@@ -94,6 +94,11 @@ def test_rows_compose_check_and_build(
     for row, config in configs.items():
         assert config["table"] == {"name": name, "row": row}
         check(config)  # builds on the meta device, too
+        if config["choices"]["task"] == "causal_lm" and "dim" in config["model"]:
+            length, most = config["data"]["seq_len"], config["model"]["max_len"]
+            assert length <= most
+            reach = length * max(config["task"]["longer"] or [1])
+            assert reach <= most or config["choices"]["position"] != "learned"
     # Every row is a run of its own.
     assert len({identity(config) for config in configs.values()}) == len(configs)
     assert not every or len(configs) == len(table.rows)

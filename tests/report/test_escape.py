@@ -23,10 +23,15 @@ from chimera.report.formatting import _LATEX, block, cell, code, latex, markdown
 from chimera.report.table_results import read_results
 from chimera.report.write import show, write
 from tests.report.runs import make
+from tests.rundir.kit import ENVIRONMENT
 
 RENDER = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render
 #: Markup, HTML, entities, LaTeX, formulas of matplotlib, markup of rich.
-HOSTILE = r"**a** _b_ `c` <img src=x> &amp; [d](e) ~~f~~ | $x^2$ $\frac \input{/etc/passwd} [red]%#"
+HOSTILE = (
+    r"**a** _b_ `c` <img src=x> &amp; [d](e) ~~f~~ | $x^2$ $\frac \input{/etc/passwd} [red]%#"
+    r" </td><script>alert(1)</script> [x](javascript:alert(1)) ![](http://evil) # *"
+    r" \write18{touch x} ${oc.env:HOME} [red]x[/red]"
+)
 #: Commands that `latex` writes itself.
 COMMANDS = r"\$[^$]*\$|\\[a-zA-Z]+\{[^{}]*\}|\\[{}&%$#_]|\\[`'^~=.\"]\{\w\}|\{[\[*]\}"
 #: An engine of LaTeX, if one is installed.
@@ -107,19 +112,30 @@ def test_latex_has_names_for_letters_and_signs() -> None:
     assert latex("50% of a_b & {c}") == r"50\% of a\_b \& \{c\}"
 
 
-def test_a_report_shows_hostile_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_shows_what_strangers_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Titles of a table; reasons, machines and commits, which come from a run's files."""
     monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path / "runs"))
     table = load("bitnet_qdyt/norms")
-    make(table.path, {(row.name, 0): 9.0 for row in table.rows})
+    failed, *done = [row.name for row in table.rows]
+    of_a_stranger = {
+        **ENVIRONMENT,
+        **dict.fromkeys(("machine", "processor"), HOSTILE),
+        "git": {"commit": HOSTILE, "changed": True},
+    }
+    states = {(failed, 0): {"state": "FAILED", "why": HOSTILE}}
+    values = {(row, 0): 9.0 for row in done}
+    make(table.path, values, states=states, environment=of_a_stranger)
     rows = tuple(Row(row.name, HOSTILE) for row in table.rows)
     table = replace(table, rows=rows, title=HOSTILE, source=HOSTILE, note=HOSTILE)
     summary = write(table, ["scale=smoke"], [0], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
     rendered = RENDER(text)
-    assert "<img src=x" not in rendered
+    assert not re.search(r"<(img|script|a href|del)\b", rendered)
     assert rendered.count(html.escape(HOSTILE)) == 2 * 3  # title, source, note; a row each
     tex = (tmp_path / "out/report.tex").read_text(encoding="utf-8")
-    assert "\\input" not in tex
+    assert not re.search(r"\\(input|write18)", tex)
     assert tex.isascii()
     out = io.StringIO()
     show(summary, tmp_path, Console(file=out, width=400))

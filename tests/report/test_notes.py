@@ -16,7 +16,6 @@ from chimera.config.tables import load
 from chimera.report import markdown, notes, provenance
 from chimera.report.table_results import read_results
 from chimera.report.write import write
-from chimera.rundir.records import portable
 from tests.report.runs import Record, make
 from tests.rundir.kit import ENVIRONMENT
 
@@ -100,12 +99,6 @@ def test_settings_past_the_bounds_of_the_scale_are_named() -> None:
 def test_half_precision_is_named_with_its_error(used: list[str], said: str) -> None:
     results: Any = SimpleNamespace(cells=[SimpleNamespace(config={"precision": p}) for p in used])
     assert re.search(said, notes.in_half(results))
-
-
-def test_a_path_of_one_machine_is_not_printed() -> None:
-    words = ["data.path=/home/ada/texts/glue", "a=[/x/y.txt,/z]", "data=glue", "lr=1/2", "./a/b"]
-    expected = ["data.path=path/to/glue", "a=[path/to/y.txt,path/to/z]", "data=glue", "lr=1/2"]
-    assert [portable(word) for word in words] == [*expected, "./a/b"]
 
 
 def test_a_report_of_some_rows_says_which_it_leaves_out(

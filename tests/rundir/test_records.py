@@ -276,10 +276,18 @@ def test_a_frame_has_settings_and_results(folder: Path) -> None:
     assert len(frame("bitnet_qdyt/norms")) == 0
 
 
-def test_portable_texts() -> None:
-    assert portable("file:///home/me/a b") == "file:path/to/a b"
-    assert portable("https://host/x") == "https://host/x"
-    assert portable("x=/home/me/y,/z") == "x=path/to/y,path/to/z"
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("file:///home/me/a b", "file:path/to/a b"),
+        ("x=/home/me/y,/z", "x=path/to/y,path/to/z"),
+        ("data.path=/home/ada/texts/glue", "data.path=path/to/glue"),
+        ("a=[/x/y.txt,/z]", "a=[path/to/y.txt,path/to/z]"),
+        *((text, text) for text in ("https://host/x", "data=glue", "lr=1/2", "./a/b")),
+    ],
+)
+def test_a_path_of_one_machine_is_not_kept(text: str, kept: str) -> None:
+    assert portable(text) == kept
 
 
 @pytest.mark.skipif(CHECKOUT is None, reason="an installed package has no records")

@@ -11,10 +11,7 @@ from chimera.adapter import graft
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
-from chimera.report.write import write
 from chimera.rundir.directory import RunDir
-from tests.report import runs
-from tests.rundir.kit import ENVIRONMENT
 from tests.safety.kit import TEXT, line
 
 NAMES = ["../../x", "a/b", "/tmp/x", "..\\x", "a b", "a\nb", "", "$HOME", "~", "a;b", "x" * 201]
@@ -48,37 +45,6 @@ def test_names_that_are_fine(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     config = plain(compose([f"name='{name}'"]))
     assert RunDir.of(config).path.parent == tmp_path
     assert RunDir.of(config).path.name.startswith(f"{name}-")
-
-
-INJECTED = (
-    "</td><script>alert(1)</script> [x](javascript:alert(1)) ![](http://evil) | # * `rm`"
-    " $\\input{/etc/passwd}$ \\write18{touch x} ${oc.env:HOME} [red]x[/red]"
-)
-
-
-def test_a_report_shows_what_strangers_wrote_as_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reasons, machines and commits come from a run's files; none is markup of the report."""
-    monkeypatch.setenv("CHIMERA_RUNS", str(tmp_path))
-    name = "bitnet_qdyt/ste"
-    failed = {("lsq", 0): {"state": "FAILED", "why": INJECTED}}
-    environment = {
-        **ENVIRONMENT,
-        "machine": INJECTED,
-        "processor": INJECTED,
-        "git": {"commit": INJECTED, "changed": True},
-    }
-    runs.make(name, {("standard", 0): 5.0}, states=failed, environment=environment)
-    write(name, ["scale=smoke"], [0], tmp_path / "out")
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert "alert" in text
-    outside = text.replace(r"\<", "").replace(r"\[", "").replace(r"\`", "")
-    for markup in ("<script", "</td", "[x](", "![](", "`rm`"):
-        assert markup not in outside, markup
-    latex = (tmp_path / "out" / "report.tex").read_text()
-    assert r"\input" not in latex
-    assert r"\write18" not in latex
 
 
 def test_a_grafts_base_is_named_by_the_user(tmp_path: Path) -> None:

@@ -58,20 +58,16 @@ def test_a_launcher_that_started_other_numbers_is_refused(monkeypatch: pytest.Mo
         launch.check(config)
 
 
-def test_ranks_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_of_srun_become_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(world._SRUN, ("5", "8", "1", "4(x2)"), strict=True):
         monkeypatch.setenv(name, value)
     assert world.launcher() == "srun"
     assert (world.rank(), world.world_size()) == (5, 8)
     assert (world.local_rank(), world.local_size()) == (1, 4)
     assert not world.is_first()
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")  # a job of one process
-    assert world.launcher() is None
-
-
-def test_the_variables_of_srun_become_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in zip(world._SRUN, ("5", "8", "1", "4(x2)"), strict=True):
-        monkeypatch.setenv(name, value)
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_STEP_NUM_TASKS", "1")  # a job of one process
+        assert world.launcher() is None
     for name in (*world._TORCHRUN, "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "")  # restored after the test
         monkeypatch.delenv(name)
@@ -79,8 +75,7 @@ def test_the_variables_of_srun_become_those_of_torch(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SLURM_NODELIST", "node[3-4]")
     _name_master()
     assert [os.environ[name] for name in world._TORCHRUN] == ["5", "8", "1", "4"]
-    assert os.environ["GROUP_RANK"] == "1"
-    assert os.environ["MASTER_ADDR"] == "node3"
+    assert (os.environ["GROUP_RANK"], os.environ["MASTER_ADDR"]) == ("1", "node3")
     assert int(os.environ["MASTER_PORT"]) > 1024
     assert (world.launcher(), world.rank(), world.local_size()) == ("torchrun", 5, 4)
 

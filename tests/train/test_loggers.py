@@ -46,6 +46,11 @@ def test_goes_on_under_its_id_and_starts_over_under_another(tmp_path: Path) -> N
     assert start(RunDir(tmp_path / "other"))[0] != first
 
 
+def test_a_row_is_grouped_under_its_table(tmp_path: Path) -> None:
+    row = {"name": "paper/table", "row": "qdyt"}
+    assert start(RunDir(tmp_path), table=row)[1:] == ("paper/table", "qdyt")
+
+
 def test_a_run_that_goes_on_is_one_run_to_wandb_and_csv(tmp_path: Path) -> None:
     chosen = config("logger=[wandb,csv]")
     for resumed, steps in ((0, range(1, 7)), (4, range(5, 9)), (8, range(9, 10))):
@@ -83,39 +88,29 @@ def test_tensorboard_leaves_out_the_points_past_the_checkpoint(tmp_path: Path) -
     assert points == [*((n, n) for n in range(1, 5)), *((n, n + 4) for n in range(5, 9))]
 
 
-def written(folder: Path) -> Path:
-    """A text to train on."""
-    file = folder / "text.txt"
-    file.write_text("A text.\n")
-    return file
-
-
-def test_a_row_is_grouped_under_its_table(tmp_path: Path) -> None:
-    row = {"name": "paper/table", "row": "qdyt"}
-    assert start(RunDir(tmp_path), table=row)[1:] == ("paper/table", "qdyt")
-
-
 def test_several_loggers_are_chosen_by_a_list(tmp_path: Path) -> None:
     several = config("logger=[wandb,csv]", "logger.wandb.project=mine")
     assert several["choices"]["logger"] == "csv,wandb"
     with opened(several, tmp_path) as loggers:
         assert [type(logger).__name__ for logger in loggers] == ["WandbRun", "CSVLogger", "Points"]
         assert loggers[0].name == "mine"
+    with opened(config("logger=none"), tmp_path) as loggers:
+        assert loggers == []
+    both = config("logger=csv")
+    both["logger"] = {"one": both["logger"], "other": {**both["logger"], "version": "again"}}
+    with opened(both, tmp_path) as loggers:
+        assert [logger.version for logger in loggers] == ["metrics", "again", None]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
 def test_a_logger_whose_package_is_missing_says_so(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    text = written(tmp_path)
+    text = tmp_path / "text.txt"
+    text.write_text("A text.\n")
     monkeypatch.setattr("chimera.train.check.find_spec", lambda _: None)
     with pytest.raises(UserError, match=f"needs {name}, which is not here; pip install {name}"):
         check(config(f"logger={name}", "data=text", f"data.path={text}"))
-
-
-def test_none_is_none(tmp_path: Path) -> None:
-    with opened(config("logger=none"), tmp_path) as loggers:
-        assert loggers == []
 
 
 def test_a_logger_of_lightning_by_its_own_arguments_knows_the_configuration(tmp_path: Path) -> None:
@@ -125,10 +120,3 @@ def test_a_logger_of_lightning_by_its_own_arguments_knows_the_configuration(tmp_
     assert "train/loss" in (tmp_path / "metrics" / "metrics.csv").read_text()
     known = yaml.safe_load((tmp_path / "metrics" / "hparams.yaml").read_text())
     assert (known["mixer"], known["task.name"], known["parameters"]) == ("attention", "mlm", 10)
-
-
-def test_several_at_once(tmp_path: Path) -> None:
-    both = config("logger=csv")
-    both["logger"] = {"one": both["logger"], "other": {**both["logger"], "version": "again"}}
-    with opened(both, tmp_path) as loggers:
-        assert [logger.version for logger in loggers] == ["metrics", "again", None]
