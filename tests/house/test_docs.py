@@ -159,6 +159,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "dumps/1").mkdir(parents=True)
     with gzip.open(root / "dumps/1/es_1.jsonl.gz", "wt") as file:
         file.write('{"raw_content": "uno dos tres"}\n' * 300)
+    for part in ("dev", "test"):
+        (root / "mmlu" / part).mkdir(parents=True)
+        (root / f"mmlu/{part}/cats_{part}.csv").write_text("the cat,sees,runs,is,red,A\n")
     cola(root / "glue")
     for model in ("llama", "bert"):
         folder(model, root / model)
