@@ -102,7 +102,7 @@ class Own(Norm):  # as it was
     assert '        quick = import_module("absent.kernels").fast' in lines
     assert "class Own(Norm):  # as it was" in lines
     assert not [line for line in lines if "somewhere" in line]
-    assert '    "own_parts.part.Own": ' in (tmp_path / "out/chimera_export_hf_parts.py").read_text()
+    assert '    "own_parts.part.Own": ' in (tmp_path / "out/modeling_chimera.py").read_text()
 
 
 WRITE = """

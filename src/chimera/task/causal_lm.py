@@ -121,6 +121,4 @@ class CausalLM(LanguageTask):
         meter["accuracy"].update(out.accuracy, weight=tokens)
 
     def _predict(self, batch: Batch) -> Prediction:
-        out = self.outputs(batch, targets=batch["targets"], at_once=self.logits_at_once)
-        assert isinstance(out, Prediction)
-        return out
+        return self.outputs(batch, targets=batch["targets"], at_once=self.logits_at_once)

@@ -91,7 +91,6 @@ class Scores(nn.Module):
             made: Any = {name: METRICS[name](classes) for name in self.names}
         self.metrics = MetricCollection(made, compute_groups=False)
         self.loss = MeanMetric()
-        self.count = 0
 
     def update(self, loss: Tensor, predicted: Tensor, targets: Tensor) -> None:
         """Add a batch of predictions.
@@ -105,7 +104,6 @@ class Scores(nn.Module):
         is_score = predicted.is_floating_point()
         both = (predicted.double(), targets.double()) if is_score else (predicted, targets)
         self.metrics.update(*both)
-        self.count += len(targets)
 
     def compute_and_reset(self) -> dict[str, float]:
         """Compute all metrics and reset them; `{}` without predictions.
@@ -113,7 +111,7 @@ class Scores(nn.Module):
         `score` is the mean of the official metrics.
         """
         values: dict[str, float] = {}
-        if reduce.any_of(self.count > 0):
+        if reduce.any_of(self.loss.update_called):
             with warnings.catch_warnings():  # torchmetrics warns of a correlation with a constant
                 warnings.simplefilter("ignore", UserWarning)
                 found = self.metrics.compute()
@@ -122,5 +120,4 @@ class Scores(nn.Module):
             values["loss"] = float(self.loss.compute().nan_to_num())
         self.metrics.reset()
         self.loss.reset()
-        self.count = 0
         return values

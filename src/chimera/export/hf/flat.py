@@ -28,7 +28,6 @@ from chimera.errors import UserError
 from chimera.program import VERSION
 
 ENTRY = "chimera.export.hf.modeling"
-PARTS = "chimera.export.hf.parts"
 #: Module with the classes of a model whose body is transformers' own.
 BODY = "chimera.export.hf.body"
 #: Modules with a file name that transformers or people know.
@@ -64,13 +63,12 @@ def write(folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY) -> list[st
             raise UserError(f"{module} and {modules[file]} would both be {file}.py; rename one")
         if file in texts:
             continue
-        if module == PARTS:  # the table of an exported folder imports the targets only
-            text = _table(targets)
-        else:
-            text, needs = rewritten(module, own)
-            waiting += needs
+        text, needs = rewritten(module, own)
+        waiting += needs
         head = f"# {module} of chimera-lm {VERSION}, Apache-2.0; imports rewritten by its export.\n"
         texts[file] = head + text
+    if targets:
+        texts[_file(entry)] += _parts(targets)
     # transformers takes the model's class that it last loaded with the same class of configuration,
     # and that class is the same for files of equal contents.
     digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
@@ -106,15 +104,13 @@ def _module(base: str, name: str) -> str:
     return base
 
 
-def _table(targets: list[str]) -> str:
-    """The module that stands in the place of `PARTS`."""
-    imports = [
-        f"from .{_file(module)} import {name} as part_{number}"
-        for number, (module, _, name) in enumerate(target.rpartition(".") for target in targets)
-    ]
+def _parts(targets: list[str]) -> str:
+    """Lines that fill the table of the parts that a configuration may name."""
+    lines = ["", ""]
+    for number, (module, _, name) in enumerate(target.rpartition(".") for target in targets):
+        lines.append(f"from .{_file(module)} import {name} as part_{number}")
     rows = [f'    "{target}": part_{number},' for number, target in enumerate(targets)]
-    doc = '"""The classes and functions that the configuration names."""'
-    return "\n".join([doc, "", *imports, "", "PARTS = {", *rows, "}"]) + "\n"
+    return "\n".join([*lines, "", "PARTS |= {", *rows, "}"]) + "\n"
 
 
 def rewritten(module: str, own: set[str]) -> tuple[str, list[str]]:

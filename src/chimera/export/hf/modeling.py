@@ -26,7 +26,6 @@ from transformers.utils import cached_file, can_return_tuple
 
 from chimera.export.hf.configuration import ChimeraConfig
 from chimera.export.hf.heads import Classifies, WithHead
-from chimera.export.hf.parts import PARTS
 from chimera.model.backbone import State, Trunk
 from chimera.model.head import TableLayer
 from chimera.model.hidden_states import hidden_states
@@ -36,6 +35,8 @@ from chimera.model.stack import site_of, stack
 from chimera.quant.shared.layers import Embedding
 from chimera.quant.shared.packing import packed
 
+#: The classes and functions that a configuration may name; an exported folder fills it below.
+PARTS: dict[str, Any] = {}
 #: Groups of the components that a model is built from.
 GROUPS = ("mixer", "norm", "quant", "ffn", "position")
 #: What a trunk consists of.
