@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
-import resource
 import statistics
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chimera.callback.log.metrics import peak_memory_gb
 from chimera.ops.flops import Count
 from chimera.task.base import Task
 
@@ -191,5 +191,4 @@ def _peak(device: torch.device) -> dict[str, float]:
     if status.exists():
         line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
         return {"peak_mb": int(line.split()[1]) / 2**10}
-    unit = 1 if sys.platform == "darwin" else 2**10
-    return {"peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20}
+    return {"peak_mb": peak_memory_gb() * 1e9 / 2**20}
