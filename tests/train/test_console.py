@@ -101,5 +101,5 @@ def test_a_record_that_lacks_a_fact_is_refused_in_one_line(key: str, tmp_path: P
     whole |= {"tokens_per_second": None, "peak_memory_gb": 1.0, "wall_seconds": 2}
     report(whole, tmp_path)
     for broken in ({**whole, key: "x"}, {k: v for k, v in whole.items() if k != key}):
-        with pytest.raises(UserError, match=f"run.json has no {key}; restore the file"):
+        with pytest.raises(UserError, match=r"run.json is no record of a run .*; restore it"):
             report(broken, tmp_path)

@@ -36,7 +36,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -64,9 +64,6 @@ BEFORE_START = {"log.txt", ".lock", "checkpoints"}
 
 #: Keys that every status.json has.
 STATUS = {"state", "time", "pid", "host"}
-
-#: How a lock is opened: without truncating a file or following a link.
-LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 #: Largest number of differing keys that an error message lists.
 MAX_DIFFERENCES = 4
@@ -286,14 +283,8 @@ class RunDir:
         """
         if not (self.path / ".lock").is_file():
             return False
-        with os.fdopen(os.open(self.path / ".lock", LOCK, 0o644), "w") as file:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            except OSError:  # a file system without locks
-                return False
-        return False
+        with self._open_lock() as file:
+            return not _locked(file)
 
     def lock(self) -> None:
         """Lock the directory for this process; the system releases the lock when the process ends.
@@ -308,14 +299,8 @@ class RunDir:
         busy = self.is_running() and (status.get("pid"), status.get("host")) != me
         if not busy:
             make_folder(self.checkpoints, of=self.path)
-            self._lock = os.fdopen(os.open(self.path / ".lock", LOCK, 0o644), "w")
-            try:
-                # Not flock: worker processes inherit it, so those of a killed run would hold it.
-                fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                busy = True
-            except OSError:  # a file system without locks: only the heartbeat protects the run
-                pass
+            self._lock = self._open_lock()
+            busy = not _locked(self._lock)
         if busy:
             status = self.status()
             raise UserError(
@@ -325,6 +310,11 @@ class RunDir:
         for folder in (self.path, self.checkpoints, self.tokenizer):
             if folder.is_dir():
                 remove_temporary(folder, locked=True)
+
+    def _open_lock(self) -> TextIO:
+        """The file of the lock, neither truncated nor through a link."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        return os.fdopen(os.open(self.path / ".lock", flags, 0o644), "w")
 
     def start(
         self, config: dict[str, Any], overrides: list[str], about: Mapping[str, str] | None = None
@@ -390,6 +380,18 @@ def runs_of(digits: str) -> list[Path]:
         if path.is_dir() and not extended:
             found.append(path)
     return found
+
+
+def _locked(file: TextIO) -> bool:
+    """Lock a file for this process; whether no other one has."""
+    try:
+        # Not flock: worker processes inherit it, so those of a killed run would hold it.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: only the heartbeat protects the run
+        pass
+    return True
 
 
 def process_start(pid: int) -> str | None:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from chimera.config.groups import ZOO
+from chimera.config.hydra_calls import make
 from chimera.errors import UserError
 from chimera.rundir.identity import EXTENDED
 
@@ -93,16 +94,10 @@ def make_callbacks(config: Mapping[str, Any]) -> list[Any]:
     """
     from chimera.train.restore import RatesOfSchedule
 
-    first, *others = [_make(node) for _, node in nodes(config)]
+    first, *others = [make(node) for _, node in nodes(config)]
     return [first, *([RatesOfSchedule()] if EXTENDED in config else []), *others]
 
 
 def make_part_callbacks(config: Mapping[str, Any]) -> list[Any]:
     """Lightning callbacks of the chosen parts alone."""
-    return [_make(node) for _, _, node in of_parts(config)]
-
-
-def _make(node: dict[str, Any]) -> Any:
-    from chimera.config.hydra_calls import make
-
-    return make(node)
+    return [make(node) for _, _, node in of_parts(config)]

@@ -118,7 +118,6 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
 
     from chimera.model.documents import check_documents
     from chimera.optim.optimizer import check_components
-    from chimera.train.trainer import device_of_fp16
 
     once = once or Once()
     for group in (*ZOO, "task"):
@@ -140,6 +139,8 @@ def check_parts(config: dict[str, Any], once: Once | None = None) -> None:
             " it, or use trainer.accelerator=cpu"
         )
     if config["precision"] == "fp16":
+        from chimera.train.trainer import device_of_fp16  # imports Lightning
+
         device_of_fp16(config["trainer"]["accelerator"])
     parts = {group: config[group] for group in ("model", "task", "choices", *ZOO)}
     model = once("model", parts, lambda: checked_model(parts))

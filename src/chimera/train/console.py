@@ -15,9 +15,9 @@ from rich.table import Table
 from torch import nn
 
 from chimera import world
+from chimera.errors import UserError, one_line
 from chimera.optim.optimizer import Group, groups
 from chimera.rundir.directory import RunDir
-from chimera.safe_io import check_fields
 from chimera.train.model_summary import (
     parameters_by_component,
     ternary_by_component,
@@ -127,27 +127,22 @@ class ConsoleSummary(Callback):
         show_frozen(config)
 
 
-#: Types of the facts that a run's end shows.
-REPORTED: dict[str, Any] = {
-    "metrics": dict,
-    "skipped": dict,
-    "tokens_per_second": (int, float, type(None)),
-    "peak_memory_gb": (int, float),
-    "wall_seconds": (int, float),
-}
-
-
 def report(record: dict[str, Any], folder: Path) -> None:
     """Print the results of a finished run in a few lines.
 
     Raises:
         UserError: the record, of a file that somebody may have changed, lacks one of them.
     """
-    check_fields(record, REPORTED, folder / "run.json")
-    check_fields(record["skipped"], dict.fromkeys(record["skipped"], int), folder / "run.json")
-    check_fields(
-        record["metrics"], dict.fromkeys(record["metrics"], (int, float)), folder / "run.json"
-    )
+    try:
+        text = _results(record)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{folder / 'run.json'} is no record of a run ({one_line(error)[:80]}); restore it"
+        ) from error
+    say(f"{text}\n{folder}")
+
+
+def _results(record: dict[str, Any]) -> str:
     skipped = record["skipped"]
     left_out = (
         f", {skipped.get('not_finite', 0)} steps left out as not finite,"
@@ -157,17 +152,16 @@ def report(record: dict[str, Any], folder: Path) -> None:
     )
     rate = record["tokens_per_second"]  # NaN, or null in a file, of a run of one step
     speed = f"{rate:,.0f} tokens/s{_utilisation(record)}, " if rate and math.isfinite(rate) else ""
-    say(
+    return (
         f"{headline(record['metrics'])}\n"
         f"{speed}peak memory"
-        f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all{left_out}\n"
-        f"{folder}"
+        f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all{left_out}"
     )
 
 
 def _utilisation(record: dict[str, Any]) -> str:
     """The rate of a run in FLOP/s and its share of that of matrix products; empty if unknown."""
-    if not (mfu := record.get("mfu")):  # runs of older versions have none
+    if not (mfu := record.get("mfu")):  # of a model whose FLOPs are not known
         return ""
     rate = record.get("gemm_rate") or math.nan
     return f", {mfu * rate / 1e9:,.1f} GFLOP/s (MFU {mfu:.1%} of {rate / 1e9:,.0f})"
@@ -176,11 +170,11 @@ def _utilisation(record: dict[str, Any]) -> str:
 def headline(metrics: dict[str, float]) -> str:
     """Perplexities beside that of word frequencies; all metrics where there are none."""
     if not {"val/unigram_perplexity", "val/perplexity", "test/perplexity"} <= set(metrics):
-        return "\n".join(
+        lines = [
             ", ".join(f"{k} {v:.4f}" for k, v in metrics.items() if k.startswith(stage))
             for stage in ("val/", "test/")
-            if any(k.startswith(stage) for k in metrics)
-        )
+        ]
+        return "\n".join(filter(None, lines))
     unigram = metrics["val/unigram_perplexity"]
     ours = metrics["val/perplexity"]
     compared = "lower" if ours <= unigram else "higher"
