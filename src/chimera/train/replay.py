@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chimera.config.schema import shown
 from chimera.config.trusted_config import recorded
@@ -19,6 +19,9 @@ from chimera.errors import NotFiniteError, UserError
 from chimera.model.compiled import compile_model
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import read_json
+
+if TYPE_CHECKING:
+    from chimera.train.restore import Restored
 
 #: Facts that a replay needs.
 USED = ("state", "step", "absent", "batches_an_epoch")
@@ -112,33 +115,59 @@ def replay(file: Path, *, trust: bool = False) -> int:
     Returns:
         Exit code: 0 if the same kind of quantity is not finite again, else 1.
     """
-    from chimera.callback.state.checkpoint import Checkpoints, StepSnapshot
-    from chimera.callback.state.guard import NanGuard, read_batches, shortened
-    from chimera.callback.state.loop_control import Until, ValidationSchedule
-    from chimera.callback.state.randomness import StatelessRandomness
-    from chimera.config.settings import in_steps
+    from chimera.callback.state.guard import shortened
     from chimera.rundir.checkpoint_io import load
-    from chimera.train.callbacks import make_part_callbacks
     from chimera.train.console import say
     from chimera.train.restore import restore
-    from chimera.train.trainer import build_trainer
 
     facts = read(file)
-    directory = RunDir(file.parent)
-    state = directory.path / facts["state"]
+    state = file.parent / facts["state"]
     at = load(state)["global_step"]
     if at != facts["step"] - 1:
         raise UserError(f"replay={file}: {state} is of step {at}, a later report's; keep it aside")
     # The trainer loads the state.
-    run = restore(directory, None, trust=trust, training=True)
-    task = run.task
+    run = restore(RunDir(file.parent), None, trust=trust, training=True)
+    now = _repeat(run, facts, file, state)
+    if now is None:
+        say(f"not reproduced: step {facts['step']} is finite this time")
+        return 1
+    say("\n  ".join(shortened({**now, "state": facts["state"]}, file)))
+    differing = [key for key in SAME if now[key] != facts[key]]
+    if now["kind"] != facts["kind"]:
+        say(f"not reproduced: then {facts['what']}, now {now['what']}")
+        return 1
+    detail = f" (differs in {', '.join(differing)})" if differing else ", to the bit"
+    say(f"reproduced: {now['what']} at step {now['step']}{detail}")
+    return 0
+
+
+def _repeat(run: Restored, facts: dict[str, Any], file: Path, state: Path) -> dict[str, Any] | None:
+    """Train the step of a report in a folder for a while.
+
+    Args:
+        run: of the report, without weights.
+        facts: of the report.
+        file: of the report, beside which its batches are.
+        state: the checkpoint of before the step.
+
+    Returns:
+        The facts of the new report; None if the step is finite.
+    """
+    from chimera.callback.state.checkpoint import Checkpoints, StepSnapshot
+    from chimera.callback.state.guard import NanGuard, read_batches
+    from chimera.callback.state.loop_control import Until, ValidationSchedule
+    from chimera.callback.state.randomness import StatelessRandomness
+    from chimera.config.settings import in_steps
+    from chimera.train.callbacks import make_part_callbacks
+    from chimera.train.trainer import build_trainer
+
     settings = in_steps(run.settings, facts["batches_an_epoch"])
-    task.total_steps = settings.max_steps
-    batches = read_batches(file)
+    run.task.total_steps = settings.max_steps
+    loader = Recorded(read_batches(file), facts["batches_an_epoch"])
     with tempfile.TemporaryDirectory() as scratch:
         again = RunDir(Path(scratch))
         again.checkpoints.mkdir()
-        shutil.copy(directory.path / "config.yaml", again.path)  # for the guard's report
+        shutil.copy(file.parent / "config.yaml", again.path)  # for the guard's report
         callbacks = [
             StatelessRandomness(seed=run.config["seed"]),
             *make_part_callbacks(run.config),
@@ -150,20 +179,9 @@ def replay(file: Path, *, trust: bool = False) -> int:
         ]
         trainer = build_trainer(run.config["precision"], settings, again, [], callbacks)
         if settings.compile:
-            compile_model(task.model)
+            compile_model(run.task.model)
         try:
-            loader = Recorded(batches, facts["batches_an_epoch"])
-            trainer.fit(task, loader, ckpt_path=state, weights_only=True)
+            trainer.fit(run.task, loader, ckpt_path=state, weights_only=True)
         except NotFiniteError:
-            now = read(next(again.path.glob("nan_report-*.json")))
-        else:
-            say(f"not reproduced: step {facts['step']} is finite this time")
-            return 1
-    say("\n  ".join(shortened({**now, "state": facts["state"]}, file)))
-    differing = [key for key in SAME if now[key] != facts[key]]
-    if now["kind"] != facts["kind"]:
-        say(f"not reproduced: then {facts['what']}, now {now['what']}")
-        return 1
-    detail = f" (differs in {', '.join(differing)})" if differing else ", to the bit"
-    say(f"reproduced: {now['what']} at step {now['step']}{detail}")
-    return 0
+            return read(next(again.path.glob("nan_report-*.json")))
+    return None
