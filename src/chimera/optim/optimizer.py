@@ -13,6 +13,7 @@ module multiplies the rate of some of its own parameters (LoRA+); each factor is
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,6 @@ class Group:
         weight_decay: 0 in a group of `undecayed` parameters.
         parameters: in the order of the model.
         undecayed: names, without modules, of the parameters that decay leaves alone; else empty.
-        places: of each parameter among the trained parameters of the model.
     """
 
     component: str
@@ -44,7 +44,6 @@ class Group:
     weight_decay: float
     parameters: list[nn.Parameter]
     undecayed: tuple[str, ...] = ()
-    places: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -107,22 +106,20 @@ def groups(model: nn.Module, settings: Optim) -> list[Group]:
     """
     owner = components(model)
     exempt = undecayed(model)
-    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     factors = rate_factors(model)
-    members: dict[tuple[str, bool, float], list[int]] = {}
-    for place, (name, _) in enumerate(trained):
-        key = owner[name], name in exempt, factors.get(name, 1.0)
-        members.setdefault(key, []).append(place)
+    members = defaultdict[tuple[str, bool, float], dict[str, nn.Parameter]](dict)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            members[owner[name], name in exempt, factors.get(name, 1.0)][name] = parameter
     return [
         Group(
             component,
             settings.lr * settings.rates.get(component, 1.0) * factor,
             0.0 if alone else settings.decays.get(component, settings.weight_decay),
-            [trained[place][1] for place in places],
-            tuple(dict.fromkeys(trained[p][0].rpartition(".")[2] for p in places if alone)),
-            tuple(places),
+            list(found.values()),
+            tuple(dict.fromkeys(name.rpartition(".")[2] for name in found if alone)),
         )
-        for (component, alone, factor), places in members.items()
+        for (component, alone, factor), found in members.items()
     ]
 
 

@@ -183,7 +183,6 @@ class Restored:
     """A run that was brought back.
 
     Args:
-        directory: of the run.
         config: of the run.
         settings: of its trainer; torch has as many threads as they say.
         tokenizer: of the run.
@@ -191,7 +190,6 @@ class Restored:
         step: optimiser steps taken by the checkpoint; 0 without one.
     """
 
-    directory: RunDir
     config: dict[str, Any]
     settings: Settings
     tokenizer: Tokenizer
@@ -236,7 +234,7 @@ def restore(
             raise UserError(f"{path} does not fit the run's config.yaml: {why}") from error
         check_fields(saved, {"global_step": int}, path)
         step = saved["global_step"]
-    return Restored(directory, config, settings, tokenizer, task, step)
+    return Restored(config, settings, tokenizer, task, step)
 
 
 def checkpoint(directory: RunDir, config: dict[str, Any], which: Which | Path) -> Path:

@@ -11,13 +11,9 @@ import lightning.pytorch as pl
 import torch
 from hydra.utils import instantiate
 from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.pytorch import profilers
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.precision import MixedPrecision
-from lightning.pytorch.profilers import (
-    AdvancedProfiler,
-    PyTorchProfiler,
-    SimpleProfiler,
-)
 
 from chimera import world
 from chimera.callback import find, with_method
@@ -39,9 +35,9 @@ PASSED_THROUGH = (
 )
 #: Lightning's profilers, which write `*-profile*` into the run's directory.
 PROFILERS: dict[str, Any] = {
-    "simple": SimpleProfiler,
-    "advanced": AdvancedProfiler,
-    "pytorch": PyTorchProfiler,
+    "simple": profilers.SimpleProfiler,
+    "advanced": profilers.AdvancedProfiler,
+    "pytorch": profilers.PyTorchProfiler,
 }
 
 
