@@ -95,11 +95,13 @@ class Numbers(Tokenizer):
         return cls()
 
 
-def packed(folder: Path, ids: np.ndarray) -> PackedTokens:
-    """A split of these ids."""
-    file = folder / "tokens.bin"
-    file.write_bytes(ids.astype("<u2").tobytes())
-    return PackedTokens((file,), "<u2")
+def packed(folder: Path, ids: np.ndarray, size: int = 1 << 20) -> PackedTokens:
+    """A split of these ids, in files of at most `size` of them."""
+    files = []
+    for start in range(0, len(ids), size):
+        files.append(folder / f"{start}.bin")
+        files[-1].write_bytes(ids[start : start + size].astype("<u2").tobytes())
+    return PackedTokens(tuple(files), "<u2")
 
 
 def bert_vocabulary(folder: Path) -> Path:

@@ -19,7 +19,6 @@ from chimera.data.batch.loader import ResumableLoader
 from chimera.data.batch.mlm import MaskedBlocks, Masking, MLMDataModule
 from chimera.data.batch.order import Purpose, stream
 from chimera.data.corpus.base import Data
-from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
 from chimera.task.language import unigram_perplexity
@@ -233,12 +232,8 @@ def test_a_saved_test_split_is_read_at_any_length(
     """A large one is referred to in place of copied; its files may be several."""
     if referred:
         monkeypatch.setattr(stored, "LARGEST_COPY", 10)
-    ids = np.arange(75, dtype="<u2")
-    files = []
-    for start in range(0, 75, size):
-        files.append(tmp_path / f"{start}.bin")
-        files[-1].write_bytes(ids[start : start + size].tobytes())
-    prepared = Prepared(Numbers(), {"test": PackedTokens(tuple(files), "<u2")}, {})
+    row = packed(tmp_path, np.arange(75), size)
+    prepared = Prepared(Numbers(), {"test": row}, {})
     module = causal.CausalDataModule(settings(), small_piece(), prepared=prepared)
     module.save_test(tmp_path / "test.npz")
     assert ("ids" in np.load(tmp_path / "test.npz").files) != referred
@@ -247,7 +242,7 @@ def test_a_saved_test_split_is_read_at_any_length(
         again.load_test(tmp_path / "test.npz")
         targets = [t for batch in again.test_dataloader() for t in batch["targets"].tolist()]
         assert targets == list(range(1, 75))
-    files[0].write_bytes(ids[:3].tobytes())
+    packed(tmp_path, np.arange(3))
     again = causal.CausalDataModule(settings(), small_piece())
     again.load_test(tmp_path / "test.npz")
     if referred:

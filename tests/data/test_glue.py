@@ -69,12 +69,6 @@ def test_a_lone_quote_in_tsv_and_a_quoted_comma_in_csv_stay_in_the_field(tmp_pat
     assert found[1].first == 'Él dijo "sí".'
 
 
-def broken(folder: Path, name: str, text: str) -> Path:
-    (folder / "CoLA").mkdir(exist_ok=True)
-    (folder / "CoLA" / name).write_text(text)
-    return folder
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -87,8 +81,7 @@ def broken(folder: Path, name: str, text: str) -> Path:
     ],
 )
 def test_a_broken_file_gives_one_line(text: str, says: str, tmp_path: Path) -> None:
-    cola(tmp_path)
-    broken(tmp_path, "train.tsv", text)
+    (cola(tmp_path) / "CoLA/train.tsv").write_text(text)
     with pytest.raises(UserError, match=says) as error:
         Glue(task="cola", path=str(tmp_path)).examples()
     assert "\n" not in str(error.value)

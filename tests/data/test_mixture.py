@@ -16,7 +16,7 @@ from chimera.data.corpus.text import Text
 from chimera.data.encode.packing import MixedTokens, PackedTokens
 from chimera.data.encode.prepare import Prepared, prepare
 from chimera.errors import UserError
-from tests.data.kit import Numbers, small_piece, splits_of
+from tests.data.kit import Numbers, packed, small_piece, splits_of
 from tests.data.test_splits import long, write
 
 
@@ -54,12 +54,11 @@ def test_whole_passes_take_every_block_and_incomplete_ones_others_in_each_epoch(
 
 def rows(folder: Path, *sizes: int) -> tuple[PackedTokens, ...]:
     """Rows whose ids tell their source: thousands, and their position."""
-    found = []
-    for number, size in enumerate(sizes):
-        file = folder / f"{number}.bin"
-        file.write_bytes((1000 * (number + 1) + np.arange(size)).astype("<u2").tobytes())
-        found.append(PackedTokens((file,), "<u2"))
-    return tuple(found)
+    folders = [folder / str(number) for number in range(len(sizes))]
+    for each in folders:
+        each.mkdir()
+    ids = (1000 * number + np.arange(size) for number, size in enumerate(sizes, 1))
+    return tuple(map(packed, folders, ids))
 
 
 def starts(batch) -> list[int]:

@@ -28,10 +28,11 @@ from tests.data.kit import (
     Toy,
     bert_vocabulary,
     divide,
+    packed,
     sentences,
     small_piece,
     splits_of,
-)
+)  # fmt: skip
 
 
 class Killed(Listed):
@@ -79,12 +80,8 @@ def test_rows_are_the_documents(tmp_path: Path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("count", [99, 100, 101, 250, 1000])
 def test_files_are_sliced_like_one_array(count: int, tmp_path: Path) -> None:
-    ids = np.arange(count, dtype="<u2")
-    files = []
-    for start in range(0, count, 100):
-        files.append(tmp_path / f"{start}.bin")
-        files[-1].write_bytes(ids[start : start + 100].tobytes())
-    tokens = PackedTokens(tuple(files), "<u2")
+    ids = np.arange(count)
+    tokens = packed(tmp_path, ids, size=100)
     assert len(tokens) == len(tokens.ids) == count
     for start, stop in ((0, 5), (95, 105), (90, 400), (99, 100), (0, 5000), (7, 7), (2000, 2009)):
         assert tokens.ids[start:stop].tolist() == ids[start:stop].tolist()

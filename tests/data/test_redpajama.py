@@ -1,6 +1,7 @@
 """RedPajama-V2 from its lists and compressed JSON lines, on shards of the same form."""
 
 import gzip
+import io
 import json
 import shutil
 from pathlib import Path
@@ -85,21 +86,12 @@ def test_a_file_that_arrives_in_part_is_fetched_again(tmp_path: Path, monkeypatc
     whole = "\n".join(sentences(3)).encode()
     answers = [whole[:7], whole]
 
-    class Answer:
-        def __init__(self, _url: str, timeout: int) -> None:
-            self.headers = {"Content-Length": str(len(whole))}
-            self.rest = answers.pop(0)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_) -> None: ...
-
-        def read(self, _size: int) -> bytes:
-            rest, self.rest = self.rest, b""
-            return rest
+    class Answer(io.BytesIO):
+        headers = {"Content-Length": str(len(whole))}  # noqa: RUF012
 
     monkeypatch.setattr(redpajama, "_PAUSE", 0.0)
-    monkeypatch.setattr(redpajama.urllib.request, "urlopen", Answer)
+    monkeypatch.setattr(
+        redpajama.urllib.request, "urlopen", lambda *_, **__: Answer(answers.pop(0))
+    )
     assert redpajama.fetched(tmp_path, "http://server/a.txt").read_bytes() == whole
     assert not answers

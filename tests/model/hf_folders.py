@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer as Fast
 from tokenizers import models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
-from transformers import models as theirs
 
 WORDS = ["the", "a", "cat", "dog", "sees", "likes", "big", "red", "one", "house", "tree", "and"]
 WORDS += ["under", "runs", "sleeps"]
@@ -21,33 +20,17 @@ SHAPE: dict[str, Any] = {
     "intermediate_size": 48,
     "max_position_embeddings": 66,
 }
-#: Model type → configuration, model, special tokens at start, middle and end of texts.
-KINDS: dict[str, tuple[Any, Any, tuple[str, str, str]]] = {
-    "bert": (
-        theirs.bert.BertConfig,
-        theirs.bert.BertForMaskedLM,
-        ("[CLS]", "[SEP]", "[SEP]"),
-    ),
-    "roberta": (
-        theirs.roberta.RobertaConfig,
-        theirs.roberta.RobertaForMaskedLM,
-        ("<s>", "</s> </s>", "</s>"),
-    ),
-    "deberta": (
-        theirs.deberta_v2.DebertaV2Config,
-        theirs.deberta_v2.DebertaV2ForMaskedLM,
-        ("[CLS]", "[SEP]", "[SEP]"),
-    ),
-    "llama": (theirs.llama.LlamaConfig, theirs.llama.LlamaForCausalLM, ("<s>", "<s>", "")),
+#: Model type → names of classes in transformers, special tokens at start, middle, end of texts.
+KINDS: dict[str, tuple[str, str, tuple[str, str, str]]] = {
+    "bert": ("Bert", "MaskedLM", ("[CLS]", "[SEP]", "[SEP]")),
+    "roberta": ("Roberta", "MaskedLM", ("<s>", "</s> </s>", "</s>")),
+    "deberta": ("DebertaV2", "MaskedLM", ("[CLS]", "[SEP]", "[SEP]")),
+    "llama": ("Llama", "CausalLM", ("<s>", "<s>", "")),
 }
 ENCODERS = ("bert", "roberta", "deberta")
 MORE: dict[str, dict[str, Any]] = {
-    "deberta": {
-        "relative_attention": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "position_buckets": 8,
-        "type_vocab_size": 0,
-    },
+    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
+    | {"type_vocab_size": 0},
     "roberta": {"type_vocab_size": 1},
     "llama": {"num_key_value_heads": 1},
 }
@@ -55,7 +38,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 def folder(kind: str, to: Path) -> Path:
     """Save a model of this type with its tokenizer, as users have it on disk."""
-    config, model, around = KINDS[kind]
+    name, head, around = KINDS[kind]
     special = ["<pad>", "<unk>", *dict.fromkeys(" ".join(around).split())]
     special += [] if kind == "llama" else ["<mask>"]
     vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
@@ -73,10 +56,11 @@ def folder(kind: str, to: Path) -> Path:
         names |= {"bos_token": "<s>"}
     else:
         names |= {"cls_token": start, "sep_token": end, "mask_token": "<mask>"}
-    PreTrainedTokenizerFast(tokenizer_object=fast, **names).save_pretrained(to)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=fast, **names).save_pretrained(to)
     torch.manual_seed(0)
     shape = {**SHAPE, **MORE.get(kind, {}), "vocab_size": len(vocabulary), "pad_token_id": 0}
-    made = model(config(**shape))
+    config = getattr(transformers, f"{name}Config")(**shape)
+    made = getattr(transformers, f"{name}For{head}")(config)
     for parameter in made.parameters():  # with small initial weights, errors would not show
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.2)
