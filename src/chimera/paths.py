@@ -22,7 +22,7 @@ def _checkout() -> Path | None:
 #: The checkout; None if the package was installed from a wheel.
 CHECKOUT = _checkout()
 #: The checkout, or the current folder without one.
-ROOT = CHECKOUT or Path.cwd()
+ROOT = CHECKOUT or Path()
 #: Folders of the configuration groups and of the papers' tables: of the checkout, or shipped.
 CONF, EXPERIMENTS = ((CHECKOUT or PACKAGE) / name for name in ("conf", "experiments"))
 #: Variable of the environment that holds the folders of configuration that the user named.
@@ -52,7 +52,7 @@ def home() -> Path:
 
 def runs_root() -> Path:
     """Folder of all runs: `CHIMERA_RUNS` if it is set, else `runs/` below `home`."""
-    return Path(os.environ.get("CHIMERA_RUNS") or home() / "runs")
+    return Path(os.environ.get("CHIMERA_RUNS") or home() / "runs").expanduser()
 
 
 def cache_root() -> Path:
@@ -63,7 +63,7 @@ def cache_root() -> Path:
 def records_roots() -> list[Path]:
     """Folders with records of runs: that of `CHIMERA_RECORDS`, else two below `home`."""
     named = os.environ.get("CHIMERA_RECORDS")
-    return [Path(named)] if named else [home() / "experiments", home() / "records"]
+    return [Path(named).expanduser()] if named else [home() / "experiments", home() / "records"]
 
 
 def config_folders() -> list[Path]:

@@ -38,6 +38,17 @@ def test_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in shown for word in ("mixer", "retnet", "train.py -m", "scale", "smoke"))
 
 
+def test_a_removed_folder_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir("gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["export", "run=/nowhere", "to=x"]) == 2
+    assert capsys.readouterr().err == "error: the current folder was removed; cd to another one\n"
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"chimera {VERSION}\n"

@@ -132,7 +132,14 @@ def test_a_finished_run_is_extended_to_the_bits_of_the_longer_run(
     assert (run / "run-8.json").read_text() == before
     done = digest(run)
     assert main(command) == 0  # the same command again shows the run
-    assert "done already" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "done already" in said
+    assert "other text" not in said
+    text = (there / "text.txt").read_text()
+    (there / "text.txt").write_text(f"{text}\n\nOne more.")
+    assert main(command) == 0
+    assert "it was trained on other text than its settings give now" in capsys.readouterr().err
+    (there / "text.txt").write_text(text)
     assert digest(run) == done
     # It is neither the run of 8 steps nor the one of 12.
     for steps in (SHORT, LONGER):

@@ -71,6 +71,11 @@ def exit_code(run: Callable[[], Any]) -> int:
         logging.getLogger(name).setLevel(logging.ERROR)
     with outlasting_output():
         try:
+            os.getcwd()
+        except FileNotFoundError:
+            _say("the current folder was removed; cd to another one")
+            return 2
+        try:
             return int(run() or 0)
         except UserError as error:
             _say(_shortened(one_line(error)))

@@ -11,8 +11,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from chimera.config.hydra_calls import make
 from chimera.config.start_model import location
 from chimera.rundir.directory import RunDir, open_run
+from chimera.rundir.identity import ADVICE
 from chimera.train.build import build_data, build_task
 from chimera.train.callbacks import make_callbacks
 from chimera.train.console import quiet, report, say
@@ -49,9 +51,23 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
         directory, config_extended, done = find_run(config, ranks)
         if done:
             say(f"done already: {directory.path}  (overwrite=true starts it over)")
+            if ranks.first and text_has_changed(config["data"], directory.record()):
+                say(f"it was trained on other text than its settings give now: {ADVICE}")
             report(directory.record(), directory.path)
             return directory.record()
         return _train(directory, config_extended, overrides, ranks)
+
+
+def text_has_changed(data: dict[str, Any], record: dict[str, Any]) -> bool:
+    """Whether the text that a finished run was trained on is another one by now.
+
+    Args:
+        data: node of its configuration.
+        record: of the run.
+    """
+    facts = record.get("data")
+    known = facts.get("corpus_sha256") if isinstance(facts, dict) else None
+    return known is not None and make(data).fingerprint() != known
 
 
 def find_run(config: dict[str, Any], ranks: Ranks) -> tuple[RunDir, dict[str, Any], bool]:

@@ -177,23 +177,21 @@ class Steps(Callback):
 
     def _of_all(self) -> tuple[dict[str, float], int]:
         """Means over the predictions of the step, and its tokens, of all processes."""
-        values: dict[str, list[Tensor]] = {}
+        pairs: dict[str, list[tuple[Tensor, Any]]] = {}
         for output in self._micro:
-            named = {"loss": output["task_loss"], "accuracy": output["accuracy"]}
+            values = {"loss": output["task_loss"], "accuracy": output["accuracy"]}
             for part in ("aux", "stats"):
-                named |= {f"{part}/{key}": value for key, value in output[part].items()}
-            for name, value in named.items():
-                values.setdefault(name, []).append(value.detach().float())
-        counts = [output.get("count", 1.0) for output in self._micro]
+                values |= {f"{part}/{key}": value for key, value in output[part].items()}
+            for name, value in values.items():
+                pairs.setdefault(name, []).append((value, output.get("count", 1.0)))
         # One copy from the device for all numbers.
-        means = torch.stack([_mean(each, counts) for each in values.values()]).tolist()
+        means = torch.stack([_mean(each) for each in pairs.values()]).tolist()
+        tokens: float = self._tokens
         if reduce.participants() > 1:
-            count = sum(map(float, counts))
-            *sums, total, tokens = reduce.totals([*(m * count for m in means), count, self._tokens])
-            return dict(zip(values, (each / (total or 1) for each in sums), strict=True)), int(
-                tokens
-            )
-        return dict(zip(values, means, strict=True)), self._tokens
+            count = sum(float(count) for _, count in pairs["loss"])
+            *sums, total, tokens = reduce.totals([*(m * count for m in means), count, tokens])
+            means = [each / (total or 1) for each in sums]
+        return dict(zip(pairs, means, strict=True)), int(tokens)
 
 
 def log_at_global_step(logger: Any, trainer: pl.Trainer) -> None:
@@ -215,13 +213,13 @@ def _factor(trainer: pl.Trainer, rates: dict[str, float]) -> float:
     return rates[first["name"]] / float(first["initial_lr"])
 
 
-def _mean(values: list[Tensor], counts: list[Any]) -> Tensor:
+def _mean(pairs: list[tuple[Tensor, Any]]) -> Tensor:
     """Mean of the values of micro-batches, each counted as often as it has predictions."""
+    values = torch.stack([value.detach().float() for value, _ in pairs])
     if len(values) == 1:  # a step of another task may count no predictions
         return values[0]
-    stacked = torch.stack(values)
-    weights = torch.stack([torch.as_tensor(n, device=stacked.device) for n in counts]).float()
-    return (stacked * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+    weights = torch.stack([torch.as_tensor(n, device=values.device) for _, n in pairs]).float()
+    return (values * weights).sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 #: Columns of steps.csv: exactly the fields of TITAN Table 5 (SPEC T5).
