@@ -132,6 +132,10 @@ PLAIN: list[tuple[str, list[str]]] = [
     (f"{COUNTER} +callbacks.mine.evry=2", ["mine.evry is no argument of", "Counter; did you mean"]),
     ("+callbacks.mine._target_=tests.nowhere.Counter", ["is not available"]),
     (
+        "+callbacks.mine._target_=lightning.pytorch.callbacks.EarlyStopping",
+        ["EarlyStopping needs monitor; write +callbacks.mine.monitor="],
+    ),
+    (
         "+callbacks.mine._target_=my.Class",
         ["callbacks.mine._target_=my.Class is not available: No module named 'my'", "PYTHONPATH=."],
     ),

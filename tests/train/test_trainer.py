@@ -206,6 +206,25 @@ def test_a_callback_that_stops_early_ends_the_run_well(here: Path) -> None:
     assert "test/loss" in record(here / "early")["metrics"]
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["lightning.pytorch.callbacks.EarlyStopping", "monitor=val/nope"], "val/nope"),
+        (["lightning.pytorch.callbacks.Timer", "duration=x"], "Timer cannot be made: "),
+        (["os.system", "command=true"], "os.system cannot be made: "),
+        (["collections.Counter"], "collections.Counter makes no callback of Lightning"),
+    ],
+)
+def test_a_callback_of_others_that_refuses_is_one_line(
+    words: list[str], line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, *more = words
+    given = [f"+callbacks.mine.{word}" for word in (f"_target_={target}", *more)]
+    assert main([*OWN, *given, "trainer.max_steps=8", f"run_dir=refused-{target}"]) == 2
+    (error,) = [text for text in capsys.readouterr().err.splitlines() if "error: " in text]
+    assert line in error
+
+
 def test_max_time_stops_the_run_after_a_step_and_a_larger_one_resumes_it(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

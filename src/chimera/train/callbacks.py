@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
+from hydra.errors import InstantiationException
+
 from chimera.config.groups import ZOO
 from chimera.config.hydra_calls import make
-from chimera.errors import UserError
+from chimera.errors import UserError, one_line
 from chimera.rundir.identity import EXTENDED
 
 #: Each of these names has to come before the next; others may stand between them.
@@ -94,8 +96,26 @@ def make_callbacks(config: Mapping[str, Any]) -> list[Any]:
     """
     from chimera.train.restore import RatesOfSchedule
 
-    first, *others = [make(node) for _, node in nodes(config)]
+    first, *others = [_made(where, node) for where, node in nodes(config)]
     return [first, *([RatesOfSchedule()] if EXTENDED in config else []), *others]
+
+
+def _made(where: str, node: dict[str, Any]) -> Any:
+    """A callback.
+
+    Raises:
+        UserError: its class refuses the arguments, or makes something else.
+    """
+    from lightning.pytorch.callbacks import Callback
+
+    try:
+        callback = make(node)
+    except InstantiationException as error:
+        why = one_line(error.__cause__ or error)[:300]
+        raise UserError(f"{where}: {node['_target_']} cannot be made: {why}") from error
+    if not isinstance(callback, Callback):
+        raise UserError(f"{where}: {node['_target_']} makes no callback of Lightning")
+    return callback
 
 
 def make_part_callbacks(config: Mapping[str, Any]) -> list[Any]:

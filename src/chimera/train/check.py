@@ -230,14 +230,18 @@ def _check_foreign(where: str, node: dict[str, Any]) -> None:
         why = one_line(error)
         path = "; PYTHONPATH=. finds modules of this folder" if "No module" in why else ""
         raise UserError(f"{where}._target_={target} is not available: {why}{path}") from error
-    if any(p.kind is p.VAR_KEYWORD for p in taken.values()):
-        return
+    free = any(p.kind is p.VAR_KEYWORD for p in taken.values())
     for key in node:
-        if key not in RESERVED and key not in taken:
+        if key not in RESERVED and key not in taken and not free:
             raise UserError(
                 f"{where}.{key} is no argument of {target}{nearest(key, taken)}"
                 f" (it has {', '.join(taken) or 'none'})"
             )
+    for key, argument in taken.items():
+        named = argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
+        given = {key, "_args_"} & set(node) or key == "save_dir"
+        if named and argument.default is argument.empty and not given:
+            raise UserError(f"{where}: {target} needs {key}; write +{where}.{key}=…")
 
 
 def wandb_tags(params: Mapping[str, Any]) -> list[str]:

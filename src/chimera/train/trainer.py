@@ -14,6 +14,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch import profilers
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from chimera import world
 from chimera.callback import find, with_method
@@ -165,7 +166,8 @@ def fit(
 
     Raises:
         Interrupted: after Ctrl-C, SIGTERM, SIGHUP or `trainer.max_time`, when all is saved.
-        UserError: the checkpoint holds something else than this run's state.
+        UserError: the checkpoint holds something else than this run's state, or a callback of
+            Lightning refuses its settings.
     """
     if settings.compile:
         compile_model(task.model)
@@ -173,9 +175,12 @@ def fit(
         trainer.fit(task, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except UserError:
         raise
-    except DAMAGE as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        if not any(frame.filename.endswith("checkpoint_connector.py") for frame in frames):
+    except (*DAMAGE, MisconfigurationException) as error:
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        refused = isinstance(error, RuntimeError | MisconfigurationException)
+        if refused and "lightning/pytorch/callbacks/" in files[-1]:  # such as an unknown monitor
+            raise UserError(one_line(error)[:500]) from error
+        if not any(file.endswith("checkpoint_connector.py") for file in files):
             raise
         raise UserError(
             f"{checkpoint} holds something else than the state of this run"
