@@ -390,7 +390,10 @@ def test_one_line_exit_2_nothing_written(
 
 
 #: One per stage of the checks; the light ones are over before torch is loaded.
-LIGHT = [["mixer=retnett"], ["+optim.lrr=1"], ["optim.lr=fast"], ["data=text", "data.path=/no"]]
+LIGHT = [
+    *(["mixer=retnett"], ["mixer.windw=3"], ["+optim.lrr=1"], ["optim.lr=fast"]),
+    ["data=text", "data.path=/no"],
+]
 HEAVY = [["mixer=retnet", "position=alibi"], ["mixer.kv_heads=two"]]
 
 
@@ -430,4 +433,4 @@ def test_what_can_be_known_early_is_said_before_torch_is_loaded() -> None:
     lines += [words for words, says in PLAIN if any("is not allowed" in text for text in says)]
     done = subprocess.run([sys.executable, "-c", EARLY, *lines], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(lines) == done.stderr.count("error: ") == 11
+    assert len(lines) == done.stderr.count("error: ") == 12

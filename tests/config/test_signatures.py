@@ -1,7 +1,8 @@
-"""What is read from the source of a slow class is what importing it says."""
+"""What is read from the source of a class is what importing it says."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -17,12 +18,12 @@ from chimera.paths import CONF
 
 
 def targets() -> list[str]:
-    """Every class or function that conf/ names and whose module imports torch."""
+    """Every class or function of this package that conf/ names."""
     found: set[str] = set()
 
     def walk(node: object) -> None:
         if isinstance(node, dict):
-            if str(node.get("_target_")).startswith(schema.SLOW):
+            if str(node.get("_target_")).startswith("chimera."):
                 found.add(node["_target_"])
             for inner in node.values():
                 walk(inner)
@@ -45,6 +46,9 @@ def test_reading_is_as_good_as_importing(target: str, monkeypatch: pytest.Monkey
     assert schema.keywords(target) is None  # imported by now
     monkeypatch.setattr(schema, "sys", SimpleNamespace(modules={}))  # as if nothing were imported
     read = schema.keywords(target)
+    if dataclasses.is_dataclass(known):
+        assert read is None  # of settings, which are quick to import
+        return
     assert read is not None
     assert read.keys() == expected.keys()
     same = {key for key, hint in read.items() if repr(hint) == repr(expected[key])}

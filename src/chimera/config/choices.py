@@ -72,11 +72,6 @@ def is_experiment(group: str) -> bool:
     return not is_part(group.partition("@")[0])
 
 
-def is_top_level(group: str) -> bool:
-    """Whether a group is neither inside a composite nor a table of experiments."""
-    return "/" not in group and "@" not in group
-
-
 @cache
 def select(overrides: tuple[str, ...]) -> Selection:
     """Resolve group overrides to options and files."""
@@ -171,8 +166,8 @@ def _of_parts(chosen: Selection) -> dict[str, str]:
     They are under `with:` in its YAML: `mixer=best_combo` is defined with ALiBi.
     """
     options: dict[str, str] = {}
-    for group, _, node in chosen.files:
-        options |= (node.get(COMPANIONS) or {}) if is_top_level(group) else {}
+    for _, _, node in chosen.files:
+        options |= node.get(COMPANIONS) or {}
     return options
 
 

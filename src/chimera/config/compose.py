@@ -32,16 +32,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera import dotted
-from chimera.config import precision, start_model, tables
-from chimera.config.choices import (
-    configuration,
-    implied_choices,
-    is_experiment,
-    is_top_level,
-    scale_of,
-    select,
-)
-from chimera.config.groups import groups
+from chimera.config import choices, precision, start_model, tables
+from chimera.config.groups import groups, is_part
 from chimera.config.hydra_calls import one_line
 from chimera.config.overrides import CommandLine, read, refuse_unknown, set_values
 from chimera.config.scale import apply_debug, apply_scale, drop_unused_preset_keys
@@ -65,9 +57,9 @@ def compose(overrides: Sequence[str]) -> DictConfig:
             `init_from`.
     """
     line = read(overrides)
-    start, source, choices = _all_choices(line)
-    cfg = configuration(choices)
-    chosen = select(choices)
+    start, source, chosen_options = _all_choices(line)
+    cfg = choices.configuration(chosen_options)
+    chosen = choices.select(chosen_options)
     known_keys = set(chosen.part_keys())
     set_values(cfg, line, known_keys)
     drop_unused_preset_keys(cfg, chosen, known_keys)
@@ -77,7 +69,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
     for key in ("ckpt_path", "task.teacher"):
         check_value(key, dotted.get(cfg, key), str | None)
     _name_choices(cfg, chosen.options)
-    apply_scale(cfg, scale_of(chosen), set(line.settings))
+    apply_scale(cfg, choices.scale_of(chosen), set(line.settings))
     if cfg.table and "optim.lr" not in line.settings:
         rate = tables.chosen_rate(cfg.table.name, cfg.table.row, cfg.choices.scale)
         cfg.optim.lr = rate or cfg.optim.lr
@@ -116,10 +108,10 @@ def _all_choices(
     line: CommandLine,
 ) -> tuple[str | None, start_model.Source | None, tuple[str, ...]]:
     """Value of `init_from`, its Chimera model if it names one, all choices with implied ones."""
-    start = start_model.start_model(select(tuple(line.choices)), line)
+    start = start_model.start_model(choices.select(tuple(line.choices)), line)
     source = _source(start, line.texts) if start else None
-    choices = [*start_model.source_choices(source, start, line.settings), *line.choices]
-    return start, source, implied_choices(choices, line.settings)
+    given = [*start_model.source_choices(source, start, line.settings), *line.choices]
+    return start, source, choices.implied_choices(given, line.settings)
 
 
 def _source(start: str, overrides: Sequence[str]) -> start_model.Source | None:
@@ -172,11 +164,7 @@ def _composed(overrides: tuple[str, ...]) -> dict[str, Any]:
 def _name_choices(cfg: DictConfig, options: Mapping[str, str]) -> None:
     """Write the choices, the table's row and the code's `numerics` into the configuration."""
     with open_dict(cfg):
-        cfg.choices = {
-            group: option
-            for group, option in options.items()
-            if is_top_level(group) and not is_experiment(group)
-        }
+        cfg.choices = {group: option for group, option in options.items() if is_part(group)}
         if several := [o for group, o in options.items() if group.startswith("logger@")]:
             cfg.choices.logger = ",".join(several)
         cfg.table = _table(options, cfg.table)
@@ -189,7 +177,7 @@ def _table(options: Mapping[str, str], node: Any) -> dict[str, Any] | None:
     Raises:
         UserError: a table is chosen without a row, which only a sweep may do.
     """
-    chosen = [(group, option) for group, option in options.items() if is_experiment(group)]
+    chosen = [(g, option) for g, option in options.items() if choices.is_experiment(g)]
     if rows := [each for each in chosen if "/" in each[0]]:
         return {"name": rows[-1][0], "row": rows[-1][1], **(node or {})}
     if not chosen:

@@ -86,7 +86,7 @@ def configuration(folder: Path) -> dict[str, Any]:
             f" {config['model_type']}; init_from={folder} wraps the model of transformers"
         )
     model = defaults()["model"]
-    shape = composed("model", model) | {
+    shape = {
         "dim": int(config["hidden_size"]),
         "depth": depth,
         "heads": _heads(config),
@@ -95,7 +95,8 @@ def configuration(folder: Path) -> dict[str, Any]:
         "embedding_scale": "none",
         "qk_norm": any(name.endswith(".q_norm.weight") for name in known),
     }
-    chosen |= {"model": (model, shape), "quant": ("none", composed("quant", "none"))}
+    chosen["model"] = model, composed("model", model, shape)
+    chosen["quant"] = "none", composed("quant", "none")
     for group, (_, made) in chosen.items():
         check_node(group, made)
     return {
@@ -133,7 +134,7 @@ def _of_layer(group: str, config: Mapping[str, Any], layer: int) -> tuple[str, d
     for name, target in _speakers(group):
         settings = target.hf_settings(config, layer)
         if settings is not None:
-            return name, merged(composed(group, name), settings)
+            return name, composed(group, name, settings)
     return "none", composed(group, "none") if "none" in groups()[group] else {}
 
 
@@ -152,13 +153,8 @@ def _speakers(group: str) -> list[tuple[str, Any]]:
     return [(name, target) for target, name in found.items()]
 
 
-def composed(group: str, name: str) -> dict[str, Any]:
-    """Node of an option with the nodes of its parts."""
-    made: Any = OmegaConf.to_container(choices.configuration((f"{group}={name}",))[group])
-    return cast(dict[str, Any], made)
-
-
-def merged(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of `other` in place of those of `base`, also inside nodes."""
-    made: Any = OmegaConf.to_container(OmegaConf.merge(base, other))
+def composed(group: str, name: str, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Node of an option with the nodes of its parts, and with other values of some settings."""
+    node = choices.configuration((f"{group}={name}",))[group]
+    made: Any = OmegaConf.to_container(OmegaConf.merge(node, own or {}))
     return cast(dict[str, Any], made)

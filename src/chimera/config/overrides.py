@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,30 +38,19 @@ OPEN = tuple(f"{mapping}." for mapping in MAPPINGS)
 _HOME = re.compile(r"^([\w.+]+=)~/")
 
 
-@dataclass(frozen=True)
 class CommandLine:
     """Overrides of a run, read and checked.
 
     Args:
-        parsed: by Hydra; `input_line` of each is its text.
+        parsed: by Hydra; `texts` has them as they are written, `settings` the value by key or
+            group, `choices` those that choose an option of a group.
     """
 
-    parsed: list[Override]
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Each override as it is written."""
-        return [str(override.input_line) for override in self.parsed]
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """Value by key or group."""
-        return {override.key_or_group: override.value() for override in self.parsed}
-
-    @cached_property
-    def choices(self) -> list[str]:
-        """The overrides that choose an option of a group."""
-        return [str(override.input_line) for override in self.parsed if is_choice(override)]
+    def __init__(self, parsed: list[Override]) -> None:
+        self.parsed = parsed
+        self.texts = [str(override.input_line) for override in parsed]
+        self.settings: dict[str, Any] = {each.key_or_group: each.value() for each in parsed}
+        self.choices = [str(each.input_line) for each in parsed if is_choice(each)]
 
 
 def read(overrides: Sequence[str]) -> CommandLine:
@@ -98,20 +86,20 @@ def canonical(overrides: list[str]) -> list[str]:
     Raises:
         UserError: an override that cannot be read.
     """
-    texts = [_HOME.sub(lambda match: f"{match[1]}{Path.home()}/", text) for text in overrides]
-    return [_canonical(text, _parse(text)) for text in texts]
-
-
-def _canonical(text: str, override: Override) -> str:
-    key = override.key_or_group
-    if override.is_force_add() and is_choice(override) and not override.package:
-        return text.removeprefix("++" if is_part(key) else "+")
-    if override.is_delete() and override.value() is None and not override.package:
-        if "none" in groups().get(key, ()):
-            return f"{key}=none"
-        if key.startswith("callbacks."):
-            return f"{key}=null"
-    return text
+    found = list[str]()
+    for text in overrides:
+        text = _HOME.sub(lambda match: f"{match[1]}{Path.home()}/", text)
+        override = _parse(text)
+        key = override.key_or_group
+        if override.is_force_add() and is_choice(override) and not override.package:
+            text = text.removeprefix("++" if is_part(key) else "+")
+        elif override.is_delete() and override.value() is None and not override.package:
+            if "none" in groups().get(key, ()):
+                text = f"{key}=none"
+            elif key.startswith("callbacks."):
+                text = f"{key}=null"
+        found.append(text)
+    return found
 
 
 def check_choices(overrides: list[str], *, sweep: bool = False) -> list[Override]:
@@ -305,9 +293,9 @@ def hint(key: str, known_keys: Set[str]) -> str:
     if leaf in by_leaf:
         return f"; did you mean '{by_leaf[leaf]}'?"
     siblings = sorted(k for k in known_keys if k.rpartition(".")[0] == parent and "._" not in k)
-    if not parent:
-        return nearest(key, {*known_keys, *groups()}) or f" (top level has {', '.join(siblings)})"
     leaves = [sibling.rpartition(".")[2] for sibling in siblings]
+    if not parent:
+        return nearest(key, {*known_keys, *groups()}) or f" (top level has {', '.join(leaves)})"
     # Leaves alone are compared: a common parent would make any two keys look alike.
     if close := difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.6):
         return f"; did you mean '{parent}.{close[0]}'?"

@@ -35,17 +35,12 @@ def drop_unused_preset_keys(cfg: DictConfig, chosen: Selection, known_keys: Set[
         known_keys: dotted keys of the chosen parts.
     """
     alone = select((f"preset={chosen.options['preset']}",)).options
-    keys = [key for group, _, node in chosen.files if group == "preset" for key in _keys(node)]
+    presets = [node for group, _, node in chosen.files if group == "preset"]
     with open_dict(cfg):
-        for key in keys:
+        for key in (key for node in presets for key, _ in dotted.walk(node) if "." in key):
             group = key.partition(".")[0]
             if alone.get(group) != chosen.options.get(group) and key not in known_keys:
                 dotted.drop(cfg, key)
-
-
-def _keys(node: Mapping[str, Any]) -> list[str]:
-    """Dotted keys below the top level."""
-    return [key for key, _ in dotted.walk(node) if "." in key]
 
 
 def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str]) -> None:
@@ -61,20 +56,21 @@ def apply_scale(cfg: DictConfig, scale: Mapping[str, Any], command_keys: Set[str
     # A number of epochs replaces the number of steps that a preset or the default sets.
     if cfg.trainer.max_epochs and "trainer.max_steps" not in command_keys:
         cfg.trainer.max_steps = None
-    for key in {**scale["values"], **scale["bounds"], **scale["shares"]}:
+    kinds = ("shares", "values", "bounds")
+    for key in [key for kind in kinds for key in scale[kind]]:
         _check_key(cfg, key)
     with open_dict(cfg):
         cfg.scale = dict(scale)
-    for key, factor in _free(cfg.scale.shares, command_keys):
-        holder, leaf = dotted.holder(cfg, key)
-        if holder is None or OmegaConf.is_interpolation(holder, leaf) or holder[leaf] is None:
-            continue
-        holder[leaf] = max(1, round(holder[leaf] * factor))
-    for key, value in _free(cfg.scale["values"], command_keys):
-        dotted.put(cfg, key, value)
-    for key, bound in _free(cfg.scale.bounds, command_keys):
-        if dotted.has(cfg, key) and _is_past(key, dotted.get(cfg, key), bound):
-            dotted.put(cfg, key, bound)
+    for kind in kinds:
+        for key, by in cfg.scale[kind].items():
+            holder, leaf = dotted.holder(cfg, str(key))
+            if holder is None or key in command_keys:
+                continue
+            if kind == "shares":
+                if not (OmegaConf.is_interpolation(holder, leaf) or holder[leaf] is None):
+                    holder[leaf] = max(1, round(holder[leaf] * by))
+            elif kind == "values" or _is_past(str(key), holder[leaf], by):
+                holder[leaf] = by
 
 
 def _check_key(cfg: DictConfig, key: str) -> None:
@@ -94,10 +90,6 @@ def _check_key(cfg: DictConfig, key: str) -> None:
     known = keys_of(group) if group in groups() else frozenset(map(str, cfg))
     if key not in known:
         raise UserError(f"{where} sets {key}, which is no key{hint(key, known)}")
-
-
-def _free(entries: DictConfig, command_keys: Set[str]) -> list[tuple[str, Any]]:
-    return [(str(key), value) for key, value in entries.items() if key not in command_keys]
 
 
 def apply_debug(cfg: DictConfig, chosen: Selection, settings: Mapping[str, Any]) -> None:

@@ -18,8 +18,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -27,6 +25,7 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from chimera.config.groups import BUILT
 from chimera.errors import UserError, nearest, one_line
+from chimera.paths import PACKAGE
 from chimera.types import NAME
 
 STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
@@ -42,13 +41,6 @@ RESERVED = {"_target_", "_partial_", "callbacks", "with"}
 NODES = (*BUILT, "scale", "launcher", "guard")
 #: Groups whose class is called later, with what the model knows of the place.
 LATER = ("mixer", "norm", "ffn", "position", "adapter", "task")
-PACKAGE = __name__.partition(".")[0]
-#: Folders and modules of the package that import torch.
-ROOMS = (
-    *("mixer", "norm", "quant", "ffn", "position", "adapter"),
-    *("optim", "callback", "task", "train", "contract", "site", "ops"),
-)
-SLOW = tuple(f"{PACKAGE}.{room}" for room in ROOMS)
 _UNSET = object()
 
 
@@ -112,10 +104,11 @@ def check_node(where: str, node: Mapping[str, Any], *, deep: bool = True) -> Non
         if key in RESERVED:
             continue
         at = _check_key(where, key, parameters)
-        if not _holds_nodes(value):
+        held = nodes(at, value) if isinstance(value, Mapping) else []
+        if not any(isinstance(inner, Mapping) and "_target_" in inner for _, inner in held):
             check_value(at, value, parameters[key])
             continue
-        for path, inner in nodes(at, value) if deep else ():
+        for path, inner in held if deep else ():
             check_node(path, inner)
             if _is_called(parameters[key]) and inner.get("_partial_") is not True:
                 raise UserError(f"{path} is called later; it takes {path}._partial_=true")
@@ -203,13 +196,6 @@ def _limit(limit: object) -> str:
     )
 
 
-def _holds_nodes(value: Any) -> bool:
-    return isinstance(value, Mapping) and (
-        "_target_" in value
-        or any(isinstance(v, Mapping) and "_target_" in v for v in value.values())
-    )
-
-
 def _is_called(hint: Any) -> bool:
     """Whether a type is that of a function, or of several by name."""
     return get_origin(hint) is Callable or any(get_origin(a) is Callable for a in get_args(hint))
@@ -256,14 +242,14 @@ def keywords(target: str) -> dict[str, Any] | None:
         target: dotted path.
 
     Returns:
-        Type by name; None if `target` is quick to import or its source does not tell.
+        Type by name; None if `target` is imported already or its source does not tell.
     """
     module, _, found = _definition(target)
-    if isinstance(found, ast.ClassDef):
+    if isinstance(found, ast.ClassDef) and not found.decorator_list:  # of a dataclass
         constructor = _by_name(found.body).get("__init__")
         if constructor is None:  # the first base's; of another package, it takes nothing from YAML
             base = f"{module}.{ast.unparse(found.bases[0])}" if found.bases else ""
-            return keywords(base) if _definition(base)[0].startswith(PACKAGE) else {}
+            return keywords(base) if _definition(base)[0].startswith("chimera.") else {}
         found = constructor
     if not isinstance(found, ast.FunctionDef):
         return None
@@ -294,10 +280,10 @@ def attribute(target: str, name: str, default: Any = _UNSET) -> Any:
 def _definition(path: str) -> tuple[str, str, ast.stmt | None]:
     """Module, name and statement that define a dotted path, followed through imports.
 
-    The statement is None if the module is imported already or quick to import.
+    The statement is None if the module is imported already, or is none of this package.
     """
     module, _, name = path.rpartition(".")
-    if not module.startswith(SLOW) or module in sys.modules:
+    if not module.startswith("chimera.") or module in sys.modules:
         return module, name, None
     found = _statements(module).get(name)
     if isinstance(found, ast.ImportFrom):
@@ -308,9 +294,9 @@ def _definition(path: str) -> tuple[str, str, ast.stmt | None]:
 
 @cache
 def _statements(module: str) -> dict[str, ast.stmt]:
-    spec = find_spec(module)
-    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-    return _by_name(ast.parse(source).body)
+    path = PACKAGE.joinpath(*module.split(".")[1:])  # importing its folder might import torch
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return _by_name(ast.parse(file.read_text("utf-8") if file.is_file() else "").body)
 
 
 def _by_name(body: list[ast.stmt]) -> dict[str, ast.stmt]:

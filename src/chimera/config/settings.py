@@ -250,11 +250,10 @@ def in_steps(
     limits = [settings.max_steps] if settings.max_steps else []
     limits += [settings.max_epochs * epoch] if settings.max_epochs else []
     lengths = {
-        "max_steps": min(limits),
-        "limit_val_batches": number("limit_val_batches", settings.limit_val_batches, valid),
-        "limit_test_batches": number("limit_test_batches", settings.limit_test_batches, test),
+        key: number(key, getattr(settings, key), all_of_them)
+        for key, all_of_them in (("limit_val_batches", valid), ("limit_test_batches", test))
     }
-    return TrainerInSteps(**{**vars(settings), **lengths})
+    return TrainerInSteps(**{**vars(settings), **lengths, "max_steps": min(limits)})
 
 
 def number(key: str, limit: float | None, batches: int | None) -> int | None:

@@ -34,7 +34,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from chimera.config import from_hf, tables
-from chimera.config.choices import UNSET, Selection, scale_of, select
+from chimera.config.choices import Selection, scale_of, select
 from chimera.config.groups import groups, is_part
 from chimera.config.overrides import NEEDS, CommandLine, read
 from chimera.config.schema import attribute, check_value
@@ -90,20 +90,18 @@ def start_model(chosen: Selection, line: CommandLine) -> str | None:
         UserError: the command line speaks of a start model that the run does not have.
     """
     needed = _needed(chosen, line.choices)
-    given = line.settings.get("init_from", UNSET)
-    found = given if given is not UNSET else needed and f"{tables.ROW}{needed}"
-    if found is None and given is UNSET:
-        found = chosen.value("init_from")
+    given = line.settings.get("init_from")
+    if needed == NONE and given is not None:
+        rows = [option for group, option in chosen.options.items() if "/" in group]
+        name = rows[-1] if rows else f"preset={chosen.options['preset']}"
+        raise UserError(
+            f"init_from={given}: {name} trains a model from scratch, whose shape no other model"
+            " has; leave init_from= out"
+        )
+    found = given
+    if "init_from" not in line.settings and needed != NONE:
+        found = f"{tables.ROW}{needed}" if needed else chosen.value("init_from")
     check_value("init_from", found, str | None)
-    if needed == NONE:
-        if given not in (UNSET, None):
-            rows = [option for group, option in chosen.options.items() if "/" in group]
-            name = rows[-1] if rows else f"preset={chosen.options['preset']}"
-            raise UserError(
-                f"init_from={given}: {name} trains a model from scratch, whose shape no other model"
-                " has; leave init_from= out"
-            )
-        found = None
     own = [key for key in line.settings if key.startswith(NEEDS)]
     if own and not str(found).startswith(tables.ROW):
         raise UserError(

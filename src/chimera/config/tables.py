@@ -160,13 +160,8 @@ class RowRun:
 
 def tables() -> list[str]:
     """Names of all tables, as `<paper>/<table>`, sorted."""
-    names = {
-        file.relative_to(root).with_suffix("").as_posix()
-        for root in roots()[1:]
-        for file in root.glob("*/*.yaml")
-        if not is_part(file.parent.name)
-    }
-    return sorted(names)
+    papers = [group for group in groups() if "/" not in group and not is_part(group)]
+    return sorted(f"{paper}/{table}" for paper in papers for table in groups()[paper])
 
 
 def load(name: str) -> Table:

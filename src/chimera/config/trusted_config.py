@@ -151,14 +151,15 @@ def check_targets(config: Mapping[str, Any], where: str) -> None:
                     f" conf/, experiments/ or a plugin names for {group} is built, or one of your"
                     " own folder: add --config-dir=<folder>"
                 )
-        elif STEERING.fullmatch(name) and (name not in USED or not isinstance(value, bool)):
-            raise UserError(f"{where}: {key}={shown(value)} is no setting of a recorded run")
-        elif isinstance(value, str) and ("${" in value or value == "???"):
+            continue
+        steers = STEERING.fullmatch(name) and (name not in USED or not isinstance(value, bool))
+        interpreted = isinstance(value, str) and ("${" in value or value == "???")
+        plain = isinstance(value, str | bool | int | float | dict | list | None)
+        if steers or interpreted or not plain:
             raise UserError(
-                f"{where}: {key}={shown(value)} is to be interpreted; a run records text"
+                f"{where}: {key}={shown(value)} is no setting of a recorded run; its file holds"
+                " texts, numbers, lists and mappings"
             )
-        elif not isinstance(value, str | bool | int | float | dict | list | None):
-            raise UserError(f"{where}: {key} is a {type(value).__name__}, not a plain value")
 
 
 def trusted_model(
