@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -92,32 +93,20 @@ def test_made_once_by_many_at_the_same_time(tmp_path: Path) -> None:
     assert found == [{"call": 1}] * 6
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch) -> None:
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match=r"data.cache_dir=.* cannot be written to"):
-        entry(tmp_path / "new", "kind", "key", Build())
-
-
 def test_entries_can_be_shared(tmp_path: Path, monkeypatch) -> None:
-    """The umask says who reads entries; a cache on a read-only disk serves what it has."""
+    """The umask says who reads entries; a cache that cannot be written to serves what it has."""
     before = os.umask(0o022)
     place, _ = entry(tmp_path, "kind", "key", Build())
     os.umask(before)
-    assert (place.stat().st_mode & 0o777, (place / MANIFEST).stat().st_mode & 0o777) == (
-        0o755,
-        0o644,
-    )
-
-    def refuse(path, *_, **__):
-        raise OSError(errno.EROFS, "Read-only file system", str(path))
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    assert entry(tmp_path, "kind", "key", Build())[0] == place
-    with pytest.raises(UserError, match=r"cannot be written to \(Read-only file system\)"):
-        entry(tmp_path, "kind", "other", Build())
+    assert [p.stat().st_mode & 0o777 for p in (place, place / MANIFEST)] == [0o755, 0o644]
+    for number in (errno.EROFS, errno.EACCES):
+        error = OSError(number, os.strerror(number))
+        monkeypatch.setattr(Path, "mkdir", Mock(side_effect=error))
+        assert entry(tmp_path, "kind", "key", Build())[0] == place
+        said = rf"data.cache_dir=.* cannot be written to \({error.strerror}\)"
+        for folder in (tmp_path, tmp_path / "new"):
+            with pytest.raises(UserError, match=said):
+                entry(folder, "kind", "other", Build())
 
 
 def test_an_entry_that_is_less_than_its_facts_is_made_again(tmp_path: Path) -> None:

@@ -55,18 +55,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     body = ["model=hf", "tokenizer=own", "model.max_len=32"]
     tune = [*TUNE, f"data.path={root}/data", "optim.lr=0.1"]
     ternary = ["mixer=retnet", "quant=bitnet158", "norm=qdyt", "position=none"]
+    mamba = ["mixer=mamba", "position=none", "task.causal=true"]
     # Every weight of an adapter is away from its start after a step of 0.1.
     kinds: dict[str, list[str]] = {
         "lm": [*text, *SMALL, *ternary],
         "rope": [*text, *SMALL, "position=rope", "mixer=interleaved"],
-        "classes": [
-            *tune,
-            *SMALL,
-            "tokenizer=word",
-            "mixer=mamba",
-            "position=none",
-            "task.causal=true",
-        ],
+        "classes": [*tune, *SMALL, "tokenizer=word", *mamba],
         "body": [*tune, f"init_from={root}/bert", "model.max_len=32"],
         "body_masked": [*text, *body, f"model.name={root}/bert", "task=mlm"],
         "body_causal": [*text, *body, f"model.name={root}/llama", "task=causal_lm"],

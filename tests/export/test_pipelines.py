@@ -26,13 +26,8 @@ from chimera.train.restore import restore
 from tests.data.glue import cola
 from tests.export.folders import QUIET, sentences
 
-SMALL = [
-    "model.dim=32",
-    "model.depth=2",
-    "model.max_len=32",
-    "trainer.max_steps=30",
-    "optim.lr=5e-3",
-]
+SMALL = ["model.dim=32", "model.depth=2", "model.max_len=32"]
+SMALL += ["trainer.max_steps=30", "optim.lr=5e-3"]
 
 
 @pytest.fixture(scope="module")

@@ -52,12 +52,6 @@ def test_three_eighths_is_what_torchdiffeq_calls_rk4() -> None:
     assert (ours - theirs).abs().max() > 1e-6
 
 
-def test_tableaux_are_consistent() -> None:
-    for tableau in (CLASSIC, THREE_EIGHTHS):
-        assert sum(tableau.weights) == pytest.approx(1)
-        assert [sum(row) for row in tableau.rows] == pytest.approx(list(tableau.nodes))
-
-
 class Turn(Position):
     """Position with all three hooks and a parameter, to test that each hook is used and learned."""
 

@@ -81,16 +81,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     lines = [f"The {a} sees the {b} near house number {i}.\n" for i in range(40) for a, b in (
         ("cat", "dog"), ("bird", "child"), ("dog", "bird"))]  # fmt: skip
     (folder / "text.txt").write_text("\n".join(lines))
-    return [
-        "scale=smoke",
-        "logger=none",
-        "data=text",
-        f"data.path={folder / 'text.txt'}",
-        f"data.cache_dir={folder / 'cache'}",
-        "trainer.max_steps=2",
-        "trainer.progress=none",
-        "model.dim=32",
-    ]
+    words = ["scale=smoke", "logger=none", "data=text", "trainer.max_steps=2", "model.dim=32"]
+    words += ["trainer.progress=none", f"data.path={folder}/text.txt"]
+    return [*words, f"data.cache_dir={folder}/cache"]
 
 
 def test_a_student_starts_from_its_trained_teacher(

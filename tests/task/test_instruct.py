@@ -55,17 +55,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(records: Path, to: Path, *more: str) -> list[str]:
-    return [
-        "+tptt/variants=derivative_n2_gradual",
-        "scale=smoke",
-        f"data.path={records}",
-        f"data.cache_dir={records.parent}",
-        f"model.name={SHAPE}",
-        "task.mmlu_limit=3",
-        "logger=none",
-        f"run_dir={to}",
-        *more,
-    ]
+    words = ["+tptt/variants=derivative_n2_gradual", "scale=smoke", "logger=none"]
+    words += [f"data.path={records}", f"data.cache_dir={records.parent}", f"model.name={SHAPE}"]
+    return [*words, "task.mmlu_limit=3", f"run_dir={to}", *more]
 
 
 @pytest.mark.slow
