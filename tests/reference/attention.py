@@ -64,7 +64,7 @@ def path(q: Tensor, k: Tensor, v: Tensor, w: Tensor, beta: Tensor) -> tuple[Tens
     return torch.stack(outputs, 2), torch.stack(keys, 2)[..., 0]
 
 
-# Neural-ODE attention by Algorithm 2 of TITAN, one head and token at a time.
+# Neural-ODE attention by Algorithm 2 of TITAN, one token at a time.
 
 
 def ode_slope(m: Any, z: Tensor, t: float) -> Tensor:
@@ -73,15 +73,13 @@ def ode_slope(m: Any, z: Tensor, t: float) -> Tensor:
         getattr(m, f"{name}_proj").weight * (1 + m.alpha[i] * torch.sin(m.omega[i] * t))
         for i, name in enumerate("qkvo")
     ]
-    q, k, v = (z @ w[i].T for i in range(3))
-    y, n = torch.zeros_like(z), m.head_dim
+    q, k, v = ((z @ w[i].T).unflatten(-1, (m.heads.h, m.head_dim)) for i in range(3))
+    rows = []
     for i in range(len(z)):
         seen = i + 1 if m.causal else len(z)
-        for h in range(m.heads.h):
-            own = slice(h * n, (h + 1) * n)
-            a = torch.softmax(k[:seen, own] @ q[i, own] / math.sqrt(n), 0)
-            y[i, own] = a @ v[:seen, own]
-    return y @ w[3].T
+        scores = torch.einsum("hn,shn->sh", q[i], k[:seen]) / math.sqrt(m.head_dim)
+        rows.append(torch.einsum("sh,shn->hn", scores.softmax(0), v[:seen]).flatten())
+    return torch.stack(rows) @ w[3].T
 
 
 def algorithm_2(f: Callable[[Tensor, float], Tensor], z: Tensor, n: int) -> Tensor:
