@@ -27,7 +27,7 @@ from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
 from chimera.errors import UserError
 from chimera.model.documents import check_documents
-from chimera.task.language import unigram_perplexity
+from chimera.task.base import unigram_perplexity
 from tests.data.kit import Numbers, Toy, packed, small_piece
 
 

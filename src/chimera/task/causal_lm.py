@@ -16,9 +16,8 @@ from chimera.data.batch.causal import CausalDataModule
 from chimera.data.batch.module import DataModule
 from chimera.model.decode import greedy
 from chimera.model.language import Prediction
-from chimera.task.base import Batch, Stage
+from chimera.task.base import Batch, LanguageTask, Stage
 from chimera.task.cost import cost
-from chimera.task.language import LanguageTask
 from chimera.types import NonNegativeFloat, PositiveInt
 
 #: Blocks that `samples` continues.

@@ -34,8 +34,7 @@ from chimera.model.language import LanguageModel
 from chimera.model.restore import restore
 from chimera.rundir.directory import RunDir, directory_of_teacher
 from chimera.safe_io import check_fields
-from chimera.task.base import Batch, Stage
-from chimera.task.language import LanguageTask
+from chimera.task.base import Batch, LanguageTask, Stage
 from chimera.types import Fraction, NonNegativeFloat, PositiveFloat
 
 #: Blocks that `samples` shows.
