@@ -167,6 +167,12 @@ def test_arguments_are_parsed(tmp_path: Path) -> None:
     file.write_bytes("\ufeffone\u2028more\n\r\ntwo\r\n".encode())
     texts = read(Generation, ["run=x", f"prompts={file}"], "").texts()
     assert texts == ["one\u2028more", "two"]
+    rows = tmp_path / "p.jsonl"
+    rows.write_text('{"prompt": "one"}\n{"prompt": "two\\nlines"}\n')
+    assert Generation("x", prompts=str(rows)).texts() == ["one", "two\nlines"]
+    rows.write_text('{"prompt": "one"}\n{"text": "two"}\n')
+    with pytest.raises(UserError, match=r"p\.jsonl: line 2.*prompt"):
+        Generation("x", prompts=str(rows)).texts()
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,13 @@ def test_what_is_wrong_is_said(folder: Path) -> None:
         read(str(folder), "test", ["fine_arts"], None)
     with pytest.raises(UserError, match="holds no val/"):
         read(str(folder), "val", None, None)
+    (folder / "test/law_test.csv").write_text("Who?,w,x,y,z,A\n")
+    with pytest.raises(UserError, match=r"no solved question of law.*law_dev"):
+        read(str(folder), "test", None, None)
+    (folder / "test/law_test.csv").write_text("\n")
+    with pytest.raises(UserError, match=r"law_test\.csv is empty"):
+        read(str(folder), "test", None, None)
+    (folder / "test/law_test.csv").unlink()
     for row in ("q,a,b,c,d,E", "q,a,b,c,d,", "q,a,b,c,d,BC", "q,a,b,c,A", "A"):
         (folder / "test/fine_art_test.csv").write_text(f"q,a,b,c,d,B\n{row}\n")
         with pytest.raises(UserError, match=r"fine_art_test\.csv: row 2 is not a question"):

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from chimera.config.schema import attribute
-from chimera.data.source.files import read_lines
+from chimera.data.source.files import (
+    JSON,
+    PARQUET,
+    TABLES,
+    field_texts,
+    format_of,
+    read_lines,
+)
 from chimera.errors import UserError
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
 
@@ -19,7 +26,8 @@ class Generation:
     Args:
         run: directory of a finished or interrupted run of task=causal_lm.
         prompt: text to continue; empty starts a document.
-        prompts: a file with a prompt a line, in place of `prompt`.
+        prompts: a file with a prompt a line, in place of `prompt`; of JSON, CSV, TSV or Parquet the
+            field `prompt` is read.
         max_new: tokens at most.
         greedy: always the likeliest token; the next three then have no effect.
         temperature: logits are divided by it.
@@ -52,7 +60,7 @@ class Generation:
         """The prompts.
 
         Raises:
-            UserError: a file that is not there or holds none.
+            UserError: a file that is not there, holds none, or has a row without one.
         """
         if self.prompts is None:
             return [self.prompt]
@@ -61,7 +69,10 @@ class Generation:
             raise UserError(
                 f"prompts={self.prompts} is not there; it takes a file, a prompt a line"
             )
-        lines = [line.rstrip("\r\n") for line in read_lines(file) if line.strip()]
+        if format_of(file) in (*JSON, *TABLES, PARQUET):
+            lines = list(field_texts(file, "prompt", key="field "))
+        else:
+            lines = [line.rstrip("\r\n") for line in read_lines(file) if line.strip()]
         if not lines:
             raise UserError(f"prompts={self.prompts} holds no prompt; it takes one a line")
         return lines

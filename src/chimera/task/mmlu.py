@@ -59,14 +59,14 @@ class Question:
 
 
 #: A question with the solved example that is shown before it.
-Asked = tuple[Question, Question | None]
+Asked = tuple[Question, Question]
 
 
-def prompt(question: Question, example: Question | None) -> str:
-    """Prompt of the benchmark: introduction, a solved example if there is one, the question."""
+def prompt(question: Question, example: Question) -> str:
+    """Prompt of the benchmark: introduction, a solved example, the question."""
     subject = question.subject.replace("_", " ")
     head = f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-    return head + (example.as_text(solved=True) if example else "") + question.as_text()
+    return head + example.as_text(solved=True) + question.as_text()
 
 
 def read(
@@ -81,7 +81,8 @@ def read(
         limit: read only the first questions of each subject; None reads all.
 
     Raises:
-        UserError: no such folder or subject, or a row that is not a question.
+        UserError: no such folder or subject, a row that is not a question, an empty file, or a
+            subject without a solved question.
     """
     on_hub = data is None or (hub.is_id(data) and not Path(data).is_dir())
     rows = _of_hub if on_hub else partial(_of_folder, Path(str(data)).expanduser())
@@ -97,7 +98,12 @@ def read(
             close = nearest(subject, by_subject)
             names = ", ".join(by_subject)
             raise UserError(f"subjects={subject} is not known{close}; choose from {names}")
-    return [(q, solved.get(q.subject)) for each in chosen for q in by_subject[each][:limit]]
+        if subject not in solved:
+            raise UserError(
+                f"data={data} has no solved question of {subject}, with which each of its prompts"
+                f" begins; add dev/{subject}_dev.csv"
+            )
+    return [(q, solved[q.subject]) for each in chosen for q in by_subject[each][:limit]]
 
 
 def _of_folder(folder: Path, part: str) -> list[Question]:
@@ -105,7 +111,10 @@ def _of_folder(folder: Path, part: str) -> list[Question]:
     end = f"_{part}.csv"
     for file in sorted((folder / part).glob("*")):
         if file.name.lower().endswith(end):
-            for number, (_, row) in enumerate(read_rows(file), 1):
+            rows = [row for _, row in read_rows(file)]
+            if not rows:
+                raise UserError(f"{file} is empty; remove it, or give its questions")
+            for number, row in enumerate(rows, 1):
                 where = f"{file}: row {number}"
                 subject = file.name[: -len(end)]
                 found.append(_question(where, subject, row[0], row[1:-1], row[-1].strip()))
@@ -225,7 +234,7 @@ def answer(
     Args:
         model: a causal language model of Chimera or of `chimera.model.hf`, in evaluation mode.
         tokenizer: of the model.
-        questions: each with a solved example question, or None.
+        questions: each with a solved example question.
         start: ids before a prompt, see `Tokenizer.opening`.
         length: largest number of tokens of a prompt.
         new: number of tokens of an answer.

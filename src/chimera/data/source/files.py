@@ -311,13 +311,16 @@ def _parquet_rows(file: Path, field: str) -> Iterator[tuple[str, dict[str, Any]]
                 yield f"{file}: row {number}", row
 
 
-def field_texts(file: Path, field: str, max_bytes: int | None = None) -> Iterator[str]:
+def field_texts(
+    file: Path, field: str, max_bytes: int | None = None, *, key: str = "data.field="
+) -> Iterator[str]:
     """One text field of a file of JSON (lines or a list), CSV, TSV or Parquet.
 
     Args:
         file: its suffix decides the format.
         field: name of the field; of a table, a name in its first line.
         max_bytes: as of `read_lines`, for JSON lines.
+        key: that names the field, for messages.
 
     Raises:
         UserError: a file of another format, or a row without text in the field; the message names
@@ -329,7 +332,7 @@ def field_texts(file: Path, field: str, max_bytes: int | None = None) -> Iterato
     else:
         rows = _table_rows(file) if kind in TABLES else json_rows(file, max_bytes)
     for where, row in rows:
-        yield text_in(row, field, where, "data.field=")
+        yield text_in(row, field, where, key)
 
 
 def text_in(row: object, field: str, where: str, key: str = "") -> str:
