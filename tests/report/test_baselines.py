@@ -11,8 +11,7 @@ import pytest
 
 from chimera.config.tables import load
 from chimera.report import markdown
-from chimera.report.baselines import CONSTANT, OVERLAP, baselines, below
-from chimera.report.table_results import TableResults, read_results
+from chimera.report.table_results import CONSTANT, OVERLAP, TableResults, read_results
 from chimera.report.write import comma_separated
 from tests.report.runs import Record, make
 
@@ -37,9 +36,9 @@ def summary(table: str, values: dict[str, list[float]], **record: Any) -> TableR
 
 def test_the_unigram_is_a_row_and_rows_below_it_are_named(tmp_path: Path) -> None:
     found = summary("bitnet_qdyt/norms", {"qdyt": [400.0, 402.0], "static_tanh": [622.2, 630.0]})
-    (unigram,) = baselines(found)
+    (unigram,) = found.baselines
     assert (unigram.name, unigram.value.mean) == ("unigram", pytest.approx(622.2))
-    assert below(unigram, found) == ["static_tanh"]
+    assert found.below(unigram) == ["static_tanh"]
     report = markdown.report(found)
     assert "| *Unigram model, no network* |  | 622.2 ± 0 |" in report
     assert "Not better than «Unigram model, no network» (622.2 ± 0): `static_tanh`." in report
@@ -50,7 +49,7 @@ def test_the_unigram_is_a_row_and_rows_below_it_are_named(tmp_path: Path) -> Non
 
 def test_the_unigram_of_a_loss_is_its_logarithm() -> None:
     found = summary("saidl/positions", {"rope": [5.2]})
-    assert baselines(found)[0].value.mean == pytest.approx(math.log(622.2))
+    assert found.baselines[0].value.mean == pytest.approx(math.log(622.2))
 
 
 def test_a_constant_prediction_is_read_from_the_record_or_known() -> None:
@@ -58,20 +57,20 @@ def test_a_constant_prediction_is_read_from_the_record_or_known() -> None:
     older = summary(
         "saidl/adapters", {"full": [0.1]}, metrics={**nothing, "val/majority_accuracy": 0.69}
     )
-    assert [(b.name, b.value.mean) for b in baselines(older)] == [("constant", 0.0)]
+    assert [(b.name, b.value.mean) for b in older.baselines] == [("constant", 0.0)]
     recorded = {CONSTANT: {"val/score": 0.84}}
     found = summary("saidl/tasks", {"mrpc": [0.8]}, metrics=nothing, **recorded)
-    assert [(b.name, b.value.mean) for b in baselines(found)] == [("constant", 0.84)]
-    assert below(baselines(found)[0], found) == ["mrpc"]
+    assert [(b.name, b.value.mean) for b in found.baselines] == [("constant", 0.84)]
+    assert found.below(found.baselines[0]) == ["mrpc"]
 
 
 def test_the_overlap_of_pairs_is_read_from_the_record() -> None:
     recorded = {CONSTANT: {"val/score": 0.0}, OVERLAP: {"val/score": 0.61, "val/pearson": 0.6}}
     nothing = {"val/unigram_perplexity": None}
     found = summary("titan/spanish", {"transformer_stsb": [0.2]}, metrics=nothing, **recorded)
-    values = {b.name: b.value.mean for b in baselines(found)}
+    values = {b.name: b.value.mean for b in found.baselines}
     assert values == {"constant": 0.0, "overlap": 0.61}
-    assert [below(b, found) for b in baselines(found)] == [[], ["transformer_stsb"]]
+    assert [found.below(b) for b in found.baselines] == [[], ["transformer_stsb"]]
 
 
 def test_counts_are_not_tested() -> None:

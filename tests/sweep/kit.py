@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from chimera.rundir.directory import RunDir
-from chimera.sweep.display import Display
 from chimera.sweep.job import Job
 from chimera.sweep.local import Handle, LocalJob, Start
-from chimera.sweep.scheduler import Scheduler
+from chimera.sweep.scheduler import Display, Scheduler
 
 #: First lines of a fake job: lock the run and mark it as running, as a real one does.
 BEGIN = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from chimera.sweep.display import Display, seconds_left
 from chimera.sweep.job import State
+from chimera.sweep.scheduler import Display, seconds_left
 from tests.sweep.kit import job, status
 
 

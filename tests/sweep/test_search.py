@@ -16,8 +16,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from chimera.errors import UserError
 from chimera.sweep.local import Start
 from chimera.sweep.run_sweep import sweep
-from chimera.sweep.search import SearchScheduler, show, study_file
-from chimera.sweep.study import Search, Study, Trial
+from chimera.sweep.search import Search, SearchScheduler, Study, Trial, show, study_file
 from tests.sweep.kit import BEGIN, DONE, Scripts, Silent
 
 #: A run of ten validations: its loss falls towards the distance of its rate from 0.01.

@@ -1,8 +1,7 @@
 """Make reports of a table from its finished runs, and compare any runs.
 
-table_results   the runs of a table; for each row mean, spread, difference to the reference
+table_results   the runs of a table; for each row mean, spread, difference; trivial predictors
 stats           paired tests with Holm's correction
-baselines       trivial predictors, the last rows of a table
 metric_grid     grids of further metrics, by length or layer
 markdown        report.md: the table, the order of rows, the sections
 notes           its sentences; provenance: settings, code, machines, commands that repeat a table

@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 DRAWN = 12
 SHOWN = 20
 CURVES = 200
-#: What the page may load and run: nothing but itself.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 #: First characters of a text that a spreadsheet would take for a formula.
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -99,7 +96,7 @@ def folder_of(comparison: Comparison, paths: Sequence[Path]) -> Path:
 
 
 def overlay(comparison: Comparison) -> Figure:
-    """A panel for each axis, with a line per group, the best ones; a shade spans its seeds."""
+    """A panel for each axis, with a line per group, the best ones; a shade spans its runs."""
     from matplotlib.ticker import EngFormatter  # slow to import
 
     groups = list(islice((g for g in comparison.groups if len(g.band("steps"))), DRAWN))
@@ -146,27 +143,22 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
         folder: of the page; links are relative to it.
         picture: PNG of the curves, for a browser without scripts.
     """
-    from jinja2 import Environment, StrictUndefined  # slow to import
-    from markupsafe import Markup
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import
 
     def address(target: Path) -> str:
         path = os.path.relpath(target.absolute(), folder.absolute())
         return quote(Path(path).as_posix())
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    loader = PackageLoader("chimera", "report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.globals |= {"address": address, "one_line": one_line, "number": formatting.number}
-    html, css, script = (
-        files(__package__).joinpath(f"compare.{kind}").read_text(encoding="utf-8")
-        for kind in ("html", "css", "js")
-    )
-    return environment.from_string(html).render(
+    return environment.get_template("compare.html").render(
         comparison=comparison,
         facts=FACTS,
         axes=AXES,
-        policy=POLICY,
-        style=Markup(css),
-        script=Markup(script),
         links=_links(comparison, folder),
         image=base64.b64encode(picture).decode(),
         data={"axes": AXES, "series": _series(comparison)},
@@ -241,22 +233,20 @@ def _plain(value: Any) -> Any:
 
 def show(comparison: Comparison, folder: Path) -> None:
     """Print the best groups, and where the page is."""
-    rest = len(comparison.groups)
-    room = SHOWN
+    shown = 0
     for table in comparison.tables:
         body = []
-        for group in table.groups[:room]:
+        for group in table.groups[: SHOWN - shown]:
             cells = [*group.values.values()] or ["all"]
             cells += [formatting.spread(group.result) if group.result else "", group.count]
             for name in ("tokens_per_second", "peak_memory_gb"):
                 cells.append(FACTS[name][2](group.facts[name]) if name in group.facts else "")
             body.append(cells)
-        room -= len(body)
-        rest -= len(body)
+        shown += len(body)
         if body:
             numbers = (table.metric, "runs", "tokens/s", "GB")
             formatting.show_grid(table.order, table.keys or ("runs",), numbers, body)
-    if rest > 0:
+    if rest := len(comparison.groups) - shown:
         print(f"and {rest} more in compare.csv")
     print(*comparison.notes, sep="\n", end="\n" * bool(comparison.notes))
     for name, why in list(comparison.broken.items())[:SHOWN]:

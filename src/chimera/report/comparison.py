@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +29,7 @@ from chimera.errors import UserError, nearest, one_line
 from chimera.report import formatting
 from chimera.report.stats import Spread, finite, spread
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import Text, apart, identity_settings, text_of
+from chimera.rundir.identity import FREE, Text, apart, identity_settings, text_of
 from chimera.rundir.records import LIST, Record, records
 from chimera.rundir.steps import read as read_steps
 from chimera.safe_io import check_links
@@ -46,8 +47,6 @@ SHARED = (
     "trainer.limit_val_batches",
     "trainer.limit_test_batches",
 )
-#: Settings of `SHARED_GROUPS` that runs of one table need not share.
-FREE = ("data.batch_size", "tokenizer.num_threads")
 #: Name of the tokens of a step, and of the hash of the text, among those settings.
 TOKENS = "tokens per step"
 TEXT = "text"
@@ -134,12 +133,12 @@ class Run:
     @property
     def shared(self) -> dict[str, str]:
         """What it has to share with the runs that it is averaged or ranked with."""
-        if self.state != "DONE":
-            return {}
-        groups = {key: key.partition(".")[0] for key in self.settings if key not in FREE}
-        kept = [key for key, group in groups.items() if key in SHARED or group in SHARED_GROUPS]
-        tokens = ABSENT if self.tokens is None else f"{self.tokens:,.0f}"
-        return {key: self.settings[key] for key in kept} | {TOKENS: tokens}
+        kept = {TOKENS: ABSENT if self.tokens is None else f"{self.tokens:,.0f}"}
+        for key, value in self.settings.items():
+            group, _, name = key.partition(".")
+            if key in SHARED or (group in SHARED_GROUPS and name not in FREE):
+                kept[key] = value
+        return kept
 
 
 @dataclass(frozen=True)
@@ -308,28 +307,25 @@ def _read(source: Path | Record) -> Run:
         UserError: a file of it cannot be read, is a link out of it, or nests too deep.
         KeyError, TypeError, ValueError, AttributeError, OSError: a file holds something else.
     """
+    state = "DONE"
+    steps = None
     if isinstance(source, Record):
-        return _run(source.path, "DONE", source.config, source.result, source.steps)
-    directory = RunDir(source)
-    check_links(source)
-    state = one_line(directory.status().get("state"))[:40]
-    state = "STOPPED" if state == "RUNNING" and not directory.is_running() else state
-    return _run(source, state, directory.config(), directory.record())
-
-
-def _run(
-    path: Path,
-    state: str,
-    config: dict[str, Any],
-    record: dict[str, Any],
-    steps: dict[str, list[Any]] | None = None,
-) -> Run:
+        config = source.config
+        record = source.result
+        steps = source.steps
+    else:
+        directory = RunDir(source)
+        check_links(source)
+        state = one_line(directory.status().get("state"))[:40]
+        state = "STOPPED" if state == "RUNNING" and not directory.is_running() else state
+        config = directory.config()
+        record = directory.record()
     choices = {k: v for k, v in config["choices"].items() if k not in NOT_SHOWN}
     settings = {**flatten(identity_settings(config)), **choices}
     table = config.get("table")
     facts = flatten(record)
     return Run(
-        path=path,
+        path=path_of(source),
         state=state,
         settings={_key(key): one_line(shown(value))[:200] for key, value in settings.items()},
         metrics=_numbers(record.get("metrics") or {}),
@@ -403,34 +399,21 @@ def compare(
     """
     by = tuple(dict.fromkeys(by))
     _check(by, metric, runs)
-    sets = sorted(_comparable(runs), key=lambda one: (not one[0], -len(one[1])))
-    apart_in = differing([shared for shared, _ in sets if shared])
+    texts = Counter(text.settings for text in {run.text for run in runs} if text)
+    sets: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        own = run.shared if run.state == "DONE" else {}
+        if own and run.text and texts[run.text.settings] > 1:
+            own[TEXT] = run.text.tokens[:8]
+        sets.setdefault(tuple(sorted(own.items())), []).append(run)
+    apart_in = differing([dict(shared) for shared in sets if shared])
     found = []
-    for shared, members in sets:
-        title = ", ".join(f"{key}={shared.get(key, ABSENT)}" for key in apart_in)
+    for shared, members in sorted(sets.items(), key=lambda one: (not one[0], -len(one[1]))):
+        title = ", ".join(f"{key}={dict(shared).get(key, ABSENT)}" for key in apart_in)
         found.append(_table(title if shared else "not finished", members, by, metric, better))
     keys = by or tuple(differing([run.settings for run in runs]))
     notes = (_why_apart(found, apart_in), _why_no_seeds(found), apart(run.text for run in runs))
     return Comparison(keys, tuple(found), tuple(filter(None, notes)), broken or {})
-
-
-def _comparable(runs: Sequence[Run]) -> list[tuple[dict[str, str], list[Run]]]:
-    """Sets of runs that agree in task, data, steps, tokens and text, with what they agree in.
-
-    What unfinished runs agree in is empty.
-    """
-    found: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    for run in runs:
-        found.setdefault(tuple(sorted(run.shared.items())), []).append(run)
-    sets = []
-    for shared, members in found.items():
-        by_text: dict[str, list[Run]] = {}
-        differs = shared and apart(run.text for run in members)
-        for run in members:
-            text = run.text.tokens[:8] if differs and run.text else ABSENT
-            by_text.setdefault(text, []).append(run)
-        sets += [(dict(shared) | ({TEXT: t} if shared else {}), m) for t, m in by_text.items()]
-    return sets
 
 
 def _why_apart(found: Sequence[Table], apart_in: Sequence[str]) -> str:

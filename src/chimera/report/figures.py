@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.config import schema
 from chimera.report import formatting, style
-from chimera.report.baselines import baselines
 from chimera.report.comparison import tokens_per_step
 from chimera.report.metric_grid import Family, families
 from chimera.report.style import empty, escaped
@@ -103,7 +102,7 @@ def _baselines(axis: Any, results: TableResults) -> int:
     """Dotted lines at trivial predictors, an arrow to one far from the rows; 1 if there are any."""
     low, high = axis.get_xlim()
     look = {"color": "0.4", "va": "bottom", "fontsize": 8}
-    found = baselines(results)
+    found = results.baselines
     beyond: dict[str, list[str]] = {"left": [], "right": []}
     for baseline in found:
         value = baseline.value.mean

@@ -162,6 +162,11 @@ def code(text: str) -> Markdown:
     return Markdown(f"{fence}{space}{line}{space}{fence}")
 
 
+def codes(names: Iterable[str]) -> str:
+    """Write texts as code spans, separated by commas."""
+    return ", ".join(map(code, names))
+
+
 def block(text: str, language: str) -> Markdown:
     """Write text as a fenced code block of Markdown."""
     fence = _fence(text, 3)

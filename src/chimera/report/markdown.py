@@ -10,8 +10,7 @@ from typing import Any
 from chimera.config.tables import Published, title_of
 from chimera.paths import CONF
 from chimera.report import figures, formatting, metric_grid, notes, provenance
-from chimera.report.baselines import baselines
-from chimera.report.formatting import Markdown, block, cell, code, markdown
+from chimera.report.formatting import Markdown, block, cell, code, codes, markdown
 from chimera.report.stats import LEVEL, Difference
 from chimera.report.table_results import Cell, Line, TableResults
 
@@ -33,9 +32,9 @@ def report(results: TableResults) -> str:
         interval=f"{1 - LEVEL:.0%}",
         main_table=table(results),
         costs_known=figures.costs_known(results),
-        measured="\n\n".join(_measured(results)),
-        printed="\n\n".join(_printed(results)),
-        differing=_differing(results),
+        metric_grid=metric_grid,
+        published_grid=_published_grid(results),
+        published_notes=_published_notes(results),
         runs=_runs(results),
         commands=block("\n".join(provenance.commands(results)), "bash"),
         order=order(results),
@@ -55,8 +54,8 @@ def _rendered(template: str, **values: Any) -> str:
     environment = Environment(
         loader=PackageLoader("chimera", "report"), undefined=StrictUndefined, trim_blocks=True
     )
-    named = {"code": code, "markdown": markdown, "sentence": _sentence, "verdict": _verdict}
-    environment.filters |= named | {"spread": formatting.spread}
+    environment.filters |= {of.__name__: of for of in (code, codes, markdown, formatting.spread)}
+    environment.filters |= {"sentence": _sentence, "verdict": _verdict}
     text = environment.get_template(template).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
@@ -65,7 +64,7 @@ def table(results: TableResults) -> str:
     """The main table in Markdown."""
     head, body = rows(results)
     labels = [_label(line) for line in results.lines]
-    labels += [Markdown(f"*{markdown(b.title)}*") for b in baselines(results)]
+    labels += [Markdown(f"*{markdown(b.title)}*") for b in results.baselines]
     return grid(head, [[label, *row[1:]] for label, row in zip(labels, body, strict=True)])
 
 
@@ -104,7 +103,7 @@ def rows(results: TableResults) -> tuple[list[str], list[list[str]]]:
     body = [{name: write(line) for name, write in columns.items()} for line in results.lines]
     body += [
         {"row": f"{b.title} ({b.name})", "ours": formatting.spread(b.value)}
-        for b in baselines(results)
+        for b in results.baselines
     ]
     always = ("row", "published", "ours")
     head = [name for name in columns if name in always or any(row.get(name) for row in body)]
@@ -146,63 +145,39 @@ def _verdict(difference: Difference) -> str:
     return "one seed, no test" if difference.std is None else "a count, no test"
 
 
-def _measured(results: TableResults) -> list[str]:
-    """Sections of the further metrics, with the published numbers in brackets."""
-    sections = []
-    if metric_grid.columns(results):
-        sections += ["## Other measured metrics", grid(*metric_grid.columns_grid(results))]
-    if families := metric_grid.families(results):
-        name = "layer" if all(family.unit == "block" for family in families) else "length"
-        grids = metric_grid.grids(results)
-        parts = [f"{markdown(title)}:\n\n{grid(head, body)}" for title, head, body in grids]
-        sections += [f"## By {name}", *parts, f"![by {name}](lengths.png)"]
-    return sections
-
-
 def _only_published(results: TableResults) -> list[str]:
     """Columns of the paper that no run has."""
     in_runs = metric_grid.columns(results)
     return [column for column in results.columns if column not in in_runs]
 
 
-def _printed(results: TableResults) -> list[str]:
-    """Section of the published numbers that are not in the main table, and of notes on them."""
-    parts = []
+def _published_grid(results: TableResults) -> tuple[list[str], list[list[str]]] | None:
+    """Published numbers that are too many for the main table, with our settings in brackets."""
     columns = _only_published(results)
-    if len(columns) > MAX_PUBLISHED_COLUMNS:
-        configs = results.at_paper_scale
+    if len(columns) <= MAX_PUBLISHED_COLUMNS:
+        return None
+    configs = results.at_paper_scale
 
-        def both(line: Line, column: str) -> str:
-            published = _also_published(column, line)
-            ours: Any = configs[line.name].get(column)
-            return published if ours is None or not published else f"{published} ({ours})"
+    def both(line: Line, column: str) -> str:
+        published = _also_published(column, line)
+        ours: Any = configs[line.name].get(column)
+        return published if ours is None or not published else f"{published} ({ours})"
 
-        body = [[column, *(both(line, column) for line in results.lines)] for column in columns]
-        parts += [
-            "In brackets: the value in our configuration at scale=paper, if it has such a key.",
-            grid(["published", *(line.name for line in results.lines)], body),
-        ]
+    body = [[column, *(both(line, column) for line in results.lines)] for column in columns]
+    return ["published", *(line.name for line in results.lines)], body
+
+
+def _published_notes(results: TableResults) -> list[str]:
+    """Notes on the published numbers, each with the rows that it is of unless all are."""
     by_note: dict[str, dict[str, None]] = {}
     for p in results.table.published:
         if p.note:
             by_note.setdefault(f"{p.column}: {p.note}", {})[p.row] = None
     every = {line.name for line in results.trained}
-    lines = [
-        f"- {_sentence(note)}" + ("" if every <= names.keys() else f" ({_codes(names)})")
+    return [
+        _sentence(note) + ("" if every <= names.keys() else f" ({codes(names)})")
         for note, names in by_note.items()
     ]
-    parts += ["\n".join(lines)] if lines else []
-    return ["## Other published numbers", *parts] if parts else []
-
-
-def _codes(names: Sequence[str] | dict[str, None]) -> str:
-    return ", ".join(map(code, names))
-
-
-def _differing(results: TableResults) -> str:
-    keys, by_row = provenance.differing_settings(results)
-    body = [[code(key), *(values[i] for values in by_row.values())] for i, key in enumerate(keys)]
-    return f"Settings that differ by row:\n\n{grid(['setting', *by_row], body)}" if keys else ""
 
 
 def _runs(results: TableResults) -> list[list[str]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+import pandas as pd
+
 from chimera.config.scale import past_bounds
 from chimera.config.schema import shown
 from chimera.config.tables import RATES, Tried, best_rates, tried
-from chimera.report.baselines import baselines, below
-from chimera.report.formatting import code, markdown, number, spread
+from chimera.report.formatting import code, codes, markdown, number, spread
 from chimera.report.stats import smallest_significant
 from chimera.report.table_results import TableResults
 
@@ -39,41 +40,36 @@ def resolved(results: TableResults) -> str:
 def beaten(results: TableResults) -> str:
     """The rows that are not better than a trivial predictor."""
     return " ".join(
-        f"Not better than «{markdown(b.title)}» ({spread(b.value)}): {_codes(rows)}."
-        for b in baselines(results)
-        if (rows := below(b, results))
+        f"Not better than «{markdown(b.title)}» ({spread(b.value)}): {codes(rows)}."
+        for b in results.baselines
+        if (rows := results.below(b))
     )
 
 
 def processors(results: TableResults) -> str:
     """Which processors trained the runs, if several did."""
-    runs: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for cell in results.cells:
-        if cell.state == "done" and (name := cell.computed_on):
-            runs[name][cell.row].add(cell.seed)
-    if len(runs) < 2:
+    done = [cell for cell in results.cells if cell.state == "done" and cell.computed_on]
+    facts = [(cell.computed_on, cell.row, cell.seed) for cell in done]
+    runs = pd.DataFrame(facts, columns=["on", "row", "seed"])
+    if runs["on"].nunique() < 2:
         return ""
-    rows = {row for by_row in runs.values() for row in by_row}
-    alike = all(
-        by_row.keys() == rows and len(set(map(frozenset, by_row.values()))) == 1
-        for by_row in runs.values()
-    )
+    seeds = runs.groupby(["on", "row"])["seed"].agg(frozenset).unstack()
+    alike = bool(seeds.notna().all(axis=None) and (seeds.nunique(axis=1) == 1).all())
     names = []
-    for name in sorted(runs):
-        by_row = runs[name]
-        found = sorted(set().union(*by_row.values()))
-        count = sum(map(len, by_row.values()))
-        share = f"{count} run{'s' * (count > 1)}"
-        share += f" of {code(next(iter(by_row)))}" if len(by_row) == 1 else ""
+    for name, own in runs.groupby("on"):
+        rows = own["row"].unique()
+        share = f"{len(own)} run{'s' * (len(own) > 1)}"
+        share += f" of {code(rows[0])}" if len(rows) == 1 else ""
+        found = sorted(own["seed"].unique())
         of_seeds = f"seed{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
-        names.append(f"{markdown(name)} ({of_seeds if alike else share})")
+        names.append(f"{markdown(str(name))} ({of_seeds if alike else share})")
     meaning = (
         "Each row has the same seeds on each of them, so mean times and speeds can be compared."
         if alike
         else "Rows mix them differently: do not compare times and speeds. Paired runs on different"
         " processors share the seed but not the rounding."
     )
-    return f"The runs used {len(runs)} processors: {'; '.join(names)}. {meaning}"
+    return f"The runs used {len(names)} processors: {'; '.join(names)}. {meaning}"
 
 
 def rates(results: TableResults) -> str:
@@ -85,7 +81,7 @@ def rates(results: TableResults) -> str:
     if not own or any(cell.config["optim"]["lr"] != chosen[cell.row] for cell in own):
         return ""
     others = dict.fromkeys(cell.row for cell in results.cells if cell.row not in chosen)
-    who = f"Each row except {_codes(others)}" if others else "Each row"
+    who = f"Each row except {codes(others)}" if others else "Each row"
     values = ", ".join(f"{rate:g}" for rate in sorted({line.rate for line in lines}))
     first, *more = sorted({line.seed for line in lines})
     said = (
@@ -94,7 +90,7 @@ def rates(results: TableResults) -> str:
     )
     if more:
         further = {line.row for line in lines if line.seed != first}
-        whose = "" if further >= {cell.row for cell in own} else f" of {_codes(sorted(further))}"
+        whose = "" if further >= {cell.row for cell in own} else f" of {codes(sorted(further))}"
         said += (
             f" The two best rates{whose} were repeated on seed{'s' * (len(more) > 1)}"
             f" {', '.join(map(str, more))}, and the mean decides."
@@ -105,14 +101,11 @@ def rates(results: TableResults) -> str:
 def _other_budget(results: TableResults, lines: Sequence[Tried]) -> str:
     """Rates that were chosen at another number of steps."""
     steps = {cell.row: int(cell.config["trainer"]["max_steps"]) for cell in results.cells}
-    chosen_at: defaultdict[str, set[int]] = defaultdict(set)
-    for line in lines:
-        if line.steps is not None and line.row in steps:
-            chosen_at[line.row].add(line.steps)
-    apart = [row for row, at in chosen_at.items() if at != {steps[row]}]
+    chosen_at = {(line.row, line.steps) for line in lines if line.row in steps and line.steps}
+    apart = {row for row, at in chosen_at if at != steps[row]}
     if not apart:
         return ""
-    then = set().union(*(chosen_at[row] for row in apart))
+    then = {at for row, at in chosen_at if row in apart}
     now = {steps[row] for row in apart}
     return (
         f" The rates were chosen at {_numbers(then)} steps, the rows take {_numbers(now)}; another"
@@ -158,7 +151,7 @@ def past_scale(results: TableResults) -> str:
         return ""
     every = {cell.row for cell in results.cells}
     settings = [
-        setting if every <= set(names) else f"{setting} in {_codes(dict.fromkeys(names))}"
+        setting if every <= set(names) else f"{setting} in {codes(dict.fromkeys(names))}"
         for setting, names in rows.items()
     ]
     how = "set by the command line or the start model"
@@ -168,10 +161,6 @@ def past_scale(results: TableResults) -> str:
 def _size(split: Mapping[str, int]) -> str:
     names = ("documents", "examples", "bytes", "tokens")
     return ", ".join(f"{split[name]:,} {name}" for name in names if name in split)
-
-
-def _codes(names: Iterable[str]) -> str:
-    return ", ".join(map(code, names))
 
 
 def _numbers(values: Iterable[int]) -> str:

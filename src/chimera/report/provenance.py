@@ -12,6 +12,7 @@ from chimera.config import tables
 from chimera.config.tables import ROW, Table
 from chimera.dotted import flatten, get
 from chimera.program import command_name
+from chimera.report.formatting import code
 from chimera.report.table_results import TableResults
 from chimera.rundir.directory import RunDir, runs_of
 from chimera.rundir.identity import NOT_IDENTITY
@@ -46,20 +47,17 @@ def _common(values: Iterable[object]) -> str:
     return texts[0] if len(texts) == 1 else "by row" if texts else ""
 
 
-def differing_settings(results: TableResults) -> tuple[list[str], dict[str, list[str]]]:
-    """Keys that all rows have with different values, and the values of each row."""
-    configs = {cell.row: flatten(cell.config) for cell in reversed(results.cells)}
-    configs = {line.name: configs[line.name] for line in results.trained}
+def differing_settings(results: TableResults) -> tuple[list[str], list[list[str]]]:
+    """Head and cells of a grid: keys that all rows have with different values, values by row."""
+    configs = {line.name: flatten(line.cells[0].config) for line in results.trained}
+    common = set.intersection(*map(set, configs.values())) if configs else set()
     keys = [
         key
-        for key in next(iter(configs.values()), {})
-        if _is_compared(key)
-        and all(key in config for config in configs.values())
-        and len({str(config[key]) for config in configs.values()}) > 1
+        for key in sorted(common, key=lambda key: (not key.startswith("choices."), key))
+        if _is_compared(key) and len({str(config[key]) for config in configs.values()}) > 1
     ]
-    keys.sort(key=lambda key: (not key.startswith("choices."), key))
-    values = {row: [_text(config[key]) for key in keys] for row, config in configs.items()}
-    return [_name(key) for key in keys], values
+    body = [[code(_name(key)), *(_text(of[key]) for of in configs.values())] for key in keys]
+    return ["setting", *configs], body
 
 
 def _is_compared(key: str) -> bool:

@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 #: Significance level of the paired t-test.
 LEVEL = 0.05
@@ -102,17 +103,10 @@ def corrected(
     """
     if not test:
         return [None if one is None else replace(one, p=None) for one in differences]
-    tested = sorted(
-        (p, i) for i, d in enumerate(differences) if d is not None and (p := d.p) is not None
-    )
-    result = list(differences)
-    largest = 0.0
-    for rank, (p, i) in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - rank) * p))
-        found = differences[i]
-        assert found is not None
-        result[i] = replace(found, corrected=largest)
-    return result
+    tested = sorted((d.p, i) for i, d in enumerate(differences) if d and d.p is not None)
+    scaled = (min(1.0, (len(tested) - rank) * p) for rank, (p, _) in enumerate(tested))
+    holm = {i: p for (_, i), p in zip(tested, accumulate(scaled, max), strict=True)}
+    return [d and replace(d, corrected=holm.get(i)) for i, d in enumerate(differences)]
 
 
 def resolvable(differences: Sequence[Difference | None]) -> float | None:

@@ -1,7 +1,18 @@
-"""The results of a table at one scale: its runs, and for each row mean, spread and difference."""
+"""The results of a table at one scale: its runs, and for each row mean, spread and difference.
+
+The last rows are trivial predictors, whose numbers are in the records of the runs; a record without
+one gives no row:
+
+    unigram     token frequencies of train (perplexity, and its logarithm as loss)
+    constant    the most frequent class of train, or the mean score of train
+    overlap     the tokens that the two texts of an example have in common
+    base        the start model before training, where the task measures it
+    guess       the answer drawn at random from those that the data allow
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +33,7 @@ from chimera.report.stats import Difference, Spread, corrected, finite, paired, 
 from chimera.rundir.directory import RunDir
 from chimera.rundir.environment import computed_on
 from chimera.rundir.identity import NUMERICS, apart, text_of
-from chimera.rundir.records import Record, Records
+from chimera.rundir.records import Records
 from chimera.rundir.steps import losses
 from chimera.safe_io import check_fields, read_json
 
@@ -32,6 +43,17 @@ OTHER_RULES = "other_rules"
 SHAPES: dict[str, type] = {
     **dict.fromkeys(("metrics", "data", "skipped", "epochs", OTHER_RULES), dict),
     "validations": list,
+}
+#: Keys of run.json with the metrics of predictions without a network, of runs that record them.
+CONSTANT = "constant_prediction"
+OVERLAP = "overlap_prediction"
+#: Titles by name, in the order of the tables.
+PREDICTORS = {
+    "unigram": "Unigram model, no network",
+    "constant": "Constant prediction, no network",
+    "overlap": "Tokens in common, no network",
+    "guess": "Guess among the possible answers, no network",
+    "base": "Start model, untouched",
 }
 #: Resolved configurations by row and seed.
 Configs = Mapping[tuple[str, int], dict[str, Any]]
@@ -57,12 +79,12 @@ class Cell:
     row: str
     seed: int
     state: str
-    why: str
-    value: float | None
     directory: Path
     config: dict[str, Any] = field(repr=False)
-    record: dict[str, Any] = field(repr=False)
-    environment: dict[str, Any] = field(repr=False)
+    why: str = ""
+    value: float | None = None
+    record: dict[str, Any] = field(repr=False, default_factory=dict)
+    environment: dict[str, Any] = field(repr=False, default_factory=dict)
     steps: dict[str, list[Any]] = field(repr=False, default_factory=dict)
 
     @property
@@ -95,18 +117,12 @@ def cells(table: Table, overrides: list[str], seeds: list[int], configs: Configs
     """
     records = Records()
     all_cells = []
-    for job in _planned(table, overrides, seeds):
-        config = configs.get((job.row, job.seed)) or plain(compose(list(job.overrides)))
+    for job in jobs(table, overrides, seeds):
+        config = configs.get((job.row, job.seed)) or plain(compose(applicable(job.overrides)))
         directory = RunDir.of(config)
         all_cells.append(_cell(table, job, config, directory, records))
     records.tell()
     return all_cells
-
-
-def _planned(table: Table, overrides: list[str], seeds: list[int]) -> list[RowRun]:
-    """Runs of the table, each with the overrides that are for its row."""
-    listed = jobs(table, overrides, seeds)
-    return [replace(job, overrides=applicable(job.overrides)) for job in listed]
 
 
 def metric(record: dict[str, Any], key: str) -> float | None:
@@ -121,39 +137,24 @@ def metric(record: dict[str, Any], key: str) -> float | None:
 def _cell(
     table: Table, job: RowRun, config: dict[str, Any], directory: RunDir, records: Records
 ) -> Cell:
-    result: dict[str, Any] = {}
-    environment: dict[str, Any] = {}
-    value = None
-    kept: Record | None = None
+    known: Any = {"row": job.row, "seed": job.seed, "directory": directory.path, "config": config}
     try:
         kept = records.find(config, directory)
+        known["environment"] = (
+            kept.environment if kept else read_json(directory.path / "environment.json")
+        )
         state, why = ("done", "") if kept else _state(directory)
-        environment = kept.environment if kept else read_json(directory.path / "environment.json")
-        if state == "done":
-            result = kept.result if kept else directory.record()
-            check_fields(
-                {name: kind() for name, kind in SHAPES.items()} | result, SHAPES, "run.json"
-            )
-            if (value := metric(result, table.metric)) is None:
-                there = result.get("metrics", {})
-                near = "" if table.metric in there else nearest(table.metric, there)
-                raise UserError(f"run.json has no finite {table.metric}{near}")
+        if state != "done":
+            return Cell(**known, state=state, why=why)
+        result = kept.result if kept else directory.record()
+        check_fields({n: kind() for n, kind in SHAPES.items()} | result, SHAPES, "run.json")
+        if (value := metric(result, table.metric)) is None:
+            there = result.get("metrics", {})
+            near = "" if table.metric in there else nearest(table.metric, there)
+            raise UserError(f"run.json has no finite {table.metric}{near}")
     except UserError as error:
-        result = {}
-        state = "failed"
-        why = one_line(error)
-    return Cell(
-        row=job.row,
-        seed=job.seed,
-        state=state,
-        why=why,
-        value=value,
-        directory=directory.path,
-        config=config,
-        record=result,
-        environment=environment,
-        steps=kept.steps if kept else {},
-    )
+        return Cell(**known, state="failed", why=one_line(error))
+    return Cell(**known, state=state, value=value, record=result, steps=kept.steps if kept else {})
 
 
 def _state(directory: RunDir) -> tuple[str, str]:
@@ -262,6 +263,20 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """A trivial predictor.
+
+    Args:
+        name, title: for the tables.
+        value: mean and spread over the runs of the table; they differ where their data do.
+    """
+
+    name: str
+    title: str
+    value: Spread
+
+
+@dataclass(frozen=True)
 class TableResults:
     """A table at one scale: its lines in the order of the table, and the pairs the paper ranks."""
 
@@ -304,6 +319,19 @@ class TableResults:
         """Published columns besides the table's metric, in the paper's order."""
         metric = self.table.metric
         return list(dict.fromkeys(p.column for p in self.table.published if p.column != metric))
+
+    @cached_property
+    def baselines(self) -> list[Baseline]:
+        """The trivial predictors that have a value of the table's metric."""
+        runs = [_predictions(cell.record, self.table.metric) for cell in self.cells if cell.record]
+        found = {n: spread([v for run in runs if (v := run[n]) is not None]) for n in PREDICTORS}
+        return [Baseline(n, PREDICTORS[n], value) for n, value in found.items() if value]
+
+    def below(self, baseline: Baseline) -> list[str]:
+        """Rows whose mean is not better than a baseline."""
+        sign = 1.0 if self.table.better == "higher" else -1.0
+        means = {line.name: line.ours.mean for line in self.lines if line.ours}
+        return [n for n, mean in means.items() if sign * (mean - baseline.value.mean) <= 0]
 
     @cached_property
     def at_paper_scale(self) -> dict[str, dict[str, Any]]:
@@ -413,3 +441,23 @@ def _pairs(lines: Sequence[Line], better: str, *, test: bool) -> tuple[Pair, ...
             pairs.append(Pair(first, second, difference))
     tested = corrected([pair.difference for pair in pairs], test=test)
     return tuple(replace(p, difference=d) for p, d in zip(pairs, tested, strict=True) if d)
+
+
+def _predictions(record: dict[str, Any], key: str) -> dict[str, float | None]:
+    """The value that each predictor has of a metric, by the record of a run."""
+    perplexity = metric(record, "val/unigram_perplexity") or 0.0
+    unigram = {"val/perplexity": perplexity, "val/loss": math.log(perplexity or 1.0)}
+    group, _, name = key.partition("/")
+    share = metric(record, "val/majority_accuracy")
+    constant = share if name == "accuracy" else 0.0 if share and key == "val/mcc" else None
+    return {
+        "unigram": unigram.get(key) if perplexity > 0 else None,
+        "constant": _recorded(record, CONSTANT, key) if record.get(CONSTANT) else constant,
+        "overlap": _recorded(record, OVERLAP, key),
+        "guess": metric(record, "val/chance_accuracy") if name == "accuracy" else None,
+        "base": metric(record, f"{group}_base/{name}") if name else None,
+    }
+
+
+def _recorded(record: dict[str, Any], predictor: str, key: str) -> float | None:
+    return metric({"metrics": record.get(predictor) or {}}, key)

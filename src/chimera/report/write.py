@@ -12,7 +12,6 @@ from rich.console import Console
 from chimera.config.tables import Table
 from chimera.paths import home
 from chimera.report import figures, formatting, markdown
-from chimera.report.baselines import baselines
 from chimera.report.formatting import latex
 from chimera.report.style import save
 from chimera.report.table_results import FACTS, Configs, Line, TableResults, read_results
@@ -70,7 +69,7 @@ def comma_separated(results: TableResults) -> str:
     """Contents of report.csv: one line per row, full precision, lists joined by semicolons."""
     published = [f"published {column}" for column in results.columns]
     lines = [_fields(line) for line in results.lines]
-    for b in baselines(results):
+    for b in results.baselines:
         named: dict[str, object] = {"row": b.name, "title": b.title, "state": "baseline"}
         lines.append(named | {"mean": b.value.mean, "std": b.value.std, "n": 0})
     columns = [*HEAD, *DIFFERENCE, *FACTS, *published]
@@ -125,7 +124,7 @@ def booktabs(results: TableResults) -> str:
 def show(results: TableResults, folder: Path, console: Console | None = None) -> None:
     """Print the table, whose rows have their short names, and the folder of its files."""
     head, body = markdown.rows(results)
-    names = [*(line.name for line in results.lines), *(b.name for b in baselines(results))]
+    names = [*(line.name for line in results.lines), *(b.name for b in results.baselines)]
     columns = [column for column in head[1:] if not column.startswith("published ")]
     lines = [[name, *row[1 : 1 + len(columns)]] for name, row in zip(names, body, strict=True)]
     title = f"{results.table.title}, scale={results.scale}"
