@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,24 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_called_seeds(
     apart = compare(collect([*three, root / "half"])[0])
     assert [group.differ for group in apart.groups] == [[], [], []]
     assert not apart.notes
+
+
+def test_copies_of_a_run_and_repeats_of_a_seed_are_no_more_seeds(
+    three: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, *_, other = three
+    shutil.copytree(one, tmp_path / "backup/a0")
+    (tmp_path / "link").symlink_to(one)
+    places = [str(one), str(tmp_path / "link"), str(tmp_path / "backup"), str(other)]
+    assert main([*places, f"out={tmp_path}/out"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 runs, lower" in said
+    assert f"{tmp_path}/backup/a0, a copy of {one}, are left out" in said
+    record = json.loads((one / "run.json").read_text())
+    record["metrics"]["val/perplexity"] = 12.5  # another machine
+    (tmp_path / "backup/a0/run.json").write_text(json.dumps(record))
+    found = compare(collect(directories([tmp_path / "backup", *three]))[0])
+    assert {group.count for group in found.groups} == {"1 seed", "3 runs of 2 seeds"}
 
 
 def test_the_better_side_is_that_of_the_table_or_of_whole_words(three: list[Path]) -> None:

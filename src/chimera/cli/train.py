@@ -80,6 +80,8 @@ def _command(arguments: list[str]) -> int:
         return 0
     if word == "show" and flags.cfg:
         raise UserError(f"--cfg shows a configuration; write {command_name('train')} --cfg job …")
+    if word in WORDS and flags.multirun:
+        raise UserError(f"{word} takes no -m; leave it out")
     if word in WORDS:
         return WORDS[word](rest)
     if any(override.startswith("replay=") for override in overrides):
@@ -166,23 +168,24 @@ def _table(arguments: list[str]) -> int:
 
 
 def _list(arguments: list[str]) -> int:
+    """Print components of groups, pages of components and all tables, as they are named."""
     from chimera.config.groups import groups, is_part
+    from chimera.model.catalog import show
+    from chimera.model.component_page import component_pages
 
-    if all(word in groups() and is_part(word) for word in arguments):  # none of them: all groups
-        from chimera.model.catalog import show
-
-        show(*[arguments] * bool(arguments))
-        return 0
-    if arguments == ["tables"]:
+    named = [word for word in arguments if word in groups() and is_part(word)]
+    others = [word for word in arguments if word not in named and word != "tables"]
+    pages = component_pages(others) if others else ""  # refuses names of nothing
+    if named or not arguments:
+        show(*[named] * bool(named))
+    if "tables" in arguments:
         from shutil import get_terminal_size
 
         from chimera.config.tables import listing
 
         print(listing(get_terminal_size().columns if sys.stdout.isatty() else None))
-        return 0
-    from chimera.model.component_page import component_pages
-
-    print(component_pages(arguments))
+    if pages:
+        print(pages)
     return 0
 
 

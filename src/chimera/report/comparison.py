@@ -131,6 +131,13 @@ class Run:
         return np.stack([places, losses], 1)[np.isfinite(places)]
 
     @property
+    def measurement(self) -> object:
+        """Equal for a finished run and its copies; a run that is not finished has none."""
+        numbers = sorted(self.metrics.items())
+        same = (*sorted(self.settings.items()), *numbers, self.text)
+        return same if self.state == "DONE" else self.path
+
+    @property
     def shared(self) -> dict[str, str]:
         """What it has to share with the runs that it is averaged or ranked with."""
         kept = {TOKENS: ABSENT if self.tokens is None else f"{self.tokens:,.0f}"}
@@ -176,9 +183,11 @@ class Group:
         """Its finished runs, called seeds only if they are; or the state of its unfinished one."""
         if self.runs[0].state != "DONE":
             return self.runs[0].state.lower()
-        if not self.differ:
-            return formatting.seeds(len(self.runs))
-        return f"{len(self.runs)} runs that differ in {', '.join(self.differ)}"
+        if self.differ:
+            return f"{len(self.runs)} runs that differ in {', '.join(self.differ)}"
+        seeds = len({run.seed for run in self.runs})
+        repeated = f"{len(self.runs)} runs of " * (seeds < len(self.runs))
+        return repeated + formatting.seeds(seeds)
 
     def band(self, axis: str) -> Array:
         """Place, mean, least and largest loss [n 4] over its runs, as far as all of them go."""
@@ -268,7 +277,8 @@ def directories(places: Sequence[Path]) -> list[Path | Record]:
             inside += records(place)
         if not inside:
             raise UserError(f"{place} holds no run; name runs, or a folder that holds them")
-        found |= {path_of(run): run for run in inside}
+        for run in inside:
+            found.setdefault(path_of(run).resolve(), run)
     return list(found.values())
 
 
@@ -388,7 +398,7 @@ def compare(
     """Divide runs into tables of comparable ones, group those of a table, and order the groups.
 
     Args:
-        runs: one or more.
+        runs: one or more; of copies of one run the first counts.
         by: keys to group by; runs that differ in others are averaged. Empty: all that differ.
         metric: of the order; None: that of the runs' table, or the first usual one that they have.
         better: lower or higher; None: by the metric's table or name.
@@ -399,6 +409,7 @@ def compare(
     """
     by = tuple(dict.fromkeys(by))
     _check(by, metric, runs)
+    runs, copies = _once(runs)
     texts = Counter(text.settings for text in {run.text for run in runs} if text)
     sets: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
@@ -412,8 +423,26 @@ def compare(
         title = ", ".join(f"{key}={dict(shared).get(key, ABSENT)}" for key in apart_in)
         found.append(_table(title if shared else "not finished", members, by, metric, better))
     keys = by or tuple(differing([run.settings for run in runs]))
-    notes = (_why_apart(found, apart_in), _why_no_seeds(found), apart(run.text for run in runs))
+    notes = (
+        _why_apart(found, apart_in),
+        _why_no_seeds(found),
+        copies,
+        apart(run.text for run in runs),
+    )
     return Comparison(keys, tuple(found), tuple(filter(None, notes)), broken or {})
+
+
+def _once(runs: Sequence[Run]) -> tuple[list[Run], str]:
+    """Runs without copies, and a sentence if there are copies; else it is empty."""
+    first: dict[object, Run] = {}
+    copies = [run for run in runs if first.setdefault(run.measurement, run) is not run]
+    if not copies:
+        return list(runs), ""
+    run = copies[0]
+    of = first[run.measurement]
+    more = f" and {len(copies) - 1} more copies" * (len(copies) > 1)
+    named = f"{one_line(run.path)}, a copy of {one_line(of.path)},"
+    return list(first.values()), f"Runs count once: {named}{more} are left out."
 
 
 def _why_apart(found: Sequence[Table], apart_in: Sequence[str]) -> str:

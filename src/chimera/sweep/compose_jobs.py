@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
@@ -31,6 +32,9 @@ from chimera.rundir.records import Records
 from chimera.sweep.job import Job
 from chimera.train.check import Once, check_parts, check_settings
 
+#: Most jobs of a sweep: all are composed before the first one starts.
+MOST = 100_000
+
 
 def list_jobs(overrides: Sequence[str], parsed: Sequence[Override]) -> list[list[str]]:
     """Overrides of each job; `+<paper>=<table>` stands for all rows of the table.
@@ -43,6 +47,8 @@ def list_jobs(overrides: Sequence[str], parsed: Sequence[Override]) -> list[list
         UserError: a range or a glob matches nothing.
     """
     choices = [_choices(text, override) for text, override in zip(overrides, parsed, strict=True)]
+    if (number := math.prod(map(len, choices))) > MOST:
+        raise UserError(f"the sweep has {number:,} jobs; it takes at most {MOST:,}")
     return [list(job) for job in itertools.product(*choices)]
 
 
@@ -70,10 +76,20 @@ def values_of(override: Override) -> list[str]:
             and not any(fnmatch(name, pattern) for pattern in value.exclude)
         ]
     else:
+        if isinstance(value, RangeSweep) and (number := _length(value)) > MOST:
+            raise UserError(
+                f"{override.input_line} has {number:,.0f} values; a sweep takes at most {MOST:,}"
+            )
         found = list(override.sweep_string_iterator())
     if not found:
         raise UserError(f"{override.input_line} matches nothing, so there are no jobs; widen it")
     return found
+
+
+def _length(values: RangeSweep) -> float:
+    """Number of values of a range, about."""
+    start, stop, step = (float(end or 0) for end in (values.start, values.stop, values.step))
+    return (stop - start) / step if step else math.inf
 
 
 def check_sweep(parsed: Sequence[Override], *, searched: bool = False) -> None:
