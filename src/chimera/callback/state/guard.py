@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -236,19 +236,14 @@ def shortened(facts: dict[str, Any], file: Path) -> list[str]:
         facts: of `collect_report`, with the state of before.
         file: of the report.
     """
-
-    def few(names: dict[str, Any]) -> str:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return (", ".join(list(names)[:3]) or "none") + more
-
     rates = facts["learning_rates"].values()
     return [
         f"{facts['what']} at step {facts['step']}, before the update",
         f"losses {facts['losses']}, gradient norm {facts['grad_norm']},"
         f" rates {min(rates):.1e} to {max(rates):.1e}, scale of the loss {facts['scaler_scale']:g}",
-        f"gradients not finite: {few(facts['gradients_not_finite'])}",
-        f"gradients above {LARGE:g}: {few(facts['gradients_large'])}",
-        f"weights not finite: {few(facts['weights_not_finite'])}",
+        f"gradients not finite: {_few(facts['gradients_not_finite'])}",
+        f"gradients above {LARGE:g}: {_few(facts['gradients_large'])}",
+        f"weights not finite: {_few(facts['weights_not_finite'])}",
         f"state of before: {facts['state']}",
         f"report: {file.with_suffix('.md')}",
         f"repeat: {command_name('train')} replay={file}",
@@ -286,14 +281,14 @@ def markdown(facts: dict[str, Any], file: Path) -> str:
 def _verdict(facts: dict[str, Any], losses: list[float]) -> tuple[str, str]:
     """The kind of the first quantity that is not finite, and a line that names it."""
     if bad := facts["weights_not_finite"]:
-        return "weight", f"{_first(bad)} is not finite in the model's weights"
+        return "weight", f"{_few(bad, 1)} is not finite in the model's weights"
     for number, loss in enumerate(losses):
         if not math.isfinite(loss):
             return "loss", f"loss of micro-batch {number} is {loss}"
     bad = facts["gradients_not_finite"]
     return (
         "gradient",
-        f"gradient of {_first(bad) if bad else 'all parameters together'} is not finite",
+        f"gradient of {_few(bad, 1) if bad else 'all parameters together'} is not finite",
     )
 
 
@@ -304,9 +299,9 @@ def _at_fault(trainer: Any, losses: list[float]) -> list[int]:
     return [rank for rank, flag in enumerate(reduce.totals(flags)) if flag]
 
 
-def _first(names: dict[str, int]) -> str:
-    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"{next(iter(names))}{more}"
+def _few(names: Mapping[str, Any], most: int = 3) -> str:
+    more = f" (and {len(names) - most} more)" if len(names) > most else ""
+    return (", ".join(list(names)[:most]) or "none") + more
 
 
 def _not_finite(tensors: dict[str, Tensor]) -> dict[str, int]:
