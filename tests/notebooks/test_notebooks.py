@@ -96,39 +96,36 @@ def execute(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "\n".join(str(o.get("data", o.get("text", ""))) for o in shown)
 
 
-@pytest.mark.slow
-def test_a_first_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = execute("first_model.ipynb", tmp_path, monkeypatch)
-    assert len(list(tmp_path.glob("runs/*/run.json"))) == 2
-    assert "The function returns" in shown
-    assert "attention" in shown
-    assert "image/png" in shown
+#: Notebook, the runs that it trains, and what it shows.
+SHOWN = [
+    ("first_model", 2, ["The function returns", "attention", "image/png"]),
+    (
+        "own_mixer",
+        1,
+        [
+            "torch.Size([1, 3, 4000])",
+            "torch.Size([1, 10, 32])",
+            "mixer.gain=-1.0 is not allowed; it takes a number above 0",
+        ],
+    ),
+    ("sweep", 4, ["gated_delta", "image/png", "count"]),
+    ("looking_inside", 1, ["image/png", "backbone.blocks.0.mixer"]),
+]
 
 
 @pytest.mark.slow
-def test_a_mixer_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = execute("own_mixer.ipynb", tmp_path, monkeypatch)
-    assert "torch.Size([1, 3, 4000])" in shown
-    assert "torch.Size([1, 10, 32])" in shown
-    assert "mixer.gain=-1.0 is not allowed; it takes a number above 0" in shown
-    (run,) = tmp_path.glob("runs/mlm-running_mean-*/run.json")
-    assert "running_mean" in run.read_text()
-
-
-@pytest.mark.slow
-def test_a_sweep_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = execute("sweep.ipynb", tmp_path, monkeypatch)
-    assert len(list(tmp_path.glob("runs/*/run.json"))) == 4
-    assert "gated_delta" in shown
-    assert "image/png" in shown
-    assert "count" in shown
-
-
-@pytest.mark.slow
-def test_looking_into_a_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = execute("looking_inside.ipynb", tmp_path, monkeypatch)
-    (run,) = tmp_path.glob("runs/*/run.json")
-    assert shown.count("image/png") == 3
-    for name in ("activations", "gates", "maps", "weights"):
-        assert (run.parent / f"{name}.png").is_file()
-    assert "backbone.blocks.0.mixer" in shown
+@pytest.mark.parametrize(("name", "count", "says"), SHOWN)
+def test_a_notebook_trains_and_shows(
+    name: str, count: int, says: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = execute(f"{name}.ipynb", tmp_path, monkeypatch)
+    runs = list(tmp_path.glob("runs/*/run.json"))
+    assert len(runs) == count
+    assert not [text for text in says if text not in shown]
+    if name == "own_mixer":
+        assert runs[0].parent.name.startswith("mlm-running_mean-")
+        assert "running_mean" in runs[0].read_text()
+    if name == "looking_inside":
+        assert shown.count("image/png") == 3
+        for picture in ("activations", "gates", "maps", "weights"):
+            assert (runs[0].parent / f"{picture}.png").is_file()

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from chimera.errors import UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.checkpoint_io import CheckedIO, finite, load
 from chimera.rundir.checkpoints import InvalidCheckpoint, ResumePoint, Sidecar, newest, sidecar_path
+from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
 from chimera.safe_io import write_atomic
 
 
@@ -179,3 +181,33 @@ def test_without_hard_links_the_tiers_are_copies(
     assert not os.path.samefile(first, other)
     files.remove(first)
     assert newest(tmp_path).path == other
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_a_file_of_tensors_has_the_mode_of_any_other(tmp_path: Path, umask: int, mode: int) -> None:
+    old = os.umask(umask)
+    try:
+        save_tensors({"a": torch.ones(2)}, tmp_path / "x.safetensors", {"format": "pt"})
+    finally:
+        os.umask(old)
+    assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == mode
+    assert load_tensors(tmp_path / "x.safetensors")["a"].tolist() == [1, 1]
+
+
+def test_a_file_that_is_written_again_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.touch()
+    path.chmod(0o664)
+    save_tensors({"a": torch.ones(2)}, path)
+    assert path.stat().st_mode & 0o777 == 0o664
+
+
+def test_a_failed_write_leaves_no_empty_file_and_keeps_an_old_one(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.write_text("kept")
+    full = SafetensorError('I/O error: Os { code: 28, kind: StorageFull, message: "No space" }')
+    for path in (new, old):
+        with pytest.raises(OSError, match="No space left"), usual_mode(path):
+            raise full
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert old.read_text() == "kept"

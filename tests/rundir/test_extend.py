@@ -5,7 +5,6 @@ One run is trained. Its copies stand for the states in which a command may find 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from chimera.cli.train import main
+from tests.safety.kit import digest
 from tests.train import tiny
 from tests.train.tiny import losses, same
 
@@ -45,18 +45,6 @@ def there(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (run / "status.json").write_text(json.dumps(status | state))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def digest(folder: Path) -> str:
-    """Hash of every name, link and byte below a folder."""
-    total = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        total.update(str(path.relative_to(folder)).encode())
-        if path.is_symlink():
-            total.update(str(path.readlink()).encode())
-        elif path.is_file():
-            total.update(path.read_bytes())
-    return total.hexdigest()
 
 
 LONGER = "trainer.max_steps=12"

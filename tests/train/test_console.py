@@ -1,21 +1,35 @@
-"""What a run prints at its start about weight decay, draws and adapters, and at its end."""
+"""What a run tells before it starts, at its start, at its end, and of the machine's rate."""
 
 from __future__ import annotations
 
 import io
+import json
 import math
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import rich
+import torch
 
+from chimera.callback.log.steps import Steps
+from chimera.cli.train import main
+from chimera.config.compose import compose, plain
 from chimera.config.settings import Optim
 from chimera.contract_tests import zoo
 from chimera.errors import UserError
 from chimera.optim.optimizer import groups
+from chimera.rundir.directory import RunDir
+from chimera.safe_io import write_json
+from chimera.train import console, record
 from chimera.train.console import report, show_draws, show_frozen, show_parameters
-from chimera.train.model_summary import ternary_by_component
+from chimera.train.model_summary import overview, ternary_by_component, text, vocabulary_of
+from chimera.train.status import run_status
+from tests.train import tiny
 
 
 @pytest.fixture
@@ -103,3 +117,147 @@ def test_a_record_that_lacks_a_fact_is_refused_in_one_line(key: str, tmp_path: P
     for broken in ({**whole, key: "x"}, {k: v for k, v in whole.items() if k != key}):
         with pytest.raises(UserError, match=r"run.json is no record of a run .*; restore it"):
             report(broken, tmp_path)
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return list(tiny.LINE)
+
+
+def test_the_sums_agree_with_the_run(line: list[str], tmp_path: Path) -> None:
+    found = overview(plain(compose([*line, "quant=bitnet158"])))
+    parameters = found["parameters"]
+    assert parameters["total"] == sum(n for k, n in parameters.items() if k != "total")
+    assert found["bytes"]["total"]["parameters"] == parameters["total"]
+    assert found["bytes"]["total"]["packed"] < found["bytes"]["total"]["fp32"]
+    memory = found["memory"]
+    assert memory["total"] == sum(size for part, size in memory.items() if part != "total")
+    assert memory["weights"] == 4 * parameters["total"]
+    assert memory["activations"] > 0
+    shown = text(found)
+    assert f"{parameters['total']:,}" in shown
+    assert "MFLOP per token" in shown
+    assert not (tmp_path / "runs").exists()
+
+
+def test_memory_and_disk_count_the_state_of_the_chosen_optimiser(line: list[str]) -> None:
+    def of(*words: str) -> tuple[float, dict[str, float]]:
+        found = overview(plain(compose([*line, *words])))
+        assert (
+            found["disk"]["checkpoint"] == found["memory"]["weights"] + found["memory"]["optimiser"]
+        )
+        return found["memory"]["optimiser"] / found["trained"]["parameters"], found["disk"]
+
+    assert of()[0] == 8
+    assert of("optim=lion")[0] == 4
+    assert 4 < of("optim=muon")[0] < 8
+    kept = ["trainer.checkpoint_keep=2", "trainer.checkpoint_keep_best=3", "trainer.max_epochs=4"]
+    disk = of(*kept, "trainer.max_steps=1000", "trainer.checkpoint_keep_epochs=null")[1]
+    assert (disk["newest"], disk["best"], disk["epoch"]) == (2, 3, 4)
+    assert disk["total"] == 9 * disk["checkpoint"]
+
+
+def test_activations_grow_with_the_batch_and_shrink_when_recomputed(line: list[str]) -> None:
+    def kept(*more: str) -> float:
+        shape = ["mixer=attention", "model.depth=8", "model.dim=128", *more]
+        size = overview(plain(compose([*line, *shape])))["memory"]["activations"]
+        assert isinstance(size, float)
+        return size
+
+    plainly = kept()
+    assert kept("data.batch_size=8") == pytest.approx(2 * plainly)
+    assert kept("model.gradient_checkpointing=true") < 0.7 * plainly
+
+
+def test_the_command_prints_each_format(
+    line: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", *line, "format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["flops"]["length"] == 16
+    assert main(["show", *line, "format=mermaid"]) == 0
+    assert capsys.readouterr().out.startswith("flowchart TB")
+
+
+def test_the_vocabulary_of_a_body_is_its_own() -> None:
+    words = ["+tptt/variants=v_n1", "scale=small"]
+    config = plain(compose(words))
+    assert vocabulary_of(config) == 259
+    assert vocabulary_of(plain(compose(["tokenizer.vocab_size=77"]))) == 77
+
+
+CPU = torch.device("cpu")
+
+
+def test_half_precision_that_a_cpu_emulates_is_no_yardstick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Part of such a run multiplies float32, so a share of the slow rate would exceed 1."""
+    speeds = {torch.float16: 2e9, torch.bfloat16: 4e11, torch.float32: 1e11}
+    monkeypatch.setattr(record, "measure", lambda device, dtype: speeds[dtype])
+    assert [record.rate_of(CPU, p) for p in ("fp16", "bf16", "fp32")] == [1e11, 4e11, 1e11]
+
+
+def test_a_measurement_is_a_positive_rate() -> None:
+    found = record.measure(CPU, torch.float32, 0.0)
+    assert math.isfinite(found)
+    assert found > 0
+
+
+def test_a_gpu_of_the_table_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 PCIe")
+    assert record.rate_of(torch.device("cuda"), "bf16") == 7.56e14
+    assert record.rate_of(torch.device("cuda"), "fp32") == 5.1e13
+
+
+def test_utilisation_is_flops_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "rate_of", lambda *_: 1e9)
+    trainer: Any = SimpleNamespace(strategy=SimpleNamespace(root_device=CPU), world_size=2)
+    facts = {"flops": {"training": 1e6}, "tokens_per_second": 500.0}
+    assert record.utilisation(trainer, "fp32", facts) == {"mfu": 0.25, "gemm_rate": 2e9}
+    assert record.utilisation(trainer, "fp32", {**facts, "tokens_per_second": math.nan}) == {}
+    assert record.utilisation(trainer, "fp32", {**facts, "flops": None}) == {}
+
+
+def test_a_run_records_and_prints_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tiny.trained(tmp_path, run=2) / "run"
+    facts = tiny.record(run)
+    flops = facts["flops"]
+    assert flops["length"] == 16
+    assert flops["training"] > flops["forward"] == sum(flops["by_component"].values())
+    done = flops["training"] * facts["tokens_per_second"]
+    assert facts["mfu"] == pytest.approx(done / facts["gemm_rate"])
+    assert "GFLOP/s (MFU " in capfd.readouterr().err
+    monkeypatch.setattr(console, "say", print)
+    assert console._utilisation({"metrics": {}}) == ""
+
+
+def ending(folder: Path, error: BaseException, before: Callable[[], Any] = lambda: None) -> None:
+    """A run that an error ends."""
+    folder.mkdir()
+    write_json(folder / "config.yaml", {})
+    ranks: Any = SimpleNamespace(first=True, timeout=1.0)
+    with run_status(ranks, RunDir(folder), [Steps()], 3, 10):
+        before()
+        raise error
+
+
+def test_a_run_whose_directory_is_gone_is_one_line(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    gone = FileNotFoundError(2, "No such file or directory", str(run / "steps.csv"))
+    with pytest.raises(UserError, match="run was renamed or removed while the run trained there"):
+        ending(run, gone, lambda: os.rename(run, tmp_path / "other"))
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "state"), [(KeyboardInterrupt(), "STOPPED"), (ValueError("x"), "FAILED")]
+)
+def test_ctrl_c_stops_and_an_error_fails(error: BaseException, state: str, tmp_path: Path) -> None:
+    with pytest.raises(type(error)):
+        ending(tmp_path / "run", error)
+    status = RunDir(tmp_path / "run").status()
+    assert (status["state"], status["step"]) == (state, 3)
