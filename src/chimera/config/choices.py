@@ -28,8 +28,6 @@ COMPANIONS = "with"
 AT = "at"
 #: Keys of a file that speak of choices; the composition leaves them out.
 _OF_CHOICES = (COMPANIONS, AT, "needs")
-#: Marks a key that the command line does not set.
-UNSET: Any = object()
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,8 @@ class Selection:
     def value(self, key: str, default: Any = None) -> Any:
         """Value of a dotted key in the last file that sets it; `default` if none does."""
         for _, package, node in reversed(self.files):
-            inside = key.removeprefix(f"{package}.") if package else key
-            if (inside != key or not package) and dotted.has(node, inside):
-                return dotted.get(node, inside)
+            if dotted.has(whole := dotted.nested(package, node), key):
+                return dotted.get(whole, key)
         return default
 
     def part_keys(self) -> Iterator[str]:
@@ -60,11 +57,8 @@ class Selection:
         so a misspelt key in them is found.
         """
         for group, package, node in self.files:
-            if group == "preset" or is_experiment(group):
-                continue
-            parts = package.split(".") if package else []
-            yield from (".".join(parts[: n + 1]) for n in range(len(parts)))
-            yield from (key for key, _ in dotted.walk(node, f"{package}." if package else ""))
+            if group != "preset" and not is_experiment(group):
+                yield from (key for key, _ in dotted.walk(dotted.nested(package, node)))
 
 
 def is_experiment(group: str) -> bool:
@@ -142,8 +136,7 @@ def implied_choices(choices: Sequence[str], settings: Mapping[str, Any]) -> tupl
     """
     given = {choice.lstrip("+").partition("=")[0] for choice in choices}
     found = tuple(choices)
-    cycle = settings.get("mixer.cycle", UNSET)
-    for implied in (_of_scale, _of_parts, partial(_of_cycle, cycle=cycle)):
+    for implied in (_of_scale, _of_parts, partial(_of_cycle, settings=settings)):
         options = implied(select(found))
         found = (*(f"{g}={o}" for g, o in options.items() if g not in given), *found)
     return found
@@ -165,23 +158,21 @@ def _of_parts(chosen: Selection) -> dict[str, str]:
 
     They are under `with:` in its YAML: `mixer=best_combo` is defined with ALiBi.
     """
-    options: dict[str, str] = {}
-    for _, _, node in chosen.files:
-        options |= node.get(COMPANIONS) or {}
-    return options
+    brought = [node.get(COMPANIONS) or {} for _, _, node in chosen.files]
+    return {group: option for options in brought for group, option in options.items()}
 
 
-def _of_cycle(chosen: Selection, cycle: Any) -> dict[str, str]:
+def _of_cycle(chosen: Selection, settings: Mapping[str, Any]) -> dict[str, str]:
     """Choices for the mixers that a composite's `cycle` names and that have no node yet.
 
     Args:
         chosen: options and files of the other choices.
-        cycle: value of `mixer.cycle` on the command line, or UNSET.
+        settings: values by key of the command line.
 
     Raises:
         UserError: an unknown mixer.
     """
-    names = chosen.value("mixer.cycle") if cycle is UNSET else cycle
+    names = settings.get("mixer.cycle", chosen.value("mixer.cycle"))
     if not isinstance(names, list):
         return {}
     for name in names:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -90,9 +90,8 @@ def plain(cfg: DictConfig) -> dict[str, Any]:
         UserError: an interpolation that cannot be resolved, or `???`, which asks for a value.
     """
     with one_line():
-        config = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    assert isinstance(config, dict)
-    return {str(key): value for key, value in config.items()}
+        config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    return cast(dict[str, Any], config)
 
 
 def final_choices(overrides: Sequence[str]) -> list[str]:

@@ -40,11 +40,6 @@ EXPECTED: dict[str, Any] = {
 }
 
 
-def folder_of(init_from: str) -> Path:
-    """The folder that `hf:<folder>` names."""
-    return Path(init_from.removeprefix(PREFIX)).expanduser()
-
-
 def checkpoint_config(folder: Path) -> dict[str, Any]:
     """Contents of config.json, with keys of the expected types.
 

@@ -240,7 +240,7 @@ def source(init_from: str, *, trust: bool = False) -> Source | None:
             (an adapter beside them, packed), or a file holds more than data.
     """
     if init_from.startswith(from_hf.PREFIX):
-        folder = from_hf.folder_of(init_from)
+        folder = Path(init_from.removeprefix(from_hf.PREFIX)).expanduser()
         return Source(from_hf.configuration(folder), folder, folder, digest(folder))
     path = Path(init_from).expanduser()
     if path.is_file() or (path / "config.yaml").is_file() or _record_of(path):

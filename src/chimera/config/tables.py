@@ -120,12 +120,6 @@ class Table:
         """`<paper>/<table>`, which is also the configuration group of the rows."""
         return f"{self.paper}/{self.name}"
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Names of the rows of the whole table that this one has not."""
-        all_rows = self.whole.rows if self.whole else ()
-        return tuple(row.name for row in all_rows if row not in self.rows)
-
     def only(self, rows: Sequence[str]) -> Table:
         """The table with some of its rows, in its order; with all of them for none named.
 

@@ -70,8 +70,7 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
         UserError: no run, or a configuration that is more than data.
     """
     if directory.path.is_file():
-        above = directory.path.parent
-        run = above.parent if above.name == "checkpoints" else above
+        run = next(above for above in directory.path.parents if above.name != "checkpoints")
         raise UserError(f"run={directory.path} is a file; name the run's directory, run={run}")
     check_links(directory.path, "checkpoints", "tokenizer")
     try:
