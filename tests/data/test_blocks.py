@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from chimera.contract_tests import zoo
-from chimera.data.batch import causal, stored
-from chimera.data.batch.blocks import Blocks
+from chimera.data.batch import causal
+from chimera.data.batch import packed as packed_module
 from chimera.data.batch.causal import CausalDataModule
-from chimera.data.batch.collate import PIECE, Example, collate, documents_of
-from chimera.data.batch.loader import ResumableLoader
+from chimera.data.batch.collate import Example, collate
+from chimera.data.batch.loader import Purpose, ResumableLoader, stream
 from chimera.data.batch.mlm import MaskedBlocks, Masking, MLMDataModule
-from chimera.data.batch.order import Purpose, stream
+from chimera.data.batch.packed import PIECE, Blocks, documents_of
 from chimera.data.corpus.base import Data, PackedText
 from chimera.data.encode.packing import PackedTokens
 from chimera.data.encode.prepare import Prepared
@@ -163,7 +163,7 @@ def test_validation_is_the_same_every_time_and_for_every_seed(data: Prepared) ->
 
 def test_a_large_test_set_is_referred_to(data: Prepared, tmp_path, monkeypatch) -> None:
     module, file = module_of(data), tmp_path / "test.npz"
-    monkeypatch.setattr(stored, "LARGEST_COPY", 10)
+    monkeypatch.setattr(packed_module, "LARGEST_COPY", 10)
     module.save_test(file)
     monkeypatch.undo()
     assert "ids" not in np.load(file).files
@@ -237,7 +237,7 @@ def test_a_saved_test_split_is_read_at_any_length(
 ) -> None:
     """A large one is referred to in place of copied; its files may be several."""
     if referred:
-        monkeypatch.setattr(stored, "LARGEST_COPY", 10)
+        monkeypatch.setattr(packed_module, "LARGEST_COPY", 10)
     row = packed(tmp_path, np.arange(75), size)
     prepared = Prepared(Numbers(), {"test": row}, {})
     module = causal.CausalDataModule(settings(), small_piece(), prepared=prepared)

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from chimera.data.batch.collate import collate as collate_answers
+from chimera.data.batch.collate import load_examples, save_examples
 from chimera.data.batch.instruct import InstructDataModule, example
 from chimera.data.batch.labelled import BucketedLoader, Rows, collate
 from chimera.data.batch.loader import ResumableLoader
-from chimera.data.batch.stored import load_examples, save_examples
 from chimera.data.corpus.acceptability import Acceptability
 from chimera.data.corpus.glue import SPECS, Glue, SpanishGlue, read_file, read_hub
 from chimera.data.corpus.instruct import Instruct, Record, check_instructions, prompt
@@ -87,6 +87,8 @@ def test_a_lone_quote_in_tsv_and_a_quoted_comma_in_csv_stay_in_the_field(tmp_pat
         ("sentence\tlabel\nA cat.\t7\n", "line 2: label '7' is none of 0, 1"),
         ("sentence\tlabel\nA cat.\n", "line 2 has 1 fields, 2 are needed"),
         ("sentence\tlabel\n", "holds no rows"),
+        ("sentence\tlabel\nA cat.\t" + "1" * 5000, "line 2: label '1{100}' is none of 0, 1"),
+        ("gj04\t1\t\tA\tcat.\n", "line 1 has 5 fields, and the table 4 columns"),
     ],
 )
 def test_a_broken_file_gives_one_line(text: str, says: str, tmp_path: Path) -> None:
@@ -212,6 +214,13 @@ def test_rows_without_a_label_are_left_out_of_train_and_told(tmp_path: Path, cap
     assert len(read_file(tmp_path / "a.tsv", SPECS["sst2"], labelled=False)) == 3
 
 
+@pytest.mark.parametrize("index", ["1" * 20, "1" * 5000, "x"])
+def test_an_index_that_is_no_number_of_a_row_does_not_count(tmp_path: Path, index: str) -> None:
+    (tmp_path / "a.tsv").write_text(f"index\tsentence\tlabel\n{index}\ta\t1\n7\tb\t0\n")
+    found = read_file(tmp_path / "a.tsv", SPECS["sst2"], labelled=True)
+    assert [e.row for e in found] == [0, 7]
+
+
 def test_saved_parts_are_loaded_again(tmp_path: Path) -> None:
     held = parts(20).parts[0]
     save_parts({"test": held, "ax": held}, tmp_path / "t.npz")
@@ -301,6 +310,15 @@ def test_the_template() -> None:
     assert prompt("Add.", "1, 2") == (
         "### Instruction:\nAdd.\n\n### Input:\n1, 2\n\n### Response:\n"
     )
+
+
+def test_records_with_a_blank_text_are_left_out_and_counted(file: Path, caplog) -> None:
+    rows = made(60)
+    rows[0]["output"] = rows[1]["instruction"] = " \n"
+    file.write_text(json.dumps(rows))
+    found = Instruct(path=str(file), held_out=5).records()
+    assert sum(map(len, found.values())) == 58
+    assert "2 records without instruction or output are left out" in caplog.text
 
 
 def test_splits_are_disjoint_and_independent_of_the_order(file: Path) -> None:

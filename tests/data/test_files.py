@@ -35,10 +35,13 @@ def lines(count: int, seed: int = 0) -> str:
         ("test-00000-of-00001.parquet", "test"),
         ("training.txt", None),
         ("latest.txt", None),
+        ("Valid/train.txt", "valid"),
+        ("test/a/b.txt", "test"),
+        ("testing/b.txt", None),
     ],
 )
 def test_splits_by_name(name: str, split: str | None) -> None:
-    assert split_of(Path("train") / name) == split
+    assert split_of(Path(name)) == split
 
 
 @pytest.mark.parametrize(
@@ -71,6 +74,41 @@ def test_a_folder_with_named_splits(tmp_path: Path) -> None:
     rest = sorted("\n".join(splits["train"] + splits["test"]).split("\n"))
     assert rest == sorted((lines(80, 0) + lines(80, 2)).splitlines())
     assert splits["test"]
+
+
+def test_folders_name_splits_and_links_are_followed_and_hidden_places_are_not(
+    tmp_path: Path,
+) -> None:
+    for number, name in enumerate(("train/a", "valid/a", "test/a", ".git/a", "train/._a")):
+        (tmp_path / "text" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "text" / f"{name}.txt").write_text(lines(60, number))
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/b.txt").write_text(lines(60, 9))
+    (tmp_path / "text/train/linked").symlink_to(tmp_path / "real")
+    (tmp_path / "text/train/again").symlink_to(tmp_path / "text")
+    for path in (tmp_path / "text", f"{tmp_path}/text/*/*.txt"):
+        found = {
+            split: "\n".join(texts) for split, texts in splits_of(Text(path=str(path))).items()
+        }
+        for number, split in enumerate(("train", "valid", "test")):
+            assert lines(60, number).strip() in found[split]
+        assert lines(60, 3).strip() not in str(found)
+        assert (lines(60, 9).strip() in found["train"]) == (path == tmp_path / "text")
+
+
+def test_a_folder_inside_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.txt").write_text(lines(60))
+    scan = os.scandir
+
+    def scandir(place):
+        if Path(place).name == "closed":
+            raise PermissionError(13, "Permission denied", str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"closed cannot be read \(Permission denied\)"):
+        Text(path=str(tmp_path)).check()
 
 
 def test_files_of_their_own_for_splits(tmp_path: Path) -> None:
@@ -140,11 +178,19 @@ def test_suffix_and_contents_give_the_format(name: str, content: str, tmp_path: 
         ("bad.jsonl", b'{"text": "a"}\nno json\n', "line 2 is not JSON"),
         ("bad.parquet", b"no parquet", "is not Parquet"),
         ("a.xml", b"<p>text</p>", r"format of .*a.xml is not known; files end in .txt, .*.csv"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": null}', r"a.jsonl: line 2 has no text in data.field"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"text": null}',
+            r"a.jsonl: line 2 has no text in data.field=text; it holds None",
+        ),
         ("a.json", b'[{"text": "a"}, {}]', r"a.json: record 2 has no text in data.field=text"),
+        ("a.jsonl", b'{"text": 5}', r"a.jsonl: line 1 has no text in data.field=text; it holds 5"),
         ("a.jsonl", b'{"text": 1' + b"1" * 5000 + b"}", r"a.jsonl: line 1 is not JSON"),
         ("a.jsonl", b'{"text": "a"}\n' + b"[" * 200_000, r"a.jsonl: line 2 is not JSON"),
         ("a.csv", b'text\n"a"\n"b\n', r"a.csv: line 3 is not CSV"),
+        ("a.csv", b"text\na\nthe weather, cold\n", r"a.csv: line 3 has 2 fields, and the table 1"),
+        ("a.tsv", b"id\ttext\n1\ta\tb\n", r"a.tsv: line 2 has 3 fields, and the table 2"),
+        ("a.csv", b"text,text\na,b\n", r"a.csv: line 1 names several columns text"),
         ("a.parquet", b"PAR1" + bytes(range(99)) + b"PAR1", r"a.parquet is not Parquet"),
         ("a.txt.zst", b"no zst", r"a.txt.zst is not a whole compressed file"),
     ],
@@ -169,8 +215,8 @@ def test_code_and_marked_text_are_read_where_the_path_names_them(tmp_path: Path,
     (tmp_path / "a.txt").write_text(lines(60))
     corpus = Text(path=str(tmp_path))
     corpus.check()
-    assert "not read: 2 (README.md, a.py)" in caplog.text
     assert "About" not in str(splits_of(corpus))
+    assert "are left out: 1 of .md, 1 of .py" in caplog.text
 
 
 @pytest.mark.parametrize("error", [MemoryError("too little"), ImportError("no library")])

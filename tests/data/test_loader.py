@@ -13,9 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from chimera.data.batch import order
-from chimera.data.batch.loader import ResumableLoader, shareable
-from chimera.data.batch.order import Permutation, Purpose, order_of, stream
+from chimera.data.batch import loader as loading
+from chimera.data.batch.loader import (
+    Permutation,
+    Purpose,
+    ResumableLoader,
+    order_of,
+    shareable,
+    stream,
+)
 from chimera.errors import UserError
 
 
@@ -260,7 +266,7 @@ def test_small_data_keep_the_shuffled_array() -> None:
 
 
 def test_a_loader_of_many_samples_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "LARGEST_ARRAY", 10)
+    monkeypatch.setattr(loading, "LARGEST_ARRAY", 10)
     whole = take(make(), 12)
     first = make()
     take(first, 7)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chimera.data.batch import causal
-from chimera.data.batch.blocks import Mix
 from chimera.data.batch.mlm import MLMDataModule
+from chimera.data.batch.packed import Mix
 from chimera.data.corpus.base import Data
 from chimera.data.corpus.mixture import Mixture, Recipe
 from chimera.data.corpus.text import Text

@@ -19,8 +19,8 @@ import pytest
 from chimera.data.encode import packing
 from chimera.data.encode.packing import PROGRESS, PackedTokens, pack
 from chimera.data.encode.prepare import prepare
+from chimera.data.tokenizer.fast import WordPiece
 from chimera.data.tokenizer.sentence_piece import SentencePiece
-from chimera.data.tokenizer.wordpiece import WordPiece
 from tests.data.kit import (
     ROOT,
     Listed,

@@ -8,11 +8,10 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from chimera.data.tokenizer.base import Template, Tokenizer, load
-from chimera.data.tokenizer.byte_bpe import ByteBPE
+from chimera.data.tokenizer.fast import ByteBPE, WordPiece
 from chimera.data.tokenizer.sentence_piece import SentencePiece
 from chimera.data.tokenizer.symbols import Symbols
 from chimera.data.tokenizer.word import counted
-from chimera.data.tokenizer.wordpiece import WordPiece
 from chimera.errors import UserError
 from tests.data.kit import bert_vocabulary, gpt2_vocabulary, sentences, small_piece
 

@@ -224,7 +224,7 @@ def _clean_caches(runs: Collection[Path], *, yes: bool) -> int:
     """Show, or remove, the entries of the cache that no run reads its test set from."""
     from rich.filesize import decimal as size
 
-    from chimera.data.batch.stored import places
+    from chimera.data.batch.packed import places
     from chimera.data.source import cache
 
     kept = {place for run in runs for place in places(run / "test.npz")}

@@ -22,13 +22,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from chimera.data.batch.blocks import Block, Blocks, MixedBlocks
-from chimera.data.batch.collate import PIECE, documents_of, keep_apart, mask_of, padded
+from chimera.data.batch.collate import mask_of, padded
 from chimera.data.batch.loader import Batch
 from chimera.data.batch.module import DataModule, Loadable
-from chimera.data.batch.stored import is_large, refer, referred, separator_of
+from chimera.data.batch.packed import (
+    PIECE,
+    Block,
+    Blocks,
+    MixedBlocks,
+    documents_of,
+    is_large,
+    keep_apart,
+    refer,
+    referred,
+)
 from chimera.data.encode.packing import MixedTokens
-from chimera.data.source.files import read_arrays, save_arrays
+from chimera.data.source.files import parsing, read_arrays, save_arrays
 from chimera.data.source.splits import Split
 
 
@@ -73,9 +82,10 @@ class CausalDataModule(DataModule):
         return self._blocks(row, tokenizer.pad_id, tokenizer.sep_id, tail=split != "train")
 
     def _stored(self, file: Path) -> Loadable:
-        found = referred(file)
-        row = found[0] if found else SimpleNamespace(ids=read_arrays(file, "ids")["ids"])
-        return self._blocks(row, 0, separator_of(file), tail=True)
+        stored = read_arrays(file, "sep")
+        with parsing(file, "a test set"):
+            row = referred(stored) or SimpleNamespace(ids=stored["ids"])
+            return self._blocks(row, 0, int(stored["sep"]), tail=True)
 
     def _blocks(self, row: Any, pad_id: int, sep_id: int, *, tail: bool) -> Loadable:
         length = self.corpus.seq_len

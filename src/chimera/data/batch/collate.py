@@ -1,18 +1,9 @@
-"""Collate examples into a batch, padded on the right; keep the documents of a block apart.
-
-`data.boundaries=reset`: each document becomes a row of its own. A mixer starts each row with an
-empty state and position 0, and sees no token of another row, so a document is processed as it would
-be alone. This holds for every mixer, since every mixer takes padding. It costs padding: a block
-with n ends of documents inside takes n + 1 rows.
-
-`data.boundaries=attention`: the block stays one row, and the batch has `documents` [b t], the
-number of each token's document in its row, for mixers that mask other documents.
-"""
+"""Examples with predictions at some positions: padded on the right in a batch; in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +12,9 @@ import torch
 from torch import Tensor
 
 from chimera.data.batch.loader import Batch
+from chimera.data.source.files import parsing, read_arrays, save_arrays
 from chimera.data.tokenizer.base import Ids
-
-Collate = Callable[[list[Any]], Batch]
-#: The k-th document of sample n has the number n + k·PIECE, so that its dropout is its own.
-PIECE = 1 << 40
+from chimera.errors import UserError
 
 
 class Example(NamedTuple):
@@ -64,64 +53,33 @@ def collate(examples: Sequence[Example], *, pad_id: int) -> Batch:
     }
 
 
-def keep_apart(
-    boundaries: str,
-    collate: Collate,
-    cut: Callable[[Any, int], Iterator[Any]],
-    sep_id: int,
-    *,
-    causal: bool,
-) -> Collate:
-    """The collation that `data.boundaries` asks for.
+def save_examples(examples: Sequence[Example], file: Path, **facts: Any) -> None:
+    """Write examples and further numbers to a file."""
+    arrays: dict[str, Any] = {
+        "ids": np.concatenate([e.ids for e in examples]).astype(np.uint32),
+        "lengths": np.array([len(e.ids) for e in examples]),
+        "counts": np.array([len(e.positions) for e in examples]),
+        "positions": np.concatenate([e.positions for e in examples]).astype(np.uint32),
+        "targets": np.concatenate([e.targets for e in examples]).astype(np.uint32),
+        **facts,
+    }
+    save_arrays(file, **arrays)
 
-    Args:
-        boundaries: none, attention or reset.
-        collate: of examples.
-        cut: pieces of an example, given the separator.
-        sep_id: ends a document.
-        causal: targets are following tokens; those in another document are left out.
+
+def load_examples(file: Path) -> list[Example]:
+    """Read the examples that `save_examples` wrote.
+
+    Raises:
+        UserError: the file holds something else.
     """
-    if boundaries == "attention":
-        return partial(_with_documents, collate=collate, sep_id=sep_id, causal=causal)
-    if boundaries == "reset":
-        return partial(_in_pieces, collate=collate, cut=cut, sep_id=sep_id)
-    return collate
-
-
-def _in_pieces(
-    examples: Sequence[Any],
-    *,
-    collate: Collate,
-    cut: Callable[[Any, int], Iterator[Any]],
-    sep_id: int,
-) -> Batch:
-    """Collate the documents of examples; `void` if nothing is left to predict."""
-    pieces = [piece for example in examples for piece in cut(example, sep_id)]
-    return collate(pieces) if pieces else {**collate([*examples]), "void": True}
-
-
-def _with_documents(
-    examples: Sequence[Any], *, collate: Collate, sep_id: int, causal: bool
-) -> Batch:
-    """Collate examples and number their documents."""
-    batch = collate([*examples])
-    ends = batch["ids"] == sep_id
-    batch["documents"] = ends.cumsum(1) - ends.long()
-    if causal:
-        index = batch["index"]
-        index = torch.arange(ends.numel()) if index is None else index
-        inside = ~ends.flatten()[index]
-        if not inside.any():
-            return {**batch, "void": True}
-        batch["index"] = index[inside]
-        batch["targets"] = batch["targets"][inside]
-    return batch
-
-
-def documents_of(ids: Ids, sep_id: int) -> Iterator[tuple[int, Ids]]:
-    """Start and ids of each document in ids [t]; a separator ends its document."""
-    start = 0
-    for document in np.split(ids, np.flatnonzero(ids == sep_id) + 1):
-        if len(document):
-            yield start, document
-        start += len(document)
+    stored = read_arrays(file, "ids", "lengths", "counts", "positions", "targets")
+    bounds = {"ids": "lengths", "positions": "counts", "targets": "counts"}
+    with parsing(file, "a test set"):
+        for name, sizes in bounds.items():
+            if stored[sizes].min() < 0 or stored[sizes].sum() != len(stored[name]):
+                raise UserError(f"{file} is damaged: {name} and {sizes} do not fit")
+        columns = [
+            np.split(stored[name].astype(np.int64), np.cumsum(stored[sizes])[:-1])
+            for name, sizes in bounds.items()
+        ]
+        return [Example(i, *parts) for i, parts in enumerate(zip(*columns, strict=True))]

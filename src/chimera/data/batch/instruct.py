@@ -12,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from chimera.data.batch.collate import Example, collate
+from chimera.data.batch.collate import Example, collate, load_examples, save_examples
 from chimera.data.batch.loader import InOrder
 from chimera.data.batch.module import DataModule, Loadable
-from chimera.data.batch.stored import load_examples, save_examples
 from chimera.data.corpus.instruct import Record, check_instructions
 from chimera.data.encode.prepare import Prepared
 from chimera.data.source.splits import Split

@@ -21,9 +21,8 @@ import numpy as np
 import torch
 
 from chimera.data.batch.collate import mask_of, padded
-from chimera.data.batch.loader import Batch, Key, ResumableLoader
+from chimera.data.batch.loader import Batch, Key, Order, Positions, Purpose, ResumableLoader, stream
 from chimera.data.batch.module import DataModule, Loadable
-from chimera.data.batch.order import Order, Positions, Purpose, stream
 from chimera.data.corpus.labelled import check_labelled
 from chimera.data.encode.examples import Encoded, load_parts, prepare_examples, save_parts
 from chimera.data.encode.prepare import Prepared

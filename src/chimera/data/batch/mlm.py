@@ -23,21 +23,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chimera.data.batch.blocks import Blocks, MixedBlocks
-from chimera.data.batch.collate import PIECE, Example, collate, documents_of, keep_apart
-from chimera.data.batch.loader import InOrder, Key, Samples
+from chimera.data.batch.collate import Example, collate, load_examples, save_examples
+from chimera.data.batch.loader import InOrder, Key, Purpose, Samples, stream
 from chimera.data.batch.module import DataModule, Loadable
-from chimera.data.batch.order import Purpose, stream
-from chimera.data.batch.stored import (
+from chimera.data.batch.packed import (
+    PIECE,
+    Blocks,
+    MixedBlocks,
+    documents_of,
     is_large,
-    load_examples,
+    keep_apart,
     refer,
     referred,
-    save_examples,
-    separator_of,
 )
 from chimera.data.encode.packing import MixedTokens
 from chimera.data.encode.prepare import Prepared
+from chimera.data.source.files import parsing, read_arrays
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Ids, TokenizerSettings
 from chimera.errors import UserError
@@ -183,20 +184,20 @@ class MLMDataModule(DataModule):
         )
 
     def _stored(self, file: Path) -> Loadable:
-        samples: Samples[Example]
-        found = referred(file, "length", "ratio", "vocab_size", "special_ids", "mask_id")
-        if found is None:
-            samples = InOrder(load_examples(file))
-        else:
-            tokens, facts = found
-            vocabulary = SimpleNamespace(
-                vocab_size=int(facts["vocab_size"]),
-                special_ids=facts["special_ids"].tolist(),
-                mask_id=int(facts["mask_id"]),
-            )
-            masking = Masking(vocabulary, float(facts["ratio"]))
-            samples = MaskedBlocks(Blocks(tokens, int(facts["length"])), masking, None)
-        return self._loadable(samples, 0, separator_of(file))
+        stored = read_arrays(file, "sep")
+        with parsing(file, "a test set"):
+            samples: Samples[Example]
+            if tokens := referred(stored):
+                vocabulary = SimpleNamespace(
+                    vocab_size=int(stored["vocab_size"]),
+                    special_ids=stored["special_ids"].tolist(),
+                    mask_id=int(stored["mask_id"]),
+                )
+                masking = Masking(vocabulary, float(stored["ratio"]))
+                samples = MaskedBlocks(Blocks(tokens, int(stored["length"])), masking, None)
+            else:
+                samples = InOrder(load_examples(file))
+            return self._loadable(samples, 0, int(stored["sep"]))
 
     def _loadable(self, samples: Samples[Example], pad_id: int, sep_id: int) -> Loadable:
         whole = partial(collate, pad_id=pad_id)

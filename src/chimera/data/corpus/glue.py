@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ import yaml
 from chimera.data.corpus.labelled import Example, Examples, Labelled, evenly
 from chimera.data.source import hub
 from chimera.data.source.cache import file_fingerprint, fingerprint_of
-from chimera.data.source.files import read_rows
+from chimera.data.source.files import by_name, read_rows
 from chimera.errors import UserError, one_line
 
 log = logging.getLogger("chimera")
@@ -238,8 +239,9 @@ def read_file(file: Path, spec: Spec, *, labelled: bool) -> list[Example]:
     """
     rows = list(read_rows(file))
     names, first = _header(file, rows[0][1] if rows else [], spec)
-    named = ((line, dict(zip(names, row, strict=False))) for line, row in rows[first:])
-    return _examples(named, names, spec, f"{file}: line", labelled=labelled)
+    where = f"{file}: line"
+    named = ((line, by_name(names, row, f"{where} {line}")) for line, row in rows[first:])
+    return _examples(named, names, spec, where, labelled=labelled)
 
 
 def read_hub(rows: Any, spec: Spec, where: str, *, labelled: bool) -> list[Example]:
@@ -303,7 +305,7 @@ def _examples(
                 row[first],
                 row[second] if second else None,
                 value,
-                int(row_number) if row_number.isdecimal() else len(examples),
+                int(row_number) if re.fullmatch("[0-9]{1,18}", row_number) else len(examples),
             )
         )
     if broken:
@@ -327,14 +329,15 @@ def parse_label(value: Any, spec: Spec, where: str) -> float | int | None:
     Raises:
         UserError: the task has no such label; the message lists its labels.
     """
-    text = str(value).strip()
+    text = one_line(value)[:100]
     if spec.labels:
         if text in spec.labels:
             return spec.labels.index(text)
         if text == "-1":
             return None
-        if text.isdecimal() and int(text) < len(spec.labels):
-            return int(text)
+        numbers = [str(number) for number in range(len(spec.labels))]
+        if text in numbers:
+            return numbers.index(text)
         raise UserError(f"{where}: label '{text}' is none of {', '.join(spec.labels)}")
     try:
         score = float(text)

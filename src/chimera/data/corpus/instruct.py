@@ -14,6 +14,7 @@ held-out ones. Does not import torch.
 import ast
 import hashlib
 import json
+import logging
 import platform
 import re
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ from chimera.data.source.files import json_rows, text_in
 from chimera.data.source.splits import Sources, Split
 from chimera.errors import UserError
 from chimera.types import PositiveInt
+
+log = logging.getLogger("chimera")
 
 _INSTEAD = "data.path=<a JSON file of records with instruction, input and output>"
 #: Part of the cache's key; raise it when the records that are made of Python's sources change.
@@ -93,7 +96,11 @@ class Instruct(Data):
         """
         where = self.path or "Python's documentation"
         found = [_record(row, place) for place, row in self._rows()]
-        by_digest = {_digest(record): record for record in found if record.answer}
+        by_digest = {_digest(record): record for record in found if record is not None}
+        if blank := found.count(None):
+            log.warning(
+                "data: %s: %d records without instruction or output are left out", where, blank
+            )
         ordered = [by_digest[key] for key in sorted(by_digest)]
         held_out = min(self.held_out, len(ordered) // 10)
         if not held_out:
@@ -137,10 +144,13 @@ def prompt(instruction: str, context: str = "") -> str:
     return f"### Instruction:\n{instruction}\n\n{middle}### Response:\n"
 
 
-def _record(row: Any, where: str) -> Record:
+def _record(row: Any, where: str) -> Record | None:
+    """The record of a row; None if instruction or output are blank."""
     instruction, output = (text_in(row, key, where) for key in ("instruction", "output"))
     has_input = isinstance(row, dict) and row.get("input") is not None
     context = text_in(row, "input", where) if has_input else ""
+    if not instruction.strip() or not output.strip():
+        return None
     return Record(prompt(instruction, context), output.strip())
 
 

@@ -3,16 +3,19 @@
 Files are UTF-8 text, JSON (lines or a list), CSV, TSV or Parquet, all but the last possibly
 compressed. The units of a text file are its paragraphs, separated by blank lines, or its lines if
 it has no blank lines; the units of other files are rows. Consecutive short units are joined to
-documents of at least `SHORTEST` characters. A file whose name contains train, valid (dev) or test
-belongs to that split, other files to train. A missing split takes documents of train by their
-hashes.
+documents of at least `SHORTEST` characters. A file in a folder called train, valid (dev) or test,
+or whose name contains one of these words, belongs to that split, other files to train. A missing
+split takes documents of train by their hashes.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from glob import has_magic
+from itertools import takewhile
 from pathlib import Path
 
 from chimera.data.corpus.base import StreamedText
@@ -27,6 +30,7 @@ from chimera.data.source.files import (
     Repeatable,
     check_beginning,
     field_texts,
+    files_below,
     format_of,
     paragraphs,
     split_of,
@@ -89,7 +93,6 @@ class Text(StreamedText):
             for file in _find("data.path", self.path)[:LOOKED_AT]:
                 if format_of(file) != PARQUET:
                     check_beginning(file)
-            _tell_left_out(Path(self.path).expanduser())
 
     def fingerprint(self) -> str:
         """Hash of all files; for the hub, of the name."""
@@ -118,6 +121,8 @@ class Text(StreamedText):
             }
         if self._on_hub():
             rows = hub.load_rows(str(self.path), self.config, self.field, _INSTEAD)
+        else:
+            _tell_left_out(Path(str(self.path)).expanduser())
         by_split = self._named() if self._on_hub() else self._files()
         sources: dict[Split, Sequence[Iterable[str]]] = {}
         for split, share in shares_of(rows.keys() | by_split.keys()).items():
@@ -165,10 +170,12 @@ class Text(StreamedText):
         named = self._named()
         named_files = {file.resolve() for files in named.values() for file in files}
         files = [f for f in _find("data.path", str(self.path)) if f.resolve() not in named_files]
+        fixed = takewhile(lambda part: not has_magic(part), Path(str(self.path)).expanduser().parts)
+        root = Path(*fixed)
         by_split: dict[Split, list[Path]] = {}
         for file in files:
             # A single file is train, even if its name contains valid or test.
-            split = (split_of(file) if len(files) > 1 else None) or "train"
+            split = (split_of(file.relative_to(root)) if len(files) > 1 else None) or "train"
             by_split.setdefault(split, []).append(file)
         return by_split | named
 
@@ -206,7 +213,7 @@ def _find(key: str, path: str) -> list[Path]:
     if local.is_file():
         files = [local]
     elif local.is_dir():
-        files = sorted(f for f in local.rglob("*") if f.is_file() and format_of(f) in FORMATS)
+        files = [file for file in files_below(local) if format_of(file) in FORMATS]
         if not files:
             raise UserError(
                 f"{key}={path} holds no file that is read ({_NAMED}); it takes {_TAKES}"
@@ -236,10 +243,9 @@ def _matching(key: str, path: str, pattern: Path) -> list[Path]:
 
 
 def _tell_left_out(folder: Path) -> None:
-    if folder.is_dir():
-        others = [f.name for f in folder.rglob("*") if f.is_file() and format_of(f) not in FORMATS]
-        if others:
-            names = ", ".join(sorted(others)[:3])
-            log.info(
-                "data: %s: files of other formats are not read: %d (%s)", folder, len(others), names
-            )
+    """Say in the log which files of a folder are not read."""
+    below = files_below(folder) if folder.is_dir() else []
+    suffixes = Counter(format_of(f) or "none" for f in below if format_of(f) not in FORMATS)
+    if suffixes:
+        named = ", ".join(f"{count} of {suffix}" for suffix, count in suffixes.most_common(5))
+        log.warning("data: %s: files of other suffixes are left out: %s", folder, named)

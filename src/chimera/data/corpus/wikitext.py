@@ -79,8 +79,9 @@ class WikiText2(StreamedText):
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise UserError(f"data.path={path} is no folder; give {_INSTEAD}")
-        files = {split_of(f): f for f in sorted(folder.iterdir(), reverse=True) if f.is_file()}
-        named = {split: file for split, file in files.items() if split is not None}
+        files = sorted((f for f in folder.iterdir() if f.is_file()), reverse=True)
+        by_split = {split_of(Path(file.name)): file for file in files}
+        named = {split: file for split, file in by_split.items() if split is not None}
         if not named:
             raise UserError(f"data.path={path} has no train, valid or test file; give {_INSTEAD}")
         return named

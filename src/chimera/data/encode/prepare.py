@@ -115,6 +115,8 @@ class _Source:
         return asked or min(cores(), _MOST_PROCESSES)
 
     def _text(self) -> DividedText:
+        from rich.filesize import decimal
+
         start = time.perf_counter()
         sources = self.corpus.sources()
 
@@ -131,10 +133,10 @@ class _Source:
         entry = cache.entry(self.root, "divided", key, make, resume=True, check=is_whole)
         text = DividedText(*entry, sources)
         log.info(
-            "data: %s documents%s, %.1f MB, read in %.1f s",
+            "data: %s documents%s, %s, read in %.1f s",
             f"{text.facts['documents']:,}",
             self.name,
-            text.facts["bytes"] / 1e6,
+            decimal(text.facts["bytes"]),
             time.perf_counter() - start,
         )
         return text

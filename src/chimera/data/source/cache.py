@@ -21,7 +21,6 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ _PATIENCE = 1.0  # seconds of waiting for another process before the log says so
 _SETTLED_NS = 2_000_000_000
 #: Size and time of change of a file, unless it may change within that time, and its hash.
 _Noted = tuple[int | None, int | None, str]
-_reads_only: ContextVar[bool] = ContextVar("reads_only", default=False)
 
 
 @dataclass(frozen=True)
@@ -51,20 +49,6 @@ class _Manifest:
     files: dict[str, str]
     stats: dict[str, tuple[int, int]]
     facts: dict[str, Any]
-
-
-class NotCached(Exception):  # noqa: N818 - an answer, not a failure
-    """An entry is absent or damaged inside `reading_only`."""
-
-
-@contextmanager
-def reading_only() -> Iterator[None]:
-    """Write nothing: let `entry` raise `NotCached` where it would build an entry."""
-    before = _reads_only.set(True)
-    try:
-        yield
-    finally:
-        _reads_only.reset(before)
 
 
 def entry(
@@ -92,14 +76,11 @@ def entry(
 
     Raises:
         UserError: the cache cannot be written to, or the entry cannot be read.
-        NotCached: inside `reading_only`, the entry is not there.
     """
     folder = root / kind / key[:32]
     facts = _read(folder, check)
     if facts is not None:
         return folder, facts
-    if _reads_only.get():
-        raise NotCached(str(folder))
     with ExitStack() as stack:
         with _writing(root):
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -313,7 +294,7 @@ def file_fingerprints(files: Sequence[Path], cache: Path) -> list[str]:
         else:
             settled = time.time_ns() - stamp[1] > _SETTLED_NS
             found[path] = (*(stamp if settled else (None, None)), file_fingerprint(file))
-    if found != noted and not _reads_only.get():
+    if found != noted:
         with suppress(OSError):
             notes.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(notes, json.dumps(found))

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
@@ -73,9 +73,36 @@ class Repeatable:
 
 
 def split_of(file: Path) -> Split | None:
-    """Split named in a file name (`train.txt`, `wiki.valid.tokens`, `books_dev.txt`), or None."""
-    words = re.split(r"[^a-z]+", file.name.lower())
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
+    """The split that a folder is named by (`valid/a.txt`), else a file (`wiki.valid.tokens`).
+
+    Args:
+        file: relative to the folder that holds the text.
+    """
+    words = [*reversed(file.parent.parts), *re.split(r"[^a-z]+", file.name.lower())]
+    return next((SPLIT_WORDS[word.lower()] for word in words if word.lower() in SPLIT_WORDS), None)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The files of a folder and of those inside, also behind links, but for hidden ones; sorted.
+
+    Raises:
+        UserError: a folder inside cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror})") from error
+
+    found: list[Path] = []
+    seen: set[str] = set()  # links may lead to a folder again
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(folder for folder in folders if folder[0] != ".")
+        found += [Path(place, name) for name in names if name[0] != "."]
+    return sorted(file for file in found if file.is_file())
 
 
 def format_of(file: Path) -> str:
@@ -288,11 +315,33 @@ def json_rows(file: Path, max_bytes: int | None = None) -> Iterator[tuple[str, A
             yield where, row
 
 
-def _table_rows(file: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def _table_rows(file: Path, field: str) -> Iterator[tuple[str, dict[str, str]]]:
     rows = read_rows(file)
     _, names = next(rows, (0, []))
+    if names.count(field) > 1:
+        raise UserError(f"{file}: line 1 names several columns {field}; rename all but one")
     for number, row in rows:
-        yield f"{file}: line {number}", dict(zip(names, row, strict=False))
+        where = f"{file}: line {number}"
+        yield where, by_name(names, row, where)
+
+
+def by_name(names: Sequence[str], row: Sequence[str], where: str) -> dict[str, str]:
+    """The fields of a row of a table by the names of its columns.
+
+    Args:
+        names: of the columns.
+        row: may be shorter; what it has beyond the columns must be empty.
+        where: file and line, for the message.
+
+    Raises:
+        UserError: it has more fields than there are columns: a text that is not quoted.
+    """
+    if any(row[len(names) :]):
+        raise UserError(
+            f"{where} has {len(row)} fields, and the table {len(names)} columns; put a text that"
+            ' holds a separator into quotes (CSV: "…"), or take the separator out'
+        )
+    return dict(zip(names, row, strict=False))
 
 
 def _parquet_rows(file: Path, field: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -330,7 +379,7 @@ def field_texts(
     if kind == PARQUET:
         rows: Iterator[tuple[str, Any]] = _parquet_rows(file, field)
     else:
-        rows = _table_rows(file) if kind in TABLES else json_rows(file, max_bytes)
+        rows = _table_rows(file, field) if kind in TABLES else json_rows(file, max_bytes)
     for where, row in rows:
         yield text_in(row, field, where, key)
 
@@ -348,11 +397,15 @@ def text_in(row: object, field: str, where: str, key: str = "") -> str:
         UserError: it has none.
     """
     text = row.get(field) if isinstance(row, dict) else None
-    if not isinstance(text, str):
+    if isinstance(text, str):
+        # JSON can name halves of UTF-16 pairs, which are no text; each becomes a question mark.
+        return text.encode(errors="replace").decode()
+    if isinstance(row, dict) and field in row:
+        why = f"it holds {one_line(text)[:100]}"
+    else:
         names = one_line(", ".join(map(str, row)))[:200] if isinstance(row, dict) else ""
-        raise UserError(f"{where} has no text in {key}{field}; its fields are {names or 'none'}")
-    # JSON can name halves of UTF-16 pairs, which are no text.
-    return text.encode(errors="replace").decode()
+        why = f"its fields are {names or 'none'}"
+    raise UserError(f"{where} has no text in {key}{field}; {why}")
 
 
 def read_arrays(file: Path, *needed: str) -> dict[str, npt.NDArray[Any]]:
