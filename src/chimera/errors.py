@@ -10,6 +10,8 @@ from typing import Any
 
 #: Error numbers of the system for a full disk and for an exceeded disk quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+#: Those of a disk that takes no more of a file: full, a limit of sizes, a fault, a lost server.
+OF_DISK = (*FULL, errno.EFBIG, errno.EIO, errno.ESTALE)
 
 
 class UserError(ValueError):

@@ -162,9 +162,13 @@ def test_a_process_that_trains_keeps_its_files(root: Path) -> None:
     assert after.keys() <= before.keys()
 
 
-def test_checkpoints_that_other_runs_start_from_stay(root: Path) -> None:
+def test_checkpoints_that_other_runs_start_from_stay(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make(root / "a")
-    make(root / "b", "STOPPED", ckpt_path=str(run / "checkpoints/rolling-10.ckpt"))
+    monkeypatch.chdir(run)
+    RunDir(root / "b").start({**CONFIG, "ckpt_path": "checkpoints/rolling-10.ckpt"}, [])
+    monkeypatch.chdir(root)  # where the path leads nowhere
     assert main([str(run), "yes=true"]) == 0
     names = {path.name for path in (run / "checkpoints").glob("*.ckpt")}
     assert names == {
@@ -175,13 +179,16 @@ def test_checkpoints_that_other_runs_start_from_stay(root: Path) -> None:
 def test_old_unfinished_runs_go_as_a_whole_if_all_of_it_is_ours(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("old", "young", "noted", "begun", "within"):
+    for name in ("old", "young", "noted", "begun", "within", "profiled"):
         make(root / name, "STOPPED" if name != "begun" else "FAILED")
     (root / "within" / "checkpoints" / "mine.safetensors").write_text("somebody's own")
     make(root / "done")
     (root / "noted" / "notes.md").write_text("what I learnt")
+    (root / "profiled" / "my_profile_notes.txt").write_text("likewise")
+    for name in ("fit-profile.txt", "nan_report-3-rank1.json", "curves.png"):
+        (root / "old" / name).write_text("of the run")
     (root / "done" / "checkpoints" / "epoch-0.ckpt").unlink()
-    for name in ("old", "noted", "begun", "done", "within"):
+    for name in ("old", "noted", "begun", "done", "within", "profiled"):
         age(root / name, 40)
     make(root / "later", "STOPPED", init_from=str(root / "begun"))
     before = state(root)
@@ -190,7 +197,7 @@ def test_old_unfinished_runs_go_as_a_whole_if_all_of_it_is_ours(
     assert state(root) == before
     assert main(["stale=30", "yes=true"]) == 0
     assert {path.name for path in root.iterdir()} == {
-        *("young", "noted", "begun", "done", "later", "within")
+        *("young", "noted", "begun", "done", "later", "within", "profiled")
     }
     left = {name for name in before if name.split("/")[0] not in ("old", "done")}
     assert left <= state(root).keys()

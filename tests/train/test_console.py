@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -251,6 +252,15 @@ def test_a_run_whose_directory_is_gone_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run was renamed or removed while the run trained there"):
         ending(run, gone, lambda: os.rename(run, tmp_path / "other"))
     assert not run.exists()
+
+
+def test_checkpoints_that_are_gone_and_a_limit_of_sizes_are_one_line(tmp_path: Path) -> None:
+    saving = FileNotFoundError(2, "No such file or directory", ".rolling-4.ckpt.1-1.tmp")
+    with pytest.raises(UserError, match="run/checkpoints was renamed or removed"):
+        ending(tmp_path / "run", saving)
+    line = "file too large: .*; last checkpoint: none was saved; start the same command again"
+    with pytest.raises(UserError, match=line):
+        ending(tmp_path / "limited", OSError(errno.EFBIG, "File too large"))
 
 
 @pytest.mark.parametrize(

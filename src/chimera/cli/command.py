@@ -17,14 +17,21 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from chimera import world
-from chimera.errors import LostProcessError, NotFiniteError, UserError, nearest, one_line
+from chimera.errors import (
+    OF_DISK,
+    LostProcessError,
+    NotFiniteError,
+    UserError,
+    nearest,
+    one_line,
+)
 from chimera.program import command_name
 
 #: Loggers that complain when transformers imports torchao (optim=adamw8bit) on a machine without
 #: the GPU that torchao has kernels for. Nothing that Chimera does needs these.
 NOISY = ("torchao", "torch.utils._pytree")
 #: Errors of the system that are about files, even where it names none: full disk, quota, too many.
-OF_FILES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+OF_FILES = (*OF_DISK, errno.EROFS, errno.EMFILE, errno.ENFILE)
 HELP = {"-h", "--help"}
 
 Options = TypeVar("Options")

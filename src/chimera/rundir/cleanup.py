@@ -28,7 +28,8 @@ from chimera.safe_io import TEMPORARY, read_json, temporary
 _OURS = re.compile(
     r"config\.yaml|overrides\.txt|environment\.json|status\.json|run(-\d+)?\.json"
     r"|steps(-\d+)?\.csv|points\.jsonl|validations\.json|curves\.png|test\.npz|log\.txt|\.lock"
-    r"|nan_report-[^/]*|[^/]*profile[^/]*|eval-\d+\.json|(model|samples|settings)\.md"
+    r"|nan_report-\d+(-rank\d+)?\.(json|md|npz)|eval-\d+\.json|(model|samples|settings)\.md"
+    r"|(fit|validate|test|sanity_check|predict)-profile(-\d+)?(-\[.*)?(\.\d+)?\.(txt|pt\.trace\.json)"
     r"|(activations|weights|maps|gates)\.png|(last|best)\.ckpt"
     rf"|checkpoints/({files.FILE.pattern}|(last|best)\.ckpt)"
     r"|tokenizer/((tokenizer|huggingface|symbols)\.json|sentencepiece\.model)|body/config\.json"
@@ -121,7 +122,7 @@ def remove(removal: Removal, *, days: float | None = None, named: Collection[Pat
 def starting_points(config: dict[str, Any]) -> set[Path]:
     """Files that a run names as its start, `ckpt_path=` and `init_from=`, with links resolved."""
     named = (config.get(key) for key in ("ckpt_path", "init_from"))
-    return {Path(text).resolve() for text in named if isinstance(text, str)}
+    return {Path(text).expanduser().resolve() for text in named if isinstance(text, str)}
 
 
 def freed(paths: Collection[Path]) -> int:

@@ -333,7 +333,12 @@ class RunDir:
         record.unlink(missing_ok=True)
         max_steps = config["trainer"]["max_steps"]
         self.write_status("RUNNING", started=_now(), step=0, max_steps=max_steps)
-        write_atomic(self.path / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        # `chimera clean` of another folder has to find what a run starts from.
+        starts = {key: config.get(key) for key in ("ckpt_path", "init_from")}
+        files = {k: Path(v).expanduser() for k, v in starts.items() if isinstance(v, str)}
+        absolute = {k: str(file.absolute()) for k, file in files.items() if file.exists()}
+        text = yaml.safe_dump(config | absolute, sort_keys=False)
+        write_atomic(self.path / "config.yaml", text)
         write_atomic(self.path / "overrides.txt", "".join(f"{shlex.quote(o)}\n" for o in overrides))
         write_json(self.path / "environment.json", environment() | dict(about or {}))
 

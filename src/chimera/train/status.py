@@ -6,13 +6,14 @@ A thread writes it every few seconds with the step and the loss: the run's heart
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from chimera.callback.log.steps import Steps
-from chimera.errors import FULL, Interrupted, LostProcessError, UserError
+from chimera.errors import FULL, OF_DISK, Interrupted, LostProcessError, UserError
 from chimera.rundir import checkpoints as files
 from chimera.rundir.directory import HEARTBEAT, RunDir
 from chimera.train.ranks import Ranks, readable_lost_processes
@@ -93,16 +94,20 @@ def _speak_for_the_first(ranks: Ranks, directory: RunDir) -> Iterator[None]:
 
 def _of_the_disk(directory: RunDir, error: BaseException) -> str:
     """What happened to the run's directory; empty if the error has another reason."""
-    if not (directory.path / "config.yaml").is_file():
+    moved = not (directory.path / "config.yaml").is_file()
+    if moved or (isinstance(error, FileNotFoundError) and not directory.checkpoints.is_dir()):
+        gone = directory.path if moved else directory.checkpoints
         return (
-            f"{directory.path} was renamed or removed while the run trained there; the same command"
-            " goes on from the checkpoints when they are back under this name"
+            f"{gone} was renamed or removed while the run trained there; the same command goes on"
+            " from the checkpoints when they are back under this name"
         )
-    if not (isinstance(error, OSError) and error.errno in FULL):
+    if not (isinstance(error, OSError) and error.errno in OF_DISK):
         return ""
     kept = files.newest(directory.checkpoints)
     good = f"{kept.path} (step {kept.step}) is intact" if kept.path else "none was saved"
+    why = os.strerror(error.errno)
+    free = "free some space and " * (error.errno in FULL)
     return (
-        f"no space left for {directory.path}; last checkpoint: {good};"
-        " free some space and start the same command again"
+        f"{why[0].lower()}{why[1:]}: {directory.path}; last checkpoint: {good};"
+        f" {free}start the same command again"
     )
