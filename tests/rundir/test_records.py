@@ -205,6 +205,10 @@ def _unlisted(folder: Path) -> None:
         (_damaged, "cannot be read"),
         (_cut_off, "cannot be read"),
         (_unlisted, "lacks the run"),
+        (_edited(b'"loss":[', b'"loss":[0,'), "has a step log that no run can have"),
+        (_edited(b'"loss":[', b'"loss":["0",'), "has a step log that no run can have"),
+        (lambda folder: (folder / "runs.txt").write_text(""), "lists no run"),
+        (lambda folder: (folder / "runs.txt").unlink(), "lists no run"),
     ],
 )
 def test_a_harmed_record_is_named_and_does_not_count(

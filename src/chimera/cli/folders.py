@@ -114,14 +114,20 @@ def records(options: Kept, words: list[str]) -> int:
         return _add(_paths(places), options)
     if places or options != Kept():
         raise UserError("records check takes no more words: it reads all records")
-    from chimera.rundir.records import Records
+    from chimera.rundir import records as kept
 
-    known = Records()
+    known = kept.Records()
     good = sum(known.get(digits) is not None for digits in known)
-    for why in dict.fromkeys(known.refused.values()):
+    whys = dict.fromkeys(known.refused.values())
+    for folder in kept.folders():
+        try:
+            kept.records(folder)  # whether list and records agree
+        except UserError as error:
+            whys[str(error)] = None
+    for why in whys:
         print(f"not counted: {one_line(why)}")
     print(f"{good} of {good + len(known.refused)} records count")
-    return int(bool(known.refused))
+    return int(bool(whys))
 
 
 def _add(places: list[Path], options: Kept) -> int:

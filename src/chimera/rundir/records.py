@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gzip
+import itertools
 import json
 import math
 import os
@@ -147,7 +148,11 @@ class Records:
         self.refused: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
         for folder in folders(roots):
-            self._folders |= dict.fromkeys(_listed(folder / LIST), folder)
+            listed = _listed(folder / LIST)
+            if not listed and (folder / RUNS).exists():
+                why = f"{LIST} beside it lists no run; restore both, or add the runs again"
+                self.refused[str(folder)] = f"{folder / RUNS}: {why}"
+            self._folders |= dict.fromkeys(listed, folder)
 
     def find(self, config: dict[str, Any], directory: RunDir) -> Record | None:
         """The record of a run that is not finished in its directory; None if there is none."""
@@ -181,8 +186,8 @@ class Records:
 
 def folders(roots: Sequence[Path] | None = None) -> list[Path]:
     """Folders with records, below some folders or those of this process, sorted."""
-    found = {file.parent for root in roots or records_roots() for file in root.rglob(LIST)}
-    return sorted(found)
+    named = [root.rglob(name) for root in roots or records_roots() for name in (LIST, RUNS)]
+    return sorted({file.parent for file in itertools.chain(*named)})
 
 
 def records(folder: Path) -> list[Record]:
@@ -456,6 +461,10 @@ def _checked(values: dict[str, Any], digits: str, folder: Path, where: object) -
     metrics = values["result"].get("metrics")
     if not isinstance(metrics, dict) or not all(_is_number(value) for value in metrics.values()):
         raise UserError(f"{where} has no metrics; restore the file")
+    log = values["steps"].values()
+    lists = all(isinstance(column, list) for column in log) and len({*map(len, log)}) < 2
+    if not lists or not all(x is None or _is_number(x) for x in itertools.chain(*log)):
+        raise UserError(f"{where} has a step log that no run can have; restore the file")
     try:
         own = identity(values["config"])
         values["config"]["choices"].get("scale")
