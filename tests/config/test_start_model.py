@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from chimera.config.compose import compose, plain
-from chimera.config.start_model import row_overrides, teacher_overrides
-from chimera.config.tables import load
+from chimera.config.start_model import applicable, row_overrides, teacher_overrides
+from chimera.config.tables import jobs, load
 from chimera.errors import UserError
-from chimera.report import table_results
 from chimera.rundir.identity import identity
 from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from tests.config.kit import everything
@@ -76,10 +75,11 @@ def test_rows_without_a_start_model_do_not_get_what_is_said_of_it(
 ) -> None:
     """Neither in a sweep nor in a report: such a row keeps its identity."""
     rows = [row.name for row in load(table).rows]
-    planned = table_results._planned(load(table), ["scale=smoke", word], [0])
-    left_out = {job.row for job in planned if word not in job.overrides}
+    listed = jobs(load(table), ["scale=smoke", word], [0])
+    planned = {job.row: applicable(job.overrides) for job in listed}
+    left_out = {row for row, overrides in planned.items() if word not in overrides}
     assert left_out == {row for row in rows if row in without or row.split("_")[0] in without}
-    assert all("scale=smoke" in job.overrides for job in planned)
+    assert all("scale=smoke" in overrides for overrides in planned.values())
     alone = [f"+{table}={min(left_out)}", word]
     with pytest.raises(UserError, match=said):
         compose(alone)
