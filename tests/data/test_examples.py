@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from chimera.data.tokenizer.base import Template
 from chimera.data.tokenizer.word import Words
 from chimera.errors import UserError
 from tests.data.glue import cola, mnli, sentence, stsb, tokenizer
+from tests.data.kit import Numbers
 from tests.outside import DATA
 from tests.outside import DATA as SHARED
 
@@ -221,6 +223,14 @@ def test_an_index_that_is_no_number_of_a_row_does_not_count(tmp_path: Path, inde
     assert [e.row for e in found] == [0, 7]
 
 
+def test_examples_that_are_cut_are_counted(caplog) -> None:
+    examples = [Example("5 6 7", None, 0, 0), Example("5 6 7 8", None, 0, 1)]
+    encode(examples, Numbers(99), 6)
+    assert not caplog.text
+    encode(examples, Numbers(99), 5)
+    assert "1 of 2 examples are longer than data.seq_len=5" in caplog.text
+
+
 def test_saved_parts_are_loaded_again(tmp_path: Path) -> None:
     held = parts(20).parts[0]
     save_parts({"test": held, "ax": held}, tmp_path / "t.npz")
@@ -292,6 +302,9 @@ class Letters:
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         return [np.array([ord(c) for c in text], dtype=np.int64) for text in texts]
 
+    def opening(self, *, packed: bool) -> tuple[int, ...]:
+        return (1,)
+
 
 def made(count: int) -> list[dict[str, str]]:
     return [
@@ -310,6 +323,23 @@ def test_the_template() -> None:
     assert prompt("Add.", "1, 2") == (
         "### Instruction:\nAdd.\n\n### Input:\n1, 2\n\n### Response:\n"
     )
+
+
+def test_records_that_are_cut_are_counted(file: Path, caplog) -> None:
+    rows = made(60)
+    rows[0]["instruction"] = "long " * 99
+    file.write_text(json.dumps(rows))
+    prepared: Any = SimpleNamespace(tokenizer=Letters())
+    for length, said in ((700, False), (300, True)):
+        corpus = Instruct(path=str(file), held_out=1, samples=99, seq_len=length)
+        data = InstructDataModule(corpus, None, prepared=prepared)  # type: ignore[arg-type]
+        splits = corpus.records()
+        split = next(s for s in splits if any("long" in r.prompt for r in splits[s]))
+        data._samples(split)
+        told = (
+            f"1 of {len(splits[split])} records of the {split} split are longer than data.seq_len"
+        )
+        assert (told in caplog.text) == said
 
 
 def test_records_with_a_blank_text_are_left_out_and_counted(file: Path, caplog) -> None:

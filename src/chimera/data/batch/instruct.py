@@ -6,6 +6,7 @@ answers, `index` the positions before them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from chimera.data.corpus.instruct import Record, check_instructions
 from chimera.data.encode.prepare import Prepared
 from chimera.data.source.splits import Split
 from chimera.data.tokenizer.base import Tokenizer
+
+log = logging.getLogger("chimera")
 
 
 def example(
@@ -62,10 +65,21 @@ class InstructDataModule(DataModule):
 
     def _samples(self, split: Split) -> Loadable:
         tokenizer = self.prepared.tokenizer
-        examples = [
-            example(i, record, tokenizer, self.corpus.seq_len, tokenizer.opening(packed=False))
-            for i, record in enumerate(self.records[split])
-        ]
+        length = self.corpus.seq_len
+        start = tokenizer.opening(packed=False)
+        records = self.records[split]
+        examples = [example(i, r, tokenizer, length, start) for i, r in enumerate(records)]
+        full = [r for r, e in zip(records, examples, strict=True) if len(e.ids) == length]
+        sizes = [len(start) + sum(map(len, tokenizer.encode([*record]))) for record in full]
+        if cut := sum(size > length for size in sizes):
+            log.warning(
+                "data: %d of %d records of the %s split are longer than data.seq_len=%d: an answer"
+                " loses its end, a long prompt its beginning",
+                cut,
+                len(records),
+                split,
+                length,
+            )
         return InOrder(examples), partial(collate, pad_id=tokenizer.pad_id)
 
     def _stored(self, file: Path) -> Loadable:

@@ -133,15 +133,26 @@ def encode(examples: Sequence[Example], tokenizer: Tokenizer, length: int) -> En
     """
     rows: list[Ids] = []
     seconds = []
+    cut = 0
+    around = tokenizer.template
     for start in range(0, len(examples), _AT_ONCE):
         chunk = examples[start : start + _AT_ONCE]
         first_texts = tokenizer.encode([e.first for e in chunk])
         second_texts = iter(tokenizer.encode([e.second for e in chunk if e.second is not None]))
         for example, a in zip(chunk, first_texts, strict=True):
             b = None if example.second is None else next(second_texts)
-            row, second = frame(a, b, tokenizer.template, length)
+            row, second = frame(a, b, around, length)
+            texts = len(a) if b is None else len(a) + len(around.middle) + len(b)
+            cut += len(around.start) + texts + len(around.end) > length
             rows.append(row)
             seconds.append(second)
+    if cut:
+        log.warning(
+            "data: %d of %d examples are longer than data.seq_len=%d and lose the end of a text",
+            cut,
+            len(examples),
+            length,
+        )
     return Encoded(
         np.concatenate(rows).astype(dtype(tokenizer)),
         np.cumsum([len(row) for row in rows]),
