@@ -383,3 +383,14 @@ def test_its_yaml_brings_its_callbacks(name: str) -> None:
     found = {type(instantiate(callback)) for callback in node.values()}
     own = {"lora": set(), "adalora": {RankBudget}, "sora": {GateUpdate}}[name]
     assert found == {AdapterLog} | own
+
+
+@pytest.mark.parametrize(("sign", "after"), [(None, 0.0), (1, -0.05), (-1, 0.05)])
+def test_e15_the_sign_at_zero_moves_a_gate_off_zero(sign: int | None, after: float) -> None:
+    """Without a gradient of the task, as in SAIDL's toy; gates off zero move as before."""
+    gate = layer(update="sgd_l1", l1=0.5, sign_at_zero=sign).gate
+    gate.g.data.copy_(torch.tensor([0.0, 1.0, -1.0, 0.05], dtype=torch.float64))
+    gate.g.grad = torch.zeros_like(gate.g)
+    gate.before_step(8)
+    torch.optim.SGD([gate.g], lr=0.1).step()
+    close(gate.g.data, torch.tensor([after, 0.95, -0.95, 0.0], dtype=torch.float64), 1e-12)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from chimera.contract import Position
 from chimera.mixer.attention import Attention
@@ -35,7 +35,9 @@ BRANCHES: list[dict[str, Any]] = [
 BRANCHES += [
     {**BRANCHES[1], "gate_input": "projected", "pool": 3},
     {**BRANCHES[4], "gate": "kv", "gate_input": "projected", "pool": 1},
-    {**BRANCHES[2], "pool": 5, "mag": "cross_gate"},
+    {**BRANCHES[2], "pool": 5, "mag": "cross_gate", "mag_learn": "head"},
+    {**BRANCHES[1], "pool": "all", "beta": "scalar"},
+    {**BRANCHES[4], "gate": "kv", "gate_input": "projected", "pool": "all"},
 ]
 #: Weight of the final norm of the branch.
 ONES = torch.ones(4, dtype=torch.float64)
@@ -65,6 +67,11 @@ class TestForms(forms.Forms):
     encoders, constant, wide, tokens, tol = True, False, False, (24,), 1e-9
 
     @staticmethod
+    def stir(mixer: LiZAttention) -> None:
+        if mixer.mag_shift is not None:
+            nn.init.normal_(mixer.mag_shift)
+
+    @staticmethod
     def oracle(m: LiZAttention, x: Tensor) -> Tensor:
         """Both branches by the paper's equations, and eq. 7 or 8."""
         q, k, v = (split(p(x), p.out_features // 8) for p in (m.q_proj, m.k_proj, m.v_proj))
@@ -84,7 +91,10 @@ class TestForms(forms.Forms):
         if not m.causal:
             lin = lin + linear_branch(*(y.flip(2) for y in (q, k, v)), **said)[0].flip(2)
         lin = rms(lin) * m.linear.norm.weight
-        base, lin = (1 - m.mag_weight) * base, m.mag_weight * lin
+        weight = m.mag_weight
+        if m.mag_shift is not None:  # learned of each head
+            weight = (weight.logit() + m.mag_shift).sigmoid()
+        base, lin = (1 - weight) * base, weight * lin
         return m.o_proj(join(base + lin + base * lin if m.cross else base + lin))
 
 
@@ -129,6 +139,51 @@ def test_weight_0_is_attention(causal: bool, mag: str, bound: int | None) -> Non
     x = torch.randn(2, 40, 32, dtype=torch.float64)
     got, want = one(x, ctx(tokens=40)).y, plain(x, ctx(tokens=40)).y
     close(got, want, 1e-12 if bound else 0.0)  # bit for bit, if both use the same kernel
+
+
+def test_a_learned_weight_begins_at_the_given_one_and_keeps_0_and_1() -> None:
+    one = LiZAttention(site(), parts(), mag_weight=0.01, mag_learn="head")
+    plain = LiZAttention(site(), parts(), mag_weight=0.01)
+    plain.load_state_dict(one.state_dict(), strict=False)
+    x = torch.randn(2, 9, 32)
+    y = one(x, ctx(tokens=9)).y
+    close(y, plain(x, ctx(tokens=9)).y, 1e-6)
+    y.square().sum().backward()
+    assert one.mag_shift.grad.flatten().all()
+    nn.init.normal_(one.mag_shift)
+    for weight in (0.0, 1.0):
+        one.set_mag_weight(weight)
+        plain.set_mag_weight(weight)
+        close(one(x, ctx(tokens=9)).y, plain(x, ctx(tokens=9)).y, 1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_one_branch_alone_is_the_mixture_at_its_end(weight: float) -> None:
+    """In evaluation the other one is not computed; training computes both."""
+    one = mixer(mag_weight=weight, max_cache=9)
+    x = torch.randn(2, 30, 32, dtype=torch.float64)
+    close(one.eval()(x, ctx(tokens=30)).y, one.train()(x, ctx(tokens=30)).y, 1e-12)
+    state = one.init_state(2)
+    assert (state.cache.k.shape[2] == 0) == (weight == 1)
+    steps = one.eval()(x, ctx(tokens=30), state)
+    assert (steps.state.cache.k.shape[2] == 0) == (weight == 1)
+    assert bool(steps.state.linear.memory.any()) == (weight == 1)
+
+
+def test_e12_a_step_with_one_beta_is_a_contraction() -> None:
+    """I − k(β⊙k)ᵀ: its spectral norm is above 1 for a β per channel, and at most 1 for one β."""
+    norms = {None: 0.0, "scalar": 0.0}
+    for beta in norms:
+        one = branch(order=1, trick="none", gate_input="projected", pool=1, beta=beta)
+        for _ in range(50):
+            k, v = (3 * torch.randn(1, 1, 1, 4, dtype=torch.float64) for _ in "kv")
+            first = torch.eye(4, dtype=torch.float64)[None, None]
+            state = one.init_state(1, 1, k)._replace(memory=first)
+            moved = one(k, k, v, ONES, state=state)[1].memory
+            moved -= one(k, k, v, ONES, state=state._replace(memory=0 * first))[1].memory
+            norms[beta] = max(norms[beta], float(torch.linalg.matrix_norm(moved, 2)))
+    assert norms["scalar"] <= 1 + 1e-12
+    assert norms[None] > 1.01
 
 
 def test_the_weight_is_saved_and_checked() -> None:

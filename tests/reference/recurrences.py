@@ -216,7 +216,7 @@ def memory_read(memory: Any, x: Tensor, *, causal: bool = True) -> Tensor:
 
 def linear_branch(
     q: Tensor, k: Tensor, v: Tensor, *, order: int, trick: str, gate: str, phi: Callable,
-    chunk: int, gate_input: str = "normalised", pool: int = 3,
+    chunk: int, gate_input: str = "normalised", pool: int | str = 3, beta: str | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Reads before the norm (eq. 6) and the last state; q, k, v [b h t k] from the projections."""
     raw = {"k": k, "v": v}
@@ -229,10 +229,13 @@ def linear_branch(
             virtual[name].append(virtual_tokens(x, t, order, trick))
             source = raw[name] if gate_input == "projected" else x
             sources[name].append(virtual_tokens(source, t, order, trick))
-        pooled = {n: sum(xs[max(0, t - pool + 1) :]) / pool for n, xs in sources.items()}
-        beta = math.prod(pooled[n].sigmoid() for n in gate)[:, :, None]
+        number = t + 1 if pool == "all" else pool
+        pooled = {n: sum(xs[max(0, t - number + 1) :]) / number for n, xs in sources.items()}
+        if beta == "scalar":
+            pooled = {n: x.mean(-1, keepdim=True) for n, x in pooled.items()}
+        step = math.prod(pooled[n].sigmoid() for n in gate)[:, :, None]
         keys, values = (virtual[n][t][:, :, None] for n in "kv")
-        read, h = delta(q[:, :, t : t + 1], keys, values, beta, None, h)
+        read, h = delta(q[:, :, t : t + 1], keys, values, step, None, h)
         reads.append(read)
         h = phi(h) if (t + 1) % chunk == 0 else h
     return torch.cat(reads, 2), h

@@ -17,7 +17,7 @@ from torch import nn
 
 from chimera.adapter.graft.attach import attach
 from chimera.contract import Fraction, PositiveInt
-from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
+from chimera.ops.liza import Beta, Gate, GateInput, Nonlinearity, Trick
 
 
 def liza(
@@ -29,9 +29,11 @@ def liza(
     trick: Trick = "derivative",
     gate: Gate = "k",
     gate_input: GateInput = "normalised",
-    pool: PositiveInt = 3,
+    pool: PositiveInt | Literal["all"] = 3,
+    beta: Beta | None = None,
     mag: Literal["additive", "cross_gate"] = "additive",
     mag_weight: Fraction = 0.5,
+    mag_learn: Literal["head"] | None = None,
     nonlinearity: Nonlinearity = "none",
     chunk: PositiveInt = 64,
     max_cache: PositiveInt | None = None,
@@ -47,9 +49,12 @@ def liza(
         gate: source of the step sizes β: keys, values, or their product.
         gate_input: keys and values of β as the memory gets them, `normalised` (the paper), or as
             they were `projected`, which spreads β.
-        pool: number of tokens, this one the last, whose mean gives β (3 in the paper).
+        pool: number of tokens, this one the last, whose mean gives β (3 in the authors' package);
+            `all` for the mean over all so far (eq. 5).
+        beta: `scalar` for one β a head, as Table 1 says; None for one per channel.
         mag: combination of the branches (TPTT eq. 7, 8).
         mag_weight: initial α.
+        mag_learn: `head` learns α of each head from there (eq. 7); None leaves it to a schedule.
         nonlinearity: function applied to the memory between chunks (eq. 24).
         chunk: tokens in such a chunk; no effect without nonlinearity.
         max_cache: tokens that the softmax branch attends to, with the current token; None for all
@@ -65,11 +70,13 @@ def liza(
         max_cache=max_cache,
         mag=mag,
         mag_weight=mag_weight,
+        mag_learn=mag_learn,
         order=order,
         trick=trick,
         gate=gate,
         gate_input=gate_input,
         pool=pool,
+        beta=beta,
         nonlinearity=nonlinearity,
         chunk=chunk,
     )

@@ -6,7 +6,8 @@
     proximal   after the optimiser's step on L₀:  g ← sign(g)·max(|g| − t, 0)
                lr_lambda  t = η λ, η the learning rate of the step (SAIDL 3.4)
                xi         t = ξ, for any learning rate (the authors' code)
-    sgd_l1     before the step:  ∂L/∂g ← ∂L₀/∂g + λ sign(g), which reaches zero only by chance
+    sgd_l1     before the step:  ∂L/∂g ← ∂L₀/∂g + λ sign(g), which reaches zero only by chance;
+               sign(0) = `sign_at_zero`: a gate at 0 stays there with 0 and leaves it with ±1 (3.6)
 
 A gate of zero removes its direction. The authors' code also adds μ·mean |g| over all gates to the
 loss; `penalty` is μ. Gates are a separate optimiser group, `gate`, without weight decay.
@@ -14,7 +15,7 @@ loss; `penalty` is μ. Gates are a separate optimiser group, `gate`, without wei
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,7 @@ from chimera.ops.low_rank import soft_threshold
 
 Update = Literal["proximal", "sgd_l1"]
 Threshold = Literal["lr_lambda", "xi"]
+SignAtZero = Literal[-1, 1]
 
 
 class Gate(nn.Module):
@@ -44,6 +46,7 @@ class Gate(nn.Module):
         l1: float,
         xi: float,
         penalty: float,
+        sign_at_zero: SignAtZero | None = None,
     ) -> None:
         super().__init__()
         if update == "sgd_l1" and threshold == "xi":
@@ -56,12 +59,14 @@ class Gate(nn.Module):
         self.l1 = l1
         self.xi = xi
         self.penalty = penalty
+        self.sign_at_zero = sign_at_zero or 0
 
     def before_step(self, gates: int) -> None:
         """Add the subgradient of the penalties; `gates` is the number of gates of the model."""
         slope = self.penalty / gates + (self.l1 if self.update == "sgd_l1" else 0.0)
         if slope and self.g.grad is not None:
-            self.g.grad.add_(self.g.detach().sign(), alpha=slope)
+            g = self.g.detach()
+            self.g.grad.add_(g.sign().masked_fill_(g == 0, self.sign_at_zero), alpha=slope)
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
@@ -91,12 +96,14 @@ class SoRA(LowRank):
         l1: float = 0.01,
         xi: float = 3e-4,
         penalty: float = 0.0,
+        sign_at_zero: SignAtZero | None = None,
     ) -> None:
         super().__init__(base, r, scale, dropout)
         g = torch.ones(r, **self.options)
         if gates == "normal":
             nn.init.normal_(g)
-        self.gate = Gate(g, update=update, threshold=threshold, l1=l1, xi=xi, penalty=penalty)
+        options: Any = {"update": update, "threshold": threshold, "sign_at_zero": sign_at_zero}
+        self.gate = Gate(g, l1=l1, xi=xi, penalty=penalty, **options)
 
     def diagonal(self) -> Float[Tensor, " r"]:
         return self.gate.g
@@ -122,6 +129,7 @@ def sora(
     l1: NonNegativeFloat = 0.01,
     xi: NonNegativeFloat = 3e-4,
     penalty: NonNegativeFloat = 0.0,
+    sign_at_zero: SignAtZero | None = None,
     targets: list[str] | None = None,
     train: list[str] | None = None,
 ) -> nn.Module:
@@ -137,6 +145,7 @@ def sora(
         l1: λ.
         xi: ξ.
         penalty: μ.
+        sign_at_zero: subgradient of |g| at 0 for sgd_l1 (SPEC E15); None: 0.
         targets: globs of linear layers; null for queries and values or their equivalents.
         train: globs of modules that are trained fully; null for a classifier's head.
     """
@@ -144,7 +153,7 @@ def sora(
     def make(base: nn.Module) -> SoRA:
         return SoRA(
             base, r, alpha / r, dropout, gates=gates, update=update, threshold=threshold,
-            l1=l1, xi=xi, penalty=penalty,
+            l1=l1, xi=xi, penalty=penalty, sign_at_zero=sign_at_zero,
         )  # fmt: skip
 
     return inject(model, make, targets, train)

@@ -91,6 +91,9 @@ class Model:
             residual stream are divided by √(number of branches) (GPT-2); `fixup`: these weights
             are zero, the others are divided by √(number of branches) (arXiv 1901.09321).
         init_std: standard deviation of initial weights; None: 1/√d.
+        embedding_std: standard deviation of the initial embedding table; None: that of weights.
+            torch's own is 1; with a tied head, the first losses are then near the width d instead
+            of log(vocabulary) (SPEC E14).
         embedding_scale: factor on the embeddings: `none`, `sqrt_dim` (√d), or `learned` from √d.
             A tanh in place of a norm keeps small activations small; without a factor such a model
             does not learn.
@@ -119,6 +122,7 @@ class Model:
     head_transform: bool = True
     residual_init: Literal["normal", "scaled", "fixup"] = "scaled"
     init_std: PositiveFloat | None = None
+    embedding_std: PositiveFloat | None = None
     embedding_scale: Literal["none", "sqrt_dim", "learned"] = "learned"
     two_way: Literal["own", "shared"] = "own"
     norm_placement: Literal["pre", "post", "output", "sandwich", "peri"] = "pre"

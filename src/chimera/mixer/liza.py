@@ -4,16 +4,18 @@
     O_lin = the linear branch, `ops.liza`                                      (eq. 3-6, 16-24)
     O = (1−α) O_base + α O_lin                                                 additive, eq. 7
     O = (1−α) O_base + α O_lin + (1−α) O_base ⊙ α O_lin                        cross_gate, eq. 8
+    α_h = σ(logit α + s_h)                                                mag_learn: head, 3.2, 3.5
 
 Position encodings act on the softmax branch only: the linear branch gets q and k before rotation.
-α, `mag_weight`, is a buffer, not a parameter: a callback sets it (TPTT 4.2), and checkpoints save
-it. With α = 0 the mixer equals attention, bit for bit if there is no padding. In an encoder, the
-linear branch is bidirectional. x [b t d]; q [b h t k]; k, v [b g t k]; y = W_o O.
+α, `mag_weight`, is a buffer: a callback sets it (TPTT 4.2), and checkpoints save it. With α = 0 the
+mixer equals attention, bit for bit if there is no padding. In evaluation, α = 0 computes no memory,
+and α = 1 neither attention nor a cache of keys: time is linear in the length, a state constant. In
+an encoder, the linear branch is bidirectional. x [b t d]; q [b h t k]; k, v [b g t k]; y = W_o O.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,18 @@ from chimera.contract import Context, Fraction, Out, Parts, PositiveInt, Site
 from chimera.mixer.shared.softmax import SoftmaxMixer
 from chimera.ops import local
 from chimera.ops.attention import KVCache
-from chimera.ops.liza import Gate, GateInput, LinearBranch, LinearState, Nonlinearity, Trick
+from chimera.ops.liza import (
+    LEARN_RATE,
+    Beta,
+    Gate,
+    GateInput,
+    LinearBranch,
+    LinearState,
+    Nonlinearity,
+    Trick,
+    edge,
+    mix,
+)
 
 #: Queries in a block of attention with `max_cache`.
 BLOCK = 128
@@ -47,15 +60,20 @@ class LiZAttention(SoftmaxMixer):
         gate: source of the step sizes β: keys, values, or their product.
         gate_input: keys and values of β as the memory gets them, `normalised` (the paper), or as
             they were `projected`, which spreads β.
-        pool: number of tokens, this one the last, whose mean gives β (3 in the paper).
+        pool: number of tokens, this one the last, whose mean gives β (3 in the authors' package);
+            `all` for the mean over all so far (eq. 5).
+        beta: `scalar` for one β a head, as Table 1 says; None for one per channel.
         mag: combination of the branches, see above.
         mag_weight: initial α.
+        mag_learn: `head` learns α of each head from there (eq. 7); None leaves it to a schedule.
         nonlinearity: function applied to the memory between chunks (eq. 24).
         chunk: tokens in such a chunk; no effect without nonlinearity.
         max_cache: tokens that the softmax branch attends to, with the current token; None for all
             earlier tokens.
     """
 
+    undecayed = ("mag_shift",)
+    rate_factors: ClassVar[dict[str, float]] = {"mag_shift": LEARN_RATE}
     forms = ("parallel", "recurrent")
     source = "M12; TPTT 3.5 (LiZAttention)"
     cost = "t²·d + order·t·(k + 64)·d"
@@ -73,9 +91,11 @@ class LiZAttention(SoftmaxMixer):
         trick: Trick = "derivative",
         gate: Gate = "k",
         gate_input: GateInput = "normalised",
-        pool: PositiveInt = 3,
+        pool: PositiveInt | Literal["all"] = 3,
+        beta: Beta | None = None,
         mag: Literal["additive", "cross_gate"] = "additive",
         mag_weight: Fraction = 0.5,
+        mag_learn: Literal["head"] | None = None,
         nonlinearity: Nonlinearity = "none",
         chunk: PositiveInt = 64,
         max_cache: PositiveInt | None = None,
@@ -95,12 +115,15 @@ class LiZAttention(SoftmaxMixer):
             gate=gate,
             gate_input=gate_input,
             pool=pool,
+            beta=beta,
             nonlinearity=nonlinearity,
             chunk=chunk,
         )
         self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(self.head_dim)})
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
+        shift = torch.zeros(self.heads.h, 1, 1) if mag_learn else None
+        self.mag_shift = None if shift is None else nn.Parameter(shift)
 
     def set_mag_weight(self, weight: float) -> None:
         """Set α, from 0 (softmax attention only) to 1 (linear branch only)."""
@@ -109,7 +132,8 @@ class LiZAttention(SoftmaxMixer):
         self.mag_weight.fill_(weight)
 
     def init_state(self, batch: int) -> LiZAState:
-        cache = self.cache(batch, slots=self.window - 1 if self.window else None)
+        slots = self.window - 1 if self.window else None
+        cache = self.cache(batch, slots=0 if edge(self.mag_weight) == 1 else slots)
         memory = self.branch.init_state(batch, self.heads.g, self.q_proj.weight)
         return LiZAState(cache, memory)
 
@@ -119,14 +143,17 @@ class LiZAttention(SoftmaxMixer):
         cache, memory = state or (None, None)
         weight = self.linear.norm.weight
         stats: dict[str, Tensor] = {}
-        lin, memory = self.branch(
-            q, k, v, weight, tokens.mask, memory, causal=self.causal,
-            stats=stats if self.training else None,
-        )  # fmt: skip
-        base, cache = self.softmax(q, k, v, tokens, cache)
-        base = (1 - self.mag_weight) * base
-        lin = self.mag_weight * lin
-        y = base + lin + base * lin if self.cross else base + lin
+        alone = None if self.training else edge(self.mag_weight)
+        if alone != 0:
+            y, memory = self.branch(
+                q, k, v, weight, tokens.mask, memory, causal=self.causal,
+                stats=stats if self.training else None,
+            )  # fmt: skip
+        if alone != 1:
+            lin = y if alone is None else None
+            y, cache = self.softmax(q, k, v, tokens, cache)
+            if lin is not None:
+                y = mix(y, lin, self.mag_weight, self.mag_shift, cross=self.cross)
         new_state = None if cache is None or memory is None else LiZAState(cache, memory)
         return Out(self.output(y, tokens), new_state, stats=stats)
 

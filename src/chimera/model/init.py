@@ -35,8 +35,8 @@ def initialise(model: nn.Module, settings: ModelSettings) -> None:
         weight = getattr(module, "weight", None)
         if not isinstance(weight, nn.Parameter) or not (role or hasattr(module, "table")):
             continue
-        factor = residual if role in RESIDUAL else inner if role else 1.0
-        nn.init.normal_(weight, std=std * factor)
+        factor = residual if role in RESIDUAL else inner
+        nn.init.normal_(weight, std=std * factor if role else settings.embedding_std or std)
         bias = getattr(module, "bias", None)
         if isinstance(bias, nn.Parameter):
             nn.init.zeros_(bias)

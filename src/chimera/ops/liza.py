@@ -4,6 +4,7 @@
     x⁽ᵐ⁾_t = 2⁻ᵐ Σ_j (−1)ʲ C(m, j) x_{t−j}        derivative, x = k, v, m = 0 … order−1  (eq. 22)
     x⁽ᵐ⁾_t = R(2πm/order) x_t                     rotary, R turns pairs of channels      (eq. 23)
     β_k, β_v = σ(mean of the last `pool` k⁽ᵐ⁾, v⁽ᵐ⁾)   per channel; β is one or β_k ⊙ β_v  (eq. 5)
+    O = (1−α) O_base + α y  (+ (1−α) O_base ⊙ α y),   α_h = σ(logit α + s_h)           (eq. 7, 8)
     y = RMSNorm(delta rule (q; k⁽⁰⁾, k⁽¹⁾ …; v⁽⁰⁾, v⁽¹⁾ …; β⁽⁰⁾, β⁽¹⁾ …))                  (eq. 6)
     h ← φ(h) after each `chunk` tokens of the sequence, optional                       (eq. 24)
 
@@ -19,9 +20,12 @@ Decisions on points that the paper leaves open:
 - Of three normalised keys β is nearly constant, 0.505 ± 0.014 over tokens and channels.
   `gate_input: projected` takes k and v before SiLU and norm. Training logs β's mean and deviation.
 - β per channel follows eq. 14-15, see `ops.delta`. The transition is then oblique and may enlarge
-  the state. β from normalised keys is near 1/2 in all channels, so that the growth is small: keys
-  and values found by gradient ascent enlarged a state 3.5-fold in 200 tokens (raw keys: 110-fold in
-  60 tokens).
+  the state (SPEC E12: the spectral norm of a step is up to 1.13). β from normalised keys is near
+  1/2 in all channels, so that the growth is small: keys and values found by gradient ascent
+  enlarged a state 3.5-fold in 200 tokens (raw keys: 110-fold in 60 tokens). `beta: scalar`, the
+  word of Table 1, is σ of the mean over the channels: a step is then a contraction, as in eq. 9.
+- Eq. 5 means over all earlier tokens (`pool: all`), the authors' package over three (SPEC E13).
+- The normaliser q·z of eq. 3 is left out: the RMSNorm of eq. 6 removes it but for its sign.
 - q has no virtual tokens: a token reads once, after its last step.
 - Bidirectional: outputs of one pass and of one over the reversal are added, then normalised.
 
@@ -48,18 +52,23 @@ Gate = Literal["k", "v", "kv"]
 Nonlinearity = Literal["none", "gelu", "tanh"]
 
 GateInput = Literal["normalised", "projected"]
+Beta = Literal["scalar"]
 
+#: Factor of the learning rate for what is learned of α: a logit, which has to move by units.
+LEARN_RATE = 20.0
 #: ε of the final RMSNorm.
 EPS = 1e-6
 
 
 class LinearState(NamedTuple):
-    """Delta-rule state, last normalised keys and values, number of tokens in the current chunk."""
+    """Delta-rule state, last keys and values, tokens of the current chunk, sums of `pool: all`."""
 
     memory: Float[Tensor, "b g k k"]
     k: Float[Tensor, "b g tail k"]
     v: Float[Tensor, "b g tail k"]
     in_chunk: Int[Tensor, " b"]
+    sums: Float[Tensor, "b g gates n k"]
+    seen: Int[Tensor, " b"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +83,8 @@ class LinearBranch:
         trick: operation that makes virtual tokens.
         gate: source of β: keys, values, or their product.
         gate_input: keys and values of β as the memory gets them, or as they were projected.
-        pool: number of tokens whose mean gives β.
+        pool: number of tokens whose mean gives β; `all` for all so far.
+        beta: `scalar` for one β a head; None for one per channel.
         nonlinearity: φ.
         chunk: tokens between two applications of φ, counted from the start of the sequence; no
             effect without φ.
@@ -88,7 +98,8 @@ class LinearBranch:
     trick: Trick = "derivative"
     gate: Gate = "k"
     gate_input: GateInput = "normalised"
-    pool: int = 3
+    pool: int | Literal["all"] = 3
+    beta: Beta | None = None
     nonlinearity: Nonlinearity = "none"
     chunk: int = 64
 
@@ -103,6 +114,11 @@ class LinearBranch:
                 f"trick={self.trick} rotates pairs of channels, but a head has {self.head_dim}:"
                 " use trick=derivative, or an even head width"
             )
+
+    @property
+    def context(self) -> int:
+        """Tokens before the first whose keys and values its β needs."""
+        return 0 if self.pool == "all" else self.pool - 1
 
     @property
     def uses_differences(self) -> bool:
@@ -123,11 +139,12 @@ class LinearBranch:
         """Zero state of `heads` key-value heads, on the device of `like`, in float32 or wider."""
         wide = torch.promote_types(like.dtype, torch.float32)
         width = self.head_dim * (2 if self.gate_input == "projected" else 1)
-        tail = like.new_zeros(batch, heads, self.order + self.pool - 2, width, dtype=wide)
+        tail = like.new_zeros(batch, heads, self.order - 1 + self.context, width, dtype=wide)
         memory = like.new_zeros(batch, heads, self.head_dim, self.head_dim, dtype=wide)
-        return LinearState(
-            memory, tail, tail, torch.zeros(batch, dtype=torch.long, device=like.device)
-        )
+        gates = len(self.gate) if self.pool == "all" else 0
+        sums = like.new_zeros(batch, heads, gates, self.order, self.head_dim, dtype=wide)
+        none = torch.zeros(batch, dtype=torch.long, device=like.device)
+        return LinearState(memory, tail, tail, none, sums, none)
 
     def __call__(
         self,
@@ -180,11 +197,14 @@ class LinearBranch:
         gated = {"k": keys, "v": values}
         if self.gate_input == "projected":
             gated = {n: self.virtual(x[..., self.head_dim :]) for n, x in (("k", k), ("v", v))}
-        gates = [self._pool(gated[name]).sigmoid() for name in self.gate]
+        pooled, sums = self._pool([gated[name] for name in self.gate], past, mask)
+        if self.beta == "scalar":
+            pooled = [x.mean(-1, keepdim=True) for x in pooled]
+        gates = [x.sigmoid() for x in pooled]
         beta = math.prod(gates[1:], start=gates[0])
         if stats is not None:
             stats |= _spread(beta.detach(), mask)
-        keys, values = keys[:, :, self.pool - 1 :], values[:, :, self.pool - 1 :]
+        keys, values = keys[:, :, self.context :], values[:, :, self.context :]
         beta, _ = delta.masked(beta, None, mask)
         memory = None if state is None else state.memory
         in_chunk = past.in_chunk
@@ -197,7 +217,10 @@ class LinearBranch:
         if memory is None:
             return y, None
         tail = past.k.shape[2]
-        return y, LinearState(memory, _last(k, tail, mask), _last(v, tail, mask), in_chunk)
+        seen = past.seen + (q.shape[2] if mask is None else mask.sum(1))
+        return y, LinearState(
+            memory, _last(k, tail, mask), _last(v, tail, mask), in_chunk, sums, seen
+        )
 
     def virtual(self, x: Float[Tensor, "b g s k"]) -> Float[Tensor, "b g t n k"]:
         """Virtual tokens of each token; the first order−1 places of x are context only."""
@@ -220,11 +243,27 @@ class LinearBranch:
             rotated = [(r + d) / 2 for r, d in zip(rotated, differences, strict=True)]
         return torch.stack(rotated, 3)
 
-    def _pool(self, x: Float[Tensor, "b g s n k"]) -> Float[Tensor, "b g t n k"]:
-        """Mean over each token and those before it; the first pool−1 places are context only."""
-        tokens = x.shape[2] - self.pool + 1
-        parts = (x[:, :, i : i + tokens] for i in range(1, self.pool))
-        return sum(parts, x[:, :, :tokens]) / self.pool
+    def _pool(
+        self,
+        inputs: list[Float[Tensor, "b g s n k"]],
+        past: LinearState,
+        mask: Bool[Tensor, "b t"] | None,
+    ) -> tuple[list[Float[Tensor, "b g t n k"]], Tensor]:
+        """Means over each token and those before it, of each input of β, and their new sums."""
+        if self.pool == "all":
+            x = torch.stack(inputs, 2)
+            if mask is not None:
+                x = x * mask[:, None, None, :, None, None]
+            sums = past.sums[:, :, :, None] + x.cumsum(3)
+            places = past.seen[:, None] + torch.arange(1, x.shape[3] + 1, device=x.device)
+            means = sums / places[:, None, None, :, None, None]
+            return list(means.unbind(2)), sums[:, :, :, -1].clone()
+        tokens = inputs[0].shape[2] - self.context  # the first places are context only
+        pooled = []
+        for x in inputs:
+            parts = (x[:, :, i : i + tokens] for i in range(1, self.pool))
+            pooled.append(sum(parts, x[:, :, :tokens]) / self.pool)
+        return pooled, past.sums
 
     def chunked(
         self,
@@ -296,3 +335,35 @@ def _reversal(x: Tensor, mask: Bool[Tensor, "b t"] | None) -> Callable[[Tensor],
     place = torch.arange(x.shape[2], device=x.device)
     mirrored = mask.sum(1, keepdim=True) - 1 - place
     return lambda x: _take(x, mirrored.where(mirrored >= 0, place))
+
+
+def mix(
+    base: Float[Tensor, "*b"],
+    lin: Float[Tensor, "*b"],
+    weight: Float[Tensor, ""],
+    shift: Float[Tensor, "*#b"] | None,
+    *,
+    cross: bool,
+) -> Float[Tensor, "*b"]:
+    """Both branches mixed (eq. 7; with `cross` eq. 8).
+
+    Args:
+        base, lin: outputs of softmax attention and of the linear branch.
+        weight: α.
+        shift: what is learned of α, s; α stays 0 and 1 where it is. None: nothing.
+        cross: add the product of both terms.
+    """
+    if shift is not None:
+        odds = weight * shift.exp()
+        weight = (odds / (odds + 1 - weight)).to(base.dtype)
+    base, lin = (1 - weight) * base, weight * lin
+    return base + lin + base * lin if cross else base + lin
+
+
+def edge(weight: Float[Tensor, ""]) -> float | None:
+    """α if it is 0 or 1, where one branch alone is read; None also where nobody may look."""
+    capturing = weight.is_cuda and torch.cuda.is_current_stream_capturing()
+    if weight.is_meta or capturing or torch.compiler.is_compiling():
+        return None
+    value = float(weight)
+    return value if value in (0.0, 1.0) else None

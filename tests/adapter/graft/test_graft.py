@@ -37,6 +37,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"order": 3, "trick": "derivative", "gate": "kv", "mag": "cross_gate"},
     {"order": 2, "trick": "rotary", "nonlinearity": "tanh", "chunk": 5},
     {"order": 2, "trick": "both"},
+    {"order": 2, "trick": "derivative", "pool": "all", "beta": "scalar"},
 ]
 options = pytest.mark.parametrize("said", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
 
@@ -161,6 +162,40 @@ def test_the_bounded_cache_stays_bounded(bound: int) -> None:
     assert cache.layers[0].keys.shape[2] == bound - 1
 
 
+@pytest.mark.sampled(3)
+@families
+def test_alone_a_branch_costs_nothing_of_the_other(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """α = 1: no attention, no keys; α = 0: no memory; α between: bands under `max_cache`."""
+    model, ids = grafted(causal_model(family).double(), max_cache=5), tokens(2, 40)
+    graft.set_weight(model, 1.0)
+    for memory in graft.memories(model):
+        memory.train()  # where both branches are computed
+    whole = model(ids, use_cache=False).logits
+    model.eval()
+    widths: list[int] = []
+    plain = F.scaled_dot_product_attention
+
+    def attention(q: Tensor, k: Tensor, *given: Any, **named: Any) -> Tensor:
+        widths.append(k.shape[-2])
+        return plain(q, k, *given, **named)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    cache = DynamicCache(config=model.config)
+    close(model(ids, past_key_values=cache).logits, whole)
+    assert not widths
+    assert not any(layer.keys.numel() for layer in cache.layers)
+    graft.set_weight(model, 0.5)
+    with pytest.raises(ValueError, match="another α"):
+        model(ids, past_key_values=cache)
+    model(ids, use_cache=False)
+    assert 0 < max(widths) <= 10
+    graft.set_weight(model, 0.0)
+    monkeypatch.setattr(LinearBranch, "__call__", lambda *_, **__: pytest.fail("computed"))
+    model(ids)
+
+
 def test_beams_and_rows_keep_their_own_memory() -> None:
     model, ids = grafted(causal_model().double()), tokens(2, 9)
     mask = torch.ones_like(ids)
@@ -191,6 +226,9 @@ def test_gradients_reach_lora_through_both_branches() -> None:
     model = graft.liza(causal_model().double(), lora=4, lora_dropout=0.0, mag_weight=1.0)
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     assert len(trained) == 2 * 4 * 2  # A and B beside four projections in two layers
+    learned = graft.liza(causal_model(), mag_learn="head", mag_weight=0.01)
+    learned(tokens(2, 23)).logits.square().sum().backward()
+    assert all(p.grad.all() for n, p in learned.named_parameters() if n.endswith("mag_shift"))
     ids = tokens(2, 23)
 
     def loss() -> Tensor:
@@ -322,9 +360,10 @@ def trained(base: Path, **said: Any) -> Any:
         {},
         {"lora": None, "train": "projections", "order": 1, "trick": "none"},
         {"lora": 3, "lora_alpha": 5.0, "mag": "cross_gate", "gate": "kv", "max_cache": 7},
+        {"mag_learn": "head", "pool": "all", "beta": "scalar"},
         {"lora": None, "trick": "rotary", "nonlinearity": "gelu", "chunk": 5},
     ],
-    ids=["lora", "projections", "cross", "none"],
+    ids=["lora", "projections", "cross", "learned", "none"],
 )
 def test_saved_loaded_and_generating_the_same(
     said: dict[str, Any], whole: bool, base: Path, tmp_path: Path

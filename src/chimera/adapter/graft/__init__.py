@@ -25,7 +25,7 @@ from chimera.adapter.shared.low_rank import LowRank, adapted
 from chimera.config.schema import check_value
 from chimera.config.trusted_config import check_fetching
 from chimera.errors import UserError, one_line
-from chimera.ops.liza import Gate, GateInput, Nonlinearity, Trick
+from chimera.ops.liza import Beta, Gate, GateInput, Nonlinearity, Trick
 from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
 from chimera.safe_io import read_json, write_json
 
@@ -45,9 +45,11 @@ def liza(
     trick: Trick = "derivative",
     gate: Gate = "k",
     gate_input: GateInput = "normalised",
-    pool: int = 3,
+    pool: int | Literal["all"] = 3,
+    beta: Beta | None = None,
     mag: Literal["additive", "cross_gate"] = "additive",
     mag_weight: float = 0.5,
+    mag_learn: Literal["head"] | None = None,
     nonlinearity: Nonlinearity = "none",
     chunk: int = 64,
     max_cache: int | None = None,
@@ -58,8 +60,8 @@ def liza(
         model: folder, hub id, or a transformers model, which is changed in place.
         lora: rank of the LoRA on the four projections; None for no LoRA.
         lora_alpha, lora_dropout: α and dropout of the LoRA.
-        train, order, trick, gate, gate_input, pool, mag, mag_weight, nonlinearity, chunk,
-            max_cache: see `chimera.adapter.liza.liza`.
+        train, order, trick, gate, gate_input, pool, beta, mag, mag_weight,
+            mag_learn, nonlinearity, chunk, max_cache: see `chimera.adapter.liza.liza`.
 
     Raises:
         UserError: the model cannot be loaded, or has no supported attention.
@@ -80,11 +82,13 @@ def liza(
         max_cache=max_cache,
         mag=mag,
         mag_weight=mag_weight,
+        mag_learn=mag_learn,
         order=order,
         trick=trick,
         gate=gate,
         gate_input=gate_input,
         pool=pool,
+        beta=beta,
         nonlinearity=nonlinearity,
         chunk=chunk,
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from chimera.adapter.graft.memory import GraftedMemory, Layout, Padding
+from chimera.adapter.graft.memory import GraftedMemory, Layout, Padding, register
 from chimera.errors import UserError
 from chimera.ops.precision import wide
 
@@ -35,7 +35,7 @@ def attach(
         model: frozen and changed in place.
         inner: adapter that selects the trained parameters, with train=inner.
         train: `projections` trains the base's q, k, v and o projections instead of `inner`.
-        options: max_cache, mag, mag_weight and those of the branch; see `GraftedMemory`.
+        options: max_cache, mag, mag_weight, mag_learn and those of the branch; see `GraftedMemory`.
 
     Raises:
         UserError: the model has no supported attention or has a memory already, or options
@@ -45,6 +45,7 @@ def attach(
     if any(hasattr(model.get_submodule(name), "liza") for name in layouts):
         raise UserError("adapter=liza: the model has LiZAttention already")
     top = decoder(model, list(layouts))
+    register()
     padding = Padding()
     projections = []
     for name, layout in layouts.items():
@@ -67,8 +68,9 @@ def attach(
     top.register_forward_pre_hook(padding.read_mask, with_kwargs=True)
     model.requires_grad_(False)
     if train == "inner":
-        return inner(model)
-    for parameter in projections:
+        model = inner(model)
+    shifts = [p for name, p in model.named_parameters() if name.endswith(".mag_shift")]
+    for parameter in shifts if train == "inner" else [*shifts, *projections]:
         parameter.requires_grad_(True)
     return model
 

@@ -20,9 +20,10 @@ x [b t d]; q [b t h·k], k and v [b t g·k]; O [b t h·k].
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from einops import rearrange
@@ -31,7 +32,12 @@ from torch import Tensor, nn
 
 from chimera.contract import Context
 from chimera.ops import local
-from chimera.ops.liza import LinearBranch, LinearState
+from chimera.ops.attention import KVCache
+from chimera.ops.liza import LEARN_RATE, LinearBranch, LinearState, edge, mix
+
+#: transformers' name of the attention of grafted layers, and queries in one of its blocks.
+LOCAL = "chimera_local"
+BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,13 @@ class GraftedMemory(nn.Module):
         causal: False adds a pass over the reversed sequence (without a cache).
         mag: combination of the branches.
         mag_weight: initial α.
+        mag_learn: `head` learns α of each head from there.
         branch: options of `ops.liza.LinearBranch` except the head width.
     """
 
     component = "attention"
+    undecayed = ("mag_shift",)
+    rate_factors: ClassVar[dict[str, float]] = {"mag_shift": LEARN_RATE}
 
     def __init__(
         self,
@@ -92,6 +101,7 @@ class GraftedMemory(nn.Module):
         causal: bool,
         mag: Literal["additive", "cross_gate"],
         mag_weight: float,
+        mag_learn: Literal["head"] | None = None,
         **branch: Any,
     ) -> None:
         super().__init__()
@@ -100,11 +110,16 @@ class GraftedMemory(nn.Module):
         self.max_cache = max_cache
         self.causal = causal
         self.cross = mag == "cross_gate"
-        self.options = {"mag": mag, "mag_weight": mag_weight, "max_cache": max_cache, **branch}
+        self.options = dict(
+            mag=mag, mag_weight=mag_weight, mag_learn=mag_learn, max_cache=max_cache, **branch
+        )
         self.branch = LinearBranch(head_dim=layout.head_dim, **branch)
+        self.config: Any = None  # of an attention whose function of attention may be ours
         self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(layout.head_dim)})
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
+        shift = torch.zeros(layout.heads, 1) if mag_learn else None
+        self.mag_shift = None if shift is None else nn.Parameter(shift)
         self.stats: dict[str, Tensor] = {}
         self._call: Call | None = None
 
@@ -121,6 +136,11 @@ class GraftedMemory(nn.Module):
     def attach(self, attention: nn.Module) -> None:
         """Add this module to the attention module and register the hooks."""
         attention.add_module("liza", self)
+        config: Any = getattr(attention, "config", None)
+        capped = getattr(config, "attn_logit_softcapping", None) or hasattr(attention, "sinks")
+        if getattr(config, "_attn_implementation", None) and not capped and self.causal:
+            self.config = copy(config)
+            self.config._attn_implementation = LOCAL
         attention.register_forward_pre_hook(self.begin, with_kwargs=True)
         attention.register_forward_hook(self.end, always_call=True)
 
@@ -130,18 +150,21 @@ class GraftedMemory(nn.Module):
         """Hook before the base attention: hook its projections, limit its mask to `max_cache`."""
         past = argument(attention, args, kwargs, "past_key_values", "past_key_value")
         index: Any = attention.layer_idx
-        layer = None if past is None else stateful_layer(past, index, self.max_cache)
-        self._call = call = Call(layer)
+        alone = None if self.training else edge(self.mag_weight)
+        # At α = 1 nothing is read of the base attention: it keeps no keys.
+        bound = 1 if alone == 1 and self.config is not None else self.max_cache
+        layer = None if past is None else stateful_layer(past, index, bound, alone)
+        self._call = call = Call(layer, alone, attention.__dict__.get("config"))
         for name in self.layout.inputs:
             projection = attention.get_submodule(name)
             call.hooks.append(projection.register_forward_hook(partial(call.keep, name)))
         out = attention.get_submodule(self.layout.out)
         call.hooks.append(out.register_forward_pre_hook(self.mix))
-        if self.max_cache is not None:
+        if bound is not None and self.config is not None:
+            attention.config = self.config
+        elif bound is not None:
             x = argument(attention, args, kwargs, "hidden_states")
-            mask = local_mask(
-                x, layer, argument(attention, args, kwargs, "attention_mask"), self.max_cache
-            )
+            mask = local_mask(x, layer, argument(attention, args, kwargs, "attention_mask"), bound)
             kwargs = {**kwargs, "attention_mask": mask}
         return args, kwargs
 
@@ -149,13 +172,40 @@ class GraftedMemory(nn.Module):
         """Hook after the base attention, also after an error: remove the hooks of this call."""
         call = self._call
         self._call = None
+        if call and self.config is not None:
+            attention.config = call.config
         for hook in call.hooks if call else ():
             hook.remove()
+
+    def local(self, q: Tensor, k: Tensor, v: Tensor, scaling: float | None, **said: Any) -> Tensor:
+        """Attention [b t h k] of rotated queries over the last `max_cache` keys, by bands."""
+        assert self._call is not None
+        (b, h, t, width), s = q.shape, k.shape[2]
+        if self._call.alone == 1:
+            return q.new_zeros(b, t, h, v.shape[-1])
+        reach = min(x for x in (self.max_cache, said.get("sliding_window")) if x)
+        pos = torch.arange(s, device=q.device)[None]
+        real = self.padding.last(s)
+        keys = KVCache(k, v, pos, torch.ones_like(pos, dtype=torch.bool) if real is None else real)
+        y = local.attend(
+            q if scaling is None else q * (scaling * width**0.5),
+            keys,
+            pos[:, s - t :],
+            block=min(BLOCK, reach),
+            reach=reach - 1,
+            causal=True,
+            rule=lambda i, j: (j <= i) & (i - j < reach),
+            bias=lambda i, j: None,
+            dropout=said.get("dropout") or 0.0,
+        )
+        return y.transpose(1, 2)
 
     def mix(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Hook before the output projection: replace O_base by O."""
         call = self._call
         assert call is not None
+        if call.alone == 0:
+            return args
         base, *rest = args
         state = None if call.layer is None else call.layer.linear
         q, k, v = self.layout.split([call.outputs[name] for name in self.layout.inputs])
@@ -164,9 +214,12 @@ class GraftedMemory(nn.Module):
         lin, state = self.read(q, k, v, state)
         if call.layer is not None:
             call.layer.linear = state
+        if call.alone == 1:
+            return (lin.view(base.shape), *rest)
         weight = self.mag_weight.to(base.dtype)
-        base, lin = (1 - weight) * base, weight * lin.view(base.shape)
-        return (base + lin + base * lin if self.cross else base + lin, *rest)
+        heads = (*lin.shape[:2], -1, self.layout.head_dim)
+        y = mix(base.view(heads), lin.view(heads), weight, self.mag_shift, cross=self.cross)
+        return (y.view(base.shape), *rest)
 
     def read(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None
@@ -188,6 +241,7 @@ class StatefulLayer:
     _layer_type = None  # otherwise transformers registers this class as its default layer
     is_croppable = False
     linear: LinearState | None = None
+    alone: float | None = None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)  # type: ignore[misc]
@@ -255,12 +309,20 @@ class BoundedLayer(StatefulLayer):
         return self.max_cache
 
 
-def stateful_layer(past: Any, index: int, max_cache: int | None) -> StatefulLayer:
-    """Layer `index` of a cache as `StatefulLayer`; the first call replaces the layer."""
+def stateful_layer(
+    past: Any, index: int, max_cache: int | None, alone: float | None = None
+) -> StatefulLayer:
+    """Layer `index` of a cache as `StatefulLayer`; the first call replaces the layer.
+
+    Raises:
+        ValueError: a cache of another α, which lacks keys or memory.
+    """
     while len(past.layers) <= index:  # transformers creates layers on demand too
         past.layers.append(past.layer_class_to_replicate())
     layer = past.layers[index]
     if isinstance(layer, StatefulLayer):
+        if layer.alone != alone:
+            raise ValueError("this cache was begun with another α: give a new one")
         return layer
     base: Any = type(layer)
     layer_class = _subclass(base, bounded=max_cache is not None)
@@ -269,6 +331,7 @@ def stateful_layer(past: Any, index: int, max_cache: int | None) -> StatefulLaye
     if max_cache is not None:
         replacement.max_cache = min(max_cache, getattr(layer, "sliding_window", max_cache))
         replacement.cumulative_length = layer.get_seq_length()
+    replacement.alone = alone
     past.layers[index] = replacement
     return replacement
 
@@ -308,6 +371,8 @@ class Call:
     """Cache layer, hooks and projection outputs of one forward pass of the base attention."""
 
     layer: StatefulLayer | None
+    alone: float | None  # α if it is 0 or 1, in evaluation
+    config: Any  # of the attention
     hooks: list[Any] = field(default_factory=list)
     outputs: dict[str, Tensor] = field(default_factory=dict)
 
@@ -344,3 +409,15 @@ def local_mask(
     else:
         mask = mask.masked_fill(~visible, torch.finfo(mask.dtype).min)
     return mask
+
+
+def _attention(module: Any, q: Tensor, k: Tensor, v: Tensor, _: Any, **said: Any) -> Any:
+    """`GraftedMemory.local`, as transformers calls functions of attention."""
+    return module.liza.local(q, k, v, said.pop("scaling", None), **said), None
+
+
+def register() -> None:
+    """Let transformers know the function."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(LOCAL, _attention)
