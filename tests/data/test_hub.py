@@ -56,7 +56,10 @@ def test_any_data_set_of_the_hub(monkeypatch) -> None:
         datasets, "load_dataset", lambda name, config: {"train": rows(*texts, column="body")}
     )
     assert texts_of(Text(path="owner/name", field="body", config="es")) == sorted(texts)
-    with pytest.raises(UserError, match=r"no column text; data.field takes one of body"):
+    with pytest.raises(
+        UserError,
+        match=r"owner/name \(train\): row 0 has no text in data.field=text; its fields are body",
+    ):
         splits_of(Text(path="owner/name"))
 
 

@@ -69,21 +69,16 @@ def load_rows(
 
     Args:
         name, config, instead: as of `check_dataset`.
-        field: name of the column.
+        field: name of the column; where a row has no text in it, reading the rows refuses it.
 
     Raises:
-        UserError: the data set is not available or has no such column.
+        UserError: the data set is not available.
     """
-    rows: dict[Split, Iterable[str]] = {}
-    for split, data in load_splits(name, config, instead).items():
-        if field not in data.column_names:
-            raise UserError(
-                f"{name} has no column {field}; data.field takes one of"
-                f" {', '.join(data.column_names)}"
-            )
-        if split in SPLIT_WORDS:
-            rows[SPLIT_WORDS[split]] = Repeatable(_column, data, field, f"{name} ({split})")
-    return rows
+    return {
+        SPLIT_WORDS[split]: Repeatable(_column, data, field, f"{name} ({split})")
+        for split, data in load_splits(name, config, instead).items()
+        if split in SPLIT_WORDS
+    }
 
 
 def _column(data: Iterable[object], field: str, where: str) -> Iterator[str]:
