@@ -277,8 +277,9 @@ def make_folder(folder: Path, *, of: Path, key: str = "run_dir") -> None:
     except OSError as error:
         if error.errno in FULL:
             raise
+        why = "it is a link to nothing" if folder.is_symlink() else error.strerror
         raise UserError(
-            f"{key}={of} cannot be made ({error.strerror}); name a folder that you may write to"
+            f"{key}={of} cannot be made ({why}); name a folder that you may write to"
         ) from error
 
 
@@ -294,6 +295,8 @@ def check_place(folder: Path, *, key: str = "run_dir") -> None:
     """
     if folder.exists():
         return
+    if folder.is_symlink():
+        make_folder(folder, of=folder, key=key)  # says why it cannot
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir():
         raise UserError(f"{key}={folder}: {above} is a file; name another directory")
@@ -303,6 +306,29 @@ def check_place(folder: Path, *, key: str = "run_dir") -> None:
     with contextlib.suppress(OSError):  # of a full disk a run speaks when it has begun
         make_folder(probe, of=folder, key=key)
         probe.rmdir()
+
+
+def check_file(file: Path, *, key: str) -> None:
+    """Refuse a file that cannot be written, before the work whose results it will hold.
+
+    Args:
+        file: that will be written, or replaced.
+        key: by which it was named.
+
+    Raises:
+        UserError: it is a folder or a link, or its folder takes no file.
+    """
+    if file.is_dir() or file.is_symlink():
+        kind = "link" if file.is_symlink() else "folder"
+        raise UserError(f"{key}={file} is a {kind}; name a file")
+    check_place(file.parent, key=key)
+    try:
+        if file.parent.exists():
+            temporary(file).touch()
+    except OSError as error:
+        raise UserError(f"{key}={file} cannot be written ({error.strerror})") from error
+    finally:
+        temporary(file).unlink(missing_ok=True)
 
 
 def age_of(file: Path) -> float:

@@ -169,11 +169,31 @@ def test_checkpoints_that_other_runs_start_from_stay(
     monkeypatch.chdir(run)
     RunDir(root / "b").start({**CONFIG, "ckpt_path": "checkpoints/rolling-10.ckpt"}, [])
     monkeypatch.chdir(root)  # where the path leads nowhere
+    monkeypatch.setenv("CHIMERA_RUNS", str(root / "c"))  # it is beside the one that is named
     assert main([str(run), "yes=true"]) == 0
     names = {path.name for path in (run / "checkpoints").glob("*.ckpt")}
     assert names == {
         *("rolling-10.ckpt", "rolling-30.ckpt", "best-20.ckpt", "last.ckpt", "best.ckpt")
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "goes"),
+    [
+        *(("profiled_model.pt", False), ("nan_report-mine.txt", False)),
+        *(("nan_report-7.txt", False), ("nan_report-7-rank1.npz", True)),
+        *(("test-profile-1.txt", True), ("fit-profile-0-[A]b.c.1764.pt.trace.json", True)),
+        *(("tensorboard/events.mine", False), ("tensorboard/events.out.tfevents.17.h.1.0", True)),
+        *(("wandb/debug-notes.log", False), ("wandb/debug-internal.log", True)),
+    ],
+)
+def test_only_names_that_a_run_writes_are_its_own(root: Path, name: str, goes: bool) -> None:
+    run = make(root / "a", "STOPPED")
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).write_text("x")
+    age(run, 40)
+    assert main(["stale=30", "yes=true"]) == 0
+    assert run.exists() is not goes
 
 
 def test_old_unfinished_runs_go_as_a_whole_if_all_of_it_is_ours(

@@ -33,6 +33,8 @@ FILES = {
     "fake.ckpt": b"not a checkpoint",
     "other/model.bin": b"of another program",
     "project/README.md": b"mine",
+    "mmlu/dev/art_dev.csv": b"Who?,a,b,c,d,A\n",
+    "mmlu/test/art_test.csv": b"Who?,a,b,c,d,A\n",
 }
 #: A run's directory with one file replaced, or without it.
 BROKEN: dict[str, tuple[str, bytes | None]] = {
@@ -254,6 +256,8 @@ ON_TEXT = [
     ("init_from=", ["init_from= is empty"]),
     ("tokenizer=sentencepiece tokenizer.vocab_size=3", ["vocab_size=3", "special pieces"]),
     ("run_dir=other", ["run_dir=other contains files that are not part of a run"]),
+    ("run_dir=nothing", ["run_dir=nothing cannot be made (it is a link to nothing)"]),
+    ("run_dir='/proc/josé and b/x'", ["run_dir=/proc/josé and b/x cannot be made"]),
     ("run_dir=/dev/null/x", ["run_dir=/dev/null/x", "/dev/null is a file"]),
     ("run_dir=bad_yaml", ["bad_yaml/config.yaml cannot be read"]),
     ("run_dir=list_yaml", ["list_yaml/config.yaml"]),
@@ -290,6 +294,11 @@ OTHERS = [
     ("eval run=bad_test_data", ["bad_test_data/test.npz is not readable"]),
     ("eval run=no_tokenizer", ["no_tokenizer/tokenizer holds no saved tokenizer"]),
     ("eval run=bad_record", ["bad_record/run.json cannot be read"]),
+    ("mmlu run=run data=/no out=other", ["out=other is a folder"]),
+    ("mmlu run=run data=/no out=nothing", ["out=nothing is a link"]),
+    ("mmlu run=run data=/no out=/proc/x/y.json", ["out=/proc/x cannot be made"]),
+    ("mmlu run=run data=/no out=/proc/y.json", ["out=/proc/y.json cannot be written"]),
+    ("mmlu run=run data=mmlu subjects=[art,bart]", ["subjects=bart is not known", "'art'"]),
     ("generate run=run max_new=-1", ["max_new=-1 is not allowed"]),
     ("generate run=run prompts=nowhere.txt", ["prompts=nowhere.txt is not there"]),
     ("generate run=run prompts=latin.txt", ["latin.txt", "not UTF-8", "iconv"]),
@@ -362,8 +371,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if contents is not None:
             (folder / name / file).write_bytes(contents)
     for name, contents in FILES.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(contents)
+    (folder / "nothing").symlink_to("nowhere")
     return folder
 
 

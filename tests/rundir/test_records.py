@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from chimera.cli.folders import compare
 from chimera.cli.folders import records as main
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
@@ -205,6 +206,8 @@ def _unlisted(folder: Path) -> None:
         (_damaged, "cannot be read"),
         (_cut_off, "cannot be read"),
         (_unlisted, "lacks the run"),
+        (_edited(b'"overrides":[', b'"overrides":[1,'), "configuration that no run"),
+        (_edited(b'"val/loss":2.5', b'"val/loss":2' + b"5" * 400), "has no metrics"),
         (_edited(b'"loss":[', b'"loss":[0,'), "has a step log that no run can have"),
         (_edited(b'"loss":[', b'"loss":["0",'), "has a step log that no run can have"),
         (lambda folder: (folder / "runs.txt").write_text(""), "lists no run"),
@@ -225,6 +228,8 @@ def test_a_harmed_record_is_named_and_does_not_count(
     assert word in line
     assert main(["check"]) == 1
     assert "0 of 1 records" in capsys.readouterr().out
+    assert compare([str(folder)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_class_that_a_record_names_is_not_imported(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -54,7 +54,7 @@ class Examination:
     run: Path
     data: str | None = None
     split: Literal["val", "test"] = "test"
-    subjects: list[str] | None = None
+    subjects: list[str] = field(default_factory=list)
     limit: PositiveInt | None = None
     new: PositiveInt = 8
     length: PositiveInt | None = None
@@ -142,7 +142,7 @@ def mmlu(options: Examination, words: list[str]) -> int:
     from chimera.config.start_model import location
     from chimera.config.trusted_config import recorded
     from chimera.rundir.directory import RunDir
-    from chimera.safe_io import write_json
+    from chimera.safe_io import check_file, write_json
     from chimera.task import mmlu as exam
 
     directory = RunDir(options.run)
@@ -155,16 +155,17 @@ def mmlu(options: Examination, words: list[str]) -> int:
             f"run={directory.path} is compared with the model that its adapter was put on,"
             f" {shown(base)}, which is not loaded on a file's word; add trust=true if you know it"
         )
-    questions = exam.read(options.data, options.split, options.subjects, options.limit)
+    target = options.out or directory.path / "mmlu.json"
+    check_file(target, key="out")
+    questions = exam.read(options.data, options.split, options.subjects or None, options.limit)
     length = options.length or config["model"]["max_len"]
     from chimera import evaluate as asked
 
     sizes = {"new": options.new, "batch": options.batch, "length": length}
     results = asked.examine(directory, config, questions, trust=options.trust, **sizes)
-    target = options.out or directory.path / "mmlu.json"
+    asked.show(results, len(questions))
     target.parent.mkdir(parents=True, exist_ok=True)
     write_json(target, {"run": str(directory.path), "questions": len(questions), **results})
-    asked.show(results, len(questions))
     print(target)
     return 0
 

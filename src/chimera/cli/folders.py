@@ -64,8 +64,9 @@ class Kept:
 class Removals:
     """Options besides the runs, by default those in ./runs.
 
-    Of a finished run the checkpoints beside the last and the best one are surplus. Runs in
-    training, directories that no run wrote and folders behind links are left alone.
+    Of a finished run the checkpoints beside the last and the best one are surplus, unless a run in
+    ./runs or beside those that are named starts from them. Runs in training, directories that no
+    run wrote and folders behind links are left alone.
 
     Args:
         stale: also whole runs that did not finish and that nothing was written to for so many days.
@@ -163,7 +164,8 @@ def clean(options: Removals, words: list[str]) -> int:
     for folder in {run.parent for run in runs} if options.yes else ():
         with contextlib.suppress(OSError):
             remove_temporary(folder)
-    every = {*runs, *_children(runs_root())}
+    beside = {runs_root(), *(run.resolve().parent for run in runs)}
+    every = {*runs, *(run for folder in beside for run in _children(folder))}
     named = _starting_points(every)
     removals = [r for run in runs if (r := plan(run, days=options.stale, named=named))]
     total = 0

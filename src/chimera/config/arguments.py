@@ -91,14 +91,15 @@ def describe(settings_class: type, usage: str) -> str:
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
-    """Convert text to the type of its field: `a,b` for a list.
+    """Convert text to the type of its field: `a,b` or `[a,b]` for a list.
 
     Raises:
         UserError: the value is not of the field's type or range.
     """
     if get_origin(hint) is list:
         (element,) = get_args(hint)
-        return [_value(key, part, element) for part in text.split(",") if part]
+        text = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+        return [_value(key, part.strip(), element) for part in text.split(",") if part.strip()]
     try:
         value = TypeAdapter(hint, config=STRICT).validate_strings(text)
     except ValidationError:

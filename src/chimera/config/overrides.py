@@ -36,6 +36,9 @@ NEEDS = "needs."
 OPEN = tuple(f"{mapping}." for mapping in MAPPINGS)
 #: A setting whose value is below the home folder; Hydra's grammar has no `~` in a value.
 _HOME = re.compile(r"^([\w.+]+=)~/")
+#: A setting whose value has letters that Hydra's grammar lacks, as names of folders do, and no sign
+#: of that grammar.
+_FOREIGN = re.compile(r"""^([\w.+]+=)((?=.*[^\x00-\x7f])[^][{}()"',\\$]+)$""")
 
 
 class CommandLine:
@@ -89,6 +92,7 @@ def canonical(overrides: list[str]) -> list[str]:
     found = list[str]()
     for text in overrides:
         text = _HOME.sub(lambda match: f"{match[1]}{Path.home()}/", text)
+        text = _FOREIGN.sub(r'\1"\2"', text)
         override = _parse(text)
         key = override.key_or_group
         if override.is_force_add() and is_choice(override) and not override.package:

@@ -30,7 +30,7 @@ from chimera.report import formatting
 from chimera.report.stats import Spread, finite, spread
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import FREE, Text, apart, identity_settings, text_of
-from chimera.rundir.records import LIST, Record, records
+from chimera.rundir.records import LIST, RUNS, Record, records
 from chimera.rundir.steps import read as read_steps
 from chimera.safe_io import check_links
 
@@ -273,7 +273,7 @@ def directories(places: Sequence[Path]) -> list[Path | Record]:
         inside: list[Path | Record] = [path for path in sorted(place.iterdir()) if is_run(path)]
         if is_run(place):
             inside = [place]
-        if (place / LIST).is_file():
+        if (place / LIST).is_file() or (place / RUNS).is_file():
             inside += records(place)
         if not inside:
             raise UserError(f"{place} holds no run; name runs, or a folder that holds them")

@@ -33,9 +33,9 @@ _OURS = re.compile(
     r"|(activations|weights|maps|gates)\.png|(last|best)\.ckpt"
     rf"|checkpoints/({files.FILE.pattern}|(last|best)\.ckpt)"
     r"|tokenizer/((tokenizer|huggingface|symbols)\.json|sentencepiece\.model)|body/config\.json"
-    r"|adapter/adapter_(config\.json|model\.safetensors)|predictions/[^/]*\.tsv"
-    r"|metrics/(metrics\.csv|hparams\.yaml)|tensorboard/(events\.[^/]*|hparams\.yaml)"
-    r"|wandb/(id|latest-run|debug[^/]*\.log|wandb-resume\.json|(earlier/)?(offline-)?run-\d+_\d+-.*)"
+    r"|adapter/adapter_(config\.json|model\.safetensors)|predictions/[\w-]+\.tsv"
+    r"|metrics/(metrics\.csv|hparams\.yaml)|tensorboard/(events\.out\.tfevents\.[^/]*|hparams\.yaml)"
+    r"|wandb/(id|latest-run|debug(-internal)?\.log|wandb-resume\.json|(earlier/)?(offline-)?run-\d+_\d+-.*)"
     rf"|([^/]*/)?{TEMPORARY.pattern}(/.*)?"
 )
 #: Keys that every config.yaml of a run has.

@@ -21,6 +21,7 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 import zlib
 from collections import defaultdict
@@ -34,7 +35,7 @@ from chimera.dotted import flatten
 from chimera.errors import UserError, one_line
 from chimera.paths import FOLDERS, home, records_roots
 from chimera.rundir.directory import RunDir
-from chimera.rundir.identity import identity, is_found_by_identity
+from chimera.rundir.identity import identity, identity_settings, is_found_by_identity
 from chimera.rundir.steps import read
 from chimera.safe_io import (
     check_fields,
@@ -468,15 +469,18 @@ def _checked(values: dict[str, Any], digits: str, folder: Path, where: object) -
     try:
         own = identity(values["config"])
         values["config"]["choices"].get("scale")
+        record = Record(**{name: values[name] for name in FIELDS}, folder=folder)
+        _summary(record)
+        shlex.join(record.overrides)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{where} has a configuration that no run can have") from error
     if not own == digits == values["result"].get("identity"):
         raise UserError(f"{where} has settings of another run, {own}")
-    return Record(**{name: values[name] for name in FIELDS}, folder=folder)
+    return record
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float) or (type(value) is int and abs(value) < 1 << 63)
 
 
 @contextlib.contextmanager
@@ -513,7 +517,8 @@ def portable_config(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
             raise UserError(f"{where}: {key} may be a secret, so no record of it is kept")
     found: dict[str, Any] = portable_values(kept)
     if identity(found) != identity(dict(config)):
-        changed = [k for k, v in flatten(kept).items() if portable_values(v) != v]
+        counted = flatten(identity_settings(kept))
+        changed = [k for k, v in counted.items() if portable_values(v) != v]
         raise UserError(
             f"{where} depends on a path of this machine ({', '.join(changed)}), so nobody else"
             " could repeat it; train it with a path below the current folder"
