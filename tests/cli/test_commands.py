@@ -49,14 +49,16 @@ def test_eval_at_the_trained_and_at_another_length(run: Path) -> None:
 
 
 def test_a_prompt_gives_the_same_text_alone_and_in_a_batch(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "prompts").write_text("the cat\nthe old red fox ran\n")
+    (tmp_path / "prompts").write_text("the cat\nthe old red fox ran\n\u00df\u00f8\n")
     words = [f"run={run}", "max_new=12", "seed=3", "temperature=0.9", "top_k=20"]
     alone = forks.run("generate.py", *words, "prompt=the cat")
     both = forks.run("generate.py", *words, f"prompts={tmp_path / 'prompts'}")
     assert alone.returncode == both.returncode == 0, alone.stderr + both.stderr
     assert alone.stdout == both.stdout.splitlines(keepends=True)[0]
     assert alone.stdout.startswith("the cat")
-    assert len(both.stdout.splitlines()) == 2
+    assert len(both.stdout.splitlines()) == 3
+    assert "note: the run's vocabulary lacks words or signs of the prompts" in both.stderr
+    assert "note" not in alone.stderr
 
 
 @pytest.mark.slow
