@@ -51,11 +51,6 @@ def write(settings: Generation, out: Callable[[str], object] | None = None) -> i
     tokenizer = run.tokenizer
     opening = tokenizer.opening(packed=run.task.plain_text)
     encoded = tokenizer.encode(texts)
-    if tokenizer.unk_id not in (tokenizer.pad_id, tokenizer.sep_id):  # it has a token for these
-        unknown = sum(list(ids).count(tokenizer.unk_id) for ids in encoded)
-        if unknown:
-            note = f"note: the run's vocabulary lacks words or signs of the prompts ({unknown})"
-            print(note, file=sys.stderr)
     prompts = [[*opening, *map(int, ids)] or [tokenizer.sep_id] for ids in encoded]
     for start in range(0, len(prompts), settings.batch):
         batch = prompts[start : start + settings.batch]
@@ -73,6 +68,11 @@ def write(settings: Generation, out: Callable[[str], object] | None = None) -> i
         made = torch.stack(list(tokens), 1).tolist()
         for prompt, ids in zip(batch, made, strict=True):
             out(tokenizer.decode([*prompt, *ids]).rstrip(UNFINISHED) + "\n")
+    if tokenizer.unk_id not in (tokenizer.pad_id, tokenizer.sep_id):  # it has a token for these
+        unknown = sum(list(ids).count(tokenizer.unk_id) for ids in encoded)
+        if unknown:
+            note = f"note: the run's vocabulary lacks words or signs of the prompts ({unknown})"
+            print(note, file=sys.stderr)
     return 0
 
 
