@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import (
     AutoModel,
@@ -140,11 +145,91 @@ def test_a_trained_table_leaves_the_tied_head_as_peft_leaves_it(
 def test_a_graft_stays_in_the_model(how: str, tolerance: float, runs: Path, tmp_path: Path) -> None:
     assert export([f"run={runs}/grafted", f"to={tmp_path}/out", f"adapter={how}"]) == 0
     found = load(tmp_path / "out")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
     wanted = of_run(runs / "grafted")
-    for model in (found.model, theirs):
-        got = answer(model, found.tokenizer.vocab_size)
-        torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+    got = answer(found.model, found.tokenizer.vocab_size)
+    torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    if how == "keep":
+        theirs = PeftModel.from_pretrained(theirs, tmp_path / "out/adapter").eval()
+    got = answer(theirs, found.tokenizer.vocab_size)
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_peft_adds_a_runs_adapter_to_its_base(runs: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(runs / "llama")
+    tuned = PeftModel.from_pretrained(base, runs / "grafted/adapter")
+    assert tuned.peft_config["default"].base_model_name_or_path == str(runs / "llama")
+    file = load_file(runs / "grafted/adapter/adapter_model.safetensors")
+    theirs = {n.replace(".default", ""): t for n, t in tuned.state_dict().items() if "lora_" in n}
+    assert theirs.keys() == file.keys()
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in file.items())
+
+
+#: Says what a graft's folder computes in a process that has no way to this package.
+BARE = """
+import json, sys
+sys.path.append(sys.argv[1])  # libraries, without the path files of `site`
+try:
+    import chimera
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("the package is here")
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+def load(folder):
+    model, told = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True
+    )
+    assert not any(told.values()), told
+    return model
+
+folder, again = sys.argv[2:4]
+model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
+ids = tokenizer(["the cat sees", "a big red dog under"], padding=True, return_tensors="pt")
+said = {"max_new_tokens": 12, "do_sample": False}
+made = model.generate(**ids, **said)
+assert torch.equal(made, model.generate(**ids, use_cache=False, **said))
+loss = model(**ids, labels=ids.input_ids).loss
+loss.backward()
+model.save_pretrained(again)
+tokenizer.save_pretrained(again)
+assert torch.equal(load(again)(**ids).logits, model(**ids).logits)
+text = pipeline("text-generation", again, trust_remote_code=True)("the cat sees", **said)
+new = made[:, ids.input_ids.shape[1] :].tolist()
+print(json.dumps({"new": new, "loss": float(loss), "text": text[0]["generated_text"]}))
+"""
+
+
+@pytest.mark.slow
+def test_a_graft_leaves_the_house(runs: Path, tmp_path: Path) -> None:
+    """In a process without this package: generate, loss, saved again, pipeline."""
+    assert export([f"run={runs}/grafted", f"to={tmp_path}/out"]) == 0
+    libraries = str(Path(torch.__file__).parents[1])
+    words = [sys.executable, "-S", "-P", "-c", BARE, libraries, "out", "again"]
+    env = {"PATH": os.environ["PATH"], "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    run = restore(RunDir(runs / "grafted"))
+    model, own = run.task.model.eval(), run.tokenizer
+    opening = own.opening(packed=run.task.plain_text)
+    texts = own.encode(["the cat sees", "a big red dog under"])
+    prompts = [[*opening, *map(int, ids)] for ids in texts]
+    settings = Generation(run="x", greedy=True, max_new=12)
+    for prompt, new in zip(prompts, found["new"], strict=True):
+        steps = decode(model, [prompt], settings, pad_id=own.pad_id, end_id=own.sep_id)
+        want = [int(step[0]) for step in steps]
+        assert new[: len(want)] == want
+    said: list[str] = []
+    generating.write(
+        replace(settings, run=str(runs / "grafted"), prompt="the cat sees"), said.append
+    )
+    # This tokenizer has no decoder: the pipeline puts no space between prompt and continuation.
+    assert found["text"].replace(" ", "") == "".join("".join(said).split())
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"The base is `{runs}/llama`, trained on with data `text`. LiZAttention" in card
 
 
 @pytest.mark.parametrize("name", ["body_causal", "grafted"])

@@ -1,6 +1,7 @@
 """Write a finished run as a folder.
 
-config.json         the run's configuration, how the model's head looks, what is packed
+config.json         the run's configuration, how the model's head looks, what is packed; of a model
+                    with LiZAttention grafted in, its base's own configuration too
 model.safetensors   weights; ternary ones packed by option, 1.6 bits each
 adapter/            what of an adapter is not merged, laid out as peft does it
 tokenizer/          ours; tokenizer.json and its configuration for AutoTokenizer where there is one
@@ -12,7 +13,8 @@ export.json         hashes of the files
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,13 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
+from chimera.adapter.graft.memory import GraftedMemory
 from chimera.adapter.shared import files as adapters
 from chimera.adapter.shared.low_rank import adapted
 from chimera.adapter.shared.merge import merge, prune
 from chimera.config.groups import ZOO, defaults, node
 from chimera.config.start_model import causal_of
-from chimera.config.trusted_config import LEFT_OUT
+from chimera.config.trusted_config import LEFT_OUT, without_fetching
 from chimera.contract import Packable
 from chimera.data.tokenizer.base import Tokenizer
 from chimera.errors import UserError
@@ -92,10 +95,10 @@ def export(
     missing = None
     with replacing_folder(to) as made:
         if adapted(model):
-            adapters.save(model, made / "adapter")
+            adapters.save(grafted(model) or model, made / "adapter")
         if adapter != "alone":
             model = packed(model) if pack else model
-            weights, about["tied"] = distinct(without_adapters(model))
+            weights, about["tied"] = distinct(without_adapters(grafted(model) or model))
             save_tensors(weights, made / "model.safetensors", {"format": "pt"})
             save_body(model, made)
             tokenizer.save(made / "tokenizer")
@@ -178,6 +181,8 @@ def _write_code(
     causal = bool(getattr(model.backbone, "causal", causal_of(config["task"])))
     if isinstance(model.backbone, Trunk) and settings.builder == BUILDER:
         about |= write_parts(to, about, asdict(settings), tokenizer, causal=causal, opening=opening)
+    elif inner := grafted(model):
+        about |= write_graft(to, inner, _ends(tokenizer, opening))
     else:
         names = without_adapters(model).keys()
         about |= _write_body(to, about, set(names), tokenizer, causal=causal)
@@ -219,15 +224,59 @@ def write_parts(
         "max_position_embeddings": shape["max_len"],
     }
     if causal:
-        end = tokenizer.special.sep
-        generation = {
-            "pad_token_id": keys["pad_token_id"],
-            "bos_token_id": (*(opening or ()), end)[0],
-            "eos_token_id": end,
-        }
+        generation = _ends(tokenizer, opening or ())
         write_json(folder / "generation_config.json", generation)
         keys |= generation
     return keys
+
+
+def _ends(tokenizer: Tokenizer, opening: Sequence[int]) -> dict[str, int]:
+    """Ids with which `generate` begins, ends and pads; `opening` is what is before a text."""
+    end = tokenizer.special.sep
+    return {
+        "pad_token_id": tokenizer.special.pad,
+        "bos_token_id": (*opening, end)[0],
+        "eos_token_id": end,
+    }
+
+
+def grafted(model: nn.Module) -> Any:
+    """The causal model of transformers in a run's model, if it has LiZAttention; else None."""
+    found = any(isinstance(module, GraftedMemory) for module in model.modules())
+    return getattr(model, "model", None) if found else None
+
+
+def write_graft(folder: Path, model: Any, ends: Mapping[str, int]) -> dict[str, Any]:
+    """Write code for a model with LiZAttention grafted in; returns contents of config.json.
+
+    The class extends the base's own class of transformers, and the configuration is the base's
+    with the options of the memories.
+
+    Args:
+        folder: exists.
+        model: causal model of transformers.
+        ends: ids in place of the base's, see `_ends`.
+
+    Raises:
+        UserError: the base's class is not one of transformers.
+    """
+    base = type(model)
+    if not base.__module__.startswith("transformers."):
+        raise UserError(
+            f"{base.__name__} is no class of transformers, so code of a folder cannot extend it;"
+            " graft.save without whole=True saves what was grafted"
+        )
+    memory = next(module for module in model.modules() if isinstance(module, GraftedMemory))
+    flat.write(folder, {}, flat.LIZA, base.__name__)
+    generation = json.loads(model.generation_config.to_json_string(ignore_metadata=True))
+    write_json(folder / "generation_config.json", generation | ends)
+    return without_fetching(json.loads(model.config.to_json_string())) | {
+        "architectures": ["LizaForCausalLM"],
+        "auto_map": {"AutoModelForCausalLM": "modeling_liza.LizaForCausalLM"},
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "liza": memory.options | {"mag_weight": round(float(memory.mag_weight), 6)},
+        **ends,
+    }
 
 
 def _write_body(
@@ -235,8 +284,8 @@ def _write_body(
 ) -> dict[str, Any]:
     """Write code for a body of transformers; returns keys of config.json.
 
-    The code needs this package where transformers' classes have other tensors, as where
-    LiZAttention is grafted in, and where a builder of a user makes the model.
+    The code needs this package where transformers' classes have other tensors, as in a classifier
+    with LiZAttention, and where a builder of a user makes the model.
 
     Args:
         folder: has `body/config.json`.
@@ -336,6 +385,7 @@ def card(
     pipeline = PIPELINES.get(about.get("architectures", [""])[0].partition("For")[2])
     choices = about["chimera"]["choices"]
     data = choices.get("data") or "data"
+    base = about["chimera"]["model"].get("name")
     metrics = record["metrics"]
     results = [
         EvalResult(pipeline, data, data, metric_type=name, metric_name=name, metric_value=value)
@@ -347,6 +397,7 @@ def card(
         tags=["chimera", about["chimera"]["task"]["name"], choices["mixer"]],
         pipeline_tag=pipeline,
         model_name=record["name"],
+        base_model=None if base is None or Path(base).exists() else base,
         eval_results=results,
     )
     chosen = record["choices"].items()
@@ -357,6 +408,8 @@ def card(
         record=record,
         sizes=sizes,
         missing=missing,
+        base=base,
+        data=data,
         pipeline=pipeline,
         choices={g: c for g, c in chosen if c != "none" and g not in LEFT_OUT},
         metrics={k: f"{v:,.4g}" if isinstance(v, float) else v for k, v in metrics.items()},

@@ -17,6 +17,7 @@ from chimera.data.tokenizer.base import Tokenizer
 from chimera.data.tokenizer.base import load as load_tokenizer
 from chimera.data.tokenizer.own import from_transformers
 from chimera.errors import UserError
+from chimera.export.folder import grafted
 from chimera.model.assemble import build_model, choose
 from chimera.model.classifier import Classifier, Pool
 from chimera.model.restore import restore
@@ -46,7 +47,7 @@ def load(folder: str | Path) -> Exported:
         raise UserError(f"{folder} was not written by export.py: it has no config.json of its kind")
     model = build(about, folder)
     if (folder / "adapter").is_dir():
-        adapters.load(model, folder / "adapter")
+        adapters.load(grafted(model) or model, folder / "adapter")
     own = folder / "tokenizer"  # transformers' save_pretrained writes only its own form
     tokenizer = load_tokenizer(own) if own.is_dir() else from_transformers(str(folder))
     return Exported(model.eval().requires_grad_(False), tokenizer)
@@ -75,5 +76,5 @@ def build(about: dict[str, Any], folder: Path) -> nn.Module:
     model = choices.adapter(model)  # a graft, or none
     if about["packed"]:
         model = packed(model)
-    restore(model, folder / "model.safetensors", tied=about["tied"])
+    restore(grafted(model) or model, folder / "model.safetensors", tied=about["tied"])
     return model

@@ -96,7 +96,10 @@ def start_from(model: nn.Module, init_from: str | None) -> None:
             f"init_from={init_from} has a matrix of its own in its head, which is no more the"
             " table of embeddings; add model.tie_head=false"
         )
-    if not model.state_dict().keys() <= tensors.keys():  # another head
+    inner = getattr(model, "model", None)
+    if inner is not None and inner.state_dict().keys() <= tensors.keys():
+        part = inner  # the folder of a graft, whose names are transformers' own
+    elif not model.state_dict().keys() <= tensors.keys():  # another head
         tensors = _of_backbone(tensors, model)
         part = cast(nn.Module, model.backbone)
     _copy(

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 import yaml
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from chimera import graft
 from chimera.adapter.graft import NEW
 from chimera.adapter.graft.attach import _layout
-from chimera.adapter.graft.memory import stateful_layer
+from chimera.adapter.graft.memory import GraftedMemory, stateful_layer
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
 from chimera.callback.part.liza import MagSchedule
@@ -352,9 +352,7 @@ def trained(base: Path, **said: Any) -> Any:
     return model.eval()
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("whole", [False, True], ids=["new", "whole"])
-@pytest.mark.parametrize(
+settings = pytest.mark.parametrize(
     "said",
     [
         {},
@@ -365,22 +363,90 @@ def trained(base: Path, **said: Any) -> Any:
     ],
     ids=["lora", "projections", "cross", "learned", "none"],
 )
+
+
+@pytest.mark.sampled(2)
+@settings
 def test_saved_loaded_and_generating_the_same(
-    said: dict[str, Any], whole: bool, base: Path, tmp_path: Path
+    said: dict[str, Any], base: Path, tmp_path: Path
 ) -> None:
     model, ids = trained(base, **said), tokens(1, 9)
-    graft.save(model, tmp_path / "out", whole=whole)
-    again = graft.load(tmp_path / "out", None if whole else base)
+    graft.save(model, tmp_path / "out")
+    again = graft.load(tmp_path / "out", base)
     assert torch.equal(again(ids).logits, model(ids).logits)
     want = model.generate(ids, attention_mask=torch.ones_like(ids), **SAID)
     assert torch.equal(again.generate(ids, attention_mask=torch.ones_like(ids), **SAID), want)
     assert [float(m.mag_weight) for m in graft.memories(again)] == [0.375, 0.375]
-    if not whole:
-        kept = load_file(tmp_path / "out" / NEW)
-        frozen = {n for n, p in model.named_parameters() if not p.requires_grad} - {
-            n for n, _ in model.named_parameters() if ".liza." in n or ".update." in n
-        }
-        assert not frozen & set(kept)
+    kept = load_file(tmp_path / "out" / NEW)
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad} - {
+        n for n, _ in model.named_parameters() if ".liza." in n or ".update." in n
+    }
+    assert not frozen & set(kept)
+
+
+def from_folder(folder: Path) -> Any:
+    """The model that transformers makes of a folder, every tensor of which it found there."""
+    model, told = AutoModelForCausalLM.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True
+    )
+    assert not any(told.values()), told
+    return model
+
+
+def same_of_transformers(model: Any, folder: Path, tolerance: float = 1e-5) -> None:
+    """Check that a folder's model computes, trains, generates and is saved again as `model`."""
+    ids = tokens(2, 9)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    theirs = from_folder(folder)
+    assert isinstance(theirs, type(model))
+    assert not [m for m in theirs.modules() if isinstance(m, GraftedMemory)]  # code of the folder
+    want = model(ids, labels=ids)
+    got = theirs(ids, labels=ids)
+    close(got.logits, want.logits, tolerance)
+    close(got.loss, want.loss, tolerance)
+    said = {"attention_mask": mask, "min_new_tokens": 25, **SAID}
+    text = theirs.generate(ids, **said)
+    assert torch.equal(text, model.generate(ids, **said))
+    assert torch.equal(text, theirs.generate(ids, use_cache=False, **said))
+    got.loss.backward()
+    assert all(p.grad is not None for n, p in theirs.named_parameters() if "_proj" in n)
+    theirs.save_pretrained(folder.with_name("again"))
+    again = from_folder(folder.with_name("again"))
+    assert type(again) is not type(theirs)
+    assert torch.equal(again(ids).logits, got.logits)
+
+
+@pytest.mark.sampled(2)
+@settings
+def test_a_whole_graft_is_a_model_of_transformers(
+    said: dict[str, Any], base: Path, tmp_path: Path
+) -> None:
+    model = trained(base, **said)
+    graft.save(model, tmp_path / "out", whole=True)
+    same_of_transformers(model, tmp_path / "out")
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    assert type(plain).__module__.startswith("transformers.")
+    with pytest.raises(UserError, match="trust_remote_code=True"):
+        graft.load(tmp_path / "out", base)
+
+
+@pytest.mark.sampled(2)
+@families
+def test_every_family_is_saved_whole(family: str, tmp_path: Path) -> None:
+    causal_model(family).save_pretrained(tmp_path / "base")
+    model = trained(tmp_path / "base")
+    model.save_pretrained(tmp_path / "out")
+    same_of_transformers(model, tmp_path / "out", 1e-4)
+
+
+def test_weights_of_the_memory_stay_wide_in_half_precision(base: Path, tmp_path: Path) -> None:
+    model = graft.liza(AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16), lora=None)
+    graft.set_weight(model, 0.3)
+    graft.save(model, tmp_path / "out", whole=True)
+    theirs = from_folder(tmp_path / "out")
+    assert theirs.dtype is torch.bfloat16
+    assert torch.equal(theirs(tokens(1, 9)).logits, model(tokens(1, 9)).logits)
 
 
 def test_a_base_that_moved_or_is_another(base: Path, tmp_path: Path) -> None:

@@ -5,28 +5,30 @@
     graft.save(model, "folder")                        # new and trained tensors, as safetensors
     model = graft.load("folder", "meta-llama/Llama-3.2-1B")       # the base, with these tensors
     model.generate(...)                                # method of transformers
+    graft.save(model, "whole", whole=True)             # loads where this package is not installed:
+    AutoModelForCausalLM.from_pretrained("whole", trust_remote_code=True)
 
-The model keeps its class and the names of its weights.
+The model keeps its class and the names of its weights; its `save_pretrained` saves it whole.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import torch
-from safetensors.torch import load_model, save_model
 from torch import nn
 
 from chimera.adapter.graft.attach import attach, sites
 from chimera.adapter.graft.memory import GraftedMemory
 from chimera.adapter.shared.inject import inject
 from chimera.adapter.shared.low_rank import LowRank, adapted
+from chimera.adapter.shared.merge import merged_weight
 from chimera.config.schema import check_value
-from chimera.config.trusted_config import check_fetching
 from chimera.errors import UserError, one_line
 from chimera.ops.liza import Beta, Gate, GateInput, Nonlinearity, Trick
-from chimera.rundir.tensors import load_tensors, save_tensors, usual_mode
+from chimera.rundir.tensors import load_tensors, save_tensors
 from chimera.safe_io import read_json, write_json
 
 SETTINGS = "liza.json"
@@ -75,7 +77,7 @@ def liza(
         scale = lora_alpha / lora
         return inject(model, lambda layer: LowRank(layer, lora, scale, lora_dropout), targets, None)
 
-    return attach(
+    attach(
         base,
         inner=inner,
         train=train,
@@ -92,6 +94,8 @@ def liza(
         nonlinearity=nonlinearity,
         chunk=chunk,
     )
+    base.save_pretrained = partial(_save_pretrained, base)
+    return base
 
 
 def memories(model: nn.Module) -> list[GraftedMemory]:
@@ -118,18 +122,17 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
     Args:
         model: grafted model.
         folder: target folder, created if missing.
-        whole: True saves the base's weights and configuration too; False saves only the base's
-            name, and the new and trained tensors.
+        whole: True writes a model of transformers, as an export does, with the LoRA merged;
+            False writes only the base's name, and the new and trained tensors.
+
+    Raises:
+        UserError: with whole, the LoRA cannot be merged, or the base's class is a stranger's.
     """
     folder = Path(folder)
+    options = _options(model)
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {"base": None if whole else model.name_or_path, "dtype": _dtype(model)}
-    settings |= _options(model)
     if whole:
-        model.config.save_pretrained(folder)
-        with usual_mode(folder / WHOLE) as written:
-            save_model(model, str(written))
-        write_json(folder / SETTINGS, settings)
+        _save_whole(model, folder)
         return
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     new = {
@@ -138,23 +141,49 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
         if name in trained or ".liza." in name or ".update." in name
     }
     save_tensors(new, folder / NEW)
-    write_json(folder / SETTINGS, settings)
+    settings = {"base": model.name_or_path, "dtype": _dtype(model)}
+    write_json(folder / SETTINGS, settings | options)
+
+
+def _save_whole(model: Any, folder: Path) -> None:
+    from chimera.export.folder import distinct, without_adapters, write_graft
+
+    tensors = without_adapters(model)
+    for name, layer in adapted(model).items():
+        weight = merged_weight(layer)
+        if weight is None:
+            raise UserError(
+                f"the LoRA of {name} cannot be merged into a {type(layer.base).__name__};"
+                " graft.save without whole=True keeps it apart"
+            )
+        tensors[f"{name}.weight"] = weight.to(layer.weight.dtype)
+    config = write_graft(folder, model, {})
+    save_tensors(distinct(tensors)[0], folder / WHOLE, {"format": "pt"})
+    write_json(folder / "config.json", config)
+
+
+def _save_pretrained(model: Any, save_directory: str | Path, **_: Any) -> None:
+    """In the place of transformers' method, whose files would name tensors that no class has."""
+    save(model, save_directory, whole=True)
 
 
 def load(folder: str | Path, base: str | Path | None = None) -> Any:
-    """Load a grafted model that `save` wrote, in evaluation mode.
+    """Load a grafted model that `save` wrote without `whole`, in evaluation mode.
 
     Args:
         folder: folder of `save`.
-        base: folder or hub id of the base model, unless it was saved with it. The name that the
-            folder records is not loaded on its own: the folder may be a stranger's.
+        base: folder or hub id of the base model. The name that the folder records is not loaded on
+            its own: the folder may be a stranger's.
 
     Raises:
         UserError: no such folder, no base, one that does not fit, or files that are more than data.
     """
     place = Path(folder)
     if not (place / SETTINGS).exists():
-        raise UserError(f"{place} has no {SETTINGS}; graft.save writes it")
+        raise UserError(
+            f"{place} has no {SETTINGS}; graft.save writes it, and whole models are loaded by"
+            " AutoModelForCausalLM.from_pretrained(…, trust_remote_code=True)"
+        )
     settings = read_json(place / SETTINGS)
     name = settings.pop("base", None)
     dtype = _dtype_of(place, settings.pop("dtype", None))
@@ -163,15 +192,6 @@ def load(folder: str | Path, base: str | Path | None = None) -> Any:
         if key not in hints or key in ("model", "return"):
             raise UserError(f"{place / SETTINGS}: {one_line(key)} is not a setting of a graft")
         check_value(f"{place / SETTINGS}: {key}", value, hints[key])
-    if (place / WHOLE).exists():
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        check_fetching(place / "config.json")
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
-        made = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-        model = liza(made, **settings)
-        load_model(model, str(place / WHOLE))
-        return model.eval()
     if base is None:
         raise UserError(
             f"graft.load({str(place)!r}, base=…) takes the base model, which a folder alone does"

@@ -58,7 +58,10 @@ def save(model: nn.Module, folder: str | Path, *, write: bool = True) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(tensors, folder / TENSORS)
-    config = _config(layers) | {"modules_to_save": sorted(extra) or None}
+    config = _config(layers) | {
+        "modules_to_save": sorted(extra) or None,
+        "base_model_name_or_path": getattr(model, "name_or_path", None) or None,
+    }
     write_json(folder / CONFIG, config)
 
 

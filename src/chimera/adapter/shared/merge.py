@@ -34,30 +34,27 @@ def merge(model: nn.Module) -> Merged:
     kept: dict[str, str] = {}
     replacements: dict[nn.Module, nn.Module] = {}
     for name, layer in adapted(model).items():
-        base = _merged(layer)
-        if base is None:
+        weight = merged_weight(layer)
+        if weight is None:
             kept[name] = f"merging into a {type(layer.base).__name__} is not exact"
         else:
-            replacements[layer] = base
+            layer.weight.copy_(weight)
+            replacements[layer] = layer.base
             merged.append(name)
     substitute(model, replacements)
     return Merged(merged, kept)
 
 
-def _merged(layer: Adapted) -> nn.Module | None:
+@torch.no_grad()
+def merged_weight(layer: Adapted) -> Tensor | None:
+    """W + ΔW, as wide as the wider of both, so that it is rounded once; None if not exact."""
     base: Any = layer.base
     delta = layer.update.delta()
     if hasattr(base, "nx"):  # transformers' Conv1D has the transposed weight
-        base.weight.copy_(_sum(base.weight, delta.T))
-    elif isinstance(base, nn.Linear) and type(base).forward is nn.Linear.forward:
-        base.weight.copy_(_sum(base.weight, delta))
-    else:
+        delta = delta.T
+    elif not (isinstance(base, nn.Linear) and type(base).forward is nn.Linear.forward):
         return None
-    return base
-
-
-def _sum(weight: Tensor, delta: Tensor) -> Tensor:
-    """Sum in the wider dtype, so that the result is rounded once."""
+    weight: Tensor = base.weight
     return weight + delta.to(torch.promote_types(weight.dtype, delta.dtype))
 
 

@@ -38,7 +38,8 @@ class AdapterLog(Callback):
         model = pl_module.get_submodule("model")
         if self.save and adapted(model):
             folder = Path(trainer.default_root_dir) / "adapter"
-            files.save(model, folder, write=trainer.is_global_zero)
+            named = getattr(model, "model", model)  # of transformers, whose names peft knows
+            files.save(named, folder, write=trainer.is_global_zero)
 
 
 def ranks(model: nn.Module) -> dict[str, float]:

@@ -30,23 +30,29 @@ from chimera.program import VERSION
 ENTRY = "chimera.export.hf.modeling"
 #: Module with the classes of a model whose body is transformers' own.
 BODY = "chimera.export.hf.body"
+#: Module with the class of a model of transformers that LiZAttention is grafted into.
+LIZA = "chimera.export.hf.liza"
 #: Modules with a file name that transformers or people know.
 NAMES = {
     ENTRY: "modeling_chimera",
     BODY: "modeling_chimera",  # of another model
+    LIZA: "modeling_liza",
     "chimera.export.hf.configuration": "configuration_chimera",
 }
 #: Packages that the folder needs; others are imported where a function calls them.
 NEEDED = frozenset({"torch", "einops", "transformers", "safetensors", *sys.stdlib_module_names})
 
 
-def write(folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY) -> list[str]:
+def write(
+    folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY, base: str | None = None
+) -> list[str]:
     """Write all files of code; returns their names.
 
     Args:
         folder: exists.
         nodes: of the configuration; the classes that they name are shipped.
         entry: module with the classes that transformers loads.
+        base: class of transformers that the class of `LIZA` extends.
 
     Raises:
         UserError: a class is in no Python file, or two modules would have the same file.
@@ -69,10 +75,13 @@ def write(folder: Path, nodes: Mapping[str, Any], entry: str = ENTRY) -> list[st
         texts[file] = head + text
     if targets:
         texts[_file(entry)] += _parts(targets)
+    if base:
+        texts[_file(entry)] = texts[_file(entry)].replace("LlamaForCausalLM", base)
     # transformers takes the model's class that it last loaded with the same class of configuration,
     # and that class is the same for files of equal contents.
     digest = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    texts["configuration_chimera"] += f"\n# Of the code {digest}.\n"
+    if "configuration_chimera" in texts:
+        texts["configuration_chimera"] += f"\n# Of the code {digest}.\n"
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     return sorted(f"{name}.py" for name in texts)
