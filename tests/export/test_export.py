@@ -369,6 +369,13 @@ def test_training_starts_from_an_exported_folder(
         assert train([*tune, *start]) == 0
     record = json.loads((tmp_path / "run_body_lora/run.json").read_text())
     assert record["choices"]["model"] == "hf"
+    assert export([f"run={runs}/grafted", f"to={tmp_path}/grafted"]) == 0
+    text = [f"data.path={runs}/text.txt", f"data.cache_dir={runs}/cache", *QUIET]
+    text += ["task=causal_lm", "data=text", "trainer.max_steps=1", "optim.lr=1e-12"]
+    assert train([*text, f"init_from={tmp_path}/grafted", f"run_dir={tmp_path}/run"]) == 0
+    weights = restore(RunDir(tmp_path / "run")).task.model.model.state_dict()
+    file = load_file(tmp_path / "grafted/model.safetensors")
+    assert all(torch.allclose(weights[name], file[name]) for name in weights)
     export([f"run={runs}/lm", f"to={tmp_path}/packed", "packed=true"])
     capsys.readouterr()
     assert train([*tune, f"init_from={tmp_path}/packed", f"run_dir={tmp_path}/x"]) == 2

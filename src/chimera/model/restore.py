@@ -97,9 +97,9 @@ def start_from(model: nn.Module, init_from: str | None) -> None:
             " table of embeddings; add model.tie_head=false"
         )
     inner = getattr(model, "model", None)
-    if inner is not None and inner.state_dict().keys() <= tensors.keys():
-        part = inner  # the folder of a graft, whose names are transformers' own
-    elif not model.state_dict().keys() <= tensors.keys():  # another head
+    if inner is not None and inner.state_dict().keys() & tensors.keys():
+        tensors = {f"model.{name}": tensor for name, tensor in tensors.items()}  # of a graft
+    if not model.state_dict().keys() <= tensors.keys():  # another head
         tensors = _of_backbone(tensors, model)
         part = cast(nn.Module, model.backbone)
     _copy(
