@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from chimera import program
 
 if TYPE_CHECKING:
-    from chimera.adapter import graft as graft
+    from chimera.api import graft as graft
     from chimera.api import layers as layers
     from chimera.api.library import build as build
     from chimera.api.library import datamodule as datamodule
@@ -29,7 +29,7 @@ __version__ = program.VERSION
 #: Public functions, of `chimera.api.library`.
 _FUNCTIONS = ("build", "load", "datamodule", "fit", "runs")
 #: Public modules by their short names.
-_MODULES = {"layers": "chimera.api.layers", "graft": "chimera.adapter.graft"}
+_MODULES = {"layers": "chimera.api.layers", "graft": "chimera.api.graft"}
 
 __all__ = [*_FUNCTIONS, *_MODULES]
 

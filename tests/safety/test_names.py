@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.adapter import graft
+from chimera.api import graft
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError

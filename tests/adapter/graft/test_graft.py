@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from chimera import graft
-from chimera.adapter.graft import NEW
 from chimera.adapter.graft.attach import _layout
 from chimera.adapter.graft.memory import GraftedMemory, stateful_layer
 from chimera.adapter.liza import liza
 from chimera.adapter.none import no_adapter
+from chimera.api.graft import NEW
 from chimera.callback.part.liza import MagSchedule
 from chimera.config.compose import compose, plain
 from chimera.errors import UserError
