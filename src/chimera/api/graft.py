@@ -131,10 +131,10 @@ def save(model: Any, folder: str | Path, *, whole: bool = False) -> None:
     """
     folder = Path(folder)
     options = _options(model)
-    folder.mkdir(parents=True, exist_ok=True)
     if whole:
         _save_whole(model, folder)
         return
+    folder.mkdir(parents=True, exist_ok=True)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     new = {
         name: tensor.contiguous()

@@ -253,7 +253,7 @@ def write_graft(folder: Path, model: Any, ends: Mapping[str, int]) -> dict[str, 
     with the options of the memories.
 
     Args:
-        folder: exists.
+        folder: made if missing.
         model: causal model of transformers.
         ends: ids in place of the base's, see `_ends`.
 
@@ -266,6 +266,7 @@ def write_graft(folder: Path, model: Any, ends: Mapping[str, int]) -> dict[str, 
             f"{base.__name__} is no class of transformers, so code of a folder cannot extend it;"
             " graft.save without whole=True saves what was grafted"
         )
+    folder.mkdir(parents=True, exist_ok=True)
     memory = next(module for module in model.modules() if isinstance(module, GraftedMemory))
     flat.write(folder, {}, flat.LIZA, base.__name__)
     generation = json.loads(model.generation_config.to_json_string(ignore_metadata=True))
