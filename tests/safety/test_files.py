@@ -103,7 +103,7 @@ def test_arrays(kind: str, scene: Make, capsys: Capture) -> None:
                 np.save(opened, np.zeros(3))
             else:
                 opened.write({"pickle": here.pickled(), "junk": b"PK\3\4", "empty": b""}[kind])
-    says = "lacks the arrays ids" if kind == "other names" else "is not readable"
+    says = "lacks the arrays" if kind == "other names" else "is not readable"
     refused(here, ["eval"], COMMANDS, says, capsys)
     says = "is of 1 micro-batches" if kind == "other names" else says
     refused(here, ["replay"], COMMANDS, says, capsys)

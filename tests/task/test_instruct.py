@@ -207,9 +207,10 @@ def test_answers_are_in_the_order_of_the_questions() -> None:
             logits = torch.nn.functional.one_hot(torch.tensor(tokens), 259)
             return type("P", (), {"logits": logits, "state": state + 1})()
 
+    solved = Question("x", "what", ("1", "2", "3", "4"), "D")
     asked = [
-        (Question("x", "which one", ("1", "2", "3", "4"), "B"), None),
-        (Question("x", "who " + "is it " * 9, ("1", "2", "3", "4"), "C"), None),
+        (Question("x", "which one", ("1", "2", "3", "4"), "B"), solved),
+        (Question("x", "who " + "is it " * 9, ("1", "2", "3", "4"), "C"), solved),
     ]
     found = answer(Told(), tokenizer, asked, start=(), length=500, batch=1)
     assert found.texts == ["B", "A"]
