@@ -220,6 +220,7 @@ def test_a_second_task_with_an_adapter_starts_from_the_first(
         ("task=mlm model.name={place}/llama model.max_len=32", "this task needs an encoder"),
         ("task=causal_lm model.name={place}/bert model.max_len=32", "this task needs a decoder"),
         ("model.name={place}/bert mixer=mamba", "cannot be used with model=hf"),
+        ("model.name={place}/bert model.dtype=bf16", "use an adapter, such as adapter=lora"),
         ("model.name={place}/bert model.dim=3", "model.dim is no key"),
     ],
 )

@@ -11,13 +11,18 @@ memory's norm, one number per channel of a head, stays 1. A callback in the YAML
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 from torch import nn
 
-from chimera.adapter.graft.attach import attach
+from chimera.adapter.graft.attach import attach, sites
 from chimera.contract import Fraction, PositiveInt
+from chimera.errors import UserError
 from chimera.ops.liza import Beta, Gate, GateInput, Nonlinearity, Trick
+
+#: Targets of `inner` in the YAML: the projections by the names that Llama and its kind have.
+LLAMA = ["*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj"]
 
 
 def liza(
@@ -42,7 +47,8 @@ def liza(
 
     Args:
         model: frozen and changed in place.
-        inner: another adapter, which selects the trained parameters; `none` trains nothing.
+        inner: another adapter, which selects the trained parameters; `none` trains nothing. Its
+            targets, unless others than `LLAMA` are given, are the projections that the model has.
         train: `projections` trains the base's q, k, v and o projections instead of `inner`.
         order: n_h, virtual tokens (delta-rule steps) per token.
         trick: operation that makes virtual tokens: differences in time, rotations, mean of both.
@@ -57,15 +63,14 @@ def liza(
         mag_learn: `head` learns α of each head from there (eq. 7); None leaves it to a schedule.
         nonlinearity: function applied to the memory between chunks (eq. 24).
         chunk: tokens in such a chunk; no effect without nonlinearity.
-        max_cache: tokens that the softmax branch attends to, with the current token; None for all
-            earlier tokens.
+        max_cache: tokens that the softmax branch attends to, this one the last; None for all.
 
     Raises:
         UserError: the model has no supported attention, or options contradict each other.
     """
     return attach(
         model,
-        inner=inner,
+        inner=partial(_inner, inner),
         train=train,
         max_cache=max_cache,
         mag=mag,
@@ -80,3 +85,14 @@ def liza(
         nonlinearity=nonlinearity,
         chunk=chunk,
     )
+
+
+def _inner(inner: Any, model: nn.Module) -> nn.Module:
+    """Apply the inner adapter, to the projections of this model where the YAML names Llama's."""
+    if getattr(inner, "keywords", {}).get("targets") == LLAMA:
+        found = sites(model).items()
+        inner = partial(inner, targets=[f"{at}.{name}" for at, one in found for name in one.names])
+    try:
+        return cast(nn.Module, inner(model))
+    except UserError as error:  # its keys stand below `inner`
+        raise UserError(str(error).replace("adapter.targets", "adapter.inner.targets")) from error

@@ -3,22 +3,25 @@
     +saidl/hybrids=best_combo preset=saidl_gpt scale=small mixer.window=64 init_from=runs/<name>
 
 A *row* of a table (an experiment: paper/table=row), a *preset* and a *scale* are files of settings;
-a *part* is a choice of a group such as `mixer=`; the *start model* is the one of `init_from=`.
+a *part* is a choice of any group of `conf/`, such as `mixer=` or `trainer=`; the *start model* is
+the one of `init_from=`.
 
 1. *Overrides* are written in one way and parsed; an unknown choice is refused (`overrides.py`).
 2. *Choices* that presets, rows, the start model, the scale and parts imply are found in Hydra's
    list of files (`start_model.py`, `choices.py`).
 3. *Files* of all choices are merged. The result is cached by the choices; each call gets a copy.
-4. *Values* (`key=value`) are set. A preset's setting of a part that the command line replaced is
-   dropped. A key that no chosen part has is refused, naming the nearest. The choices and the row
-   are written into the configuration.
-5. *Scale*: its values, shares and bounds (`scale.py`); then the learning rate chosen for the row
-   (`tables.py`), `debug=`, `precision=auto` (`precision.py`).
-6. *Start model and teacher*: their nodes, tokenizer and identities are put in.
+4. *Values* (`key=value`) are set; one that no chosen part has is refused, naming the nearest. Where
+   the command line replaced a part, the preset's settings of the old one are dropped; any other
+   unknown key of a file is refused. The choices and the row are written into the configuration.
+5. *Scale*: its values, shares and bounds (`scale.py`); then the rate that was best for the row in
+   `<table>.rates.csv` (`tables.py`), `debug=`, `precision=auto` (`precision.py`).
+6. *Start model*: its nodes, tokenizer and identity are put in; then the checksum of `ckpt_path` and
+   the identity of the teacher.
 
-The command line wins: steps 5 and 6 leave alone the keys that it has set. Afterwards
-`train/check.py` checks the configuration: types, ranges and files in `check_settings`, the model
-that the parts make in `check_parts`. Nothing here writes a file. Torch is imported for
+The command line wins: steps 5 and 6 leave alone the keys that it has set, but for those that
+`trainer.fast_dev_run` and `trainer.overfit_batches` decide. Afterwards `train/check.py` checks the
+configuration: types, ranges, files and the run's directory in `check_settings`, the model that the
+parts make in `check_parts`. Nothing here writes a file. Torch is imported for
 `init_from=hf:`, and for `precision=auto` where there is a GPU.
 """
 
@@ -54,7 +57,7 @@ def compose(overrides: Sequence[str]) -> DictConfig:
 
     Raises:
         UserError: an override that cannot be read, an unknown choice, an unknown key, an unusable
-            `init_from`.
+            `init_from`, `ckpt_path` or `task.teacher`.
     """
     line = read(overrides)
     start, source, chosen_options = _all_choices(line)

@@ -1,7 +1,8 @@
 """Hugging Face models with the interfaces of `LanguageModel` and `Backbone`.
 
 An encoder has its masked-language-model head, a decoder its causal head; sequence classification
-uses the backbone only. Weights are float32, as in Chimera's models; the trainer sets the precision.
+uses the backbone only. Weights are float32, as in Chimera's models, unless `dtype` says
+otherwise; the trainer sets the precision.
 `mask` becomes the attention mask; positions of a decoder count real tokens.
 """
 
@@ -191,6 +192,7 @@ def build(
                 f"{group}={choices.names[group]} cannot be used with model=hf, which has its own"
                 f" layers; omit {group}=, or use another model"
             )
+    dtype = _dtype(settings, choices.names.get("adapter"))
     from transformers import AutoConfig
 
     path = str(settings.folder() or settings.name)
@@ -212,24 +214,27 @@ def build(
             f"model.name={settings.name} has {max_positions} positions, fewer than"
             f" model.max_len={settings.max_len}; lower model.max_len"
         )
-    on_meta = torch.empty(0).is_meta
-    if on_meta or not settings.pretrained:
-        model = _load(settings, lambda: auto_class.from_config(config, trust_remote_code=False))
+    options = {"dtype": dtype, "trust_remote_code": False}
+    if torch.empty(0).is_meta or not settings.pretrained:
+        model = _load(settings, lambda: auto_class.from_config(config, **options))
     else:
         _silence_transformers()
-        model = _load(
-            settings,
-            lambda: auto_class.from_pretrained(
-                path,
-                config=config,
-                revision=settings.revision,
-                dtype=torch.float32,
-                trust_remote_code=False,
-            ),
-        )
+        options |= {"config": config, "revision": settings.revision}
+        model = _load(settings, lambda: auto_class.from_pretrained(path, **options))
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return HuggingFaceModel(model.train(), causal=is_causal)
+
+
+def _dtype(settings: HuggingFace, adapter: str | None) -> torch.dtype:
+    if settings.dtype is None:
+        return torch.float32
+    if adapter == "none":
+        raise UserError(
+            f"model.dtype={settings.dtype} is for frozen weights, as it is too coarse for training;"
+            " use an adapter, such as adapter=lora, or model.dtype=null"
+        )
+    return torch.bfloat16
 
 
 def _auto_class(settings: HuggingFace, config: Any, causal: bool | None) -> tuple[Any, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from chimera.data.source import hub
 from chimera.data.tokenizer.own import require_transformers
@@ -29,6 +29,7 @@ class HuggingFace:
         name: `owner/name` on the hub, or a local folder.
         revision: branch, tag or commit on the hub.
         pretrained: load pretrained weights; False uses its configuration with random weights.
+        dtype: of the frozen weights: `bf16`, or None for float32. An adapter's are float32.
         max_len: tokens per sequence.
         gradient_checkpointing: recompute each block in the backward pass.
     """
@@ -38,6 +39,7 @@ class HuggingFace:
     name: str | None = None
     revision: str | None = None
     pretrained: bool = True
+    dtype: Literal["bf16"] | None = None
     max_len: PositiveInt = 128
     gradient_checkpointing: bool = False
 

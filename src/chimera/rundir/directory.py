@@ -1,8 +1,8 @@
 """Directory of a run: all files that are needed to understand, repeat and evaluate it.
 
 config.yaml       resolved configuration, after the scale's bounds
-overrides.txt     the command line, one override per line, quoted as for a shell
-environment.json  git commit, package versions, machine
+overrides.txt     the latest command line, one override per line, quoted as for a shell
+environment.json  git commit, package versions, machine, hash of the tokens
 status.json       RUNNING (with a heartbeat), DONE, STOPPED or FAILED (with the reason)
 run.json          metrics, choices, parameters by component, speed, memory, time
 run-<steps>.json  the same of the shorter run, if the run was extended
@@ -10,18 +10,20 @@ steps.csv         one row per optimiser step (TITAN Table 5)
 points.jsonl      the points of the loggers
 validations.json  the validations so far
 curves.png        loss and learning rate
-tokenizer/        the tokenizer: with test.npz and a checkpoint, all that an evaluation needs
-test.npz          the test set as token ids
-checkpoints/      rolling, best and epoch-end checkpoints; links last.ckpt and best.ckpt
+tokenizer/        the tokenizer; body/ the configuration of a model of transformers
+test.npz          the test set as token ids, or where a large one is: an evaluation needs it, a
+                  checkpoint, config.yaml, tokenizer/ and body/
+checkpoints/      rolling, best, epoch-end and emergency ones; links last.ckpt and best.ckpt
 nan_report-*      a tensor that was not finite, its place, and the batch
 .lock, log.txt    held by the training process; output of a job of a sweep
+All names that count as a run's own are in `cleanup.py`.
 
 A run is found by its identity, a hash of the settings that affect its numbers. `extend=true` takes
 a finished run to more steps in its own directory: `config.yaml` gets the new number of steps and a
 list `extended` of `{from, to, time}`, which `run.json` repeats. The list is part of the identity: a
-run of 100 steps that was extended to 200 is not the run of 200 steps, because its rates differ.
-Steps up to `from` were made with the schedule over `from` steps; each later step has the rate that
-the schedule over `to` steps has there, so a decayed rate rises again.
+run of 100 steps that was extended to 200 is not the run of 200 steps, because its rates differ. It
+keeps the name of its directory, so that only `run_dir=` finds it. Up to the step `from`, the rates
+are those of a schedule over `from` steps, after it those of one over `to`: a decayed rate rises.
 """
 
 from __future__ import annotations
@@ -102,8 +104,9 @@ class RunDir:
     def of(config: dict[str, Any]) -> RunDir:
         """Run directory of a configuration.
 
-        It is `run_dir=` if set, else the existing run of the same identity under any name, else
-        `runs/<name>-<identity>`. So two rows of two tables that compute the same share one run.
+        It is `run_dir=` if set, else the existing run of the same identity under any name, unless
+        it was extended, else `runs/<name>-<identity>`. So two rows of two tables that compute the
+        same share one run.
 
         Raises:
             UserError: a name that would be a path.
@@ -169,9 +172,9 @@ class RunDir:
             )
 
     def extended(self, config: dict[str, Any]) -> dict[str, Any]:
-        """The configuration with the list of this run's extensions, the asked one included.
+        """The configuration with the list of this run's extensions, with the one asked for.
 
-        The command that extended a run continues the extension, too, if it was interrupted.
+        An interrupted extension is resumed by the same command.
 
         Args:
             config: of the command line; returned as it is without `extend=true`.
@@ -197,9 +200,10 @@ class RunDir:
         if past and target == steps:
             return config | {EXTENDED: past}
         if (state := self.status().get("state")) != "DONE":
+            how = f"give trainer.max_steps={steps} first" if past else "leave extend=true out"
             raise UserError(
                 f"extend=true goes on with a finished run, and run_dir={self.path} is {state};"
-                " leave extend=true out and the run resumes"
+                f" {how} and the run resumes"
             )
         if steps is None or config["trainer"]["max_epochs"] is not None:
             raise UserError(
@@ -211,8 +215,8 @@ class RunDir:
                 f"trainer.max_steps={target} is not more than the {steps} steps of"
                 f" run_dir={self.path}; extend=true takes a larger one"
             )
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        return config | {EXTENDED: [*past, {"from": steps, "to": target, "time": time}]}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return config | {EXTENDED: [*past, {"from": steps, "to": target, "time": now}]}
 
     def is_done(self, config: dict[str, Any]) -> bool:
         """Whether the run here is finished; with `extend=true`, at this configuration's steps."""
@@ -257,9 +261,9 @@ class RunDir:
         return age_of(self.path / "status.json") < HEARTBEAT_TIMEOUT
 
     def first_is_gone(self, silence: float = SILENCE) -> bool:
-        """Whether the process that writes the status has ended, or gives no sign of life.
+        """Whether the process that writes the status died or fell silent while it said RUNNING.
 
-        Call it only when the run cannot go on: it waits until one of the two is certain.
+        Call it only when the run cannot go on: it waits a little over `silence` at most.
 
         Args:
             silence: seconds without a heartbeat, on any host.
@@ -319,7 +323,7 @@ class RunDir:
     def start(
         self, config: dict[str, Any], overrides: list[str], about: Mapping[str, str] | None = None
     ) -> None:
-        """Write status, configuration, overrides and environment of a run that begins.
+        """Write status, configuration, overrides and environment of a run that begins or resumes.
 
         Args:
             config: of the run.
@@ -333,7 +337,7 @@ class RunDir:
         record.unlink(missing_ok=True)
         max_steps = config["trainer"]["max_steps"]
         self.write_status("RUNNING", started=_now(), step=0, max_steps=max_steps)
-        # `chimera clean` of another folder has to find what a run starts from.
+        # Absolute: `chimera clean`, run in any folder, asks it which files a run starts from.
         starts = {key: config.get(key) for key in ("ckpt_path", "init_from")}
         files = {k: Path(v).expanduser() for k, v in starts.items() if isinstance(v, str)}
         absolute = {k: str(file.absolute()) for k, file in files.items() if file.exists()}
@@ -420,7 +424,7 @@ def _now() -> str:
 
 
 def directory_of_row(digits: str) -> RunDir:
-    """Where the run of a row that another run needs is, or will be.
+    """Where the run of a row that another run needs is; before it exists, a path of nothing.
 
     Args:
         digits: identity of the row's run.

@@ -1,7 +1,8 @@
 """One run, from a checked configuration to its record: the only file that knows this order.
 
-`cli/train.py` composes the configuration (`config/compose.py`), checks it (`train/check.py`) and
-calls `run`, in each process of the run.
+`cli/train.py` composes the configuration (`config/compose.py`), checks it (`train/check.py`), waits
+for runs that it needs (`config/start_model.py`) and starts the processes (`train/launch.py`). Each
+of them composes and checks again, and calls `run`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     """Train as a checked configuration says; returns the contents of run.json.
 
     A directory that holds a finished run is shown, not repeated; an unfinished run goes on, and
-    with `extend=true` a finished one.
+    with `extend=true` a finished one; `overwrite=true` starts over.
 
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all is saved.
+        NotFiniteError: a loss or a gradient is not finite, and `guard=stop`.
         UserError: the directory is another run's or in use, or memory does not suffice.
     """
     quiet()
@@ -59,10 +61,10 @@ def run(config: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
 
 
 def text_has_changed(data: dict[str, Any], record: dict[str, Any]) -> bool:
-    """Whether the text that a finished run was trained on is another one by now.
+    """Whether the settings give other text now than the finished run was trained on.
 
     Args:
-        data: node of its configuration.
+        data: node `data` of this command's configuration.
         record: of the run.
     """
     facts = record.get("data")
@@ -90,13 +92,14 @@ def find_run(config: dict[str, Any], ranks: Ranks) -> tuple[RunDir, dict[str, An
 def _train(
     directory: RunDir, config: dict[str, Any], overrides: list[str], ranks: Ranks
 ) -> dict[str, Any]:
-    """Data → task → lock and resume → trainer → fit → validate and test → record."""
-    callbacks = make_callbacks(config)  # first of all: the run's wall time counts from here
+    """Data → task → lock, config.yaml, checkpoint → trainer → fit → validate and test → record."""
+    callbacks = make_callbacks(config)  # first: one of them counts the run's wall time from here
     settings = trainer_settings(config["trainer"])
     pl.seed_everything(config["seed"], verbose=False)
 
     data = build_data(config["data"], config["tokenizer"], config["task"], config["seed"])
     ranks.on_first(data.prepare_data)  # fills the cache, which the other ranks read
+    # Start weights are read in a resumed run, too, and replaced by those of its checkpoint.
     task = build_task(config, data.prepared.tokenizer.vocab_size, start_weights=location(config))
     task.configure_for(data, "fit")
     data.setup()

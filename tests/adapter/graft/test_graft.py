@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,9 @@ from chimera import graft
 from chimera.adapter.graft.attach import _layout
 from chimera.adapter.graft.memory import GraftedMemory, stateful_layer
 from chimera.adapter.liza import liza
+from chimera.adapter.lora import lora
 from chimera.adapter.none import no_adapter
+from chimera.adapter.shared.low_rank import adapted
 from chimera.api.graft import NEW
 from chimera.callback.part.liza import MagSchedule
 from chimera.config.compose import compose, plain
@@ -319,6 +322,17 @@ def test_a_cache_without_a_configuration_grows_its_layers_as_they_come() -> None
     stateful_layer(cache, 0, None)
     stateful_layer(cache, 2, None)
     assert len(cache.layers) == 3
+
+
+@pytest.mark.sampled(4)
+@families
+def test_the_adapter_finds_the_projections_that_the_function_finds(family: str) -> None:
+    """The YAML names those of Llama; fused ones (Phi-3, GPT-2) have other names."""
+    node = yaml.safe_load((CONF / "adapter" / "liza.yaml").read_text())
+    named = liza(causal_model(family), inner=partial(lora, **node["inner"]))
+    assert list(adapted(named)) == list(adapted(graft.liza(causal_model(family))))
+    with pytest.raises(UserError, match=r"adapter\.inner\.targets: '\*\.nope'"):
+        liza(causal_model(family), inner=partial(lora, targets=["*.nope"]))
 
 
 def test_the_function_has_the_defaults_of_the_yaml() -> None:
