@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from chimera.cli import doctor
-from chimera.cli.doctor import advice, examine, main, text
+from chimera.cli.doctor import advice, examine, main, runs_on, text
 
 
 @pytest.fixture
@@ -61,7 +61,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "usable cores": 8, "load": 0.1, "threads": 8, "OMP_NUM_THREADS": None,
         "features": ["avx2", "avx512_vnni"], "bf16 units": "this CPU has amx_bf16",
     },
-    "GPU": {"devices": ["H200, 141 GB, 9.0"], "driver": True, "Triton errs": None},
+    "GPU": {
+        "devices": ["H200, 141 GB, 9.0"], "driver": True, "Triton errs": None,
+        "without kernels": None,
+    },
     "memory and disk": {
         "free memory": 9e10, "free disk of runs": 9e10, "free disk of caches": 9e10,
         "runs can be written": True, "runs": "/runs",
@@ -77,6 +80,7 @@ GOOD: dict[str, dict[str, Any]] = {
     [
         ("caches", "damaged", ["/cache/tokens/0"], "the cache has damaged entries"),
         ("GPU", "devices", [], "its build is for the CPU"),
+        ("GPU", "without kernels", "Tesla P40 (6.1)", "for Tesla P40 (6.1); up to 7.0"),
         ("GPU", "Triton errs", "3.6.0 on H200", "gates wrongly (3.6.0 on H200)"),
         ("processor", "threads", 2, "torch uses 2 of 8 cores"),
         ("processor", "load", 7.5, "other processes use 7.5 of 8 cores"),
@@ -94,6 +98,12 @@ def test_each_lack_is_named(subject: str, fact: str, value: object, says: str) -
     found[subject][fact] = value
     assert any(says in line for line in advice(found))
     assert says in text(found, advice(found))
+
+
+def test_a_gpu_without_kernels_in_this_build_of_torch() -> None:
+    built = ["sm_75", "sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"]
+    assert [runs_on(*card, built) for card in ((7, 5), (8, 9), (9, 0), (12, 1))] == [True] * 4
+    assert not any(runs_on(*card, built) for card in ((6, 1), (7, 0), (11, 0)))
 
 
 def test_a_cpu_without_units_is_told_what_is_slow() -> None:

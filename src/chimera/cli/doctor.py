@@ -130,6 +130,9 @@ def advice(found: dict[str, dict[str, Any]]) -> list[str]:
         "there is an NVIDIA driver, but torch sees no GPU: its build is for the CPU": (
             gpu["driver"] and none
         ),
+        f"this build of torch has no kernels for {gpu['without kernels']}; up to 7.0 (Pascal as in"
+        " the P40, Volta), the build for CUDA 12.6 has: pip install torch==<this version>"
+        " --index-url https://download.pytorch.org/whl/cu126": gpu["without kernels"],
         "no GPU: scale=paper takes weeks; scale=small takes minutes": none,
         "the CPU has no AVX2: every product takes several times as long": (
             none and program["linux on x86"] and not features & {"avx2", "avx512f"}
@@ -211,13 +214,27 @@ def _gpu() -> dict[str, Any]:
     triton = _version("triton")
     cards = [torch.device("cuda", n) for n in range(torch.cuda.device_count())]
     about = [torch.cuda.get_device_properties(card) for card in cards]
+    built = torch.cuda.get_arch_list()
+    old = [f"{a.name} ({a.major}.{a.minor})" for a in about if not runs_on(a.major, a.minor, built)]
     wrong = [a.name for a, card in zip(about, cards, strict=True) if triton and fused.wrong(card)]
     return {
         "devices": [f"{a.name}, {a.total_memory / GB:.0f} GB, {a.major}.{a.minor}" for a in about],
         "CUDA of torch": torch.version.cuda,
+        "without kernels": ", ".join(old) or None,
         "Triton errs": f"{triton} on {wrong[-1]}" if wrong else None,
         "driver": any(Path(p).exists() for p in ("/dev/nvidiactl", "/dev/dxg")),
     }
+
+
+def runs_on(major: int, minor: int, built: Sequence[str]) -> bool:
+    """Whether a GPU of a compute capability has kernels in a build of torch.
+
+    Args:
+        major, minor: of the capability.
+        built: what it was built for, such as `sm_75`; kernels run on later minor versions, too.
+    """
+    versions = [divmod(int(n), 10) for n in re.findall(r"sm_(\d+)", " ".join(built))]
+    return any(major == of and minor >= least for of, least in versions)
 
 
 def _room() -> dict[str, Any]:
