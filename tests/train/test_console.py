@@ -27,7 +27,7 @@ from chimera.optim.optimizer import groups
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import write_json
 from chimera.train import console, record
-from chimera.train.console import report, show_draws, show_frozen, show_parameters
+from chimera.train.console import report, show_draws, show_frozen, show_parameters, show_size
 from chimera.train.model_summary import overview, ternary_by_component, text, vocabulary_of
 from chimera.train.status import run_status
 from tests.train import tiny
@@ -108,6 +108,17 @@ def test_an_adapter_beside_random_weights_is_warned_of(printed: io.StringIO) -> 
     assert not printed.getvalue()
     show_frozen({**config, "init_from": None})
     assert "adapter=lora freezes the model's random weights" in printed.getvalue()
+
+
+def test_a_large_model_without_a_gpu_is_told_of_smaller_scales(printed: io.StringIO) -> None:
+    large, small = nn.Linear(10_000, 11_000, device="meta"), nn.Linear(10, 10)
+    show_size({"model": {}}, small, "cpu")
+    show_size({"model": {}}, large, "cuda")
+    show_size({"model": {"pretrained": True}}, large, "cpu")
+    assert not printed.getvalue()
+    show_size({"model": {}}, large, "cpu")
+    assert "110 M parameters" in printed.getvalue()
+    assert "scale=small" in printed.getvalue()
 
 
 @pytest.mark.parametrize("key", ["metrics", "skipped", "wall_seconds"])

@@ -24,6 +24,9 @@ from chimera.train.model_summary import (
     ternary_weights,
 )
 
+#: Parameters from which on a model is large for a CPU.
+LARGE = 100_000_000
+
 
 def quiet() -> None:
     """Silence Lightning's tips and hardware notes, show our log lines, print to standard error."""
@@ -112,6 +115,17 @@ def show_frozen(config: dict[str, Any]) -> None:
         )
 
 
+def show_size(config: dict[str, Any], model: nn.Module, device: str) -> None:
+    """Say that a large model of our parts has small forms, where no GPU trains it."""
+    count = sum(p.numel() for p in model.parameters())
+    ours = "pretrained" not in config["model"]
+    if device == "cpu" and ours and count >= LARGE:
+        say(
+            f"{count / 1e6:.0f} M parameters without a GPU: a step takes minutes;"
+            " scale=small trains the same parts in a small model"
+        )
+
+
 class ConsoleSummary(Callback):
     """Prints before training what the model is made of, and what to know of it."""
 
@@ -125,6 +139,7 @@ class ConsoleSummary(Callback):
         show_parameters(config["name"], groups(pl_module.model, pl_module.optim), pl_module.model)
         show_draws(pl_module.model)
         show_frozen(config)
+        show_size(config, pl_module.model, trainer.strategy.root_device.type)
 
 
 def report(record: dict[str, Any], folder: Path) -> None:
