@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import rich
 import torch
+from torch import nn
 
 from chimera.callback.log.steps import Steps
 from chimera.cli.train import main
