@@ -27,13 +27,13 @@ from chimera.ops.attention import KVCache
 from chimera.ops.liza import (
     LEARN_RATE,
     Beta,
+    Edge,
     Gate,
     GateInput,
     LinearBranch,
     LinearState,
     Nonlinearity,
     Trick,
-    edge,
     mix,
 )
 
@@ -122,6 +122,7 @@ class LiZAttention(SoftmaxMixer):
         self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(self.head_dim)})
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
+        self.edge = Edge(self.mag_weight, float(mag_weight))
         shift = torch.zeros(self.heads.h, 1, 1) if mag_learn else None
         self.mag_shift = None if shift is None else nn.Parameter(shift)
 
@@ -133,7 +134,7 @@ class LiZAttention(SoftmaxMixer):
 
     def init_state(self, batch: int) -> LiZAState:
         slots = self.window - 1 if self.window else None
-        cache = self.cache(batch, slots=0 if edge(self.mag_weight) == 1 else slots)
+        cache = self.cache(batch, slots=0 if self.edge.of(self.mag_weight) == 1 else slots)
         memory = self.branch.init_state(batch, self.heads.g, self.q_proj.weight)
         return LiZAState(cache, memory)
 
@@ -143,7 +144,7 @@ class LiZAttention(SoftmaxMixer):
         cache, memory = state or (None, None)
         weight = self.linear.norm.weight
         stats: dict[str, Tensor] = {}
-        alone = None if self.training else edge(self.mag_weight)
+        alone = None if self.training else self.edge.of(self.mag_weight)
         if alone != 0:
             y, memory = self.branch(
                 q, k, v, weight, tokens.mask, memory, causal=self.causal,

@@ -360,10 +360,28 @@ def mix(
     return base + lin + base * lin if cross else base + lin
 
 
-def edge(weight: Float[Tensor, ""]) -> float | None:
-    """α if it is 0 or 1, where one branch alone is read; None also where nobody may look."""
-    capturing = weight.is_cuda and torch.cuda.is_current_stream_capturing()
-    if weight.is_meta or capturing or torch.compiler.is_compiling():
-        return None
-    value = float(weight)
-    return value if value in (0.0, 1.0) else None
+class Edge:
+    """α where it is 0 or 1, so that one branch alone is read; asks the device when α has changed.
+
+    Args:
+        weight: the tensor of α.
+        value: α, as the caller knows it.
+    """
+
+    def __init__(self, weight: Float[Tensor, ""], value: float) -> None:
+        self.known = (weight, _version(weight))
+        self.value = value
+
+    def of(self, weight: Float[Tensor, ""]) -> float | None:
+        """0, 1, or None; None also where nobody may look."""
+        capturing = weight.is_cuda and torch.cuda.is_current_stream_capturing()
+        if weight.is_meta or capturing or torch.compiler.is_compiling():
+            return None
+        if self.known[0] is not weight or self.known[1] != _version(weight):
+            self.known, self.value = (weight, _version(weight)), float(weight)
+        return self.value if self.value in (0.0, 1.0) else None
+
+
+def _version(x: Tensor) -> int:
+    """Number of changes in place; tensors of inference mode have none."""
+    return -1 if x.is_inference() else x._version

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from chimera.contract import Context
 from chimera.ops import local
 from chimera.ops.attention import KVCache
-from chimera.ops.liza import LEARN_RATE, LinearBranch, LinearState, edge, mix
+from chimera.ops.liza import LEARN_RATE, Edge, LinearBranch, LinearState, mix
 
 #: transformers' name of the attention of grafted layers, and queries in one of its blocks.
 LOCAL = "chimera_local"
@@ -118,6 +118,7 @@ class GraftedMemory(nn.Module):
         self.linear: Any = nn.ModuleDict({"norm": nn.RMSNorm(layout.head_dim)})
         self.mag_weight: Tensor
         self.register_buffer("mag_weight", torch.tensor(float(mag_weight)))
+        self.edge = Edge(self.mag_weight, float(mag_weight))
         shift = torch.zeros(layout.heads, 1) if mag_learn else None
         self.mag_shift = None if shift is None else nn.Parameter(shift)
         self.stats: dict[str, Tensor] = {}
@@ -150,7 +151,7 @@ class GraftedMemory(nn.Module):
         """Hook before the base attention: hook its projections, limit its mask to `max_cache`."""
         past = argument(attention, args, kwargs, "past_key_values", "past_key_value")
         index: Any = attention.layer_idx
-        alone = None if self.training else edge(self.mag_weight)
+        alone = None if self.training else self.edge.of(self.mag_weight)
         # At α = 1 nothing is read of the base attention: it keeps no keys.
         bound = 1 if alone == 1 and self.config is not None else self.max_cache
         layer = None if past is None else stateful_layer(past, index, bound, alone)
