@@ -77,6 +77,9 @@ def test_a_run_that_goes_on_is_one_run_to_wandb_and_csv(tmp_path: Path) -> None:
                     logger.log_metrics({"val/loss": step}, step)
         with (tmp_path / "points.jsonl").open("a") as file:
             file.write('{"step": 9, "po')  # torn by a kill
+        if not resumed:  # another that began in the same second
+            (first,) = tmp_path.glob("wandb/offline-run-*")
+            (tmp_path / "wandb/earlier" / first.name / "of another").mkdir(parents=True)
     expected = [1.0, 2.0, 3.0, 4.0, 5.4, 6.4, 7.4, 8.4, 9.8]
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     points = [point["item"] for point in of(read_back(file), "history")]

@@ -240,7 +240,9 @@ class WandbRun(WandbLogger):
         for before in file.parent.glob(f"offline-run-*-{identifier}"):
             earlier = file.parent / "earlier"
             earlier.mkdir(exist_ok=True)
-            before.rename(earlier / before.name)
+            # W&B calls a folder by the second in which it began: two may have one name.
+            taken = len([*earlier.glob(f"{before.name}*")])
+            before.rename(earlier / (f"{before.name}-{taken}" if taken else before.name))
         return identifier
 
 
