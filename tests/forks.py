@@ -93,6 +93,7 @@ def start(
         env: environment variables to add.
     """
     changed = os.environ | {"COLUMNS": "120", "PYTHONPATH": f"{root}/src:{root}"} | (env or {})
+    changed.pop("WANDB_SERVICE", None)  # of a run in this process; a command has one of its own
     return Command(words, root, cwd or Path.cwd(), changed)
 
 
