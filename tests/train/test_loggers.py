@@ -46,6 +46,7 @@ def opened(chosen: dict[str, Any], folder: Path, step: int = 0) -> Any:
 
 def start(directory: RunDir, **change: Any) -> tuple[str, str, str]:
     """Id, group and job type of a W&B run that is opened and closed at once."""
+    directory.path.mkdir(exist_ok=True)  # as the run itself does before
     with opened(config() | change, directory.path) as (logger, _):
         assert isinstance(logger, WandbLogger)
         run = logger.experiment
