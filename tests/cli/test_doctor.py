@@ -80,7 +80,7 @@ GOOD: dict[str, dict[str, Any]] = {
     [
         ("caches", "damaged", ["/cache/tokens/0"], "the cache has damaged entries"),
         ("GPU", "devices", [], "its build is for the CPU"),
-        ("GPU", "without kernels", "Tesla P40 (6.1)", "for Tesla P40 (6.1); up to 7.0"),
+        ("GPU", "without kernels", "Tesla P40 (6.1)", "for Tesla P40 (6.1); the build"),
         ("GPU", "Triton errs", "3.6.0 on H200", "gates wrongly (3.6.0 on H200)"),
         ("processor", "threads", 2, "torch uses 2 of 8 cores"),
         ("processor", "load", 7.5, "other processes use 7.5 of 8 cores"),

@@ -29,7 +29,10 @@ class Fault(Callback):
     """
 
     def __init__(self, *, kind: str, rank: int, step: int, marker: str) -> None:
-        self.kind, self.rank, self.step, self.marker = kind, rank, step, Path(marker)
+        self.kind = kind
+        self.rank = rank
+        self.step = step
+        self.marker = Path(marker)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int

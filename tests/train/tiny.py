@@ -31,7 +31,9 @@ class Counter(Callback):
     """A callback as somebody writes it who knows Lightning alone: writes the number of batches."""
 
     def __init__(self, every: int, name: str = "counted") -> None:
-        self.every, self.name, self.seen = every, name, 0
+        self.every = every
+        self.name = name
+        self.seen = 0
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self.seen += 1

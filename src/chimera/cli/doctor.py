@@ -130,8 +130,8 @@ def advice(found: dict[str, dict[str, Any]]) -> list[str]:
         "there is an NVIDIA driver, but torch sees no GPU: its build is for the CPU": (
             gpu["driver"] and none
         ),
-        f"this build of torch has no kernels for {gpu['without kernels']}; up to 7.0 (Pascal as in"
-        " the P40, Volta), the build for CUDA 12.6 has: pip install torch==<this version>"
+        f"this build of torch has no kernels for {gpu['without kernels']}; the build"
+        " for CUDA 12.6 has them for cards up to 7.0: pip install torch==<this version>"
         " --index-url https://download.pytorch.org/whl/cu126": gpu["without kernels"],
         "no GPU: scale=paper takes weeks; scale=small takes minutes": none,
         "the CPU has no AVX2: every product takes several times as long": (

@@ -378,7 +378,8 @@ class Edge:
         if weight.is_meta or capturing or torch.compiler.is_compiling():
             return None
         if self.known[0] is not weight or self.known[1] != _version(weight):
-            self.known, self.value = (weight, _version(weight)), float(weight)
+            self.known = (weight, _version(weight))
+            self.value = float(weight)
         return self.value if self.value in (0.0, 1.0) else None
 
 
