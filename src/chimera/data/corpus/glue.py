@@ -356,7 +356,9 @@ def _header(file: Path, row: Sequence[str], spec: Spec) -> tuple[Sequence[str], 
     # One known name suffices for a header; `_examples` then reports a missing column.
     if any(_first_of(candidates, first) for candidates in (spec.first, spec.second, spec.label)):
         return first, 1
-    if spec.columns and len(first) >= len(spec.columns):
+    # Without a header; the first row may lack the columns that no example reads.
+    names = spec.columns[: len(first)]
+    if spec.columns and all(_first_of(c, names) for c in (spec.first, spec.label)):
         return spec.columns, 0
     raise UserError(f"{file} has no column {spec.first[0]}; its first row is {_shown(first)}")
 
