@@ -54,7 +54,7 @@ format: setup ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-zoo: setup ## write the tables of components (docs/zoo.md, README)
+zoo: setup ## write the tables of components (docs/reference/zoo.md, README)
 	$(BIN)/python -m chimera.model.catalog
 
 profile: setup ## small tasks that separate mixers, at three rates; M=delta WORKERS=1

@@ -8,8 +8,8 @@ torch's CUDA code starts several, a few; each reads its inputs and writes its ou
     card  Σ max(bytes / bandwidth, FLOPs / rate) + START    of a kernel
     step  the larger of the two
 
-LAUNCH, 25 µs, was fitted to bare steps on an H200 (docs/gpu.md); rates are those of large copies
-and products. What a compiler fuses is not counted here; `benchmarks.gpu` measures it.
+LAUNCH, 25 µs, was fitted to bare steps on an H200 (docs/guide/gpu.md); rates are those of large
+copies and products. What a compiler fuses is not counted here; `benchmarks.gpu` measures it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Pages of the site that are made when it is built, as a hook of mkdocs (`mkdocs.yml`).
 
-    cards/<group>-<name>.md        the card of a component, as `train.py list <name>` prints it
-    evidence/<name>.md             text and results of notebooks/evidence/<name>.ipynb
-    tables/<paper>-<table>.md      rows, published numbers, commands, and the report if there is one
-    files/<path>.md                files outside docs/ that a page links to
+    reference/cards/<group>-<name>.md       what `train.py list <name>` prints
+    evidence/<name>.md                      text and results of notebooks/evidence/<name>.ipynb
+    evidence/tables/<paper>-<table>.md      rows, published numbers, commands, and the report if any
+    files/<path>.md                         files outside docs/ that a page links to
 
-Links of docs/*.md are those of the repository (`../src/…`); in the site they lead to `files/…`.
+Links of docs/**/*.md are those of the repository (`../src/…`); in the site they lead to `files/…`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 #: Code, in which nothing is a link.
 CODE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$|`[^`\n]+`", re.S | re.M)
 TIMES = "<!-- times of tables -->"
+CARDS, TABLES = "reference/cards", "evidence/tables"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".ipynb": "json"}
 
 
@@ -72,10 +73,10 @@ def _written(docs: Path) -> list[tuple[str, str]]:
 
 def _source(name: str) -> Path:
     """The file of the repository whose links a page has."""
-    if name.startswith("tables/") and name != "tables/index.md":
-        paper, _, table = name.removeprefix("tables/").removesuffix(".md").partition("-")
+    if name.startswith(f"{TABLES}/") and name != f"{TABLES}/index.md":
+        paper, _, table = name.removeprefix(f"{TABLES}/").removesuffix(".md").partition("-")
         return report(f"{paper}/{table}")
-    if name.startswith("evidence/"):
+    if name.startswith("evidence/") and not (DOCS / name).is_file():
         return NOTEBOOKS / name.removeprefix("evidence/").replace(".md", ".ipynb")
     if name.startswith("files/"):
         return ROOT / name.removeprefix("files/").removesuffix(".md")
@@ -105,7 +106,7 @@ def page_of(path: Path) -> str:
     if path.parent == NOTEBOOKS and path.suffix == ".ipynb":
         return f"evidence/{path.stem}.md"
     if inside.parts[0] == "experiments" and inside.name == "report.md":
-        return f"tables/{inside.parts[1]}-{inside.parts[2]}.md"
+        return f"{TABLES}/{inside.parts[1]}-{inside.parts[2]}.md"
     if path.suffix in (".png", ".svg"):
         return f"files/{inside.as_posix()}"
     return f"files/{inside.as_posix().removesuffix('.md')}.md"
@@ -150,8 +151,8 @@ def cards() -> dict[str, str]:
             line = about.get(name, "").replace("|", "\\|")
             index.append(f"| [`{group}={name}`]({group}-{name}.md) | {line} |")
             text = f"# {group}={name}\n\n````text\n{component_page(group, name, 92)}\n````\n"
-            pages[f"cards/{group}-{name}.md"] = text
-    return {**pages, "cards/index.md": "\n".join(index) + "\n"}
+            pages[f"{CARDS}/{group}-{name}.md"] = text
+    return {**pages, f"{CARDS}/index.md": "\n".join(index) + "\n"}
 
 
 def evidence() -> dict[str, str | bytes]:
@@ -190,8 +191,8 @@ def tables() -> dict[str, str]:
         name = f"{table.paper}-{table.name}.md"
         done = "yes" if report(path).is_file() else ""
         index.append(f"| [`{path}`]({name}) | {table.title} | {len(table.rows)} | {done} |")
-        pages[f"tables/{name}"] = _table(table)
-    return {**pages, "tables/index.md": "\n".join(index) + "\n"}
+        pages[f"{TABLES}/{name}"] = _table(table)
+    return {**pages, f"{TABLES}/index.md": "\n".join(index) + "\n"}
 
 
 def _table(table: experiments.Table) -> str:
@@ -251,7 +252,7 @@ def times() -> str:
         speeds = [float(v) for _, _, v in timed if v]
         speed = f"{min(speeds):,.0f} to {max(speeds):,.0f} tokens/s" if speeds else ""
         name = path.replace("/", "-")
-        linked = f"[`{path}`](tables/{name}.md)"
+        linked = f"[`{path}`](../{TABLES}/{name}.md)"
         lines.append(f"| {linked} | {runs} | {clock(total / runs)} | {clock(total)} | {speed} |")
     return "\n".join(lines)
 

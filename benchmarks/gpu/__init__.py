@@ -1,1 +1,1 @@
-"""What a GPU gives, in one program: `make gpu`, or `python -m benchmarks.gpu` (docs/gpu.md)."""
+"""What a GPU gives (docs/guide/gpu.md): `make gpu`, or `python -m benchmarks.gpu`."""

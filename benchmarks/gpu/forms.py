@@ -2,7 +2,7 @@
 
 Logits, gradients, and decoding of a padded prompt and of tokens after it: parallel, chunkwise and
 recurrent forms in one small decoder or encoder (`tests.contract.precision`). Errors only: the
-bounds of half precision are measured on CPUs (docs/half-precision.md).
+bounds of half precision are measured on CPUs (docs/dev/half-precision.md).
 """
 
 from __future__ import annotations

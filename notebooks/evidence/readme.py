@@ -119,7 +119,7 @@ def speed() -> str:
         f" {size['packed']['body'] / 1e6:.0f} MB in place of"
         f" {size['fp32']['body'] / 1e6:.0f} and decodes"
         f" {ternary['body, times fp32']['packed']:.1f} times as fast as in fp32"
-        f" ([speed]({PAGES}/speed.ipynb), [ternary weights](docs/ternary.md)).\n"
+        f" ([speed]({PAGES}/speed.ipynb), [ternary weights](docs/dev/ternary.md)).\n"
     )
 
 

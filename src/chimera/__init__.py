@@ -1,4 +1,4 @@
-"""Hybrid language models from interchangeable parts, from Python: `docs/library.md`.
+"""Hybrid language models from interchangeable parts, from Python: `docs/guide/library.md`.
 
     import chimera as ch
 

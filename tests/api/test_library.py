@@ -19,7 +19,7 @@ from chimera.errors import UserError
 from chimera.paths import ROOT
 
 #: Python examples of the page, in its order.
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), re.S)
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/library.md").read_text(), re.S)
 
 
 def test_the_import_loads_nothing_slow() -> None:

@@ -1,4 +1,4 @@
-"""Every line of docs/lightning-hydra-template.md does what the page says."""
+"""Every line of docs/reference/lightning-hydra-template.md does what the page says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chimera.sweep import run_sweep as sweeps
 from chimera.train.check import check_settings
 from tests.train import tiny
 
-TEXT = (ROOT / "docs/lightning-hydra-template.md").read_text()
+TEXT = (ROOT / "docs/reference/lightning-hydra-template.md").read_text()
 ROWS = re.findall(r"^\| `(python train.py[^`]*)` \| (.*?) \|(.*)\|$", TEXT, flags=re.M)
 WORKS = [there for there, answer, _ in ROWS if answer.startswith("works")]
 WORKS += [use for *_, cell in ROWS for use in re.findall(r"`(python train.py[^`]*)`", cell)]

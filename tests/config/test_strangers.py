@@ -1,4 +1,4 @@
-"""The parts of docs/own-parts.md, from a folder of one's own: the project is not changed."""
+"""The parts of docs/guide/own-parts.md, from a folder of one's own: the project is not changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests import forks
 from tests.config.folders_kit import folders
 
 #: The page's classes, table and preset.
-PAGE = (ROOT / "docs/own-parts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guide/own-parts.md").read_text(encoding="utf-8")
 TABLE, PRESET = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.M | re.S)
 ROW = "# @package _global_\n# A row\ndefaults:\n  - override /mixer: "
 #: File to contents, below the stranger's folder; `conf/` is what `--config-dir` names.

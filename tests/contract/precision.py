@@ -3,7 +3,7 @@
     python -m tests.contract.precision                    every component, 128 and 2048 tokens
     python -m tests.contract.precision --only linear      some
     python -m tests.contract.precision --rows FILE        also append each row to FILE, as JSON
-    python -m tests.contract.precision --table FILE       the table docs/measured/half_precision.csv
+    python -m tests.contract.precision --table FILE       docs/dev/measured/half_precision.csv
 
 The half-precision run is a tiny model under `torch.autocast("cpu", fp16 or bf16)`. It may round
 what autocast rounds: inputs, weights and results of linear maps and of softmax attention, and what

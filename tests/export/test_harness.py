@@ -29,7 +29,7 @@ def test_its_accuracy_is_that_of_our_log_likelihoods(
         for number, text in enumerate(["the cat sees a", "one", "it runs to my", "under", "a big"])
     ]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    page = (ROOT / "docs/export.md").read_text()
+    page = (ROOT / "docs/guide/export.md").read_text()
     task = re.findall(r"```yaml\n(.*?)```", page, re.S)[0]
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "next_word.yaml").write_text(task)

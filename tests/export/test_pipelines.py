@@ -164,7 +164,7 @@ def test_every_line_of_the_page_runs(
         (tmp_path / "exported" / link).symlink_to(exports / f"{name}-hf")
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/export.md").read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/export.md").read_text(), re.S)
     assert len(blocks) == 3
     with contextlib.redirect_stdout(io.StringIO()):
         for block in blocks:

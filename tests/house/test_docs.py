@@ -62,9 +62,12 @@ def anchors(page: Path) -> set[str]:
 def made(address: Path) -> bool:
     """Whether a page is one that tools/docs_site.py makes."""
     inside = address.relative_to(DOCS).with_suffix("").as_posix()
-    known = {"cards/index", "tables/index"}
-    known |= {f"cards/{group}-{name}" for group, names in groups().items() for name in names}
-    return inside in known | {f"tables/{table.replace('/', '-')}" for table in tables()}
+    known = {"reference/cards/index", "evidence/tables/index"}
+    known |= {
+        f"reference/cards/{group}-{name}" for group, names in groups().items() for name in names
+    }
+    known |= {f"evidence/tables/{table.replace('/', '-')}" for table in tables()}
+    return inside in known
 
 
 def test_links_and_anchors_resolve() -> None:
@@ -94,7 +97,7 @@ def test_tests_that_a_page_names_are_there() -> None:
 
 
 def test_every_paper_that_a_table_names_is_explained() -> None:
-    text = (DOCS / "papers.md").read_text(encoding="utf-8")
+    text = (DOCS / "evidence/papers.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\| ([A-Z]+) \|", text, re.M))
     named = {name for path in tables() for name in re.findall(r"\b[A-Z]{4,}\b", load(path).source)}
     assert named - {"SPEC"} == explained
@@ -253,7 +256,7 @@ def accept(command: str, words: list[str], page: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_the_list_of_a_runs_files_is_whole(place: Path) -> None:
-    text = (DOCS / "runs.md").read_text(encoding="utf-8").partition("## Commands")[0]
+    text = (DOCS / "guide/runs.md").read_text(encoding="utf-8").partition("## Commands")[0]
     for file in (place / "runs/name").iterdir():
         name = re.sub(r"^eval-\d+", "eval-<length>", file.name)
         shown = f"`{name}/`" if file.is_dir() else f"`{name}`"
@@ -269,7 +272,7 @@ def finished(words: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/first-steps.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide/first-steps.md"])
 def test_python_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.S)
@@ -287,12 +290,12 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    cards = {file.stem for file in (tmp_path / "cards").glob("*.html")} - {"index"}
+    cards = {file.stem for file in (tmp_path / "reference/cards").glob("*.html")} - {"index"}
     assert cards == {f"{group}-{name}" for group in ZOO for name in groups()[group]}
-    pages = {file.stem for file in (tmp_path / "tables").glob("*.html")} - {"index"}
+    pages = {file.stem for file in (tmp_path / "evidence/tables").glob("*.html")} - {"index"}
     assert pages == {table.replace("/", "-") for table in tables()}
-    assert "times of tables" not in (tmp_path / "scales.html").read_text(encoding="utf-8")
-    assert "chimera.contract.Mixer" in (tmp_path / "api.html").read_text(encoding="utf-8")
+    assert "times of tables" not in (tmp_path / "guide/scales.html").read_text(encoding="utf-8")
+    assert "chimera.contract.Mixer" in (tmp_path / "reference/api.html").read_text(encoding="utf-8")
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         for address in re.findall(r'(?:href|src)="([^"#:?]+)(?:#[^"]*)?"', text):

@@ -165,8 +165,8 @@ def test_every_box_is_defined_and_closed(name: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("docs/choosing.md", ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]),
-        ("docs/zoo.md", ["preset=titan_bert_ultra"]),
+        ("docs/guide/choosing.md", ["mixer=retnet", "quant=bitnet158", "norm=qdyt"]),
+        ("docs/reference/zoo.md", ["preset=titan_bert_ultra"]),
     ],
 )
 def test_the_documents_are_in_date(file: str, line: list[str]) -> None:

@@ -52,8 +52,8 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def table() -> dict[str, list[str]]:
-    """Rows of the table in docs/trainer.md by argument."""
-    text = (ROOT / "docs/trainer.md").read_text()
+    """Rows of the table in docs/reference/trainer.md by argument."""
+    text = (ROOT / "docs/reference/trainer.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|([^|]*)\|$", text, flags=re.M)
     return {name: [cell.strip() for cell in cells] for name, *cells in rows}
 

@@ -1,4 +1,4 @@
-"""The functions of `import chimera as ch`; `docs/library.md` shows them.
+"""The functions of `import chimera as ch`; `docs/guide/library.md` shows them.
 
 layers    ch.layers.mixer, .norm, .ffn, .quant: layers for a training loop of one's own
 graft     ch.graft.liza, .save, .load: LiZAttention in a model of transformers

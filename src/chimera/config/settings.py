@@ -137,9 +137,9 @@ class Model:
 class Trainer:
     """Length and manner of training: Lightning's Trainer with the names of its arguments.
 
-    None leaves an argument at Lightning's default. `docs/trainer.md` lists all arguments, those
-    that another group sets, and those that enter the identity of a run. Shares of batches are
-    numbers with a point: 1 is one batch, 1.0 is all of them.
+    None leaves an argument at Lightning's default. `docs/reference/trainer.md` lists all
+    arguments, those that another group sets, and those that enter the identity of a run. Shares of
+    batches are numbers with a point: 1 is one batch, 1.0 is all of them.
 
     Args:
         max_steps: optimiser steps; may be null if max_epochs is set.

@@ -1,7 +1,7 @@
 """Make tables of all components from their YAML, docstrings and class attributes.
 
 `python train.py list` prints the tables; `python -m chimera.model.catalog` writes them into
-docs/zoo.md, and the names into README.md.
+docs/reference/zoo.md, and the names into README.md.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _in_brackets(doc: str) -> str:
 
 
 def markdown() -> str:
-    """Tables of docs/zoo.md, one per group."""
+    """Tables of docs/reference/zoo.md, one per group."""
     parts = []
     for group in GROUPS:
         heads = HEADS.get(group, PLAIN)
@@ -172,10 +172,10 @@ def names() -> str:
 
 
 def write() -> None:
-    """Write the tables between the marks of docs/zoo.md, the names between those of README.md."""
+    """Write the tables and names between the marks of docs/reference/zoo.md and README.md."""
     if CHECKOUT is None:
         raise UserError("an installed package has no README.md; write the tables in a checkout")
-    for name, content in (("docs/zoo.md", markdown()), ("README.md", names())):
+    for name, content in (("docs/reference/zoo.md", markdown()), ("README.md", names())):
         file = CHECKOUT / name
         text = file.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)

@@ -9,7 +9,7 @@ In half precision, layers norm, rotate and round x in float32 and cast the resul
 remain. The product casts grid points k·s to half: a share of 2⁻⁸ in bf16, up to half a step
 at the ends of an 8-bit grid (k = 127), 2⁻¹¹ in fp16. And x itself, where it is the result of a
 linear layer or of attention (inputs of `out` and `down`), was rounded by the same share before it
-came here. `docs/half-precision.md` has the share of changed codes.
+came here. `docs/dev/half-precision.md` has the share of changed codes.
 """
 
 from __future__ import annotations
