@@ -296,6 +296,32 @@ def claims_table(found: pd.DataFrame) -> str:
     ])  # fmt: skip
 
 
+def complete(path: str) -> bool:
+    """Whether a report at `medium` has all rows of a table."""
+    of = report(path)
+    rows = {row.name for row in load(path).rows}
+    return of is not None and of.scale == "medium" and rows <= set(of.rows.index)
+
+
+def not_run() -> pd.DataFrame:
+    """not_run.json without complete tables, in its order of worth: what, runs, why, command, hours.
+
+    A job has one core, so core-hours are runs × the mean seconds of a run like it, from a committed
+    report, × how many times longer a run is.
+    """
+    file = Path(__file__).with_name("not_run.json")
+    entries = json.loads(file.read_text(encoding="utf-8"))
+    found = pd.DataFrame([entry for entry in entries if not complete(entry["what"])])
+    hours = []
+    for entry in found.fillna({"times": 1}).itertuples():
+        paper, name, *row = str(entry.like).split("/")
+        known = report(f"{paper}/{name}")
+        assert known is not None, entry.like
+        seconds = known.rows.loc[row or [*known.rows.index], "seconds"].mean()
+        hours.append(float(entry.runs * seconds * entry.times / 3600))
+    return found.assign(hours=hours)
+
+
 def order(of: Report) -> str:
     """How many pairs of rows that the paper ranks have its order here."""
     sign = -1.0 if of.table.better == "lower" else 1.0

@@ -1,4 +1,4 @@
-"""The measured figures of the README: `make evidence` writes them, a test compares.
+"""Measured figures of the README, and what was not run: `make evidence` writes, a test compares.
 
 Text between `<!-- figures: <name> -->` and `<!-- end of figures -->` is written by the function of
 that name here.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pandas as pd
 from bootstrap import iqm, iqm_difference
 from budgets import budgets
-from evidence import PARTS, between, claims, claims_table, report, results
+from evidence import PARTS, between, claims, claims_table, not_run, report, results, table
 from small_tasks import mean, profiles, scores
 
 from chimera.paths import ROOT
@@ -20,6 +20,7 @@ from chimera.report import formatting
 from chimera.report.stats import spread
 
 FILE = ROOT / "README.md"
+PAPERS = ROOT / "docs" / "evidence" / "papers.md"
 #: The notebooks, from the README.
 PAGES = "notebooks/evidence"
 MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
@@ -123,14 +124,31 @@ def speed() -> str:
     )
 
 
+def left() -> str:
+    """The list of what was not run, and its sum."""
+    found = not_run()
+    lines = [
+        {
+            "what": f"`{one.what}`",
+            "runs": str(one.runs),
+            "core-hours": one.hours,
+            "why": one.why,
+            "command": f"`{one.command}`",
+        }
+        for one in found.itertuples()
+    ]
+    return f"{table(lines, '.1f')}\nTogether {found['hours'].sum():.0f} core-hours.\n"
+
+
 WRITERS: dict[str, Callable[[], str]] = {
     "claims": claim_lines,
+    "not_run": left,
     **{of.__name__: of for of in (titan_parts, convolution, main_job, speed)},
 }
 
 
 def written(text: str) -> str:
-    """The README with its figures written anew."""
+    """A page with its figures written anew."""
 
     def block(found: re.Match[str]) -> str:
         return found[1] + WRITERS[found[2]]().replace("](../../", "](") + found[3]
@@ -139,4 +157,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(written(FILE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (FILE, PAPERS):
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
