@@ -176,9 +176,9 @@ def evidence() -> dict[str, str | bytes]:
 
 
 def report(table: str) -> Path:
-    """The committed report of a table at the largest scale, if there is one."""
+    """The committed report of a table at the largest scale, or without runs, if there is one."""
     folder = ROOT / "experiments" / table / "results"
-    files = [folder / scale / "report.md" for scale in ("medium", "small")]
+    files = [folder / scale / "report.md" for scale in ("medium", "small", ".")]
     return next(filter(Path.is_file, files), files[-1])
 
 
@@ -192,6 +192,13 @@ def tables() -> dict[str, str]:
         done = "yes" if report(path).is_file() else ""
         index.append(f"| [`{path}`]({name}) | {table.title} | {len(table.rows)} | {done} |")
         pages[f"{TABLES}/{name}"] = _table(table)
+    for path in experiments.computed_tables():
+        name = f"{path.replace('/', '-')}.md"
+        file = report(path)
+        title = experiments.load_computed(path).title
+        index.append(f"| [`{path}`]({name}) | {title} | computed | {'yes' * file.is_file()} |")
+        text = file.read_text(encoding="utf-8") if file.is_file() else f"# {title}\n"
+        pages[f"{TABLES}/{name}"] = text
     return {**pages, f"{TABLES}/index.md": "\n".join(index) + "\n"}
 
 

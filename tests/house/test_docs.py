@@ -19,7 +19,7 @@ import pytest
 from chimera.cli.main import main
 from chimera.config.compose import compose, plain
 from chimera.config.groups import ZOO, groups
-from chimera.config.tables import load, tables
+from chimera.config.tables import computed_tables, load, load_computed, tables
 from chimera.errors import UserError
 from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir
@@ -66,7 +66,8 @@ def made(address: Path) -> bool:
     known |= {
         f"reference/cards/{group}-{name}" for group, names in groups().items() for name in names
     }
-    known |= {f"evidence/tables/{table.replace('/', '-')}" for table in tables()}
+    named = (*tables(), *computed_tables())
+    known |= {f"evidence/tables/{table.replace('/', '-')}" for table in named}
     return inside in known
 
 
@@ -99,7 +100,8 @@ def test_tests_that_a_page_names_are_there() -> None:
 def test_every_paper_that_a_table_names_is_explained() -> None:
     text = (DOCS / "evidence/papers.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\| ([A-Z]+) \|", text, re.M))
-    named = {name for path in tables() for name in re.findall(r"\b[A-Z]{4,}\b", load(path).source)}
+    sources = [*map(load, tables()), *map(load_computed, computed_tables())]
+    named = {name for table in sources for name in re.findall(r"\b[A-Z]{4,}\b", table.source)}
     assert named - {"SPEC"} == explained
 
 
@@ -293,7 +295,7 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     cards = {file.stem for file in (tmp_path / "reference/cards").glob("*.html")} - {"index"}
     assert cards == {f"{group}-{name}" for group in ZOO for name in groups()[group]}
     pages = {file.stem for file in (tmp_path / "evidence/tables").glob("*.html")} - {"index"}
-    assert pages == {table.replace("/", "-") for table in tables()}
+    assert pages == {table.replace("/", "-") for table in (*tables(), *computed_tables())}
     assert "times of tables" not in (tmp_path / "guide/scales.html").read_text(encoding="utf-8")
     assert "chimera.contract.Mixer" in (tmp_path / "reference/api.html").read_text(encoding="utf-8")
     for page in tmp_path.rglob("*.html"):

@@ -156,15 +156,44 @@ def _show(overrides: list[str]) -> int:
 
 
 def _table(arguments: list[str]) -> int:
-    """Train a table's unfinished rows and write its report."""
-    from chimera.config.tables import load, tables
+    """Train a table's unfinished rows and write its report; or compute a table without runs."""
+    from chimera.config.tables import computed_tables, load, tables
 
+    known = [*tables(), *computed_tables()]
     if not arguments or "=" in arguments[0]:
-        raise UserError(f"name a table, as in chimera table {tables()[0]}: {', '.join(tables())}")
+        raise UserError(f"name a table, as in chimera table {known[0]}: {', '.join(known)}")
+    if arguments[0] in computed_tables():
+        return _compute(*arguments)
     from chimera.sweep.run_sweep import sweep
 
     table = load(arguments[0])
     return sweep([f"+{table.paper}={table.name}", *arguments[1:]])
+
+
+def _compute(name: str, *arguments: str) -> int:
+    """Compute a table without runs.
+
+    Args:
+        name: of the table.
+        arguments: of its module. Those of a sweep, which `make table` gives, change nothing.
+
+    Raises:
+        UserError: its module is not there.
+    """
+    from pkgutil import resolve_name
+
+    from chimera.config.tables import load_computed
+
+    module = load_computed(name).computed
+    try:
+        main = resolve_name(f"{module}:main")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{name}: table.computed={module} has no main: {error}") from error
+    of_sweep = [word for word in arguments if word.partition("=")[0] in OF_SWEEP]
+    if of_sweep:
+        print(f"note: {name} is computed without runs, so {' '.join(of_sweep)} changes nothing")
+    main([word for word in arguments if word not in of_sweep])
+    return 0
 
 
 def _list(arguments: list[str]) -> int:
@@ -272,6 +301,8 @@ def _complete(words: Sequence[str]) -> int:
     return 0
 
 
+#: Keys of a sweep's arguments.
+OF_SWEEP = ("scale", "seed", "workers")
 #: First words of a command line that name another command, whose arguments follow.
 WORDS = {"list": _list, "show": _show, "table": _table}
 

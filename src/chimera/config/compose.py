@@ -185,6 +185,8 @@ def _table(options: Mapping[str, str], node: Any) -> dict[str, Any] | None:
     if not chosen:
         return None
     paper, table = chosen[0]
+    if f"{paper}/{table}" not in groups():
+        tables.load(f"{paper}/{table}")  # says that it has no rows
     raise UserError(
         f"+{paper}={table} is a table; run all its rows with {command_name('train')} -m"
         f" +{paper}={table}, or one with +{paper}/{table}=<row>:"

@@ -5,6 +5,8 @@ experiments/<paper>/<table>/<row>.yaml   a row: overrides only; its first commen
 experiments/<paper>/<table>.csv          numbers printed in the paper
 experiments/<paper>/<table>.rates.csv    what each row reached at several learning rates, by scale
 
+A table without rows is computed by a module that it names, without runs (`chimera.tables`).
+
 `chimera rates` writes the last from finished runs, on seeds of their own; a row trains at the rate
 that is best there. Does not import torch.
 """
@@ -28,6 +30,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from chimera.config.groups import contents, find, groups, is_part, roots
 from chimera.config.schema import check_value
 from chimera.errors import UserError, nearest, one_line, unknown
+from chimera.program import command_name
 from chimera.safe_io import read_text
 
 #: Prefix of a reference to a row of a table.
@@ -144,6 +147,23 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Computed:
+    """A table of a paper that a program computes, without runs.
+
+    Args:
+        table: `<paper>/<table>`.
+        title, source, note: as of a table of runs.
+        computed: module whose function `main(arguments)` prints and writes it.
+    """
+
+    table: str
+    title: str
+    source: str
+    computed: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class RowRun:
     """One run of a table: its row, its seed, its overrides."""
 
@@ -153,9 +173,34 @@ class RowRun:
 
 
 def tables() -> list[str]:
-    """Names of all tables, as `<paper>/<table>`, sorted."""
+    """Names of all tables of runs, as `<paper>/<table>`, sorted."""
+    return [name for name in _named() if name in groups()]
+
+
+def computed_tables() -> list[str]:
+    """Names of all tables that are computed without runs, sorted."""
+    return [name for name in _named() if name not in groups()]
+
+
+def _named() -> list[str]:
     papers = [group for group in groups() if "/" not in group and not is_part(group)]
     return sorted(f"{paper}/{table}" for paper in papers for table in groups()[paper])
+
+
+def load_computed(name: str) -> Computed:
+    """Read the computed table `<paper>/<table>`.
+
+    Raises:
+        UserError: there is none, or its file is wrong.
+    """
+    file = find(name)
+    node = _node(file)
+    if "computed" not in node:
+        raise UserError(f"{file} has neither rows in {file.with_suffix('')}/ nor table.computed")
+    hints = get_type_hints(Computed)
+    del hints["table"]
+    _check(file, node, hints, Computed)
+    return Computed(name, **node)
 
 
 def load(name: str) -> Table:
@@ -164,8 +209,11 @@ def load(name: str) -> Table:
     Raises:
         UserError: no such table, the message names the nearest; or not as many rows as it says.
     """
+    if name in computed_tables():
+        load_computed(name)
+        raise UserError(f"{name} is computed, without runs: {command_name('table')} {name}")
     if name not in tables():
-        raise unknown("table", name, tables())
+        raise unknown("table", name, [*tables(), *computed_tables()])
     paper, _, table = name.partition("/")
     file = find(name)
     names = groups().get(name, [])
@@ -189,21 +237,32 @@ def _settings(file: Path, names: Sequence[str]) -> dict[str, Any]:
         file: of the table.
         names: of its rows.
     """
-    node = contents(file).get("table")
-    if not isinstance(node, dict):
-        raise UserError(f"{file} holds no mapping table:")
+    node = _node(file)
     hints = get_type_hints(Table) | {"also": list[str], "rows": int}
     for key in ("paper", "name", "published", "whole"):
         del hints[key]
-    check_value(f"{file}: table", node, hints)
-    for field in fields(Table):
-        if field.name in hints and field.name not in (*node, "rows") and field.default is MISSING:
-            raise UserError(f"{file}: table.{field.name} is missing")
+    _check(file, node, hints, Table)
     if node["reference"] not in names:
         raise unknown(f"{file}: table.reference", node["reference"], names)
     if (count := node.pop("rows", len(names))) != len(names):
         raise UserError(f"{file} says rows: {count}, and {file.with_suffix('')} has {len(names)}")
     return node | {"also": tuple(node.get("also", ()))}
+
+
+def _node(file: Path) -> dict[str, Any]:
+    """The mapping `table` of a file."""
+    node = contents(file).get("table")
+    if not isinstance(node, dict):
+        raise UserError(f"{file} holds no mapping table:")
+    return node
+
+
+def _check(file: Path, node: dict[str, Any], hints: dict[str, Any], kind: type) -> None:
+    """Check that a mapping has the keys of a dataclass that `hints` names, and no others."""
+    check_value(f"{file}: table", node, hints)
+    for field in fields(kind):
+        if field.name in hints and field.name not in (*node, "rows") and field.default is MISSING:
+            raise UserError(f"{file}: table.{field.name} is missing")
 
 
 def variables(table: Table) -> list[str]:
@@ -269,6 +328,8 @@ def listing(width: int | None = None) -> str:
         better = "low" if table.better == "lower" else "high"
         lines.append(f"{table.path:<24} {table.title} ({table.source}; {table.metric}, {better})")
         lines.append(f"{'':<24} {', '.join(row.name for row in table.rows)}")
+    for one in map(load_computed, computed_tables()):
+        lines.append(f"{one.table:<24} {one.title} ({one.source}; computed without runs)")
     if width is not None:
         lines = [part for line in lines for part in wrap(line, width, subsequent_indent=" " * 25)]
     return "\n".join(lines)

@@ -1,19 +1,20 @@
-"""Compare proximal and SGD-L1 updates of sparse gates (SAIDL Tables 8 and 9, Figure 9).
+"""Compare proximal and SGD-L1 updates of sparse gates (SAIDL Tables 8 and 9, Figure 9, 3.6).
 
     min_g ½‖A g − b‖² + λ‖g‖₁
 
-    python -m chimera.tables.gates [to=<folder>]
+    chimera table saidl/gates [to=<folder>]
 
 Table 8 and Figure 9 have no task gradient: A and b are zero. 8 gates start at 1, η = 0.1, λ = 0.15,
 200 steps. Each proximal step subtracts ηλ = 0.015 from every gate, so all gates are zero after
 ⌈1/0.015⌉ = 67 steps. The subgradient step oscillates about zero for ever.
 
+3.6 asks whether sign(0) matters (SPEC E15). With η = λ = 1/8 a step is 1/64 without rounding, so
+gates that start at 1 are exactly 0 after 64 steps: with sign(0) = 0 they stay there, with ±1 they
+leave by ηλ and come back at every second step. Gates that start elsewhere never land on 0, and
+sign(0) is not used.
+
 Table 9 is a LASSO problem: A [20 10] normal, b = A g_true, 5 of 10 in g_true are zero, λ = 0.1,
-η = 0.01, 500 steps from a normal g. The paper states neither a seed nor the size of g_true: here
-|g_true| is in [0.5, 1] where it is not zero. The number of zeros of the minimiser depends on A. The
-table uses the first seed whose minimiser has all five zeros, as in the paper. The zeros of ten
-seeds are printed below it: the proximal update has the zeros of the minimiser in all of them,
-whether 3, 4 or 5.
+η = 0.01, 500 steps from a normal g.
 
 Each update is computed twice: by the adapter's gate under torch's SGD and autograd, and by the
 formulas in NumPy, which share no code with it.
@@ -21,25 +22,35 @@ formulas in NumPy, which share no code with it.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from chimera.adapter.sora import Gate
+from chimera.adapter.sora import Gate, SignAtZero
 from chimera.config.arguments import read
-from chimera.report.formatting import show_grid
-from chimera.safe_io import replacing
-from chimera.tables import run
+from chimera.tables import Grid, Options, publish, run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 Update = Literal["proximal", "sgd_l1"]
 UPDATES: tuple[Update, ...] = ("proximal", "sgd_l1")
+#: Updates of 3.6, with the values of sign(0); the proximal update has no use for it.
+CONVENTIONS: dict[str, tuple[Update, SignAtZero | None]] = {
+    "proximal": ("proximal", None),
+    "sgd_l1, sign(0) = 0": ("sgd_l1", None),
+    "sgd_l1, sign(0) = 1": ("sgd_l1", 1),
+    "sgd_l1, sign(0) = −1": ("sgd_l1", -1),
+}
+#: What the paper prints: step at which all gates are zero, gates left; zeros of the LASSO problem.
+TABLE_8 = {"proximal": "67, 0", "sgd_l1": "never, 8"}
+TABLE_9 = {"proximal": "5", "sgd_l1": "0"}
 #: Of the LASSO problem: rows and columns of A, zeros of g_true.
 N = 20
 D = 10
@@ -47,18 +58,8 @@ ZEROS = 5
 #: Seeds whose zeros are counted, and the one that the table shows.
 SEEDS = 10
 SHOWN = 2
-USAGE = "python -m chimera.tables.gates [to=<folder>]"
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line.
-
-    Args:
-        to: folder for the tables' files; None: only print the tables.
-    """
-
-    to: Path | None = None
+TABLE = "saidl/gates"
+USAGE = f"chimera table {TABLE} [to=<folder>]"
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,10 @@ class Problem:
         return int(((g == 0) & (self.truth == 0)).sum())
 
 
-def without_task(start: Array) -> Problem:
+def without_task(start: Array, lr: float = 0.1, l1: float = 0.15) -> Problem:
     """The problem of Table 8: gates [d] that only the penalty moves."""
     d = len(start)
-    return Problem(np.zeros((1, d)), np.zeros(1), start, 0.1, 0.15, 200, np.zeros(d))
+    return Problem(np.zeros((1, d)), np.zeros(1), start, lr, l1, 200, np.zeros(d))
 
 
 def lasso(seed: int) -> Problem:
@@ -104,7 +105,7 @@ def lasso(seed: int) -> Problem:
     return Problem(A, A @ truth, random.normal(size=D), 0.01, 0.1, 500, truth)
 
 
-def by_numpy(p: Problem, update: Update) -> Array:
+def by_numpy(p: Problem, update: Update, sign_at_zero: SignAtZero | None = None) -> Array:
     """g before and after each step [steps + 1, d], by the formulas."""
     path = [p.start]
     for _ in range(p.steps):
@@ -114,16 +115,20 @@ def by_numpy(p: Problem, update: Update) -> Array:
             z = g - p.lr * gradient
             path.append(np.sign(z) * np.maximum(np.abs(z) - p.lr * p.l1, 0.0))
         else:
-            path.append(g - p.lr * (gradient + p.l1 * np.sign(g)))
+            sign = np.where(g == 0, sign_at_zero or 0, np.sign(g))
+            path.append(g - p.lr * (gradient + p.l1 * sign))
     return np.stack(path)
 
 
-def by_torch(p: Problem, update: Update) -> Array:
+def by_torch(p: Problem, update: Update, sign_at_zero: SignAtZero | None = None) -> Array:
     """g before and after each step [steps + 1, d], by an adapter's gate, SGD and autograd."""
     A = torch.from_numpy(p.A)
     b = torch.from_numpy(p.b)
     start = torch.from_numpy(p.start.copy())
-    gate = Gate(start, update=update, threshold="lr_lambda", l1=p.l1, xi=0.0, penalty=0.0)
+    gate = Gate(
+        start, update=update, threshold="lr_lambda", l1=p.l1, xi=0.0, penalty=0.0,
+        sign_at_zero=sign_at_zero,
+    )  # fmt: skip
     optimizer = torch.optim.SGD(gate.parameters(), lr=p.lr)
     path = [p.start]
     for _ in range(p.steps):
@@ -142,61 +147,142 @@ def first_all_zero(path: Array) -> int | None:
     return int(all_zero[0]) if len(all_zero) else None
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print both tables; write them to `to=` if given."""
-    to = read(Options, arguments, USAGE).to
-    still = without_task(np.ones(8))
-    rows = []
-    paths = {update: by_torch(still, update) for update in UPDATES}
-    for update, path in paths.items():
-        gap = np.abs(path - by_numpy(still, update)).max()
-        step = first_all_zero(path)
-        left = f"{np.count_nonzero(path[-1])} of {len(still.start)}"
-        rows.append((update, "never" if step is None else str(step), left, f"{gap:.1e}"))
-    head: tuple[str, ...] = ("update", "all zero at step", "gates left", "max |numpy − torch|")
-    show_grid(
-        f"r={len(still.start)}, lr={still.lr}, λ={still.l1}, {still.steps} steps", head, (), rows
-    )
+def step_by_step(p: Problem) -> Grid:
+    """Table 8: when the gates are zero."""
+    body = []
+    for update in UPDATES:
+        path = by_torch(p, update)
+        gap = np.abs(path - by_numpy(p, update)).max()
+        left = str(np.count_nonzero(path[-1]))
+        step = _step(path)
+        body.append([update, step, left, _size(path[-1]), f"{gap:.0e}", TABLE_8[update]])
+    head = ["update", "all zero at step", "gates left", "largest gate left", "max |numpy − torch|"]
+    title = f"Table 8: r = {len(p.start)}, η = {p.lr}, λ = {p.l1}, {p.steps} steps"
+    return Grid("gates", title, [*head, "paper"], body)
 
-    p = lasso(SHOWN)
-    found = []
+
+def at_zero(p: Problem, elsewhere: Problem) -> Grid:
+    """3.6: what sign(0) changes for gates that land on zero, and for gates that do not.
+
+    Args:
+        p: whose gates start at a multiple of ηλ.
+        elsewhere: whose gates do not.
+    """
+    body = []
+    for name, (update, sign) in CONVENTIONS.items():
+        path = by_torch(p, update, sign)
+        landed = first_all_zero(path)
+        later = path[(landed or 0) + 1 :]
+        at_rest = int((later == 0).all(axis=1).sum())
+        moved = np.abs(by_torch(elsewhere, update, sign) - by_torch(elsewhere, update)).max()
+        body.append(
+            [name, _step(path), _size(later[0]), f"{at_rest} of {len(later)}", f"{moved:g}"]
+        )
+    head = ["update", "all zero at step", "largest gate at the next", "later steps with all zero"]
+    head += ["change by sign(0), other gates"]
+    title = f"Section 3.6: gates from 1, η = λ = {p.lr}, {p.steps} steps; other gates: from N(0, 1)"
+    return Grid("sign_at_zero", title, head, body)
+
+
+def solutions(p: Problem) -> Grid:
+    """Table 9: exact zeros and the loss, by both implementations."""
+    body = []
     for update in UPDATES:
         reference = by_numpy(p, update)[-1]
         for name, g in (("NumPy", reference), ("torch", by_torch(p, update)[-1])):
-            gap = "ref" if g is reference else f"{np.abs(g - reference).max():.2e}"
-            exact = int((g == 0).sum())
-            near = int((np.abs(g) < 1e-6).sum())
-            found.append((update, name, str(exact), str(near), f"{p.loss(g):.4e}", gap))
-    head = ("update", "by", "exact zeros", "|g| < 1e-6", "loss", "‖numpy − torch‖∞")
-    title = f"n={N}, d={D}, λ={p.l1}, η={p.lr}, {p.steps} steps, seed {SHOWN}"
-    show_grid(title, head, (), found)
-    for update in UPDATES:
-        counts = [q.zeros_found(by_torch(q, update)[-1]) for q in map(lasso, range(SEEDS))]
-        print(f"{update}: zeros found, of {ZEROS}, for seeds 0 to {SEEDS - 1}: {counts}")
-    if to:
-        to.mkdir(parents=True, exist_ok=True)
-        largest = {update: np.abs(path).max(axis=1) for update, path in paths.items()}
-        steps = zip(range(still.steps + 1), *largest.values(), strict=True)
-        for name, lines in (("lasso", [head, *found]), ("gates", [("step", *UPDATES), *steps])):
-            with replacing(to / f"{name}.csv") as new, new.open("w", newline="") as file:
-                csv.writer(file).writerows(lines)
-        draw(largest, to / "gates.png")
+            gap = "ref" if g is reference else f"{np.abs(g - reference).max():.0e}"
+            zeros = (int((g == 0).sum()), int((np.abs(g) < 1e-6).sum()))
+            body.append([update, name, *map(str, zeros), f"{p.loss(g):.4e}", gap, TABLE_9[update]])
+    head = ["update", "by", "exact zeros", "|g| < 1e-6", "loss", "‖numpy − torch‖∞", "zeros, paper"]
+    title = f"Table 9: n = {N}, d = {D}, λ = {p.l1}, η = {p.lr}, {p.steps} steps, seed {SHOWN}"
+    return Grid("lasso", title, head, body)
 
 
-def draw(largest: dict[Update, Array], file: Path) -> None:
-    """Draw the largest gate against steps (SAIDL Figure 9)."""
+def by_seed() -> Grid:
+    """Zeros of g_true that are exactly zero, for several problems."""
+    problems = [lasso(seed) for seed in range(SEEDS)]
+    body = [
+        [update, *(str(p.zeros_found(by_torch(p, update)[-1])) for p in problems)]
+        for update in UPDATES
+    ]
+    title = f"Exact zeros by seed, of {ZEROS}"
+    return Grid("lasso_seeds", title, ["update", *map(str, range(SEEDS))], body)
+
+
+def _step(path: Array) -> str:
+    step = first_all_zero(path)
+    return "never" if step is None else str(step)
+
+
+def _size(g: Array) -> str:
+    return f"{np.abs(g).max():.4g}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print and write the tables and figures."""
+    to = read(Options, arguments, USAGE).to
+    paper = without_task(np.ones(8))
+    landing = without_task(np.ones(8), 0.125, 0.125)
+    elsewhere = without_task(np.random.default_rng(0).normal(size=8), 0.125, 0.125)
+    shown = lasso(SHOWN)
+    grids = [step_by_step(paper), at_zero(landing, elsewhere), solutions(shown), by_seed()]
+    publish(TABLE, grids, {"gates": draw(paper, landing), "lasso": draw_lasso(shown)}, to)
+
+
+def draw(paper: Problem, landing: Problem) -> Figure:
+    """The largest gate against steps: Figure 9, and 3.6 around the step at which gates land."""
     from chimera.report import style
 
-    figure = style.empty(7, 4)
-    axis = figure.subplots()
-    for name, gates in largest.items():
-        axis.plot(gates, label=name)
-    axis.set_yscale("symlog", linthresh=1e-3)
-    axis.set_xlabel("step")
-    axis.set_ylabel("largest |gate|")
-    axis.legend(frameon=False)
-    style.tidy(axis)
-    style.save(figure, file, ["png"])
+    figure = style.empty(11, 4)
+    left, right = figure.subplots(1, 2)
+    for number, update in enumerate(UPDATES):
+        _line(left, np.abs(by_torch(paper, update)).max(axis=1), number, update)
+    left.set_yscale("symlog", linthresh=1e-3)
+    left.set_title("Figure 9: gates from 1, ηλ = 0.015", fontsize=10)
+    left.set_ylabel("largest |gate|")
+    for number, (name, (update, sign)) in enumerate(CONVENTIONS.items()):
+        _line(right, by_torch(landing, update, sign)[:, 0], number, name)
+    right.set_xlim(58, 78)
+    right.set_ylim(-0.03, 0.1)
+    right.set_title("Section 3.6: gates from 1, ηλ = 1/64", fontsize=10)
+    right.set_ylabel("gate")
+    return _finished(figure)
+
+
+def draw_lasso(p: Problem) -> Figure:
+    """Table 9: distance of the loss to the lowest one, and the gates that should be zero."""
+    from chimera.report import style
+
+    figure = style.empty(11, 4)
+    left, right = figure.subplots(1, 2)
+    paths = {update: by_torch(p, update) for update in UPDATES}
+    lowest = min(p.loss(g) for path in paths.values() for g in path)
+    for number, (update, path) in enumerate(paths.items()):
+        _line(left, np.array([p.loss(g) - lowest for g in path]), number, update)
+        _line(right, np.abs(path[:, p.truth == 0]).max(axis=1), number, update)
+    left.set_yscale("log")
+    left.set_ylim(bottom=1e-12)  # rounding below
+    left.set_ylabel("loss − lowest loss")
+    right.set_yscale("symlog", linthresh=1e-6)
+    right.set_ylabel("largest |g| where g_true = 0")
+    figure.suptitle("Table 9: LASSO", fontsize=11)
+    return _finished(figure)
+
+
+def _line(axis: Axes, values: Array, number: int, label: str) -> None:
+    from chimera.report import style
+
+    axis.plot(values, label=label, linewidth=1.4, **(style.line(number) | {"marker": ""}))
+
+
+def _finished(figure: Figure) -> Figure:
+    from chimera.report import style
+
+    for axis in figure.axes:
+        axis.set_xlabel("step")
+        axis.legend(frameon=False, fontsize=8.5)
+        style.tidy(axis)
+    return figure
 
 
 if __name__ == "__main__":
