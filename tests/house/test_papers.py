@@ -19,6 +19,7 @@ from tools.execute_evidence import FOLDER
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.tables import tables
+from chimera.paths import ROOT
 from chimera.report.stats import paired
 from tests.house.test_docs import DOCS
 
@@ -43,6 +44,8 @@ PARTS = {
 }
 PAIR = r"`(\w+)` ([<>=]) (`\w+`(?:, `\w+`)*)"
 REPORT = re.compile(r"\]\([./]*experiments/([\w/]+)/results/(\w+)/report\.md\)")
+#: A link to a test, by its name.
+TEST = re.compile(r"\[([\w ]+)\]\(\.\./\.\./(tests/[\w/]+\.py)\)")
 STATES = ("reproduced", "contradicted", "open", "not run")
 
 
@@ -84,7 +87,7 @@ def test_every_row_has_four_cells_and_a_state() -> None:
     assert len(ROWS) > 100
     for section, place, said, command, state in ROWS:
         assert said, (section, place)
-        assert "`" in command, (section, place)
+        assert "`" in command or TEST.search(command), (section, place)
         words = set(re.findall(r"\*\*([^*]+)\*\*", state))
         assert words <= {*STATES}, (section, place)
         assert words or re.search(r"\bours\b|offered|E\d", state), (section, place)
@@ -152,6 +155,14 @@ def test_what_was_not_run_has_its_cost() -> None:
     assert {*left.index} == {*named}
     unfinished = {path for path in tables() if not evidence.complete(path)}
     assert unfinished - {*left.index} == {"ours/small_tasks"}  # of no scale
+
+
+def test_tests_have_the_names_of_their_links() -> None:
+    linked = [(name, file) for name, file in TEST.findall(TEXT) if name != "all forms"]
+    assert len(linked) > 40
+    for name, file in linked:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        assert f"\ndef test_{name.replace(' ', '_')}(" in source, (name, file)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
