@@ -18,7 +18,7 @@ from tools.execute_evidence import FOLDER
 
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
-from chimera.config.tables import tables
+from chimera.config.tables import computed_tables, tables
 from chimera.paths import ROOT
 from chimera.report.stats import paired
 from tests.house.test_docs import DOCS
@@ -94,7 +94,8 @@ def test_every_row_has_four_cells_and_a_state() -> None:
 
 
 def test_every_table_of_experiments_is_named() -> None:
-    assert {*tables()} == {*re.findall(r"make table T=([\w/]+)", TEXT)}
+    named = {*re.findall(r"(?:make table T=|chimera table )([\w/]+)", TEXT)}
+    assert {*tables(), *computed_tables()} == named
 
 
 def claimed(cell: str) -> list[tuple[str, str, str, str]]:
@@ -171,6 +172,8 @@ def test_a_command_composes(line: str) -> None:
     if words[0] == "make":
         assert words[1] == "table"
         assert words[2].removeprefix("T=") in tables()
+    elif words[0] == "table":
+        assert words[1] in computed_tables()
     elif words[0] == "list":
         assert {words[1]} & {*groups(), *itertools.chain(*groups().values())}
     elif words[0] == "-m" and words[1].startswith("+"):
