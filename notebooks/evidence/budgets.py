@@ -23,7 +23,7 @@ from chimera.report import formatting
 TABLES = {
     "saidl/attention": (1000, 100, 4.393e12, 51.44, range(3)),
     "saidl/hybrids": (3000, 101, 1.31743e13, 170.55, range(5)),
-    "titan/ablations": (1000, 100, 2.40463e13, 352.76, range(3)),
+    "titan/ablations_first": (1000, 100, 2.40463e13, 352.76, range(3)),
     "titan/baselines": (1000, 300, 2.40463e13, 351.2, range(3)),
 }
 

@@ -28,7 +28,7 @@ Lines: TypeAlias = Sequence[Mapping[str, Any]] | pd.DataFrame
 RESULTS = ROOT / "benchmarks" / "results"
 #: Scales of committed reports; the first that a table has is shown.
 SCALES = ("paper", "medium", "small")
-#: Rows of titan/ablations that lack a part: the part, and what they have in its place.
+#: Rows of titan/ablations_first that lack a part: the part, and what they have in its place.
 PARTS = {
     "dense_ffn": ("four experts (two active)", "one"),
     "single_mixer": ("six mixers of four kinds", "attention in every layer"),

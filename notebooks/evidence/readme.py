@@ -38,7 +38,7 @@ def claim_lines() -> str:
 
 def titan_parts() -> str:
     """TITAN's parts in one sentence, and TITAN beside a plain encoder."""
-    of, at = report("titan/ablations"), budgets("titan/ablations")
+    of, at = report("titan/ablations_first"), budgets("titan/ablations_first")
     beside, others = report("titan/baselines"), budgets("titan/baselines")
     assert of is not None
     assert beside is not None
@@ -49,7 +49,7 @@ def titan_parts() -> str:
         cheaper = flops["full"] / flops[row] >= 1.1
         equal = f" (at equal FLOPs {at.ratio('FLOPs', 'full', row)})" if cheaper else ""
         said[found.value] = f"{part} in place of {instead} {found}{equal}"
-    pair = "titan_bert_ultra", "transformer_rope"
+    pair = "titan_first", "transformer_rope"
     times = beside.rows["flops"][pair[0]] / beside.rows["flops"][pair[1]]
     equal = ", ".join(f"{others.ratio(e, *pair)} at equal {e}" for e in ("FLOPs", "seconds"))
     return (

@@ -198,6 +198,7 @@ class Position(nn.Module):
     """
 
     component: ClassVar[str] = "position"
+    in_mixer: bool = False  # whether its parameters count as the mixer's, in optim.rates
     provides: ClassVar[frozenset[Hook]] = frozenset()
     max_positions: int | None = None  # largest number of positions; None for any
 

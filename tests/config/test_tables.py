@@ -112,9 +112,9 @@ def test_equal_rows_of_several_tables_are_one_run() -> None:
 
     full = ["main=bitnet_qdyt_base", "hadamard=all", "norms=qdyt", "ste=lsq", "ffn=swiglu"]
     assert len({of(f"bitnet_qdyt/{row}") for row in full}) == 1
-    stable = ["ablations=full", "pattern=stable", "config=titan_bert_ultra"]
+    stable = ["ablations_first=full", "pattern=stable", "baselines=titan_first"]
     assert len({of(f"titan/{row}") for row in stable}) == 1
-    assert of("titan/ablations=single_mixer") == of("titan/pattern=titan_attention")
+    assert of("titan/ablations_first=single_mixer") == of("titan/pattern=titan_attention")
 
 
 def test_presets_have_the_published_configuration() -> None:

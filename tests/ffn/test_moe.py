@@ -57,13 +57,16 @@ def test_sparse_equals_dense(experts: int, top_k: int) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("of", ["tokens", "choices"])
 @pytest.mark.parametrize("factor", [None, 0.5, 1.25, 4.0])
-def test_capacity_is_that_of_the_naive_form(causal: bool, factor: float | None) -> None:
-    moe, x = build(causal, capacity_factor=factor).train(), rows(2, 13)
+def test_capacity_is_that_of_the_naive_form(causal: bool, of: str, factor: float | None) -> None:
+    moe = build(causal, capacity_factor=factor, capacity_of=of).train()
+    x = rows(2, 13)
     out = moe(x, ctx(tokens=13))
     experts = [lambda r, e=e: e(r[None, None], ctx(tokens=1)).y[0, 0] for e in moe.experts]
+    per_token = factor and factor * (2 if of == "choices" else 1)
     y, served = reference.moe(
-        x.flatten(0, 1), moe.router.weight, experts, 2, factor, in_order=causal
+        x.flatten(0, 1), moe.router.weight, experts, 2, per_token, in_order=causal
     )
     close(out.y.flatten(0, 1), y)
     close(float(out.stats["drop_rate"]), pytest.approx(1 - sum(served) / 52, abs=1e-6))
@@ -81,9 +84,9 @@ def even(choices: int, **options: Any) -> Out:
 
 
 def test_the_papers_capacity_drops_even_routing_and_choices_does_not() -> None:
-    """Eq. 45 counts tokens, but each token has two choices."""
-    assert float(even(64).stats["drop_rate"]) == 0.375
-    assert float(even(64, capacity_of="choices").stats["drop_rate"]) == 0.0
+    """Eq. 45 counts tokens, but each token has two choices (SPEC E10)."""
+    assert float(even(64, capacity_of="tokens").stats["drop_rate"]) == 0.375
+    assert float(even(64).stats["drop_rate"]) == 0.0
 
 
 def test_nothing_is_dropped_in_evaluation() -> None:

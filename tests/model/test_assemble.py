@@ -17,6 +17,7 @@ from chimera.errors import UserError
 from chimera.model.assemble import Choices, build_model, choose
 from chimera.model.language import LanguageModel
 from chimera.model.restore import read, restore
+from tests.kit import close
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,24 @@ def test_a_quantised_head_that_is_a_plain_table_is_refused() -> None:
     build_model(replace(tied, tie_head=False), choose(config), vocab_size=8, causal=True)
     config["quant"]["embedding"] = True
     build_model(tied, choose(config), vocab_size=8, causal=True)
+
+
+def test_a_tied_quantised_head_is_a_bitlinear_of_the_table() -> None:
+    """SPEC E11; TITAN eq. 16, Algorithm 3: RMSNorm, 8-bit inputs, ternary table."""
+    config = zoo.config(quant="bitnet158")
+    config["quant"] |= {"head": True, "embedding": True}
+    shape = replace(zoo.TINY, tie_head=True, head_transform=False)
+    head = build_model(shape, choose(config), vocab_size=8, causal=False).double().head
+    x = torch.randn(5, zoo.TINY.dim, dtype=torch.float64)
+    normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    step = normed.abs().amax(-1, keepdim=True) / 127
+    weight = head.table.__self__.weight.detach()  # type: ignore[union-attr]
+    scale = weight.abs().mean()
+    ternary = (weight / scale).round().clamp(-1, 1) * scale
+    close(head(x), (normed / step).round() * step @ ternary.T + head.bias, 1e-5)
+    config["quant"]["head"] = False
+    plain = build_model(shape, choose(config), vocab_size=8, causal=False).head
+    assert plain.inputs is None
 
 
 class Reads(Mixer):

@@ -13,11 +13,13 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
+from chimera.api.library import build
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
 from chimera.config.hydra_calls import make
 from chimera.config.tables import load
 from chimera.model.assemble import build_model, choose
+from chimera.optim.optimizer import components
 from chimera.tables.parameters import PARTS, count, main, published
 
 GPT2 = 50257
@@ -171,6 +173,22 @@ def test_modernbert_is_the_published_checkpoint() -> None:
 def test_the_preset_has_table_1s_parameters() -> None:
     body = 6 * (4 * 256**2 + 2 * 256 * 1024 + 1024 + 256 + 4 * 256) + 2 * 256
     assert parameters(GPT2, "preset=saidl_gpt") == GPT2 * 256 + 2048 * 256 + body == 18_123_008
+
+
+def test_every_parameter_of_titan_has_an_effect_and_the_rate_of_its_mixer() -> None:
+    words = ("preset=titan_bert_ultra", "scale=smoke", "quant=none", "ffn.capacity_factor=null")
+    model = build(*words, vocab_size=64)
+    with torch.no_grad():  # at the start, layers behind a residual of 0 have no gradient
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.train()(torch.randint(4, 60, (2, 24))).logits.logsumexp(-1).sum().backward()
+    owner = components(model)
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    idle = [n for n, p in trained.items() if p.grad is None or not p.grad.abs().max() > 1e-7]
+    assert not idle
+    radii = {n: owner[n] for n in owner if n.endswith("log_radius")}
+    assert set(radii.values()) == {"retnet", "attention", "ode"}
+    assert {n for n in radii if radii[n] == "retnet"} == {*owner} - {*trained}
 
 
 @pytest.mark.parametrize("row", [row.name for row in load("saidl/hybrids").rows])

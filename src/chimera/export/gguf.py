@@ -293,6 +293,8 @@ def _head(head: Head) -> GGUF:
             "model.head_transform=true puts a layer and biases before the logits, which llama.cpp"
             " does not know; train with model.head_transform=false"
         )
+    if head.inputs is not None:
+        raise NotInGGUF("quant", "head=true, whose inputs llama.cpp does not quantise")
     if head.output is None:
         return GGUF()
     apart = GGUF(needs={"a head with a table of its own": frozenset({"llama", "arcee"})})

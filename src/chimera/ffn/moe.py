@@ -2,16 +2,17 @@
 
     g(x) = softmax(W_g x)                        router in float32, no bias       (eq. 38)
     y    = Σ_{i in top-k} ḡᵢ Eᵢ(x),   ḡᵢ = gᵢ / Σ_{j in top-k} gⱼ                 (eq. 39, 40)
-    C    = ⌈CF · T / N⌉ rows per expert; y = 0 for dropped rows                  (eq. 45)
+    C    = ⌈CF · kT / N⌉ rows per expert; y = 0 for dropped rows          (eq. 45, SPEC E10)
 
 T is the number of real tokens that this process has; padding is not routed and has y = 0. One sort
 groups choices by expert. Each expert runs on its rows only: k·T rows in total, for any N. The
 numbers of rows are fetched from the device once per layer, which also breaks the graph of
 torch.compile.
 
-Eq. 45 counts tokens, but each token has k = 2 choices: even a perfectly even router drops
-1 − 1.25/2 = 37.5 % of the choices. `capacity_of: choices` is ⌈CF · kT / N⌉, as in GShard; an even
-router then drops none. Encoders assign all first choices before second choices. Decoders assign
+Eq. 45 itself has C = ⌈CF · T / N⌉, which counts tokens, but each token has k = 2 choices: even a
+perfectly even router drops 1 − 1.25/2 = 37.5 % of the choices in training, and evaluation drops
+none. With the choices counted, as in GShard, an even router drops none; `capacity_of: tokens` is
+the paper's letter. Encoders assign all first choices before second choices. Decoders assign
 choices in the order of tokens; otherwise, a later token's first choice could displace an earlier
 token's second choice. In evaluation, experts drop nothing by default, so that a result does not
 depend on other sequences of the batch.
@@ -39,7 +40,7 @@ class MoE(FFN):
             no gradient.
         capacity_factor: CF in training; None drops nothing.
         eval_capacity_factor: CF in evaluation; None drops nothing.
-        capacity_of: factor of CF: T/N for `tokens` (the paper), k·T/N for `choices`.
+        capacity_of: factor of CF: k·T/N for `choices`, T/N for `tokens` (eq. 45 as written).
 
     Raises:
         ValueError: top_k > experts.
@@ -57,7 +58,7 @@ class MoE(FFN):
         top_k: PositiveInt = 2,
         capacity_factor: PositiveFloat | None = 1.25,
         eval_capacity_factor: PositiveFloat | None = None,
-        capacity_of: Literal["tokens", "choices"] = "tokens",
+        capacity_of: Literal["tokens", "choices"] = "choices",
     ) -> None:
         super().__init__()
         if top_k > experts:

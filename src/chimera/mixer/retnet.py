@@ -101,6 +101,8 @@ class Retention(Mixer):
         self.g_proj = parts.linear(site.dim, h * self.v_dim, bias=False, role="gate")
         self.o_proj = parts.linear(h * self.v_dim, site.dim, bias=False, role="out")
         self.position = parts.position(site, h, self.k_dim)
+        if self.position.in_mixer:  # its only parameter is a radius, whose effect RMS_h removes
+            self.position.requires_grad_(requires_grad=False)
 
     def log_decay(self, loop: int, like: Tensor) -> Float[Tensor, " h"]:
         """log γ of each head in this layer, in traversal `loop` of the stack."""

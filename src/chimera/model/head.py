@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from chimera.contract import Norm
 from chimera.ops.straight import straight
+from chimera.quant.shared.inputs import rounded
 
 
 class TableLayer(nn.Linear):
@@ -36,6 +37,9 @@ class TableLayer(nn.Linear):
 
 class Head(nn.Module):
     """Vocabulary logits [… v] of hidden states [… d].
+
+    A tied head that the quantiser quantises (`quant.head=true`) is its linear layer with the table
+    as the weight: norm and grid of the inputs included (SPEC E11; TITAN eq. 16, Algorithm 3).
 
     Args:
         dim: width d.
@@ -67,6 +71,7 @@ class Head(nn.Module):
         self.transform = linear(dim, dim, bias=True, role="head") if transform else None
         self.norm = norm(dim) if transform else None
         self.output = None if table else linear(dim, vocab_size, bias=False, role="head")
+        self.inputs = _inputs(linear, dim) if table else None
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
     def add_layer(self, embedding: nn.Module, *, tied: bool) -> None:
@@ -87,6 +92,8 @@ class Head(nn.Module):
             x = F.gelu(self.transform(x))
             # Norms need [b t d]; x has any leading axes, often gathered positions [n d].
             x = self.norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)
+        if self.inputs is not None:
+            x = rounded(self.inputs, x)
         if self.output is None and self.table is not None:
             return F.linear(x, self.table(), self.bias)
         assert self.output is not None
@@ -94,3 +101,10 @@ class Head(nn.Module):
             return self.output(x, self.bias)
         logits = self.output(x)
         return logits if self.bias is None else logits + self.bias
+
+
+def _inputs(linear: Callable[..., nn.Module], dim: int) -> nn.Module | None:
+    """What the quantiser does to the inputs of a head, for one whose weight is the table."""
+    with torch.random.fork_rng(devices=[]):  # a layer that is not kept draws nothing
+        inputs: nn.Module | None = getattr(linear(dim, 1, bias=False, role="head"), "inputs", None)
+    return inputs

@@ -67,7 +67,8 @@ def components(model: nn.Module) -> dict[str, str]:
     owner: dict[str, str] = {}
 
     def walk(module: nn.Module, prefix: str, component: str) -> None:
-        component = getattr(module, "component", component)
+        if not getattr(module, "in_mixer", False):
+            component = getattr(module, "component", component)
         for name, _ in module.named_parameters(recurse=False):
             owner[prefix + name] = component
         for name, child in module.named_children():

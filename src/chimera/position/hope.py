@@ -6,14 +6,16 @@ TITAN rotates and then «applies additional spherical projections», without a f
 queries and keys are rotated and projected on a hypersphere. A score q·k/√k then equals
 r_h·cos∠(q, k), which is bounded for any text length. r_h > 0 is learned per head, as log r_h; its
 initial value is √k, the usual norm of a query. The radius of keys is constant, because a score
-depends only on the product of both radii, and because grouped keys have fewer heads.
+depends only on the product of both radii, and because grouped keys have fewer heads. Retention
+norms each head after its scores, so no radius has an effect there; `radius_group=mixer` keeps it
+constant.
 q [b h t k], k [b g t k].
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +31,8 @@ class Hope(Position):
 
     Args:
         base: base of the frequencies θ_i = base^(−2i/k).
+        radius_group: `mixer` trains r_h with the rate and decay of the mixer that it is in (TITAN
+            Table 3: `ode` 5e-5); None with those of `position`.
 
     Raises:
         ValueError: the head width is odd.
@@ -36,8 +40,17 @@ class Hope(Position):
 
     provides: ClassVar[frozenset[Hook]] = frozenset({"rotate"})
 
-    def __init__(self, site: Site, heads: int, head_dim: int, *, base: Base = 10000.0) -> None:
+    def __init__(
+        self,
+        site: Site,
+        heads: int,
+        head_dim: int,
+        *,
+        base: Base = 10000.0,
+        radius_group: Literal["mixer"] | None = None,
+    ) -> None:
         super().__init__(site, heads, head_dim)
+        self.in_mixer = radius_group == "mixer"
         if head_dim % 2:
             raise ValueError(f"position=hope needs an even head width, not {head_dim}")
         self.head_dim = head_dim

@@ -36,8 +36,8 @@ class BitNet158:
             where |W| > τ = E|W| (eq. 34): zero for |W| < γ. Both scale by γ = E|W|, as Alg. 3.
         activation_bits: bits of the activation grid.
         embedding: quantise the embedding table too.
-        head: quantise the output head too; BitNet keeps it in full precision. A tied head has the
-            format of the table.
+        head: quantise the output head too; BitNet keeps it in full precision. A tied head then is
+            such a layer with the table as its weight; else it multiplies by the table alone.
         compute: arithmetic of the products: floats (`simulate`) or integer codes (`int8`,
             `bf16`).
         ties: halves on the grid of activations: `away` from zero, or None, to even.
