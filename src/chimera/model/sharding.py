@@ -40,7 +40,7 @@ def shard(model: nn.Module, mesh: Any) -> None:
     for module in model.modules():
         if isinstance(module, Initialised):  # a forward pass sees copies, and changes are lost
             module.initialise()
-    for block in _blocks(model):
+    for block in blocks(model):
         fully_shard(block, mesh=mesh["data_parallel"])
     fully_shard(model, mesh=mesh["data_parallel"])
     for module in model.modules():
@@ -67,10 +67,10 @@ def load_state(module: nn.Module, state: Mapping[str, Any], *, strict: bool = Tr
         module.load_state_dict(state, strict=strict)
 
 
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
     """Elements of the outermost ModuleLists that have parameters."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from (block for block in child if next(block.parameters(), None) is not None)
         else:
-            yield from _blocks(child)
+            yield from blocks(child)

@@ -45,6 +45,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from chimera.ops import delta
+from chimera.ops.numberless import numberless
 from chimera.ops.rotary import rotate
 
 Trick = Literal["none", "derivative", "rotary", "both"]
@@ -375,7 +376,7 @@ class Edge:
     def of(self, weight: Float[Tensor, ""]) -> float | None:
         """0, 1, or None; None also where nobody may look."""
         capturing = weight.is_cuda and torch.cuda.is_current_stream_capturing()
-        if weight.is_meta or capturing or torch.compiler.is_compiling():
+        if numberless(weight) or capturing or torch.compiler.is_compiling():
             return None
         if self.known[0] is not weight or self.known[1] != _version(weight):
             self.known = (weight, _version(weight))

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from chimera.ops import reduce
+from chimera.ops.numberless import numberless
 from chimera.ops.precision import autocast_off, wide, widen
 
 
@@ -131,7 +132,7 @@ def group(
         choices = choices.masked_fill(~rearrange(real[:, None].expand(n, k), pattern), count)
     choices, slots = choices.sort(stable=True)
     # The only synchronisation with the device: group sizes are needed on the host.
-    if choices.is_meta:  # shapes alone are computed: as an even router
+    if numberless(choices):  # shapes alone are computed: as an even router
         edges = [len(choices) * expert // count for expert in range(count + 1)]
     else:
         bounds = torch.arange(count + 1, device=choices.device)

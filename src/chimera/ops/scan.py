@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from chimera.ops.numberless import numberless
 from chimera.ops.precision import autocast_off, wide
 
 #: Tokens in a chunk: one stored state per chunk, CHUNK sequential steps per block.
@@ -149,7 +150,8 @@ class _Plan:
 
     def __init__(self, x: Float[Tensor, "b t e"], A: Float[Tensor, "n e"], count: int) -> None:
         b, t, _ = x.shape
-        width = (WIDTH_CPU if x.device.type == "cpu" else WIDTH_GPU) // A.numel()
+        small = x.device.type == "cpu" and not numberless(x)
+        width = (WIDTH_CPU if small else WIDTH_GPU) // A.numel()
         chunks = max(1, t // CHUNK)
         fewest = min(chunks, FEWEST)
         self.rows = max(1, min(b, width // fewest))

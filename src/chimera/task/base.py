@@ -176,6 +176,18 @@ class Task(pl.LightningModule):
         """
         return {"ids": torch.zeros(1, length, dtype=torch.long, device=device)}
 
+    def training_batch(self, sequences: int, length: int, device: torch.device) -> Batch:
+        """A batch of training whose numbers have no meaning, for an estimate of its memory.
+
+        Args:
+            sequences: without padding.
+            length: tokens of each.
+            device: of the tensors.
+        """
+        ids = torch.zeros(sequences, length, dtype=torch.long, device=device)
+        draws = ids[:, 0].clone()
+        return {"ids": ids, "mask": None, "index": None, "targets": ids.flatten(), "draws": draws}
+
     def outputs(self, batch: Batch, **more: Any) -> Any:
         """Outputs of the model at the predicted positions of a batch.
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,8 @@ from chimera.ops.flops import Count
 from chimera.task.base import Task
 
 STEPS = 5
+
+Copied = TypeVar("Copied", bound=nn.Module)
 
 
 class Flops(NamedTuple):
@@ -62,7 +64,7 @@ def count(task: Task, length: int) -> Flops | None:
         task: its model is copied without its numbers, on the CPU or a GPU, before it is sharded.
         length: tokens of the sequence.
     """
-    model = on_meta(task.model).train()
+    model = without_numbers(task.model, torch.device("meta")).train()
     for module in model.modules():
         if getattr(module, "gradient_checkpointing", None) is True:
             module.gradient_checkpointing = False  # type: ignore[assignment]
@@ -86,14 +88,21 @@ def count(task: Task, length: int) -> Flops | None:
     )
 
 
-def on_meta(model: nn.Module) -> nn.Module:
-    """Copy of a model whose tensors have shapes but no numbers."""
+def without_numbers(model: Copied, device: torch.device) -> Copied:
+    """Copy of a model whose tensors have shapes but no numbers.
+
+    Args:
+        model: on any device.
+        device: meta; under torch's `FakeTensorMode` any other.
+    """
     memo: dict[int, Any] = {}
     for module in model.modules():
-        for tensors in (module._parameters, module._buffers, vars(module)):
+        own = vars(module)  # parameters and buffers are dicts in it, as defaults of metrics are
+        for tensors in (own, *(value for value in own.values() if isinstance(value, dict))):
             for tensor in tensors.values():
                 if isinstance(tensor, Tensor) and id(tensor) not in memo:
-                    bare = torch.empty_like(tensor, device="meta", requires_grad=False)
+                    shape, stride = tensor.shape, tensor.stride()
+                    bare = torch.empty_strided(shape, stride, dtype=tensor.dtype, device=device)
                     if isinstance(tensor, nn.Parameter):
                         bare = nn.Parameter(bare, requires_grad=tensor.requires_grad)
                     memo[id(tensor)] = bare

@@ -94,6 +94,12 @@ class MaskedLM(LanguageTask):
         masked = torch.arange(max(1, round(self.mask_ratio * length)), device=device)
         return super().example(length, device) | {"index": masked}
 
+    def training_batch(self, sequences: int, length: int, device: torch.device) -> Batch:
+        """As of `Task`, with the head at the masked positions alone."""
+        masked = torch.arange(sequences * max(1, round(self.mask_ratio * length)), device=device)
+        batch = super().training_batch(sequences, length, device)
+        return batch | {"index": masked, "targets": torch.zeros_like(masked)}
+
     def samples(self, data: DataModule) -> list[dict[str, str]]:
         """Blocks with their masked words as the model restores them (`train.run_files`)."""
         blocks = data.val_dataloader().samples

@@ -182,6 +182,12 @@ class SequenceClassification(Task):
         found = self.compute_metrics("val")
         return {f"val/{name}": v for name, v in found.items() if not name.startswith("loss")}
 
+    def training_batch(self, sequences: int, length: int, device: torch.device) -> Batch:
+        """As of `Task`, with a label for each sequence."""
+        batch = super().training_batch(sequences, length, device)
+        labels = torch.zeros(sequences, device=device)
+        return batch | {"segments": torch.zeros_like(batch["ids"]), "labels": labels}
+
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         draws = batch.get("draws")
         out = self.model(batch["ids"], batch["mask"], batch["segments"], draws=draws)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from chimera import world
 from chimera.errors import UserError, one_line
 from chimera.optim.optimizer import Group, groups
 from chimera.rundir.directory import RunDir
+from chimera.task.memory import optimiser_bytes, weight_bytes
 from chimera.train.model_summary import (
+    disk,
     parameters_by_component,
     ternary_by_component,
     ternary_weights,
@@ -26,6 +29,8 @@ from chimera.train.model_summary import (
 
 #: Parameters from which on a model is large for a CPU.
 LARGE = 100_000_000
+#: Bytes of weights in checkpoints from ends of epochs, from which on a run says how many there will be.
+MUCH = 1_000_000_000
 
 
 def quiet() -> None:
@@ -126,6 +131,28 @@ def show_size(config: dict[str, Any], model: nn.Module, device: str) -> None:
         )
 
 
+def show_disk(config: dict[str, Any], task: Any, epochs: int, folder: Path) -> None:
+    """Say how much the checkpoints take, where one of a large model stays at each end of an epoch.
+
+    Args:
+        config: of the run.
+        task: that is trained.
+        epochs: whole ones of the run.
+        folder: of the run, for the bytes that are free there.
+    """
+    trainer = config["trainer"]
+    weights = weight_bytes(task)
+    if trainer["checkpoint_keep_epochs"] is not None or epochs * weights < MUCH:
+        return
+    kept = disk(trainer, weights + optimiser_bytes(task)[0], epochs)
+    free = shutil.disk_usage(folder).free
+    say(
+        f"checkpoints will take {kept['total'] / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: one"
+        f" of {kept['checkpoint'] / 1e9:,.2f} GB stays at each of {epochs} ends of an epoch;"
+        " trainer.checkpoint_keep_epochs=1 keeps the last"
+    )
+
+
 class ConsoleSummary(Callback):
     """Prints before training what the model is made of, and what to know of it."""
 
@@ -140,6 +167,9 @@ class ConsoleSummary(Callback):
         show_draws(pl_module.model)
         show_frozen(config)
         show_size(config, pl_module.model, trainer.strategy.root_device.type)
+        batches = trainer.max_steps * trainer.accumulate_grad_batches
+        epochs = batches // len(trainer.datamodule.train_dataloader())  # type: ignore[attr-defined]
+        show_disk(config, pl_module, epochs, Path(trainer.default_root_dir))
 
 
 def report(record: dict[str, Any], folder: Path) -> None:

@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from torch import Tensor, nn
+from torch import nn
 
 from chimera.contract import Packable
 from chimera.model.assemble import unfilled
 from chimera.model.diagram import mermaid
-from chimera.optim.optimizer import build, components, groups
+from chimera.optim.optimizer import components
 from chimera.quant.shared.packing import byte_report
 from chimera.safe_io import read_json
 from chimera.task.base import Task
-from chimera.task.cost import count, on_meta
+from chimera.task.cost import count
+from chimera.task.memory import StepBytes, Update, nbytes, optimiser_bytes, step_bytes, weight_bytes
 from chimera.train.build import build_task
 
 #: Entries of a vocabulary whose size only the data tell.
@@ -40,14 +41,15 @@ def overview(config: dict[str, Any]) -> dict[str, Any]:
     data = config["data"]
     length = data.get("seq_len") or config["model"]["max_len"]
     facts = model_facts(task, length)
-    needed = memory(config, task, length, facts["trained"]["parameters"])
+    needed = memory(config, task, length)
+    shards = ranks(config["trainer"]) if config["trainer"]["strategy"] == "fsdp" else 1
     return {
         "name": config["name"],
         "vocabulary": vocabulary,
         **facts,
         "ternary": ternary_by_component(model),
         "memory": needed,
-        "disk": disk(config["trainer"], needed["weights"] + needed["optimiser"]),
+        "disk": disk(config["trainer"], shards * (needed["weights"] + needed["optimiser"])),
         "diagram": mermaid(model, config["choices"]),
     }
 
@@ -109,59 +111,68 @@ def vocabulary_of(config: dict[str, Any]) -> int:
     return int(size or VOCABULARY)
 
 
-def memory(config: dict[str, Any], task: Task, length: int, trained: int) -> dict[str, float]:
-    """Bytes of a training step: an estimate without the caches of allocators and libraries.
+def memory(
+    config: dict[str, Any], task: Task, length: int, passes: int | None = None
+) -> dict[str, float]:
+    """Bytes of a training step in one process: an estimate without the caches of allocators.
 
-    Activations are what autograd keeps of one sequence, times the sequences of a micro-batch, half
-    of it in half precision; logits and their gradient are added.
+    DDP copies weights and states to each process and keeps the gradients in buckets. FSDP2 has a
+    share of the three in each, and at its peak whole weights and gradients of what lies outside the
+    blocks and of two blocks.
 
     Args:
         config: of the run.
         task: on the meta device.
         length: tokens of a sequence.
-        trained: number of trained parameters.
+        passes: as of `step_bytes`.
     """
-    weights = 4.0 * sum(p.numel() for p in task.model.parameters())
-    sequences = config["data"].get("batch_size") or 1
-    share = 1.0 if config["precision"] == "fp32" else 0.5
-    kept, logits = activations(task, length)
-    found = {
-        "weights": weights,
-        "gradients": 4.0 * trained,
-        "optimiser": optimiser_state(task, trained),
-        "activations": sequences * (share * kept + 3 * logits),
-    }
-    return {**found, "total": sum(found.values())}
+    trainer = config["trainer"]
+    count = ranks(trainer)
+    sequences = -(-(config["data"].get("batch_size") or 1) // count)
+    found = step_bytes(
+        task,
+        sequences,
+        length,
+        config["precision"],
+        kept=count > 1 or (trainer["accumulate_grad_batches"] or 1) > 1,
+        update=update_of(config),
+        passes=passes,
+    )
+    if found is None:  # the model needs numbers to run
+        found = StepBytes(weight_bytes(task), 0.0, optimiser_bytes(task)[0], 0.0)
+    needed = found._asdict()
+    if trainer["strategy"] == "fsdp" and count > 1:
+        for part in ("weights", "gradients", "optimiser"):
+            needed[part] /= count
+        needed["gathered"] = 2.0 * whole_at_once(task.model)
+    return {**needed, "total": sum(needed.values())}
 
 
-def optimiser_state(task: Task, trained: int) -> float:
-    """Bytes of the optimiser's state, from a step on weights without storage.
-
-    AdamW, the default, keeps two numbers for each weight; it takes no step, which would import
-    torch's compiler.
-    """
-    made = task.optim.optimizer
-    if made is None or getattr(made, "func", made) is torch.optim.AdamW:
-        return 8.0 * trained
-    for parameter in task.model.parameters():
-        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-    try:
-        optimizer, _ = build(task.optim, groups(task.model, task.optim), 10, fused=False)
-        with torch.compiler.set_stance("force_eager"):
-            optimizer.step()
-    except (RuntimeError, TypeError, NotImplementedError):  # it needs numbers
-        return 8.0 * trained
-    values = [value for state in optimizer.state.values() for value in state.values()]
-    return float(sum(_bytes(value) for value in values if isinstance(value, Tensor)))
+def ranks(trainer: dict[str, Any]) -> int:
+    """Number of processes of a run."""
+    return int(trainer["devices"] or 1) * int(trainer["num_nodes"] or 1)
 
 
-def _bytes(x: Any) -> int:
-    """Bytes of a tensor; of a quantised one those of its codes and scales."""
-    parts = x.__tensor_flatten__()[0] if hasattr(x, "__tensor_flatten__") else ()
-    return sum(getattr(x, name).nbytes for name in parts) if parts else int(x.nbytes)
+def update_of(config: dict[str, Any]) -> Update:
+    """How a run's optimiser takes its step (`Task.configure_optimizers`)."""
+    trainer = config["trainer"]
+    if config["precision"] != "fp16" and trainer["strategy"] != "fsdp":
+        return "fused"
+    return "loop" if trainer["accelerator"] == "cpu" else "foreach"
 
 
-def disk(trainer: dict[str, Any], checkpoint: float) -> dict[str, Any]:
+def whole_at_once(model: nn.Module) -> float:
+    """Bytes of the weights outside the blocks and of the two largest blocks."""
+    from chimera.model.sharding import blocks  # imports FSDP2, which takes half a second
+
+    sizes = sorted(sum(map(nbytes, block.parameters())) for block in blocks(model))
+    total = sum(map(nbytes, model.parameters()))
+    return float(total - sum(sizes) + sum(sizes[-2:]))
+
+
+def disk(
+    trainer: dict[str, Any], checkpoint: float, epochs: int | None = None
+) -> dict[str, Any]:
     """Bytes of a checkpoint, and how many a run keeps at most: newest, best, at ends of epochs.
 
     `epoch` is None where one is kept at each end of an epoch and only the data tell how many
@@ -170,39 +181,18 @@ def disk(trainer: dict[str, Any], checkpoint: float) -> dict[str, Any]:
     Args:
         trainer: its settings.
         checkpoint: bytes of the weights and of the optimiser's state.
+        epochs: of the run, as the data tell.
     """
     newest = trainer["checkpoint_keep"]
     if steps := trainer["max_steps"]:
         newest = min(newest, -(-steps // trainer["checkpoint_every_n_steps"]))
-    limits = (trainer["checkpoint_keep_epochs"], trainer["max_epochs"])
+    limits = (trainer["checkpoint_keep_epochs"], trainer["max_epochs"], epochs)
     epoch = min((limit for limit in limits if limit is not None), default=None)
     best = trainer["checkpoint_keep_best"]
     total = checkpoint * (newest + best + (epoch or 0))
     return {
         "checkpoint": checkpoint, "newest": newest, "best": best, "epoch": epoch, "total": total,
     }  # fmt: skip
-
-
-def activations(task: Task, length: int) -> tuple[float, float]:
-    """Bytes that autograd keeps of one sequence, and bytes of its logits; zero if unknown."""
-    model: nn.Module = on_meta(task.model).train()
-    own = {id(p.untyped_storage()) for p in model.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def keep(x: Tensor) -> Tensor:
-        if id(x.untyped_storage()) not in own:
-            kept[x.untyped_storage()._cdata] = x
-        return x
-
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            out = model(**task.example(length, torch.device("meta")))
-    except (RuntimeError, TypeError):  # a model that needs numbers to run
-        return 0.0, 0.0
-    weights = {p.untyped_storage()._cdata for p in model.parameters()}
-    size = sum(x.untyped_storage().nbytes() for at, x in kept.items() if at not in weights)
-    logits = out.logits if isinstance(getattr(out, "logits", None), Tensor) else out[0]
-    return float(size), 4.0 * logits.numel()
 
 
 def text(found: dict[str, Any]) -> str:
@@ -234,11 +224,15 @@ def text(found: dict[str, Any]) -> str:
     kept = found["disk"]
     ends = f"{kept['epoch']} at ends of epochs"
     if kept["epoch"] is None:
-        ends = "one at each end of an epoch (trainer.checkpoint_keep_epochs=1 keeps the last)"
+        ends = (
+            "and one more at each end of an epoch, which the run counts when it has the data"
+            " (trainer.checkpoint_keep_epochs=1 keeps the last)"
+        )
     return "\n".join(
         [
             *lines,
-            f"memory of a step: about {_mb(needed['total'])} ({of})",
+            f"memory of a step: about {_mb(needed['total'])} in each process ({of}), and what"
+            " allocators and libraries take",
             f"disk: at most about {_mb(kept['total'])}: checkpoints of {_mb(kept['checkpoint'])},"
             f" {kept['newest']} newest, {kept['best']} best, {ends}",
             f"vocabulary: {found['vocabulary']:,}; diagram: format=mermaid",

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from chimera.ops.grid import FLOOR
 from chimera.ops.integer import Codes, Grid, integer_linear, prepared
+from chimera.ops.numberless import numberless
 from chimera.ops.precision import wide
 from chimera.ops.straight import straight
 from chimera.ops.ternary import LearnedStep, Measured, mean_size, round_codes, ternary
@@ -72,7 +73,7 @@ class LSQLinear(TernaryLinear):
         initial = 2 * mean_size(self.weight, rows=True).to(self.step.dtype)
         self.step.copy_(torch.where(self.step != 0, self.step, initial))
         # On the meta device there are shapes only: an estimate of a run asks for the layer's bytes.
-        self._initialised = self.step.is_meta or bool((self.step != 0).all())
+        self._initialised = numberless(self.step) or bool((self.step != 0).all())
 
     def _step(self) -> Float[Tensor, "o 1"]:
         if not self._initialised:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from chimera.ops.grid import FLOOR, rms_codes
 from chimera.ops.integer import Grid
+from chimera.ops.numberless import numberless
 from chimera.ops.precision import wide
 from chimera.ops.straight import straight
 from chimera.quant.shared.inputs import Ties, nudge
@@ -137,7 +138,7 @@ class Stages(nn.Module):
     def current(self) -> nn.Module:
         """The inputs of this stage."""
         if not torch.compiler.is_compiling() and self._seen != self._place():
-            self._note(UNTRAINED if self.stage.is_meta else int(self.stage))
+            self._note(UNTRAINED if numberless(self.stage) else int(self.stage))
         return self.early if self._known == EARLY else self.late
 
     def _note(self, stage: int) -> None:
