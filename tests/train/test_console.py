@@ -27,8 +27,17 @@ from chimera.errors import UserError
 from chimera.optim.optimizer import groups
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import write_json
+from chimera.task.memory import weight_bytes
 from chimera.train import console, record
-from chimera.train.console import report, show_draws, show_frozen, show_parameters, show_size
+from chimera.train.build import build_task
+from chimera.train.console import (
+    report,
+    show_disk,
+    show_draws,
+    show_frozen,
+    show_parameters,
+    show_size,
+)
 from chimera.train.model_summary import overview, ternary_by_component, text, vocabulary_of
 from chimera.train.status import run_status
 from tests.train import tiny
@@ -172,16 +181,41 @@ def test_memory_and_disk_count_the_state_of_the_chosen_optimiser(line: list[str]
     assert disk["total"] == 9 * disk["checkpoint"]
 
 
-def test_activations_grow_with_the_batch_and_shrink_when_recomputed(line: list[str]) -> None:
-    def kept(*more: str) -> float:
-        shape = ["mixer=attention", "model.depth=8", "model.dim=128", *more]
-        size = overview(plain(compose([*line, *shape])))["memory"]["activations"]
-        assert isinstance(size, float)
-        return size
+def test_each_process_has_a_share_of_the_batch_and_fsdp_one_of_the_weights(line: list[str]) -> None:
+    def of(*words: str) -> tuple[dict[str, float], dict[str, float]]:
+        shape = ["mixer=attention", "model.depth=8", "model.dim=128", "data.batch_size=8", *words]
+        found = overview(plain(compose([*line, *shape])))
+        return found["memory"], found["disk"]
 
-    plainly = kept()
-    assert kept("data.batch_size=8") == pytest.approx(2 * plainly)
-    assert kept("model.gradient_checkpointing=true") < 0.7 * plainly
+    alone, kept = of()
+    ddp, _ = of("trainer.devices=2")
+    fsdp, sharded = of("trainer.devices=2", "trainer=fsdp")
+    assert ddp["activations"] == pytest.approx(alone["activations"] / 2, rel=0.1)
+    assert ddp["weights"] == alone["weights"] == 2 * fsdp["weights"]
+    assert fsdp["optimiser"] == alone["optimiser"] / 2
+    assert 0 < fsdp["gathered"] < 2 * alone["weights"]
+    assert sharded == kept  # a checkpoint holds whole tensors
+
+
+def test_the_bytes_of_checkpoints_at_ends_of_epochs_are_said(
+    printed: io.StringIO, line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = plain(compose([*line, "trainer.checkpoint_keep_epochs=null"]))
+    task = build_task(config, 100)
+    size = 3 * weight_bytes(task)  # AdamW's state is twice the weights
+    show_disk(config, task, 40, tmp_path)
+    assert not printed.getvalue()  # too few to speak of
+    monkeypatch.setattr(console, "MUCH", 40 * weight_bytes(task))
+    show_disk(config, task, 39, tmp_path)
+    assert not printed.getvalue()
+    show_disk(config, task, 40, tmp_path)
+    assert "at each of 40 ends of an epoch" in printed.getvalue()
+    others = config["trainer"]["checkpoint_keep"] + config["trainer"]["checkpoint_keep_best"]
+    assert f"will take {(40 + others) * size / 1e9:,.1f} GB" in printed.getvalue()
+    config["trainer"]["checkpoint_keep_epochs"] = 1
+    said = printed.getvalue()
+    show_disk(config, task, 40, tmp_path)
+    assert printed.getvalue() == said
 
 
 def test_the_command_prints_each_format(

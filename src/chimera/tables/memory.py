@@ -2,10 +2,10 @@
 
     chimera table titan/memory [to=<folder>]
 
-The abstract trains a width of 2048 on a card of 24 GB, «where equivalent standard transformers would
-exceed memory constraints»; 9.4 has a batch of 4 × 512 tokens with gradient checkpointing there. The
-Transformer has the same width, 24 layers as TITAN's 12 × 2, and d_ff = 4d. All numbers are those
-of `chimera show` (`train.model_summary.memory`).
+The abstract trains a width of 2048 on a card of 24 GB, «where equivalent standard transformers
+would exceed memory constraints»; 9.4 has a batch of 4 × 512 tokens with gradient checkpointing
+there. The Transformer has the same width, 24 layers as TITAN's 12 × 2, and d_ff = 4d. All numbers
+are those of `chimera show` (`train.model_summary.memory`).
 
 The second part trains small models on the CPU and holds the estimate against what torch's allocator
 gave to the second step.
@@ -122,7 +122,11 @@ def against_steps() -> Grid:
                 length = config["model"]["max_len"]
                 estimate = memory(config, shape(config), length)["total"]
                 peak = measured(config, length)
-                cells = [f"{estimate / 1e6:.2f}", f"{peak / 1e6:.2f}", f"{estimate / peak - 1:+.1%}"]
+                cells = [
+                    f"{estimate / 1e6:.2f}",
+                    f"{peak / 1e6:.2f}",
+                    f"{estimate / peak - 1:+.1%}",
+                ]
                 body.append([model, optimiser, kept, *cells])
     head = ["model", "optimiser", "activations", "estimate", "measured", "difference"]
     return Grid("measured", "MB of a training step at a small size, on a CPU", head, body)

@@ -29,7 +29,7 @@ from chimera.train.model_summary import (
 
 #: Parameters from which on a model is large for a CPU.
 LARGE = 100_000_000
-#: Bytes of weights in checkpoints from ends of epochs, from which on a run says how many there will be.
+#: Bytes of weights in checkpoints from ends of epochs, from which on a run names them.
 MUCH = 1_000_000_000
 
 
@@ -145,10 +145,12 @@ def show_disk(config: dict[str, Any], task: Any, epochs: int, folder: Path) -> N
     if trainer["checkpoint_keep_epochs"] is not None or epochs * weights < MUCH:
         return
     kept = disk(trainer, weights + optimiser_bytes(task)[0], epochs)
-    free = shutil.disk_usage(folder).free
+    one = f"{kept['checkpoint'] / 1e9:,.2f} GB"
+    total = f"{kept['total'] / 1e9:,.1f} GB"
+    free = f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB"
     say(
-        f"checkpoints will take {kept['total'] / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: one"
-        f" of {kept['checkpoint'] / 1e9:,.2f} GB stays at each of {epochs} ends of an epoch;"
+        f"checkpoints will take {total} ({free} are free): one of {one}"
+        f" stays at each of {epochs} ends of an epoch;"
         " trainer.checkpoint_keep_epochs=1 keeps the last"
     )
 

@@ -170,9 +170,7 @@ def whole_at_once(model: nn.Module) -> float:
     return float(total - sum(sizes) + sum(sizes[-2:]))
 
 
-def disk(
-    trainer: dict[str, Any], checkpoint: float, epochs: int | None = None
-) -> dict[str, Any]:
+def disk(trainer: dict[str, Any], checkpoint: float, epochs: int | None = None) -> dict[str, Any]:
     """Bytes of a checkpoint, and how many a run keeps at most: newest, best, at ends of epochs.
 
     `epoch` is None where one is kept at each end of an epoch and only the data tell how many
