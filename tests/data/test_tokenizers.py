@@ -119,6 +119,11 @@ def test_train_bytes_bounds_what_is_learnt_from(monkeypatch: pytest.MonkeyPatch)
     assert 5_000 < sum(map(len, seen[0])) <= 11_000
     assert seen[0][0] == documents[0]
     assert seen[0][-1] in documents[-40:]
+    for share in (1.1, 1.5, 3.7):  # whole distances leave half of it away at 1.1
+        size = int(sum(map(len, documents)) / share)
+        SentencePiece(train_bytes=size, sample="even").train(documents)
+        assert sum(map(len, seen[-1])) == pytest.approx(size, rel=0.02)
+        assert seen[-1][0] == documents[0]
 
 
 def test_an_existing_model_gets_the_special_pieces_it_lacks(tmp_path: Path) -> None:

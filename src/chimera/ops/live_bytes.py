@@ -70,7 +70,7 @@ def allocated_bytes(function: Callable[[], object]) -> int:
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()
-    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = profiler.profiler.kineto_results.events()
     taken = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
     now = peak = 0
     for _, size in sorted(taken, key=itemgetter(0)):

@@ -147,8 +147,8 @@ def measured(config: dict[str, Any], length: int) -> float:
 
     def step() -> None:
         with autocast:
-            loss = task.training_step(batch, 0)["loss"]
-        loss.backward()
+            out: Any = task.training_step(batch, 0)
+        out["loss"].backward()
         with torch.compiler.set_stance("force_eager"):  # as the estimate
             optimizer.step()
         optimizer.zero_grad()

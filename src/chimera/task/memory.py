@@ -11,7 +11,7 @@ them, gradients, temporary tensors. Caches of allocators, kernels' own scratch m
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -105,8 +105,8 @@ def passes_bytes(
                 _give_gradients(copy)
             with LiveBytes() as live:
                 with autocast:
-                    loss = copy.training_step(batch, 0)["loss"]
-                loss.backward()
+                    out: Any = copy.training_step(batch, 0)
+                out["loss"].backward()
     except (RuntimeError, TypeError, AttributeError):
         return None
     return live.peak

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -36,7 +36,7 @@ _SPECIAL = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SentencePiece(TokenizerSettings):
     """SentencePiece unigram model.
 
@@ -46,7 +46,9 @@ class SentencePiece(TokenizerSettings):
             gives fewer.
         character_coverage: share of the text's characters that become pieces.
         byte_fallback: encode other characters as byte pieces (256 of them); if off, they are [UNK].
-        train_bytes: approximate size of the training sample, lines at equal distances.
+        train_bytes: size of the training sample, lines at equal distances.
+        sample: even takes distances by which the sample has that size; null, as in recorded runs,
+            takes whole ones, by which it can have half of it.
         num_threads: of the trainer; the result depends on it.
     """
 
@@ -55,6 +57,7 @@ class SentencePiece(TokenizerSettings):
     character_coverage: Fraction = 0.9995
     byte_fallback: bool = True
     train_bytes: PositiveInt = 5_000_000
+    sample: Literal["even"] | None = None
     num_threads: PositiveInt = 4
 
     def check(self) -> None:
@@ -64,6 +67,12 @@ class SentencePiece(TokenizerSettings):
                 f"tokenizer.path={self.path} does not exist; give a SentencePiece .model,"
                 " or null to learn one from the corpus"
             )
+
+    def __repr__(self) -> str:
+        """As a dataclass prints it, without a sample that is not chosen: caches are found by it."""
+        shown = (f for f in fields(self) if f.name != "sample" or self.sample is not None)
+        values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in shown)
+        return f"{type(self).__name__}({values})"
 
     def fingerprint(self, corpus: str) -> str:
         """Hash of the model file; without a file, of the corpus and all settings."""
@@ -98,11 +107,13 @@ class SentencePiece(TokenizerSettings):
         from sentencepiece import SentencePieceTrainer
 
         lines = (line for document in documents for line in document.split("\n") if line)
-        step = -(-letters_of(documents) // self.train_bytes)
+        step = max(1.0, letters_of(documents) / self.train_bytes)
+        if self.sample is None:
+            step = math.ceil(step)
         model = io.BytesIO()
         try:
             SentencePieceTrainer.train(
-                sentence_iterator=islice(lines, 0, None, max(1, step)),
+                sentence_iterator=(line for n, line in enumerate(lines) if n % step < 1),
                 model_writer=model,
                 model_type="unigram",
                 vocab_size=self.vocab_size,
