@@ -183,7 +183,7 @@ def test_memory_and_disk_count_the_state_of_the_chosen_optimiser(line: list[str]
 
 def test_each_process_has_a_share_of_the_batch_and_fsdp_one_of_the_weights(line: list[str]) -> None:
     def of(*words: str) -> tuple[dict[str, float], dict[str, float]]:
-        shape = ["mixer=attention", "model.dim=128", "data.batch_size=512", *words]
+        shape = ["mixer=attention", "model.depth=4", "model.dim=128", "data.batch_size=512", *words]
         found = overview(plain(compose([*line, *shape])))
         return found["memory"], found["disk"]
 
