@@ -1,6 +1,7 @@
 """Pages of the site that are made when it is built, as a hook of mkdocs (`mkdocs.yml`).
 
-    reference/cards/<group>-<name>.md       what `train.py list <name>` prints
+    reference/cards/<group>.md              what `train.py list <name>` prints of each component
+    reference/{keys,commands,api}.md        other keys, help of the commands, documented functions
     evidence/<name>.md                      text and results of notebooks/evidence/<name>.ipynb
     evidence/tables/<paper>-<table>.md      rows, published numbers, commands, and the report if any
     files/<path>.md                         files outside docs/ that a page links to
@@ -11,15 +12,18 @@ Links of docs/**/*.md are those of the repository (`../src/…`); in the site th
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
+import io
 import json
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
+from chimera.cli.main import COMMANDS, main
 from chimera.config import tables as experiments
-from chimera.config.groups import ZOO, find, groups
+from chimera.config.groups import ZOO, find, groups, is_part
 from chimera.model.catalog import rows as catalogue
 from chimera.model.component_page import component_page
 
@@ -31,6 +35,8 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 CODE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$|`[^`\n]+`", re.S | re.M)
 TIMES = "<!-- times of tables -->"
 CARDS, TABLES = "reference/cards", "evidence/tables"
+#: Modules whose functions and classes are documented.
+API = ("api.library", "api.layers", "api.graft", "contract", "contract_gguf", "errors")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".ipynb": "json"}
 
 
@@ -38,7 +44,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are in no file of docs/."""
     from mkdocs.structure.files import File
 
-    pages: dict[str, str | bytes] = {**cards(), **tables(), **evidence()}
+    pages: dict[str, str | bytes] = {**cards(), **reference(), **tables(), **evidence()}
     texts = {name: content for name, content in pages.items() if isinstance(content, str)}
     linked = set()
     for name, text in [*texts.items(), *_written(Path(config["docs_dir"]))]:
@@ -139,20 +145,47 @@ def shown(path: Path) -> str:
 
 
 def cards() -> dict[str, str]:
-    """A page for each component, and their list."""
-    pages, index = {}, ["# Cards of all components\n"]
-    index.append(
-        "As `python train.py list <name>` prints them: equation, options, cost, partners.\n"
-    )
+    """A page for each group of components, and their list."""
+    pages = {}
+    index = ["# Cards\n"]
+    index.append("Equation, options, cost and partners, as `chimera list <name>` prints them.\n")
     for group in ZOO:
         index += [f"\n## {group}\n", "| name | what it is |", "| --- | --- |"]
+        page = [f"# Cards of `{group}=`\n"]
         about = {row.name: row.what for row in catalogue(group)}
         for name in groups()[group]:
             line = about.get(name, "").replace("|", "\\|")
-            index.append(f"| [`{group}={name}`]({group}-{name}.md) | {line} |")
-            text = f"# {group}={name}\n\n````text\n{component_page(group, name, 92)}\n````\n"
-            pages[f"{CARDS}/{group}-{name}.md"] = text
+            index.append(f"| [`{group}={name}`]({group}.md#{name}) | {line} |")
+            card = component_page(group, name, 92)
+            page.append(f"## `{group}={name}` {{: #{name} }}\n\n````text\n{card}\n````\n")
+        pages[f"{CARDS}/{group}.md"] = "\n".join(page)
     return {**pages, f"{CARDS}/index.md": "\n".join(index) + "\n"}
+
+
+def reference() -> dict[str, str]:
+    """Pages of all keys, all commands and the functions of the package."""
+    keys = [
+        "# Keys\n",
+        "Every option of every group that is not a part of the model, with its keys.",
+    ]
+    keys.append(
+        "The [cards](cards/index.md) have the parts. `chimera list <name>` prints the same.\n"
+    )
+    for group in (group for group in groups() if is_part(group) and group not in (*ZOO, "preset")):
+        keys.append(f"\n## {group}\n")
+        keys += [f"````text\n{component_page(group, name, 92)}\n````\n" for name in groups()[group]]
+    commands = ["# Commands\n"]
+    for name in COMMANDS:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            main([name, "--help"])
+        commands.append(f"## chimera {name}\n\n````text\n{said.getvalue().strip()}\n````\n")
+    api = "# API\n\n[Python](../guide/library.md) shows these functions in use.\n\n"
+    return {
+        "reference/keys.md": "\n".join(keys),
+        "reference/commands.md": "\n".join(commands),
+        "reference/api.md": api + "".join(f"::: chimera.{module}\n" for module in API),
+    }
 
 
 def evidence() -> dict[str, str | bytes]:

@@ -7,120 +7,114 @@ that name here.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from bootstrap import iqm, iqm_difference
-from budgets import budgets
-from evidence import PARTS, between, claims, claims_table, not_run, report, results, table
-from small_tasks import mean, profiles, scores
+from evidence import PARTS, between, claims, not_run, report, results, table
+from matplotlib.axes import Axes
+from small_tasks import profiles, scores
 
 from chimera.paths import ROOT
-from chimera.report import formatting
+from chimera.report import formatting, style
 from chimera.report.stats import spread
 
 FILE = ROOT / "README.md"
 PAPERS = ROOT / "docs" / "evidence" / "papers.md"
 #: The notebooks, from the README.
 PAGES = "notebooks/evidence"
+#: Without and with the part.
+COLOURS = ("#0072B2", "#D55E00")
+#: What an interval says, and its colour.
+VERDICTS = {"holds": "#0072B2", "does not hold": "#D55E00", "open": "0.45"}
+OFFSET: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}
 MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
-#: Claims of each verdict that are shown.
-SHOWN = 3
+PICTURE = ROOT / "docs" / "picture.svg"
+#: Claims of each verdict that are drawn.
+SHOWN = 4
 
 
-def claim_lines() -> str:
-    """The first claims that hold and that do not, with the paper's figure."""
+def claims_found() -> str:
+    """How many claims hold, and one of each verdict."""
     found = claims()
-    found = found[found["paper"].notna()]
-    parts = [found[found["verdict"] == verdict][:SHOWN] for verdict in ("holds", "does not hold")]
-    return claims_table(pd.concat(parts))
-
-
-def titan_parts() -> str:
-    """TITAN's parts in one sentence, and TITAN beside a plain encoder."""
-    of, at = report("titan/ablations_first"), budgets("titan/ablations_first")
-    beside, others = report("titan/baselines"), budgets("titan/baselines")
-    assert of is not None
-    assert beside is not None
-    said = {}
-    for row, (part, instead) in PARTS.items():
-        found, flops = of.ratio("full", row), of.rows["flops"]
-        assert found is not None
-        cheaper = flops["full"] / flops[row] >= 1.1
-        equal = f" (at equal FLOPs {at.ratio('FLOPs', 'full', row)})" if cheaper else ""
-        said[found.value] = f"{part} in place of {instead} {found}{equal}"
-    pair = "titan_first", "transformer_rope"
-    times = beside.rows["flops"][pair[0]] / beside.rows["flops"][pair[1]]
-    equal = ", ".join(f"{others.ratio(e, *pair)} at equal {e}" for e in ("FLOPs", "seconds"))
+    count = found["verdict"].value_counts()
+    said = []
+    for verdict in ("holds", "does not hold"):
+        one = next(found[(found["verdict"] == verdict) & found["paper"].notna()].itertuples())
+        said.append(f"{one.claim}: {one.paper:.2f} × in the paper, {one.ratio} here, **{verdict}**")
     return (
-        "TITAN's paper plans to measure its parts and does not. Here, the perplexity of its whole"
-        " model divided by that without the part ([medium, 3 seeds, own rates]"
-        f"({PAGES}/titan.ipynb)): {'; '.join(said[v] for v in sorted(said, reverse=True))}."
-        " The whole model's divided by that of a Transformer with rotated positions:"
-        f" {beside.ratio(*pair)}, for {times:.1f} times the FLOPs, {equal}.\n"
+        f"Of {len(found)} claims of [five papers](docs/evidence/papers.md) that a part lowers"
+        f" perplexity, {count['holds']} hold here, {count['does not hold']} do not, and"
+        f" {count['open']} are open: the 95 % interval includes 1"
+        f" ([all of them]({PAGES}/results.ipynb))."
+        f" For example {'; '.join(said)}.\n"
     )
+
+
+#: A mixer without and with a convolution of a few tokens.
+PAIRS = (("attention", "conv_attention"), ("delta", "delta+conv=4"))
 
 
 def convolution() -> str:
     """What a convolution gives on small tasks."""
-    by_mixer, longer = scores(profiles()), scores(profiles(3200))
+    by_mixer = scores(profiles())
     told = []
-    for without, with_it in (("attention", "conv_attention"), ("delta", "delta+conv=4")):
+    for without, with_it in PAIRS:
         low, high = by_mixer[without], by_mixer[with_it]
         gained = between(*iqm_difference(high, low), "+.2f")
-        rise = f"from {iqm(low).value:.2f} to {iqm(high).value:.2f}"
-        told.append(f"`{without}` {rise}, by {gained}")
-    task = "fuzzy_recall"
-    before, after = (mean(of["attention"][task]) for of in (by_mixer, longer))
+        told.append(f"`{without}` from {iqm(low).value:.2f} to {iqm(high).value:.2f}, by {gained}")
     return (
         f"On {len(by_mixer['delta'])} [small tasks]({PAGES}/small_tasks.ipynb) a causal convolution"
-        f" of a few tokens lifts the score of {', and '.join(told)} (interquartile means, 95 %"
-        " intervals). Comparing a mixer that has a convolution with one that doesn't mostly"
-        " measures the convolution. Part of it is learning sooner: with 3,200 steps in place of 800"
-        f" `attention` goes from {before:.2f} to {after:.2f} on {task}.\n"
+        f" of a few tokens lifts the score of {', and '.join(told)}. Comparing a mixer that has a"
+        " convolution with one that doesn't mostly measures the convolution.\n"
+    )
+
+
+def parts_of_titan() -> str:
+    """The parts of TITAN whose interval excludes one."""
+    of = report("titan/ablations_first")
+    assert of is not None
+    said: dict[float, str] = {}
+    for row, (part, instead) in PARTS.items():
+        found = of.ratio("full", row)
+        assert found is not None
+        if found.verdict("helps", "hurts") != "open":
+            said[found.value] = f"{part} in place of {instead} {found}"
+    shown = "; ".join(said[value] for value in sorted(said)) or "none can be told from no change"
+    return (
+        "TITAN's paper plans to measure its parts and does not. Perplexity of its model divided by"
+        f" that without the part, where the interval excludes 1: {shown}"
+        f" ([titan]({PAGES}/titan.ipynb)).\n"
     )
 
 
 def main_job() -> str:
     """What `make train` takes and gives, by make of processor."""
-    lines: list[str] = []
+    told: list[str] = []
     for name, found in sorted(results("main_job")["processors"].items()):
-        runs, machine = found["runs"], f"On {found['machine']['cpus']} cores of {name}"
+        runs = found["runs"]
         value = spread([run["perplexity"] for run in runs])
         assert value is not None
-        unigram, tokens = runs[0]["unigram"], runs[0]["tokens"] / 1e6
         clock = formatting.clock(sum(run["seconds"] for run in runs) / len(runs))
-        ends, times = f"{formatting.spread(value)} ({len(runs)} seeds)", unigram / value.mean
-        if lines:
-            lines.append(
-                f"{machine} it takes {clock} and ends with {ends}, {times:.2f} times lower."
-            )
-            continue
-        lines.append(
-            f"{machine} the main job takes {clock} from a cold cache ({runs[0]['steps']:,} steps,"
-            f" {tokens:.1f} million tokens). It ends with a validation perplexity of {ends}, which"
-            f" is {times:.2f} times lower than the {unigram:.1f} of a unigram model on the same"
-            " tokens."
-        )
-    return "\n".join(lines) + "\n"
+        machine = f"{found['machine']['cpus']} cores of {name}"
+        told.append(f"{clock} on {machine}, to perplexity {formatting.spread(value)}")
+        unigram = runs[0]["unigram"]
+    return f"The main job takes {'; '.join(told)} (a unigram model: {unigram:.0f}).\n"
 
 
 def speed() -> str:
     """Training against Hugging Face's, the platform's overhead, packed ternary weights."""
     rows, ternary = results("train_step")["rows"], results("ternary")["decoding"]
-    plain, main = rows["chimera, BERT's parts, fp32"], rows["chimera, main job, fp32"]
-    half, size = rows["chimera, main job, bf16"], ternary["bytes"]
+    plain, size = rows["chimera, BERT's parts, fp32"], ternary["bytes"]
     return (
-        f"A training step of the BERT-shaped encoder of {plain['parameters'] / 1e6:.1f} M"
-        f" parameters runs at {plain['times_theirs']:.1f} times the tokens/s of Hugging Face's"
-        " `BertForMaskedLM` on the same two cores in fp32, the ternary main job at"
-        f" {main['times_theirs']:.1f} times (in bf16 at {half['times_theirs_in_fp32']:.1f} times"
-        f" their fp32 step). All that a run records adds {results('overhead')['overhead']:.1%} to a"
-        " bare loop. The body of a packed ternary decoder (dim 1024, depth 8) takes"
-        f" {size['packed']['body'] / 1e6:.0f} MB in place of"
-        f" {size['fp32']['body'] / 1e6:.0f} and decodes"
-        f" {ternary['body, times fp32']['packed']:.1f} times as fast as in fp32"
-        f" ([speed]({PAGES}/speed.ipynb), [ternary weights](docs/dev/ternary.md)).\n"
+        f"On two CPU cores an encoder of {plain['parameters'] / 1e6:.1f} M parameters trains"
+        f" {plain['times_theirs']:.1f} times as fast as Hugging Face's `BertForMaskedLM`. Recording"
+        f" a run costs {results('overhead')['overhead']:.1%}. The body of a packed ternary decoder"
+        f" takes {size['packed']['body'] / 1e6:.0f} MB in place of"
+        f" {size['fp32']['body'] / 1e6:.0f} ([speed]({PAGES}/speed.ipynb)).\n"
     )
 
 
@@ -141,9 +135,8 @@ def left() -> str:
 
 
 WRITERS: dict[str, Callable[[], str]] = {
-    "claims": claim_lines,
     "not_run": left,
-    **{of.__name__: of for of in (titan_parts, convolution, main_job, speed)},
+    **{of.__name__: of for of in (claims_found, convolution, parts_of_titan, main_job, speed)},
 }
 
 
@@ -156,6 +149,56 @@ def written(text: str) -> str:
     return MARKED.sub(block, text)
 
 
+def picture(to: Path = PICTURE) -> None:
+    """Draw what a convolution gives, and claims with the papers' ratios; equal bytes each time."""
+    figure = style.empty(10, 4.4)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.5))
+    _scores(left)
+    _forest(right)
+    style.save(figure, to, ("svg",))
+
+
+def _scores(axes: Axes) -> None:
+    """Scores on small tasks, without and with a convolution."""
+    by_mixer = scores(profiles())
+    for height, pair in enumerate(reversed(PAIRS)):
+        found = [iqm(by_mixer[mixer]) for mixer in pair]
+        axes.plot([one.value for one in found], [height, height], color="0.8", lw=6, zorder=1)
+        for one, colour, words in zip(found, COLOURS, ("without", "with convolution"), strict=True):
+            axes.plot([one.low, one.high], [height, height], color=colour, lw=2)
+            axes.plot(one.value, height, "o", color=colour, ms=8)
+            axes.annotate(words, (one.value, height), (8, 10), ha="right", color=colour, **OFFSET)
+    axes.set(xlim=(0, 1), ylim=(-0.5, len(PAIRS) - 0.4), xlabel="score: 0 a guess, 1 no error")
+    axes.set_yticks(range(len(PAIRS)), [pair[0] for pair in reversed(PAIRS)])
+    tasks = len(by_mixer["delta"])
+    axes.set_title(f"A convolution of a few tokens,\n{tasks} small tasks", loc="left")
+
+
+def _forest(axes: Axes) -> None:
+    """Claims: our ratio with its interval, the paper's as a line, what the interval says."""
+    found = claims()
+    found = found[found["paper"].notna()]
+    parts = [found[found["verdict"] == verdict][:SHOWN] for verdict in VERDICTS]
+    drawn = pd.concat(parts).iloc[::-1]
+    for height, one in enumerate(drawn.itertuples()):
+        colour = VERDICTS[one.verdict]
+        axes.plot([one.ratio.low, one.ratio.high], [height, height], color=colour, lw=2)
+        axes.plot(one.ratio.value, height, "o", color=colour)
+        axes.plot(one.paper, height, "|", color="black", ms=12, mew=1.5)
+    axes.axvline(1, color="0.6", lw=1, ls=":")
+    names = drawn["claim"].str.replace(r"\(([A-Z]+) .*\)$", r"(\1)", regex=True)
+    axes.set_yticks(range(len(drawn)), [textwrap.fill(name, 44) for name in names])
+    axes.tick_params(axis="y", labelsize=7.5)
+    axes.set_xscale("log")
+    axes.set_xticks([0.25, 0.5, 1, 2, 4], ["0.25", "0.5", "1", "2", "4"])
+    axes.minorticks_off()
+    axes.set_xlabel("perplexity with the part / without it (| the paper's)")
+    axes.set_title("Papers' claims that a part helps:\n", loc="left")
+    for place, (verdict, colour) in zip((0, 0.3, 0.75), VERDICTS.items(), strict=True):
+        axes.text(place, 1.02, verdict, color=colour, transform=axes.transAxes)
+
+
 if __name__ == "__main__":
+    picture()
     for page in (FILE, PAPERS):
         page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -21,7 +21,6 @@ from benchmarks import (
     forms,
     main_job,
     overhead,
-    picture,
     profile_step,
     recall,
     train_step,
@@ -282,11 +281,3 @@ def test_a_run_is_measured() -> None:
     assert found["tokens"] == 2 * 8 * 64
     assert found["seconds"] > 0
     assert found["perplexity"] > found["unigram"] > 1
-
-
-@pytest.mark.slow
-def test_the_picture_is_that_of_the_results(tmp_path: Path) -> None:
-    picture.main(tmp_path / "picture.svg")
-    drawn = (tmp_path / "picture.svg").read_bytes()
-    assert b"<svg" in drawn
-    assert drawn == picture.FILE.read_bytes(), "draw it anew: python -m benchmarks.picture"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from chimera.cli.main import main
 from chimera.cli.train import main as train
 from chimera.config.compose import compose, plain
 from chimera.config.groups import groups
@@ -15,32 +17,17 @@ from chimera.config.tables import load, tables
 from chimera.config.trusted_config import recorded
 from chimera.contract_tests.__main__ import main as contract
 from chimera.errors import UserError
-from chimera.paths import CONF, ROOT
+from chimera.paths import ROOT
 from chimera.rundir.directory import RunDir
 from tests import forks
 from tests.config.folders_kit import folders
 
-#: The page's classes, table and preset.
 PAGE = (ROOT / "docs/guide/own-parts.md").read_text(encoding="utf-8")
-TABLE, PRESET = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.M | re.S)
-ROW = "# @package _global_\n# A row\ndefaults:\n  - override /mixer: "
 #: File to contents, below the stranger's folder; `conf/` is what `--config-dir` names.
-FILES = {
-    "mine.py": "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)).replace(
-        "text.upper()", 'text.replace("more", "bird")'
-    ),  # the tokenizer below has no capitals
-    "conf/data/shout.yaml": (CONF / "data/text.yaml")
-    .read_text(encoding="utf-8")
-    .replace("chimera.data.corpus.text.Text", "mine.Shout"),
-    "conf/logger/sink.yaml": "_target_: mine.Sink\nto: ???\n",
-    "conf/mixer/running_mean.yaml": "_target_: mine.RunningMean\ngain: 1.0\n",
-    "conf/norm/half.yaml": "_target_: mine.Half\n_partial_: true\nby: 0.5\n",
-    "conf/preset/mine.yaml": PRESET,
-    "conf/mypaper/means.yaml": TABLE,
-    "conf/mypaper/means/plain.yaml": f"{ROW}attention\n",
-    "conf/mypaper/means/mean.yaml": f"{ROW}running_mean\n",
-    "text.txt": "A line of words to learn from, once more and again.\n\n" * 300,
-}
+FILES = dict(re.findall(r"^`([\w/]+\.\w+)`\n\n```\w+\n(.*?)^```", PAGE, flags=re.M | re.S))
+COMMANDS = [line for block in re.findall(r"^```bash\n(.*?)^```", PAGE, flags=re.M | re.S)
+            for line in block.splitlines()]  # fmt: skip
+TEXT = "A line of words to learn from, once more and again.\n\n" * 300
 
 
 @pytest.fixture
@@ -49,6 +36,9 @@ def stranger(tmp_path: Path) -> Path:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+    (tmp_path / "text.txt").write_text(TEXT)
+    shout = FILES["shout.py"].replace("text.upper()", 'text.replace("more", "bird")')
+    (tmp_path / "shout.py").write_text(shout)  # the tokenizer below has no capitals
     return tmp_path
 
 
@@ -71,7 +61,7 @@ def test_the_parts_of_the_page_train_from_another_folder(
     with folders(monkeypatch):
         own = [
             *(f"--config-dir={stranger}/conf", "mixer=running_mean", "mixer.gain=0.5", "norm=half"),
-            "+callbacks.norm._target_=mine.WeightNorm",
+            "+callbacks.norm._target_=weight_norm.WeightNorm",
             *("logger=sink", f"logger.to={stranger}/sink.txt"),
         ]
         words = [word.replace("data=text", "data=shout") for word in quiet(stranger)]
@@ -94,7 +84,7 @@ CONTRACT = "import runpy; runpy.run_module('chimera.contract_tests', run_name='_
 
 def test_the_contract_tests_run_on_them(stranger: Path) -> None:
     """A right mixer passes, a norm that averages over padding fails, in one process."""
-    mine = stranger / "mine.py"
+    mine = stranger / "half.py"
     mine.write_text(mine.read_text().replace("x * self.by", "x * self.by - x.mean(1, True)"))
     words = [f"--config-dir={stranger}/conf", "mixer=running_mean", "norm=half"]
     done = forks.run("-c", CONTRACT, *words, "-rfE", "-k", "padding or future", cwd=stranger)
@@ -118,11 +108,43 @@ def test_a_table_and_a_preset_of_ones_own(stranger: Path, monkeypatch: pytest.Mo
     assert "mypaper/means" not in tables()
 
 
+def test_the_page_shows_every_file() -> None:
+    assert len(FILES) == 14
+    assert "_partial_" not in PAGE  # the groups set it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_page_runs(
+    line: str, stranger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the stranger's folder; training at smoke scale, of two steps."""
+    words = shlex.split(line.removeprefix("PYTHONPATH=. "))[1:]
+    monkeypatch.chdir(stranger)
+    monkeypatch.setenv("CHIMERA_RUNS", str(stranger / "runs"))
+    if words[:2] == ["-m", "chimera.contract_tests"]:
+        return  # test_the_contract_tests_run_on_them
+    monkeypatch.syspath_prepend(str(stranger))
+    small = [*quiet(stranger), *([] if "logger" in line else ["logger=none"])]
+    table = ["--config-dir=conf", "-m", "+mypaper=means", "seed=0,1", *small]
+    with folders(monkeypatch):
+        if words[0] == "-m":
+            assert train(table) == 0
+            assert main([*words[2:], "scale=smoke"]) == 0
+        elif "list" in words:
+            assert train(words[1:]) == 0
+        else:
+            given = {word.partition("=")[0] for word in words}
+            added = [word for word in small if word.partition("=")[0] not in given]
+            assert train([*words[1:], *added]) == 0
+    assert "list" in words or [*(stranger / "runs").glob("*/run.json")]
+
+
 def test_mistakes_are_one_line(
     stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = f"--config-dir={stranger}/conf"
-    for main, words, said in (
+    for command, words, said in (
         (train, ["--config-dir=/nowhere", "mixer=x"], "--config-dir=/nowhere is no folder"),
         (
             train,
@@ -133,11 +155,11 @@ def test_mistakes_are_one_line(
         (contract, ["nrom=half"], "did you mean 'norm'?"),
     ):
         with folders(monkeypatch):
-            assert main(words) == 2
+            assert command(words) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1
         assert said in err
-    (stranger / "conf/mixer/retnet.yaml").write_text("_target_: mine.RunningMean\n")
+    (stranger / "conf/mixer/retnet.yaml").write_text("_target_: running_mean.RunningMean\n")
     with (
         folders(monkeypatch, stranger / "conf"),
         pytest.raises(UserError, match="mixer=retnet exists already"),

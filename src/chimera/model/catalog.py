@@ -165,14 +165,13 @@ def show(shown: Sequence[str] = GROUPS) -> None:
 
 
 def names() -> str:
-    """List of README.md: a line per group."""
-    return "\n".join(
-        f"- **{group}** {', '.join(f'`{name}`' for name in groups()[group])}" for group in GROUPS
-    )
+    """Line of README.md: how many choices each group has."""
+    counts = [f"{len(groups()[group])} of `{group}=`" for group in GROUPS]
+    return f"- **Combine** [parts](docs/reference/zoo.md): {', '.join(counts)}."
 
 
 def write() -> None:
-    """Write the tables and names between the marks of docs/reference/zoo.md and README.md."""
+    """Write the tables and counts between the marks of docs/reference/zoo.md and README.md."""
     if CHECKOUT is None:
         raise UserError("an installed package has no README.md; write the tables in a checkout")
     for name, content in (("docs/reference/zoo.md", markdown()), ("README.md", names())):
