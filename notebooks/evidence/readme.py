@@ -165,7 +165,9 @@ def _scores(axes: Axes) -> None:
         found = [iqm(by_mixer[mixer]) for mixer in pair]
         axes.plot([one.value for one in found], [height, height], color="0.8", lw=6, zorder=1)
         for one, colour, words in zip(found, COLOURS, ("without", "with convolution"), strict=True):
-            axes.plot([one.low, one.high], [height, height], color=colour, lw=2)
+            assert one.low is not None
+            assert one.high is not None
+            axes.hlines(height, one.low, one.high, color=colour, lw=2)
             axes.plot(one.value, height, "o", color=colour, ms=8)
             axes.annotate(words, (one.value, height), (8, 10), ha="right", color=colour, **OFFSET)
     axes.set(xlim=(0, 1), ylim=(-0.5, len(PAIRS) - 0.4), xlabel="score: 0 a guess, 1 no error")
@@ -182,7 +184,7 @@ def _forest(axes: Axes) -> None:
     drawn = pd.concat(parts).iloc[::-1]
     for height, one in enumerate(drawn.itertuples()):
         colour = VERDICTS[one.verdict]
-        axes.plot([one.ratio.low, one.ratio.high], [height, height], color=colour, lw=2)
+        axes.hlines(height, one.ratio.low, one.ratio.high, color=colour, lw=2)
         axes.plot(one.ratio.value, height, "o", color=colour)
         axes.plot(one.paper, height, "|", color="black", ms=12, mew=1.5)
     axes.axvline(1, color="0.6", lw=1, ls=":")

@@ -1,4 +1,4 @@
-"""Cycle a list of mixers over the layers (SPEC M16; TITAN 4.1, Table 2, eq. 22; SAIDL 2.7).
+"""Cycle a list of mixers over the layers (SPEC M16).
 
     mixer of layer l = members[cycle[l mod len(cycle)]]
 
