@@ -85,8 +85,9 @@ def parts_of_titan() -> str:
             said[found.value] = f"{part} in place of {instead} {found}"
     shown = "; ".join(said[value] for value in sorted(said)) or "none can be told from no change"
     return (
-        "TITAN's paper plans to measure its parts and does not. Perplexity of its model divided by"
-        f" that without the part, where the interval excludes 1: {shown}"
+        "TITAN's paper plans to measure its parts and does not. Perplexity of its model, as first"
+        f" read (`preset=titan_first`), over that without the part, if the interval excludes 1:"
+        f" {shown}"
         f" ([titan]({PAGES}/titan.ipynb)).\n"
     )
 
