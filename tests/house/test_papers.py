@@ -59,7 +59,7 @@ ROWS = [(section, *cells) for section in NUMBERED for cells in rows(section)]
 COMMANDS = sorted({
     code
     for code in re.findall(r"`([^`\n]+)`", TEXT)
-    if code.split()[0] in ("make", "chimera", "python") or re.match(r"[\w.]+=[\w.]+( |$)", code)
+    if code.split()[0] in ("make", "chimera", "python") or re.match(r"[a-z_.]+=[\w.]+( |$)", code)
 })  # fmt: skip
 
 
