@@ -12,6 +12,8 @@ from typing import Any
 FULL = (errno.ENOSPC, errno.EDQUOT)
 #: Those of a disk that takes no more of a file: full, a limit of sizes, a fault, a lost server.
 OF_DISK = (*FULL, errno.EFBIG, errno.EIO, errno.ESTALE)
+#: Most names that a message lists.
+LISTED = 8
 
 
 class UserError(ValueError):
@@ -68,17 +70,22 @@ def library(name: str, use: str, extra: str) -> Any:
         ) from error
 
 
-def unknown(key: str, chosen: str, allowed: Iterable[str]) -> UserError:
+def unknown(key: str, chosen: str, allowed: Iterable[str], *, see: str = "") -> UserError:
     """Make the error for an unknown choice.
 
-    Example: `mixer=retnett is not known; choose one of attention, …; did you mean 'retnet'?`
+    Example: `mixer=retnett is not known; did you mean 'retnet', 'mesa' or 'delta'?`
 
     Args:
         key: configuration group or key.
         chosen: its value.
-        allowed: all allowed values.
+        allowed: all allowed values; a few are listed, of more the three nearest.
+        see: command that lists them.
     """
     names = sorted(allowed)
-    return UserError(
-        f"{key}={chosen} is not known; choose one of {', '.join(names)}{nearest(chosen, names)}"
-    )
+    if len(names) <= LISTED:
+        listed = f"choose one of {', '.join(names)}{nearest(chosen, names)}"
+    else:
+        *others, last = map(repr, difflib.get_close_matches(chosen, names, n=3, cutoff=0))
+        all_of = f"{see} lists all" if see else "there are"
+        listed = f"did you mean {', '.join(others)} or {last}? {all_of} {len(names)}"
+    return UserError(f"{key}={chosen} is not known; {listed}")

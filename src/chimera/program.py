@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from pathlib import Path
 VERSION = "0.1.0"
 #: Name on package indexes, where `chimera` is another project; it is imported as `chimera`.
 DISTRIBUTION = "chimera-lm"
+#: When this process began, but for the interpreter's own start.
+STARTED = time.monotonic()
 #: Variable with the name of the sweep that a job is of, and the keys that it varies: `name:a,b`.
 SWEEP = "CHIMERA_SWEEP"
 
@@ -27,12 +31,19 @@ def command_name(command: str) -> str:
     Args:
         command: `train`, `eval`, `generate` or `export`, which have a script in the checkout.
     """
-    started = Path(sys.argv[0])
-    by_name = started.stem == "chimera" or started.parts[-2:] == ("chimera", "__main__.py")
     script = Path(__file__).resolve().parents[2] / f"{command}.py"
-    if by_name or not script.is_file():
-        return f"chimera {command}"
-    return f"python {command}.py"
+    return f"chimera {command}" if _by_name() or not script.is_file() else f"python {command}.py"
+
+
+def again() -> str:
+    """The command line of this process, as its user writes it."""
+    program = ["chimera"] if _by_name() else ["python", Path(sys.argv[0]).name]
+    return shlex.join([*program, *sys.argv[1:]])
+
+
+def _by_name() -> bool:
+    started = Path(sys.argv[0])
+    return started.stem == "chimera" or started.parts[-2:] == ("chimera", "__main__.py")
 
 
 def job(overrides: Sequence[str]) -> list[str]:

@@ -52,7 +52,7 @@ COUNTER = "+callbacks.mine._target_=tests.train.tiny.Counter"
 RANGE = "optim.lr=interval(1e-4,1e-2)"
 #: Words after `train`, and what the one line has to say.
 PLAIN: list[tuple[str, list[str]]] = [
-    ("mixer=retnett", ["mixer=retnett", "attention", "did you mean 'retnet'"]),
+    ("mixer=retnett", ["mixer=retnett", "did you mean 'retnet', ", "list mixer lists all"]),
     ("mixer=[retnet,mamba]", ["is not one name"]),
     ("mixr=retnet", ["mixr", "did you mean 'mixer'"]),
     ("+optm.lr=1", ["optm.lr", "optim.lr"]),
@@ -84,7 +84,7 @@ PLAIN: list[tuple[str, list[str]]] = [
     ("trainer.accelerator=gpu", ["GPU", "cpu"]),
     ("mixer=pattern mixer.cycle=[retnet,atention]", ["atention", "attention"]),
     ("mixer=pattern mixer.members.mlstm.heads=2", ["mixer.members.mlstm"]),
-    ("data=mad/party", ["data=mad/party", "did you mean 'mad/parity'?"]),
+    ("data=mad/party", ["data=mad/party", "did you mean 'mad/parity', "]),
     ("data/mad=parity", ["data/mad"]),
     ("run_dir=text.txt", ["run_dir", "text.txt"]),
     ("run_dir=/proc/x", ["run_dir=/proc/x cannot be made", "name a folder"]),
@@ -143,7 +143,7 @@ PLAIN: list[tuple[str, list[str]]] = [
     ),
     ("-m extend=true seed=0,1", ["extend=true", "without -m"]),
     ("-m experiment=glob(*)", ["+<paper>/<table>=<row>"]),
-    ("scale=tiny", ["scale=tiny", "smoke", "small"]),
+    ("scale=tinny", ["scale=tinny", "smoke", "small"]),
     ("+bitnet_qdyt=norms", ["is a table", "-m"]),
     ("+bitnet_qdyt/norms=layernrm", ["did you mean 'layernorm'"]),
     ("bitnet_qdyt/norms=layernorm", ["write +"]),
@@ -281,6 +281,7 @@ OTHERS = [
     ("sweep seed=range(0,1000) optim.warmup=range(0,1000)", ["1,000,000 jobs"]),
     ("show mixer=retnett", ["mixer=retnett"]),
     ("show mixer=gqa --cfg job", ["train", "--cfg job"]),
+    ("show seed=0,1 --multirun", ["leave it out and the values of the other jobs"]),
     ("show format=pdf", ["format=pdf is not allowed; it takes one of text"]),
     ("eval run=", ["run= is missing"]),
     ("eval rnu=x", ["rnu=x", "did you mean 'run'"]),

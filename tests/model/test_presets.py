@@ -78,6 +78,10 @@ def test_sizes(name: str, millions: float) -> None:
     assert count(words).total / 1e6 == pytest.approx(millions, abs=0.001)
 
 
+def test_gpt2_has_its_published_size() -> None:
+    assert parameters(GPT2, "preset=gpt2") == 124_439_808
+
+
 def test_every_preset_composes() -> None:
     assert {"none", "encoder_small", "bert_tiny"} <= set(groups()["preset"])
     plain_one, small = plain(compose([])), plain(compose(["preset=encoder_small"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from chimera import dotted, world
 from chimera.cli.command import exit_code
 from chimera.errors import UserError
-from chimera.program import VERSION, command_name
+from chimera.program import STARTED, VERSION, command_name
 
 _USAGE = """\
 python train.py [group=choice ...] [key=value ...]     train one run
@@ -81,7 +82,8 @@ def _command(arguments: list[str]) -> int:
     if word == "show" and flags.cfg:
         raise UserError(f"--cfg shows a configuration; write {command_name('train')} --cfg job …")
     if word in WORDS and flags.multirun:
-        raise UserError(f"{word} takes no -m; leave it out")
+        values = " and the values of the other jobs" if word == "show" else ""
+        raise UserError(f"{word} takes no -m; leave it out{values}")
     if word in WORDS:
         return WORDS[word](rest)
     if any(override.startswith("replay=") for override in overrides):
@@ -105,6 +107,7 @@ def _command(arguments: list[str]) -> int:
 def _run(overrides: list[str]) -> int:
     """Compose and check the configuration, wait for prerequisites, train."""
     from chimera.config.compose import compose, plain
+    from chimera.config.overrides import repeated
     from chimera.config.precision import announcement
     from chimera.config.scale import past_lines
     from chimera.config.start_model import wait_for_all
@@ -115,11 +118,20 @@ def _run(overrides: list[str]) -> int:
     check(config)
     if PARENT not in os.environ:  # the parent has said it, and waited
         if world.is_first():
-            for line in (*past_lines(config), *announcement(config, overrides)):
+            said = (*repeated(overrides), *past_lines(config), *announcement(config, overrides))
+            for line in said:
                 print(line, file=sys.stderr)
         wait_for_all(config, overrides)
-    if (code := launch(config, overrides)) is not None:
-        return code
+    code = launch(config, overrides)
+    if code is None:
+        code = _train(config, overrides)
+    if code == 0 and PARENT not in os.environ and world.is_first():
+        print(f"{time.monotonic() - STARTED:.0f} s in all", file=sys.stderr)
+    return code
+
+
+def _train(config: dict[str, Any], overrides: list[str]) -> int:
+    """Train in this process."""
     from chimera.errors import Interrupted
     from chimera.train.run import run
 
@@ -138,6 +150,7 @@ def _show(overrides: list[str]) -> int:
 
     from chimera.config.arguments import read
     from chimera.config.compose import compose, plain
+    from chimera.config.overrides import repeated
     from chimera.train.check import check
 
     choices = list[str]()
@@ -145,6 +158,8 @@ def _show(overrides: list[str]) -> int:
     how = read(Show, overrides, usage, unread=choices).format
     config = plain(compose(choices))
     check(config)
+    for line in repeated(choices):
+        print(line, file=sys.stderr)
     from chimera.train.model_summary import overview, text
 
     found = overview(config)

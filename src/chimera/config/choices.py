@@ -99,9 +99,10 @@ def _check_implied(where: str, group: str, node: Mapping[str, Any]) -> None:
 
 
 @cache
-def keys_of(group: str) -> frozenset[str]:
-    """Dotted keys of all parts that any option of a group has."""
-    return frozenset(key for o in groups()[group] for key in select((f"{group}={o}",)).part_keys())
+def keys_of(group: str, option: str | None = None) -> frozenset[str]:
+    """Dotted keys of all parts that an option of a group has; those of any option if it is None."""
+    options = groups()[group] if option is None else [option]
+    return frozenset(key for o in options for key in select((f"{group}={o}",)).part_keys())
 
 
 def configuration(overrides: tuple[str, ...]) -> DictConfig:

@@ -12,41 +12,65 @@ from typing import Any
 
 import yaml
 
+from chimera.config.groups import ZOO, groups
 from chimera.errors import UserError
 from chimera.program import command_name
 
 #: Sections that other programs have too; the own keys of a component have no other name.
-_COMMON = ("", "trainer", "train", "training", "model", "data", "optim", "optimizer", "args")
+_COMMON = ("", "trainer", "train", "training", "eval", "args", "metrics", "checkpoint", "model")
+_MORE = ("model_config", "data", "optim", "optimizer", "lr_scheduler")
 
 
 @cache
 def hints() -> dict[str, dict[str, Any]]:
     """Contents of `migration_hints.yaml`, with commands as the user calls them."""
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    for command in ("train", "eval"):
+    for command in ("train", "eval", "export"):
         text = text.replace(f"{{{command}}}", command_name(command))
     found: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return found
 
 
 def option_advice(group: str, option: str) -> str:
-    """What to use in place of an option that belongs elsewhere; empty for any other."""
-    text = hints()["options"].get(f"{group}={option}")
-    if text is None and group in hints()["files"] and re.search(r"[/.~]", option):
-        text = hints()["files"][group].format(option)
-    return f"; {text}" if text else ""
+    """What to use in place of an option that belongs elsewhere; empty for any other.
+
+    Args:
+        group: of the choice, or a key.
+        option: its value.
+    """
+    if text := hints()["options"].get(f"{group}={option}"):
+        return str(text)
+    for ours, theirs in hints()["choices"].items():
+        if group == ours.partition("=")[0] and option.lower() in map(str, theirs):
+            return f"write {ours.format(option)}"
+    of = [each for each in (*ZOO, "preset") if group in groups() and option in groups()[each]]
+    return f"{option} is a {of[0]}; write {of[0]}={option}" if of else ""
+
+
+def group_advice(group: str, option: str) -> str:
+    """What else a group takes than its options; empty where that is all."""
+    file = re.search(r"[/.~]", option) is not None
+    text = (file and hints()["files"].get(group)) or hints()["groups"].get(group)
+    return f"; {text.format(option)}" if text else ""
 
 
 def advice(key: str) -> str:
-    """What to use in place of a key that belongs elsewhere; empty for any other key."""
-    name = key
-    while name:
-        if text := hints()["keys"].get(name):
-            return str(text)
-        name = name.rpartition(".")[0]
+    """What to use in place of a key, or a key of a section, of elsewhere; empty for any other."""
+    return key_advice(key) or section_advice(key)
+
+
+def key_advice(key: str) -> str:
+    """What to use in place of a key that belongs elsewhere, by its own name."""
     section, _, leaf = key.rpartition(".")
     here = [ours for ours, theirs in hints()["names"].items() if leaf in theirs]
-    return f"it is {here[0]} here" if here and section in _COMMON else ""
+    named = f"it is {here[0]} here" if here and section in _COMMON + _MORE else ""
+    return str(hints()["keys"].get(key, named))
+
+
+def section_advice(key: str) -> str:
+    """What to use in place of the innermost section of elsewhere that a key is in."""
+    section = key.rpartition(".")[0]
+    return str(hints()["keys"].get(section) or section_advice(section)) if section else ""
 
 
 def check_hydra(key: str) -> None:

@@ -12,12 +12,20 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from chimera import dotted
+from chimera.config.choices import keys_of
 from chimera.config.groups import ZOO, groups, is_part
 from chimera.config.hydra_calls import one_line
-from chimera.config.migration_hints import advice, check_hydra, option_advice
+from chimera.config.migration_hints import (
+    advice,
+    check_hydra,
+    group_advice,
+    key_advice,
+    option_advice,
+    section_advice,
+)
 from chimera.config.schema import RESERVED, arguments, check_targets
 from chimera.errors import UserError, nearest, unknown
 from chimera.program import command_name
@@ -28,6 +36,12 @@ MAPPINGS = ("optim.rates", "optim.decays")
 SEVERAL = "logger"
 #: Keys that an empty value would leave out without a word.
 EMPTY = ("run_dir", "init_from", "ckpt_path")
+#: Keys that the composition sets, and what it reads for them.
+COMPUTED = {
+    "init_run": "init_from=",
+    "ckpt_sha256": "ckpt_path=",
+    "task.teacher_run": "task.teacher=",
+}
 #: Most brackets of an override: Hydra's parser falls over deep ones, after minutes.
 NESTED = 300
 #: Prefix of what is set for the row that a run starts from (`start_model.py`).
@@ -165,8 +179,10 @@ def _check_choice(override: Override, *, sweep: bool) -> None:
     if is_choice(override) and not isinstance(value, Glob):
         for name in names:
             if name not in groups()[group]:
-                error = unknown(group, name, groups()[group])
-                raise UserError(f"{error}{option_advice(group, name)}")
+                raise _unknown_option(group, name)
+    for name in names:
+        if not is_choice(override) and (text := option_advice(group, name)):
+            raise UserError(f"{group}={name} is not known; {text}")
     if override.is_sweep_override():
         if not sweep:
             all_in_one = f"; all in one run: '{group}=[{','.join(names)}]'"
@@ -182,6 +198,28 @@ def _check_choice(override: Override, *, sweep: bool) -> None:
         raise UserError(f"+{group}={value}: {group} already has a choice; drop the +")
     elif not override.is_add() and not is_part(group):
         raise UserError(f"{group}={value} is an experiment; write +{group}={value}")
+
+
+def _unknown_option(group: str, name: str) -> UserError:
+    """The error for an unknown choice: what it is called here, or the names that there are."""
+    if text := option_advice(group, name):
+        return UserError(f"{group}={name} is not known; {text}")
+    see = f"{command_name('train')} list {group}"
+    error = unknown(group, name, groups()[group], see=see)
+    return UserError(f"{error}{group_advice(group, name)}")
+
+
+def repeated(overrides: Sequence[str]) -> list[str]:
+    """A line on each key that is set more than once, of which the last counts."""
+    found = dict[str, list[str]]()
+    for override in map(_parse, overrides):
+        key = f"{override.key_or_group}@{override.package}"
+        found.setdefault(key, []).append(str(override.input_line))
+    return [
+        f"{', '.join(words[:-1])}: overridden by {words[-1]}, which comes later"
+        for words in found.values()
+        if len(words) > 1
+    ]
 
 
 def set_values(cfg: DictConfig, line: CommandLine, known_keys: set[str]) -> None:
@@ -237,6 +275,8 @@ def _check_key(override: Override, known_keys: Set[str]) -> None:
     """
     key = override.key_or_group
     adds = override.is_add() or override.is_force_add()
+    if key in COMPUTED:
+        raise UserError(f"{key} is no setting: it is computed from {COMPUTED[key]}")
     if adds and key.startswith("callbacks."):  # the user's own callback
         return
     if key not in known_keys and (override.is_delete() or not key.startswith(OPEN)):
@@ -260,6 +300,8 @@ def _check_entry(override: Override, now: object) -> None:
     value = override.value()
     if value == "" and key in EMPTY:  # of a variable of the shell that is not set, say
         raise UserError(f"{key}= is empty; give it a value, or leave it out")
+    if isinstance(now, ListConfig) and isinstance(value, Mapping):
+        raise UserError(f"{override.input_line}: {key} is a list; write '{key}=[{{…}}]'")
     if not isinstance(now, Mapping) or value is None or isinstance(value, Mapping):
         return
     group = key.rpartition(".")[2]
@@ -290,16 +332,23 @@ def hint(key: str, known_keys: Set[str]) -> str:
     Suggests the setting that has the key's place here, the same leaf under another parent, a near
     spelling, or the parent's keys.
     """
-    if text := advice(key):
+    if text := key_advice(key):
         return f"; {text}"
     parent, _, leaf = key.rpartition(".")
-    by_leaf = {k.rpartition(".")[2]: k for k in sorted(known_keys, reverse=True)}
+    settable = sorted(k for k in known_keys if not k.startswith("scale."))
+    by_leaf = {k.rpartition(".")[2]: k for k in reversed(settable)}
+    if of := [o for o in groups().get(parent, ()) if key in keys_of(parent, o)]:
+        listed = f"{', '.join(of[:3])}{' and others' if len(of) > 3 else ''}"
+        return f"; it is a key of {parent}={listed}; write {parent}={of[0]} {key}=…"
     if leaf in by_leaf:
         return f"; did you mean '{by_leaf[leaf]}'?"
-    siblings = sorted(k for k in known_keys if k.rpartition(".")[0] == parent and "._" not in k)
+    if text := section_advice(key):
+        return f"; {text}"
+    siblings = sorted(k for k in settable if k.rpartition(".")[0] == parent and "._" not in k)
     leaves = [sibling.rpartition(".")[2] for sibling in siblings]
     if not parent:
-        return nearest(key, {*known_keys, *groups()}) or f" (top level has {', '.join(leaves)})"
+        listed = f"; {command_name('train')} --help lists groups, --cfg job all keys"
+        return nearest(key, {*settable, *groups()}) or listed
     # Leaves alone are compared: a common parent would make any two keys look alike.
     if close := difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.6):
         return f"; did you mean '{parent}.{close[0]}'?"

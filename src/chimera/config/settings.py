@@ -28,6 +28,8 @@ from chimera.types import (
 Precision = Literal["fp32", "bf16", "fp16"]
 Bound = Annotated[float, Ge(0)]
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+#: Layers; beyond the limit, building the model takes minutes.
+Depth = Annotated[int, Ge(1), Le(4096)]
 #: Share of all batches.
 Share = Annotated[float, Gt(0), Le(1)]
 #: Days, hours, minutes, seconds.
@@ -112,7 +114,7 @@ class Model:
     builder: ClassVar[str] = "chimera.model.assemble.from_parts"
 
     dim: PositiveInt
-    depth: PositiveInt
+    depth: Depth
     heads: PositiveInt
     loops: PositiveInt = 1
     max_len: PositiveInt = 128

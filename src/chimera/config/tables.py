@@ -311,6 +311,10 @@ def row_override(reference: str, where: str) -> str:
         UserError: no such table or row.
     """
     table, _, row = reference.removeprefix(ROW).rpartition("/")
+    if "/" not in table:
+        raise UserError(
+            f"{where}={reference} names no row; write {where}=row:<paper>/<table>/<row>"
+        )
     rows = [r.name for r in load(table).rows]
     if row not in rows:
         raise unknown(f"the row of {where}={reference}, {table}", row, rows)

@@ -24,6 +24,7 @@ from chimera.config.schema import call_later, check_node, check_value, shown
 from chimera.config.settings import Precision
 from chimera.errors import UserError, one_line
 from chimera.paths import FOLDERS
+from chimera.program import again
 from chimera.rundir.directory import RunDir
 from chimera.safe_io import check_links, read_json
 from chimera.types import NAME, NonNegativeInt, PositiveInt, Seed
@@ -80,7 +81,9 @@ def recorded(directory: RunDir, *, training: bool = False) -> dict[str, Any]:
         if not isinstance(folders, list) or not folders:
             raise
         words = one_line(" ".join(f"--config-dir={shlex.quote(str(folder))}" for folder in folders))
-        raise UserError(f"{error}; this run was trained with {words}") from error
+        raise UserError(
+            f"{error}; this run was trained with {words}; if that is yours: {again()} {words}"
+        ) from error
 
 
 def checked(config: Mapping[str, Any], where: str, *, training: bool = False) -> dict[str, Any]:

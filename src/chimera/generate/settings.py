@@ -16,6 +16,7 @@ from chimera.data.source.files import (
     read_lines,
 )
 from chimera.errors import UserError
+from chimera.program import command_name
 from chimera.types import Fraction, PositiveFloat, PositiveInt, Seed
 
 
@@ -89,5 +90,8 @@ class Generation:
         config = recorded(RunDir(Path(self.run).expanduser()))
         if not attribute(config["task"]["_target_"], "causal"):
             name = config["task"]["name"]
-            raise UserError(f"run={self.run} was trained by task={name}; text is task=causal_lm's")
+            raise UserError(
+                f"run={self.run} was trained by task={name} and continues no text; train a decoder:"
+                f" {command_name('train')} task=causal_lm"
+            )
         self.texts()

@@ -98,7 +98,12 @@ def from_parts(
         UserError: invalid combination of choices, or a component that rejects its site.
     """
     if settings.dim % settings.heads:
-        raise UserError(f"model.heads={settings.heads} does not divide model.dim={settings.dim}")
+        wider = settings.dim + -settings.dim % settings.heads
+        fewer = max(n for n in range(1, settings.heads) if settings.dim % n == 0)
+        raise UserError(
+            f"model.heads={settings.heads} does not divide model.dim={settings.dim}; write"
+            f" model.dim={wider} or model.heads={fewer}"
+        )
     site = site_of(settings, causal=bool(causal))
     try:
         model = _assemble(site, settings, choices, vocab_size)

@@ -8,7 +8,7 @@ from hydra.core.override_parser.types import Override
 from hydra.utils import instantiate
 
 from chimera.config.compose import compose, plain
-from chimera.config.overrides import canonical, check_choices
+from chimera.config.overrides import canonical, check_choices, repeated
 from chimera.config.scale import past_lines
 from chimera.config.start_model import applicable
 from chimera.errors import UserError
@@ -50,7 +50,7 @@ def _sweep(overrides: list[str], parsed: list[Override]) -> int:
     first = applicable(batch[0])
     config = plain(compose(first))  # so that errors of all jobs are reported without a job's name
     check_settings(config, train=False)
-    for line in past_lines(config):
+    for line in (*repeated(overrides), *past_lines(config)):
         print(line, file=sys.stderr)
     launcher = instantiate(config["launcher"], _convert_="all")
     launcher.check()

@@ -31,6 +31,8 @@ from chimera.train.model_summary import (
 LARGE = 100_000_000
 #: Bytes of weights in checkpoints from ends of epochs, from which on a run names them.
 MUCH = 1_000_000_000
+#: Steps below which no model here is expected to have learnt more than frequencies.
+LEARNS = 100
 
 
 def quiet() -> None:
@@ -200,9 +202,10 @@ def _results(record: dict[str, Any]) -> str:
     rate = record["tokens_per_second"]  # NaN, or null in a file, of a run of one step
     speed = f"{rate:,.0f} tokens/s{_utilisation(record)}, " if rate and math.isfinite(rate) else ""
     return (
-        f"{headline(record['metrics'])}\n"
+        f"{headline(record['metrics'], record.get('steps'))}\n"
         f"{speed}peak memory"
-        f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s in all{left_out}"
+        f" {record['peak_memory_gb']:.2f} GB, {record['wall_seconds']:.0f} s for training"
+        f" and tests{left_out}"
     )
 
 
@@ -214,8 +217,13 @@ def _utilisation(record: dict[str, Any]) -> str:
     return f", {mfu * rate / 1e9:,.1f} GFLOP/s (MFU {mfu:.1%} of {rate / 1e9:,.0f})"
 
 
-def headline(metrics: dict[str, float]) -> str:
-    """Perplexities beside that of word frequencies; all metrics where there are none."""
+def headline(metrics: dict[str, float], steps: int | None = None) -> str:
+    """Perplexities beside that of word frequencies; all metrics where there are none.
+
+    Args:
+        metrics: of validation and test.
+        steps: of training, if they are known.
+    """
     if not {"val/unigram_perplexity", "val/perplexity", "test/perplexity"} <= set(metrics):
         lines = [
             ", ".join(f"{k} {v:.4f}" for k, v in metrics.items() if k.startswith(stage))
@@ -225,6 +233,8 @@ def headline(metrics: dict[str, float]) -> str:
     unigram = metrics["val/unigram_perplexity"]
     ours = metrics["val/perplexity"]
     compared = "lower" if ours <= unigram else "higher"
+    if ours > unigram and steps is not None and steps < LEARNS:
+        compared += f", as expected after {steps} step{'s' * (steps > 1)}"
     return (
         f"validation perplexity {ours:.1f}, of a unigram model on the same tokens {unigram:.1f}:"
         f" {max(unigram, ours) / min(unigram, ours):.2f} times {compared}\n"
