@@ -161,8 +161,8 @@ class Report:
         return f"[{text}](../../experiments/{self.table.path}/results/{self.scale}/report.md)"
 
     def ratio(self, row: str, than: str) -> Ratio | None:
-        """A row divided by another."""
-        return ratio(self.values(row), self.values(than))
+        """A row's perplexity divided by another's."""
+        return ratio(self.values(row), self.values(than), nats(self.table.metric))
 
     def less(self, reference: str) -> dict[str, Difference | None]:
         """Differences of the other rows from this one, the best first, corrected for all."""
@@ -249,8 +249,8 @@ def signed(gap: Difference | None, decimals: int = 2) -> str:
 
 
 def nats(metric: str) -> Callable[[float], float]:
-    """How values of a metric become nats."""
-    return math.log if metric.endswith("perplexity") else float
+    """How values of a metric become logarithms; a loss is one."""
+    return float if metric.endswith("loss") else math.log
 
 
 def claims(folder: Path = EXPERIMENTS) -> pd.DataFrame:
@@ -277,9 +277,27 @@ def claims(folder: Path = EXPERIMENTS) -> pd.DataFrame:
             "paper": math.exp(log(theirs[0]) - log(theirs[1])) if known else None,
             "ratio": here,
             "verdict": here.verdict("holds", "does not hold"),
+            "size": size(here, math.exp(log(theirs[0]) - log(theirs[1]))) if known else "",
             "runs": of.link(f"{of.scale}, {here.seeds} seeds{own}"),
         })  # fmt: skip
     return pd.DataFrame(found)
+
+
+def size(here: Ratio, paper: float) -> str:
+    """Whether an effect has the size that a paper prints, or its share of it (of logarithms).
+
+    Args:
+        here: the ratio of our runs.
+        paper: the printed ratio, below one.
+    """
+    if here.low <= paper <= here.high:
+        return "as claimed"
+    if here.low > 1:
+        return "the other way"
+    if here.high >= 1:
+        return "not shown"
+    share = math.log(here.value) / math.log(paper)
+    return f"{share:.0%} of it" if share < 1 else f"{share:.1f} times it"
 
 
 def claims_table(found: pd.DataFrame) -> str:
@@ -289,7 +307,8 @@ def claims_table(found: pd.DataFrame) -> str:
             "a paper says that it lowers perplexity": one.claim,
             "its figure": f"{one.paper:.2f} ×" if pd.notna(one.paper) else None,
             "here, 95 % interval": one.ratio,
-            "": f"**{one.verdict}**",
+            "the sign": f"**{one.verdict}**",
+            "the size": one.size,
             "runs": one.runs,
         }
         for one in found.itertuples()

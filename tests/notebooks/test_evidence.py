@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import readme
 import small_tasks
+import summary
 from tools.execute_evidence import FOLDER, executed
 
 from chimera.paths import ROOT
@@ -90,6 +91,37 @@ def test_the_readmes_figures_of_speed_are_those_of_the_results() -> None:
     text = readme.FILE.read_text(encoding="utf-8")
     for name in ("main_job", "speed"):
         assert readme.WRITERS[name]().replace("](../../", "](") in text
+
+
+def test_the_ten_sentences_say_what_their_intervals_say() -> None:
+    """Words such as «beats» are written by hand; the figures beside them are computed."""
+    result = FOLDER / "results.ipynb"
+    assert shown(nbformat.read(result, as_version=4))[0] == summary.numbered(), "make evidence"
+    for path, row, than, says in (
+        ("saidl/hybrids", "conv_before_attn", "baseline", ["below"]),
+        ("saidl/positions", "rope", "learned", ["below"]),
+        ("saidl/positions", "rope", "alibi", ["below"]),
+        ("saidl/attention", "standard", "linear", ["open", "above"]),
+        ("bitnet_qdyt/norms", "qdyt", "layernorm", ["open"]),
+        ("bitnet_qdyt/norms", "qdyt", "static_tanh", ["below"]),
+        ("bitnet_qdyt/ffn", "swiglu", "relu2", ["below"]),
+        ("titan/baselines", "titan_bert_ultra", "transformer_rope", ["open", "above"]),
+        ("tptt/variants", "derivative_n2", "lora_only", ["above"]),
+    ):
+        of = evidence.report(path)
+        assert of is not None
+        found = of.ratio(row, than)
+        assert found is not None
+        assert found.verdict("below", "above") in says, path
+
+
+def test_a_size_is_the_papers_if_the_interval_has_it() -> None:
+    size = evidence.size
+    assert size(evidence.Ratio(0.8, 0.7, 0.9, 3), 0.75) == "as claimed"
+    assert size(evidence.Ratio(0.98, 0.97, 0.99, 3), 0.62) == "4% of it"
+    assert size(evidence.Ratio(0.25, 0.2, 0.3, 3), 0.5) == "2.0 times it"
+    assert size(evidence.Ratio(1.1, 0.9, 1.3, 3), 0.5) == "not shown"
+    assert size(evidence.Ratio(1.2, 1.1, 1.3, 3), 0.5) == "the other way"
 
 
 def reported(folder: Path, table: str, rows: Mapping[str, Sequence[float]], **more: float) -> None:
