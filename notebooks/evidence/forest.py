@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-
 import matplotlib.pyplot as plt
 import pandas as pd
-import PIL.Image
 from evidence import Ratio
 from IPython.display import Image
 from matplotlib.axes import Axes
+from picture import small
 
 from chimera.report.style import COLOURS
 
@@ -33,15 +31,13 @@ def forest(found: pd.DataFrame) -> Image:
             axes.plot(one.paper, at, "D", mfc="none", color=COLOURS[0], markersize=6)
         axes.annotate(
             str(one.ratio).replace(" ×", ""),
-            (1.03, at),
+            (1.06, at),
             xycoords=("axes fraction", "data"),
             va="center",
         )
     axes.set_yticks([*places], [*rows["claim"].map(_short)])
     axes.set(xscale="log", xlim=ENDS, ylim=(-0.7, len(rows) - 0.3))
-    axes.set_xticks(
-        [0.5, 0.6, 0.7, 0.8, 1, 1.2, 1.5, 2], ["0.5", "0.6", "0.7", "0.8", "1", "1.2", "1.5", "2"]
-    )
+    axes.set_xticks([0.5, 0.7, 1, 1.4, 2], ["0.5", "0.7", "1", "1.4", "2"])
     axes.minorticks_off()
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("perplexity with the part divided by that without it; left of 1 is better")
@@ -50,12 +46,7 @@ def forest(found: pd.DataFrame) -> Image:
     marks = {verdict: axes.plot([], [], "o", color=c)[0] for verdict, c in _COLOURS.items()}
     marks["the paper's ratio"] = axes.plot([], [], "D", mfc="none", color=COLOURS[0])[0]
     figure.legend(marks.values(), marks, loc="outside upper center", ncols=4, frameon=False)
-    drawn = BytesIO()
-    small = BytesIO()
-    figure.savefig(drawn)
-    plt.close(figure)
-    PIL.Image.open(drawn).convert("RGB").quantize(32).save(small, "png", optimize=True)
-    return Image(small.getvalue())
+    return small(figure)
 
 
 def _interval(axes: Axes, at: int, ratio: Ratio, colour: str) -> None:

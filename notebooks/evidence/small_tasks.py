@@ -7,6 +7,7 @@ guess, (accuracy − chance)/(1 − chance): 0 for a guess among the possible an
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from itertools import combinations, permutations
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from bootstrap import spearman
-from evidence import Seeds, less, runs
+from bootstrap import iqm, spearman
+from evidence import Seeds, between, less, runs
 
 from chimera.paths import CONF
 from chimera.report.stats import Difference, corrected, paired
@@ -106,6 +107,33 @@ def as_good(by_mixer: dict[str, Scores], task: str) -> list[str]:
     ranked = sorted(by_mixer, key=lambda mixer: -mean(by_mixer[mixer][task]))
     gaps = less({mixer: by_mixer[mixer][task] for mixer in ranked}, ranked[0])
     return [ranked[0], *(m for m, gap in gaps.items() if gap is None or not gap.significant)]
+
+
+def recommendations(by_mixer: dict[str, Scores], state: dict[str, float]) -> str:
+    """What to take, as a Markdown list: over all tasks, then for each task that a mixer learns.
+
+    Args:
+        by_mixer: scores.
+        state: bytes of a decoding state after 1,024 tokens; a mixer without an entry is not small.
+    """
+    whole = {mixer: iqm(of) for mixer, of in by_mixer.items()}
+    ranked = sorted(whole, key=lambda mixer: -whole[mixer].value)
+    first, base = ranked[0], whole["attention"].value
+    fixed = next(mixer for mixer in ranked if state.get(mixer, math.inf) < state["attention"] / 4)
+    told = [
+        f"- **In general** `{first}`, {between(*whole[first])} over all tasks, where `attention`"
+        f" has {base:.2f}; with a small state `{fixed}`, {between(*whole[fixed])}."
+    ]
+    for task in sorted(by_mixer[first]):
+        best, *others = as_good(by_mixer, task)
+        score = mean(by_mixer[best][task])
+        if score < 0.5:
+            told.append(f"- **{task}**: none learns it in these steps (`{best}` {score:.2f}).")
+            continue
+        smallest = min((m for m in (best, *others) if m in state), key=state.__getitem__)
+        more = f"; `{smallest}` has the smallest state of {len(others) + 1} that are as good"
+        told.append(f"- **{task}**: `{best}` {score:.2f}{more * bool(others)}.")
+    return "\n".join(told) + "\n"
 
 
 @cache

@@ -151,5 +151,6 @@ def test_a_run_is_the_same_with_and_without_pictures(
         assert len(drawn) == (4 if name == "with" else 0)
     assert losses[0] == losses[1]
     assert math.isfinite(losses[0][0])
+    assert not (tmp_path / "with/model.png").exists()  # no logger shows it
     settings = (tmp_path / "with/settings.md").read_text()
     assert "| quant | none | bitnet158 |" in settings

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
 
 from chimera.report import figures, markdown, metric_grid, style
+from chimera.report.diagram import drawn
 from chimera.report.figures import FLOPS, SECONDS
 from chimera.report.table_results import TableResults, read_results
 from chimera.rundir.steps import smooth
@@ -184,3 +186,28 @@ def test_a_legend_covers_no_data(name: str, count: int) -> None:
     box = legend.get_window_extent()
     assert not box.overlaps(axis.get_window_extent())
     assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
+def test_a_diagram_is_drawn_with_all_its_boxes_and_frames() -> None:
+    chart = """flowchart TB
+  ids(["token ids"])
+  ids --> embedding["embedding<br/>d = 64"]
+  subgraph stack["3 blocks"]
+    subgraph b0["3 × block"]
+      direction TB
+      n0["layernorm"] --> m0["Attention"]
+      m0 --> a0(("+"))
+    end
+  end
+  embedding --> b0
+  b0 --> norm["layernorm"]
+"""
+    (axes,) = drawn(chart).axes
+    texts = {text.get_text(): text.get_position() for text in axes.texts if text.get_text()}
+    assert set(texts) >= {"token ids", "embedding\nd = 64", "Attention", "+", "layernorm"}
+    heights = [texts[text][1] for text in ("token ids", "Attention", "+", "layernorm")]
+    assert heights == sorted(heights, reverse=True)
+    frames = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    inner, outer = sorted(frames, key=lambda patch: patch.get_width())
+    assert outer.get_y() == inner.get_y() < texts["+"][1] < inner.get_y() + inner.get_height()
+    assert texts["layernorm"][1] < outer.get_y()

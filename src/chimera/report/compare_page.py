@@ -245,7 +245,7 @@ def show(comparison: Comparison, folder: Path) -> None:
         shown += len(body)
         if body:
             numbers = (table.metric, "runs", "tokens/s", "GB")
-            formatting.show_grid(table.order, table.keys or ("runs",), numbers, body)
+            formatting.show_grid(table.order, table.keys or ("",), numbers, body)
     if rest := len(comparison.groups) - shown:
         print(f"and {rest} more in compare.csv")
     print(*comparison.notes, sep="\n", end="\n" * bool(comparison.notes))

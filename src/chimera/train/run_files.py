@@ -23,6 +23,7 @@ from chimera.errors import UserError, one_line
 from chimera.model.diagram import mermaid
 from chimera.model.restore import save_body
 from chimera.report import style
+from chimera.report.diagram import drawn
 from chimera.rundir.directory import RunDir
 from chimera.rundir.identity import RESUMABLE, identity_settings
 from chimera.rundir.steps import read, smooth, validated
@@ -62,6 +63,7 @@ class RunFiles(Callback):
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.world_size > 1:  # the model may be in shards
             return
+        show_diagram(pl_module, Path(trainer.default_root_dir), trainer)
         samples = samples_of(pl_module, trainer.datamodule)  # type: ignore[attr-defined]
         if not samples:
             return
@@ -70,6 +72,23 @@ class RunFiles(Callback):
         text = f"# Samples of the validation split\n\n{_grid(columns, rows)}\n"
         write_atomic(Path(trainer.default_root_dir) / "samples.md", text)
         show_table(trainer.loggers, "samples", columns, rows)
+
+
+def show_diagram(task: Any, folder: Path, trainer: pl.Trainer) -> None:
+    """Write model.png, the diagram of model.md, for loggers that show pictures.
+
+    Args:
+        task: with its model.
+        folder: of the run.
+        trainer: with the loggers.
+    """
+    shows = [logger.show_picture for logger in trainer.loggers if hasattr(logger, "show_picture")]
+    if shows:
+        file = folder / "model.png"
+        chart = mermaid(task.model, RunDir(folder).config()["choices"])
+        style.save(drawn(chart), file, ("png",))
+        for show in shows:
+            show("model", file, trainer.global_step)
 
 
 def show_model(config: Mapping[str, Any], task: Task, folder: Path, loggers: Sequence[Any]) -> None:
