@@ -33,11 +33,28 @@ DOCS, NOTEBOOKS = ROOT / "docs", ROOT / "notebooks" / "evidence"
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 #: Code, in which nothing is a link.
 CODE = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)$|`[^`\n]+`", re.S | re.M)
+#: A diagram, and the label of a node in it.
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.S | re.M)
+NODE = re.compile(r'\w+\(?[\[(]"(.*?)"[\])]')
 TIMES = "<!-- times of tables -->"
 CARDS, TABLES = "reference/cards", "evidence/tables"
 #: Modules whose functions and classes are documented.
 API = ("api.library", "api.layers", "api.graft", "contract", "contract_gguf", "errors")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".ipynb": "json"}
+
+
+def on_config(config: Any) -> None:
+    """Give the page of each table a place in the navigation, below its paper."""
+    sections = [part for part in config["nav"] if isinstance(part, dict)]
+    evidence = next(part["Evidence"] for part in sections if "Evidence" in part)
+    papers: dict[str, list[str]] = {}
+    for path in sorted([*experiments.tables(), *experiments.computed_tables()]):
+        papers.setdefault(path.partition("/")[0], []).append(
+            f"{TABLES}/{path.replace('/', '-')}.md"
+        )
+    index = f"{TABLES}/index.md"
+    below = [{paper: pages} for paper, pages in papers.items()]
+    evidence[evidence.index(index)] = {"Tables": [index, *below]}
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -67,7 +84,27 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     name = page.file.src_uri
     if TIMES in markdown:
         markdown = markdown.replace(TIMES, times())
-    return led(markdown, name)
+    return led(DIAGRAM.sub(lambda found: boxes(found[1]), markdown), name)
+
+
+def on_post_build(config: Any) -> None:
+    """Write the index of the search also as a script, for a site that is opened from a folder."""
+    file = Path(config["site_dir"]) / "search" / "search_index.json"
+    script = f"var __index = {file.read_text(encoding='utf-8')}"
+    file.with_suffix(".js").write_text(script, encoding="utf-8")
+
+
+def boxes(diagram: str) -> str:
+    """A diagram of mermaid as boxes of HTML, in the order of its lines, which is the flow's."""
+    parts = ['<div class="diagram">']
+    for line in diagram.splitlines():
+        if group := re.match(r'\s*subgraph \w+\["(.*)"\]', line):
+            parts.append(f'<div class="box">{group[1]}')
+        elif line.strip() == "end":
+            parts.append("</div>")
+        else:
+            parts += [f"<div>{label}</div>" for label in NODE.findall(line)]
+    return "\n".join([*parts, "</div>"])
 
 
 def _written(docs: Path) -> list[tuple[str, str]]:

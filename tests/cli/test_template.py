@@ -23,7 +23,7 @@ ROWS = re.findall(r"^\| `(python train.py[^`]*)` \| (.*?) \|(.*)\|$", TEXT, flag
 WORKS = [there for there, answer, _ in ROWS if answer.startswith("works")]
 WORKS += [use for *_, cell in ROWS for use in re.findall(r"`(python train.py[^`]*)`", cell)]
 REFUSED = [
-    (there, answer.removeprefix("refused: ").replace("\\<", "<"))
+    (there, answer.removeprefix("refused: ").replace("`", ""))
     for there, answer, _ in ROWS
     if answer.startswith("refused: ")
 ]

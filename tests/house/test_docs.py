@@ -298,8 +298,13 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     assert pages == {table.replace("/", "-") for table in (*tables(), *computed_tables())}
     assert "times of tables" not in (tmp_path / "guide/sweeps.html").read_text(encoding="utf-8")
     assert "chimera.contract.Mixer" in (tmp_path / "reference/api.html").read_text(encoding="utf-8")
+    assert (
+        (tmp_path / "search/search_index.js").read_text(encoding="utf-8").startswith("var __index")
+    )
+    assert '<div class="diagram">' in (tmp_path / "guide/choosing.html").read_text(encoding="utf-8")
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
+        assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css)"', text), page.name
         for address in re.findall(r'(?:href|src)="([^"#:?]+)(?:#[^"]*)?"', text):
             if not address.startswith("/"):
                 assert (page.parent / unquote(address)).exists(), f"{page.name}: {address}"
