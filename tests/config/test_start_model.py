@@ -14,8 +14,8 @@ from chimera.rundir.identity import identity
 from chimera.sweep.compose_jobs import compose_jobs, prerequisites
 from tests.config.kit import everything
 
-TABLE, BODY = "titan/spanish", "titan/baselines"
-ROW = f"+{TABLE}=transformer_stsb"
+TABLE, BODY = "titan/xnli", "titan/baselines"
+ROW = f"+{TABLE}=transformer"
 TEXT = ["data=text", "data.path='a folder/novels.txt'", "optim.lr=0.003", "data.deduplicate=true"]
 OWN = [f"needs.{text}" for text in TEXT]
 MODEL = "init_from=runs/body"
