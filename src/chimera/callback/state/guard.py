@@ -161,7 +161,8 @@ def collect_report(
         grad_norm: L2 norm of all gradients.
         config: of the run; `{}` leaves it out of the report.
     """
-    gradients = {n: whole(p.grad) for n, p in task.named_parameters() if p.grad is not None}
+    given = {n: whole(p.grad) for n, p in task.named_parameters() if p.grad is not None}
+    gradients = {name: gradient for name, gradient in given.items() if not _idle(gradient)}
     weights = {n: whole(p) for n, p in task.named_parameters()} | dict(task.named_buffers())
     micro = trainer.fit_loop.epoch_loop.total_batch_idx
     scaler = getattr(trainer.precision_plugin, "scaler", None)
@@ -310,6 +311,16 @@ def _not_finite(tensors: dict[str, Tensor]) -> dict[str, int]:
         n: int((~torch.isfinite(t)).sum()) for n, t in tensors.items() if t.is_floating_point()
     }
     return {name: count for name, count in counts.items() if count}
+
+
+def _idle(gradient: Tensor) -> bool:
+    """Whether a gradient is that of an expert without tokens, whatever the loss is.
+
+    `ops.routing.touch` multiplies one number of the weight by 0, so that a loss that is not finite
+    leaves NaN there and zero everywhere else.
+    """
+    flat = gradient.detach().flatten()
+    return len(flat) > 1 and not torch.isfinite(flat[0]) and not flat[1:].any()
 
 
 def _large(gradients: dict[str, Tensor]) -> dict[str, float]:
