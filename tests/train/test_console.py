@@ -225,6 +225,13 @@ def test_the_command_prints_each_format(
     assert json.loads(capsys.readouterr().out)["flops"]["length"] == 16
     assert main(["show", *line, "format=mermaid"]) == 0
     assert capsys.readouterr().out.startswith("flowchart TB")
+    clipped = [*line, "precision=bf16", "trainer.gradient_clip_val=0.5", "format=pipeline"]
+    assert main(["show", *clipped]) == 0
+    said = capsys.readouterr().out
+    for part in ("4 × 16 tokens", "autocast: bf16", "norm ≤ 0.5", "clip --> update", "data: text"):
+        assert part in said
+    assert main(["show", *line, "trainer.gradient_clip_val=0", "format=pipeline"]) == 0
+    assert "finite -- yes --> update" in capsys.readouterr().out
 
 
 def test_the_vocabulary_of_a_body_is_its_own() -> None:

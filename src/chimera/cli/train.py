@@ -28,7 +28,7 @@ python train.py list                                   all components: descripti
 python train.py list norm                              the components of one group
 python train.py list mamba                             one component: equation, options, cost
 python train.py list tables                            all tables of experiments with their rows
-python train.py show [format=json|mermaid] [...]       parameters, FLOPs, memory, disk, diagram
+python train.py show [format=json|mermaid|pipeline]    parameters, FLOPs, memory, disk, diagrams
 python train.py +<paper>/<table>=<row> scale=small     one row; -m +<paper>=<table> all rows
 python train.py replay=<run>/nan_report-<step>.json    repeat a step that was not finite
 python eval.py run=<dir>                               repeat a run's final test
@@ -59,10 +59,10 @@ class Show:
     """Arguments of `show`, beside those of a run.
 
     Args:
-        format: text, json, or mermaid for the diagram alone.
+        format: text, json, or a diagram alone: mermaid of the model, pipeline of its training.
     """
 
-    format: Literal["text", "json", "mermaid"] = "text"
+    format: Literal["text", "json", "mermaid", "pipeline"] = "text"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -161,7 +161,11 @@ def _show(overrides: list[str]) -> int:
     for line in repeated(choices):
         print(line, file=sys.stderr)
     from chimera.train.model_summary import overview, text
+    from chimera.train.pipeline import pipeline
 
+    if how == "pipeline":
+        print(pipeline(config).rstrip())
+        return 0
     found = overview(config)
     if how == "mermaid":
         print(str(found["diagram"]).rstrip())

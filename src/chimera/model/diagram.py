@@ -23,13 +23,13 @@ def mermaid(model: nn.Module, names: Mapping[str, str]) -> str:
     blocks = getattr(backbone, "blocks", None)
     lines = ["flowchart TB", '  ids(["token ids"])']
     if blocks is None:
-        name = _label(names.get("model", type(model).__name__), type(backbone or model).__name__)
+        name = label(names.get("model", type(model).__name__), type(backbone or model).__name__)
         return "\n".join([*lines, f"  ids --> model[{name}]", *_adapter(names, "model"), ""])
     quant = names["quant"]
     table = quant if getattr(backbone.embedding, "component", "") == "quant" else ""
     width = backbone.width
     where = names["position"] if "embed" in backbone.position.provides else ""
-    lines.append(f"  ids --> embedding[{_label('embedding', f'd = {width}', table, _plus(where))}]")
+    lines.append(f"  ids --> embedding[{label('embedding', f'd = {width}', table, _plus(where))}]")
     loops = f" × {backbone.loops} loops" if backbone.loops > 1 else ""
     kinds = [_kinds(block) for block in blocks]
     period = _period(kinds)
@@ -43,8 +43,8 @@ def mermaid(model: nn.Module, names: Mapping[str, str]) -> str:
     lines += [f"  b{i} --> b{i + 1}" for i in range(last)]
     if backbone.loops > 1:
         lines.append(f'  b{last} -. "{backbone.loops} times" .-> b0')
-    lines.append(f"  b{last} --> norm[{_label(names['norm'])}]")
-    lines.append(f"  norm --> head[{_label(*_head(model))}]")
+    lines.append(f"  b{last} --> norm[{label(names['norm'])}]")
+    lines.append(f"  norm --> head[{label(*_head(model))}]")
     return "\n".join([*lines, *_adapter(names, "stack"), ""])
 
 
@@ -99,11 +99,11 @@ def _block(number: int, kind: _Kind, count: int, names: Mapping[str, str]) -> li
     where = f"position: {names['position']}" if placed else ""
     many = f"{count} × block" if count > 1 else "block"
     lines = [f'    subgraph b{number}["{many}"]', "      direction TB"]
-    lines.append(f"      n{number}[{_label(norm)}] --> m{number}[{_label(mixer, of, where)}]")
+    lines.append(f"      n{number}[{label(norm)}] --> m{number}[{label(mixer, of, where)}]")
     lines.append(f'      m{number} --> a{number}(("+"))')
     if ffn:
-        lines.append(f"      a{number} --> f{number}[{_label(norm)}]")
-        lines.append(f"      f{number} --> g{number}[{_label(ffn, of)}]")
+        lines.append(f"      a{number} --> f{number}[{label(norm)}]")
+        lines.append(f"      f{number} --> g{number}[{label(ffn, of)}]")
         lines.append(f'      g{number} --> e{number}(("+"))')
     return [*lines, "    end"]
 
@@ -119,14 +119,14 @@ def _head(model: Any) -> list[str]:
 
 def _adapter(names: Mapping[str, str], to: str) -> list[str]:
     name = names.get("adapter", "none")
-    return [] if name == "none" else [f"  adapter[{_label(f'adapter: {name}')}] -.-> {to}"]
+    return [] if name == "none" else [f"  adapter[{label(f'adapter: {name}')}] -.-> {to}"]
 
 
 def _plus(position: str) -> str:
     return f"+ position: {position}" if position else ""
 
 
-def _label(*parts: str) -> str:
+def label(*parts: str) -> str:
     """A quoted label of several lines, in which no part is code of Mermaid."""
     kept = (part.replace('"', "'").replace("<", "‹").replace(">", "›") for part in parts if part)
     return f'"{"<br/>".join(kept)}"'

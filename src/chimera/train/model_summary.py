@@ -233,7 +233,7 @@ def text(found: dict[str, Any]) -> str:
             " allocators and libraries take",
             f"disk: at most about {_mb(kept['total'])}: checkpoints of {_mb(kept['checkpoint'])},"
             f" {kept['newest']} newest, {kept['best']} best, {ends}",
-            f"vocabulary: {found['vocabulary']:,}; diagram: format=mermaid",
+            f"vocabulary: {found['vocabulary']:,}; diagrams: format=mermaid, format=pipeline",
         ]
     )
 

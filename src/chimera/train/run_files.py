@@ -30,6 +30,7 @@ from chimera.rundir.steps import read, smooth, validated
 from chimera.safe_io import replacing, write_atomic
 from chimera.task.base import Task
 from chimera.train.model_summary import parameters_by_component, ternary_by_component
+from chimera.train.pipeline import pipeline
 
 #: Columns of the table of parameters, and of that of settings.
 PARAMETERS = ("component", "parameters", "share", "ternary")
@@ -101,8 +102,9 @@ def show_model(config: Mapping[str, Any], task: Task, folder: Path, loggers: Seq
         loggers: of the run.
     """
     rows = list(_parameters(task))
-    diagram = mermaid(task.model, config["choices"])
-    parts = [f"# {config['name']}", _grid(PARAMETERS, rows), f"```mermaid\n{diagram.rstrip()}\n```"]
+    diagrams = mermaid(task.model, config["choices"]), pipeline(config)
+    drawn = [f"```mermaid\n{diagram.rstrip()}\n```" for diagram in diagrams]
+    parts = [f"# {config['name']}", _grid(PARAMETERS, rows), *drawn]
     write_atomic(folder / "model.md", "\n\n".join(parts) + "\n")
     compared = list(from_defaults(config))
     text = f"# Settings that are not the defaults\n\n{_grid(SETTINGS, compared)}\n"
