@@ -105,6 +105,9 @@ def test_only_finished_runs_of_one_task_data_and_budget_are_averaged(
     page = (tmp_path / "out/compare.html").read_text()
     assert line in page
     assert page.count('<table class="rows">') == 6
+    drawn = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["series"]  # type: ignore[index]
+    assert [each["shown"] for each in drawn] == [first in each["label"] for each in drawn]
+    assert any(each["shown"] for each in drawn)
     assert len(compare(collect([causal])[0]).tables) == 1
 
 

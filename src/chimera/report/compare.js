@@ -2,7 +2,10 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
 const plot = document.getElementById("plot"), legend = document.getElementById("legend");
-const NS = "http://www.w3.org/2000/svg", BOX = {l: 62, r: 946, t: 12, b: 376};
+// On a phone the chart is drawn narrower, so that its text keeps its size.
+const WIDTH = matchMedia("(max-width: 700px)").matches ? 400 : 960;
+const NS = "http://www.w3.org/2000/svg", BOX = {l: 62, r: WIDTH - 14, t: 12, b: 376};
+plot.setAttribute("viewBox", `0 0 ${WIDTH} 420`);
 let axis = Object.keys(data.axes)[0], view = null, log = false, hot = -1;
 
 function make(name, attributes, text) {
@@ -41,13 +44,13 @@ function path(points) {
 function draw() {
   plot.replaceChildren();
   if (!view && !(view = whole())) {
-    plot.append(make("text", {x: 480, y: 210, "text-anchor": "middle"}, "not known for these runs"));
+    plot.append(make("text", {x: WIDTH / 2, y: 210, "text-anchor": "middle"}, "not known for these runs"));
     return;
   }
   const clip = make("clipPath", {id: "inside"});
   clip.append(make("rect", {x: BOX.l, y: BOX.t, width: BOX.r - BOX.l, height: BOX.b - BOX.t}));
   plot.append(clip);
-  for (const v of ticks(view.x0, view.x1, 8)) {
+  for (const v of ticks(view.x0, view.x1, WIDTH / 120)) {
     plot.append(make("line", {x1: px(v), x2: px(v), y1: BOX.t, y2: BOX.b, stroke: "#e6e6e6"}));
     plot.append(make("text", {x: px(v), y: BOX.b + 16, "text-anchor": "middle"}, number(v)));
   }
@@ -94,7 +97,7 @@ function list() {
 }
 function at(event) {
   const area = plot.getBoundingClientRect();
-  return [(event.clientX - area.left) * 960 / area.width, (event.clientY - area.top) * 420 / area.height];
+  return [(event.clientX - area.left) * WIDTH / area.width, (event.clientY - area.top) * 420 / area.height];
 }
 function around(low, high, share, factor) {
   const middle = low + share * (high - low);

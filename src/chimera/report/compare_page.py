@@ -166,7 +166,11 @@ def page(comparison: Comparison, folder: Path, picture: bytes) -> str:
 
 
 def _series(comparison: Comparison) -> list[dict[str, Any]]:
-    """What the script draws: the curves of the first groups on each axis, in five digits."""
+    """What the script draws: the curves of the first groups on each axis, in five digits.
+
+    At first those of the first table are shown: runs of others are not to be compared with them.
+    """
+    first = comparison.tables[0].title
     series: list[dict[str, Any]] = []
     for number, group in enumerate(comparison.groups[:CURVES]):
         curves = {
@@ -182,7 +186,7 @@ def _series(comparison: Comparison) -> list[dict[str, Any]]:
                     "label": _label(group),
                     "colour": look["color"],
                     "dash": "" if dashes == "-" else " ".join(f"{2 * n:g}" for n in dashes[1]),
-                    "shown": len(series) < DRAWN,
+                    "shown": len(series) < DRAWN and group.table == first,
                     "curves": curves,
                 }
             )
